@@ -1,0 +1,76 @@
+"""The fault table: every fault of tests/lab/faults.py done to the real engine on the container lab, printed as a table, one row each.
+
+A row says: seconds from the fault to the verdict, the class, whether class, rank and remedy are right, what was left behind, and whether the
+next run converges. `--write` keeps it in docs/fault-table.md with its date; `--only WORD` runs the rows whose name holds a word. Usage:
+
+    .venv/bin/python benchmarks/fault_table.py [--write] [--only WORD] [--converge each|end]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
+
+from container_lab import Lab, bring_up  # noqa: E402  # the harness lives beside the tests, which are no installed package
+from faults import FAULTS, Fault, inject  # noqa: E402  # as above
+
+HEAD = "| fault | seconds to verdict | class | right | left behind | next run |\n|---|---|---|---|---|---|"
+
+
+def row(lab: Lab, fault: Fault, converge: bool) -> tuple[str, bool]:
+    """Do one fault and return its row, and whether all of it is as it should be."""
+    outcome = inject(lab, fault)
+    message = outcome.message
+    right = {
+        "class": outcome.found_class in fault.classes,
+        "rank": fault.rank is None or f"rank {fault.rank} on lab-{fault.rank + 1}" in message,
+        "remedy": "Remedy: " in message and fault.remedy in message.split("Remedy: ", 1)[1],
+    }
+    left = "stopped" if lab.gone() else "NOT STOPPED"
+    after = "-"
+    if converge:
+        run = lab.play("site.yml", "--tags", "vllm_tp2")
+        after = "serves" if run.rc == 0 and lab.complete() == (200, " Paris.") else "DOES NOT SERVE"
+    verdict = ", ".join(name if good else f"{name.upper()} WRONG" for name, good in right.items())
+    text = f"| {fault.name} | {outcome.seconds:.1f} | {outcome.found_class} | {verdict} | {left} | {after} |"
+    good = all(right.values()) and left == "stopped" and after in ("-", "serves") and outcome.seconds < fault.limit
+    if not good:
+        print(f"   {message}", file=sys.stderr)
+    return text, good
+
+
+def main() -> int:
+    """Print the table; exit 1 where a row is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--converge", choices=["each", "end"], default="end")
+    options = parser.parse_args()
+    bring_up(2)
+    lab = Lab(REPO / "inventories/lab", Path(tempfile.mkdtemp(prefix="gb10-faults-")))
+    chosen = [fault for fault in FAULTS if options.only in fault.name]
+    lines, all_good = [], True
+    print(HEAD, flush=True)
+    for number, fault in enumerate(chosen):
+        text, good = row(lab, fault, options.converge == "each" or number == len(chosen) - 1)
+        print(text, flush=True)
+        lines.append(text)
+        all_good = all_good and good
+    if options.write:
+        intro = (
+            "# Faults done to the real engine\n\nEvery row was done to the real vLLM engine over the two nodes of the container lab, two cores, and is"
+            f" printed by\n`benchmarks/fault_table.py`. Run on {time.strftime('%Y-%m-%d')}. Seconds count from the fault (or from the gate's start, where"
+            " the fault was\nthere before) to the verdict on the controller. *Next run* is `site.yml` again, with the fault taken away.\n\n"
+        )
+        (REPO / "docs/fault-table.md").write_text(intro + HEAD + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    return 0 if all_good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The labs: how to make nodes, nothing about what is done to them."""

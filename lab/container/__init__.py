@@ -1,0 +1,1 @@
+"""The container lab: systemd containers with their own Docker Engine as nodes."""

@@ -1,0 +1,1 @@
+"""The VM lab: two emulated machines inside one container."""

@@ -1,0 +1,29 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Follow a pull or build on its node and show how far it is. See the module of the same name for its options."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import FollowedAction
+
+
+class ActionModule(FollowedAction):
+    """Start, follow, finish."""
+
+    MODULE = "gb10.cluster.image_get"
+    shown = ""
+
+    def what(self) -> str:
+        """Return pull or build."""
+        return str(self._task.args.get("how"))
+
+    def progress(self, report: dict[str, Any]) -> str:
+        """Return the engine's last words, when they are new."""
+        if report["says"] == self.shown:
+            return ""
+        self.shown = report["says"]
+        return f"{time.monotonic() - self.began:.0f} s  {self.shown}"

@@ -1,0 +1,322 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Check the inventory on the controller, before any host is touched. See the module of the same name for its options."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible import constants
+from ansible import context as cli_context
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible.utils.vars import load_extra_vars
+from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
+from ansible_collections.gb10.cluster.plugins.module_utils import cluster, inventory_check
+from ansible_collections.gb10.cluster.plugins.module_utils.cluster import ROOT_GROUP, Fault, Place
+from ansible_collections.gb10.cluster.plugins.module_utils.profile import ProfileError, resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index, scan
+
+# Follows the checkout's links, and works from an installed collection as well.
+ROLES_DIR = Path(__file__).resolve().parents[2] / "roles"
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CONNECTION = ("ansible_host", "ansible_port")
+# A template that reads these cannot be judged before the hosts have been asked.
+_LATER = re.compile(r"ansible_|hostvars|roce_env|_required\b")
+
+
+@dataclass(frozen=True)
+class Located:
+    """A fault with the place to change; ``line`` is 0 where only the file is known."""
+
+    file: str
+    line: int
+    key: str
+    text: str
+
+    def sentence(self) -> str:
+        """Return it as one sentence."""
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.key}: {self.text}"
+
+
+def load_specs(roles: Path = ROLES_DIR) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return role name to its options, for every role of the collection."""
+    out = {}
+    for path in sorted(roles.glob("*/meta/argument_specs.yml")):
+        documents = []
+        for each in (path, path.parents[1] / "defaults" / "main.yml"):
+            # CSafeLoader is as safe as SafeLoader and ten times as fast.
+            documents.append((yaml.load(each.read_text(encoding="utf-8"), Loader=_Loader) if each.exists() else None) or {})  # noqa: S506
+        out[path.parts[-3]] = inventory_check.role_options(*documents)
+    return out
+
+
+def load_exports(roles: Path = ROLES_DIR) -> set[str]:
+    """Return the variables that the roles export as facts."""
+    out: set[str] = set()
+    for path in sorted(roles.glob("*/tasks/*.yml")):
+        with path.open(encoding="utf-8") as stream, contextlib.suppress(yaml.YAMLError):  # a tag such as !unsafe
+            out |= inventory_check.exported(yaml.load(stream, Loader=_Loader))  # noqa: S506  as safe as SafeLoader
+    return out
+
+
+class Survey:
+    """One look at an inventory: collects faults, then places them in its files."""
+
+    def __init__(self, task_vars: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+        self.groups = {str(name): [str(host) for host in hosts] for name, hosts in task_vars["groups"].items()}
+        self.hosts = self.groups.get(ROOT_GROUP, [])
+        self.hostvars = task_vars["hostvars"]
+        self.extra = extra
+        self.sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source]
+        playbooks = [os.path.dirname(os.path.abspath(each)) for each in cli_context.CLIARGS.get("args") or () if os.path.exists(str(each))]
+        self.index: Index = scan(self.sources, [*playbooks, str(task_vars.get("playbook_dir") or "."), *playbooks])
+        roles = load_specs()
+        self.specs: dict[str, Mapping[str, Any]] = dict(cluster.CLUSTER_SPEC)
+        for options in roles.values():
+            self.specs.update(options)
+        self.prefixes = {f"{role}_": f"the role {role}" for role in roles}
+        self.prefixes["gb10_"] = "the cluster"
+        self.found: list[Fault] = []
+        self.values: dict[str, dict[str, Any]] = {}
+
+    # --- Collecting -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Collect every fault."""
+        for path, line, problem in self.index.unreadable:
+            self.found.append(Fault(Place("file", str(path), "YAML", (line,)), f"the file is no valid YAML here ({problem})"))
+        self._values()
+        foreign = self._foreign()
+        self._names(foreign)
+        bad = self._types()
+        for fault in cluster.faults(self.groups, self.values):
+            # A wrong type makes these stumble as well: one sentence is enough.
+            if not any((self._winner(fault.place) or fault.place) == (self._winner(place) or place) for place in bad):
+                self.found.append(fault)
+        if self.hosts:
+            self._profiles()
+            self._forks()
+
+    def _values(self) -> None:
+        """Template what we read of each host; what cannot be templated is a fault and counts as unset."""
+        for host in self.hosts:
+            view = self.hostvars[host]
+            raw = self.hostvars.raw_get(host)
+            self.values[host] = {}
+            for name in list(view):
+                if name not in _CONNECTION and name not in self.specs:
+                    continue
+                try:
+                    self.values[host][str(name)] = view[name]
+                except AnsibleError as exc:
+                    self._template_fault(host, str(name), raw.get(name), exc)
+
+    def _template_fault(self, host: str, name: str, raw: Any, exc: AnsibleError) -> None:
+        reason = str(exc).strip().splitlines()[0].rstrip(".")
+        place = Place("host", host, name)
+        if "vault" in reason.lower():
+            text = "is encrypted and the vault password given does not open it, or none was; run with --ask-vault-pass or --vault-password-file"
+        elif _LATER.search(_text(raw)):
+            return
+        elif inventory_check.is_secret(name, self.specs.get(name)):
+            text = "its template fails; the reason is not shown, because the value is a secret"
+        else:
+            text = f"its template fails: {reason}"
+        self.found.append(Fault(place, text))
+
+    def _foreign(self) -> list[str]:
+        declared = [self.values[host].get("gb10_foreign_variables") for host in self.hosts]
+        return [str(each) for value in declared if isinstance(value, Sequence) and not isinstance(value, str) for each in value]
+
+    def _names(self, foreign: Sequence[str]) -> None:
+        """Names that look like ours and are none."""
+        ours = tuple(self.prefixes)
+        written = self.index.variables() | set(self.extra)
+        told: dict[str, str] = {}
+        for host in self.hosts:
+            for key in self.hostvars[host]:
+                name = str(key)
+                if name.startswith("ansible_") or not (name.startswith(ours) or name in written):
+                    continue
+                if name not in told:
+                    told[name] = inventory_check.unknown_variable(name, self.specs, self.prefixes, cluster.REMOVED_VARIABLES, foreign)
+                    if told[name] and name not in written and name in load_exports():
+                        told[name] = ""
+                if told[name]:
+                    self.found.append(Fault(Place("host", host, name), told[name]))
+
+    def _types(self) -> list[Place]:
+        """Values that are not what the specs ask for; returns the places of those."""
+        bad = []
+        for host in self.hosts:
+            for name, value in self.values[host].items():
+                if name in _CONNECTION:
+                    continue
+                for below, text in inventory_check.type_faults(name, value, self.specs[name]):
+                    place = Place("host", host, name, below)
+                    bad.append(place._replace(below=()))
+                    self.found.append(Fault(place, text))
+        return bad
+
+    def _profiles(self) -> None:
+        """The selected profile of each serving group, and every profile of the user's own."""
+        shipped = shipped_profiles()
+        named = self.values[self.hosts[0]].get("gb10_serving_groups") or []
+        serving = cluster.serving_groups(self.groups, named if isinstance(named, list) else None)
+        for name, members in serving.items():
+            choice = None
+            for host in (each for each in members if each in self.values):
+                users = self.values[host].get("gb10_profiles") or {}
+                selected = str(cluster.value_of(self.values[host], "gb10_profile"))
+                if choice is not None and selected != choice:
+                    self.found.append(
+                        Fault(Place("host", host, "gb10_profile"), f"{name} is to serve {choice} and {selected}; set one profile for the whole group")
+                    )
+                choice = choice or selected
+                self._profile(host, selected, shipped, users, len(members))
+                for other in users if isinstance(users, Mapping) else ():
+                    if other != selected:
+                        self._profile(host, str(other), shipped, users, 0)
+
+    def _profile(self, host: str, name: str, shipped: Mapping[str, Any], users: Any, size: int) -> None:
+        if not isinstance(users, Mapping):
+            return  # a wrong type, reported as such
+        try:
+            profile = resolve(name, shipped, users)
+        except ProfileError as exc:
+            text = str(exc)
+            if text.startswith("gb10_profile: "):
+                text = text[len("gb10_profile: ") :]
+                nearest, known, _sep = text.partition("?; known are: ")
+                self.found.append(Fault(Place("host", host, "gb10_profile"), f"{nearest}?" if known else text))
+                return
+            match = re.match(r"profile ([^\s:]+): (\S*)", text)
+            below = (match.group(1), *_steps(match.group(2))) if match else ()
+            self.found.append(Fault(Place("host", host, "gb10_profiles", below), text))
+            return
+        low, high = profile["ranks"]["min"], profile["ranks"]["max"]
+        if size > 1 and ((low is not None and size < low) or (high is not None and size > high)):
+            wanted = f"{low}" if low == high else f"{low} to {high}" if high is not None else f"{low} or more"
+            self.found.append(Fault(Place("host", host, "gb10_profile"), f"the profile {name} is for {wanted} hosts, and the serving group has {size}"))
+
+    def _forks(self) -> None:
+        """The gate reads all ranks at the same time; serving groups boot side by side, unless --limit picks some."""
+        forks = int(cli_context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
+        named = self.values[self.hosts[0]].get("gb10_serving_groups") or []
+        sizes = {name: len(members) for name, members in cluster.serving_groups(self.groups, named if isinstance(named, list) else None).items()}
+        needed = max(sizes.values(), default=0) if cli_context.CLIARGS.get("subset") else sum(sizes.values())
+        if forks < needed:
+            text = f"is {forks}, but the gate follows all {needed} ranks at the same time; run with --forks {needed}, or set forks in ansible.cfg"
+            self.found.append(Fault(Place("run", "the command line or ansible.cfg", "forks"), text))
+
+    # --- Placing --------------------------------------------------------------------------------------------------------
+
+    def _winner(self, place: Place) -> tuple[str, str, Entry] | None:
+        """The definition that a fault is about, if a file has one."""
+        if place.kind == "host":
+            return self.index.find(place.name, place.key, self.groups)
+        if place.kind == "group":
+            own = self.index.entries.get(("group", place.name, place.key))
+            if own:
+                return "group", place.name, own[-1]
+            members = self.groups.get(place.name) or []
+            if members and place.key != place.name:
+                return self.index.find(members[0], place.key, self.groups)
+        return None
+
+    def locate(self, fault: Fault) -> Located:
+        """Place a fault in a file, with a line where there is one."""
+        place = fault.place
+        if place.kind == "run":
+            return Located(place.name, 0, place.key, fault.text)
+        if place.kind == "file":
+            return Located(_short(Path(place.name)), int(place.below[0]), place.key, fault.text)
+        if place.key in self.extra:
+            return Located("the extra variables (-e)", 0, place.key, fault.text)
+        winner = self._winner(place)
+        if winner is not None and not (place.own and winner[1] != place.name):
+            return Located(_short(winner[2].path), winner[2].line_of(place.below), place.key, fault.text)
+        return Located(self._where_to_write(place), 0, place.key, fault.text)
+
+    def _where_to_write(self, place: Place) -> str:
+        """The file that should hold what no file holds yet."""
+        base = self.index.directories[0] if self.index.directories else None
+        if base is None:
+            given = ", ".join(self.sources)
+            return f"the inventory ({given})" if given else "the inventory (none was given, use -i inventories/spark-pair)"
+        if place.key == place.name or place.key in _CONNECTION:
+            return _short(self.index.files[0] if self.index.files else base)
+        # What no file says yet holds for all, unless it has to differ for this one.
+        owner = place.name if place.own or (place.kind == "host" and place.key in ("gb10_rank", "gb10_fabric_addresses")) else ROOT_GROUP
+        return _short(base / f"{'host' if owner in self.hosts else 'group'}_vars" / f"{owner}.yml")
+
+
+def _short(path: Path) -> str:
+    """A path as the user would write it: relative where it lies below the working directory."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def _text(value: Any) -> str:
+    return " ".join(_texts(value))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, str):
+        yield value
+
+
+def _steps(path: str) -> Iterator[str | int]:
+    """Cut a profile's key path (``container.volumes[0]``) into steps."""
+    for word in re.findall(r"[^.\[\]]+|\[\d+\]", path):
+        yield int(word[1:-1]) if word.startswith("[") else word
+
+
+class ActionModule(ActionBase):
+    """The action plugin. It runs once, on the controller, whatever the play's hosts."""
+
+    TRANSFERS_FILES = False
+    BYPASS_HOST_LOOP = True
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Check the inventory and report all faults in one go."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _rest, options = self.validate_argument_spec(argument_spec={"examples": {"type": "str", "choices": ["fail", "warn"], "default": "fail"}})
+        survey = Survey(task_vars or {}, load_extra_vars(self._loader))
+        survey.run()
+        faults: list[Located] = []
+        warnings: list[Located] = []
+        for fault in survey.found:
+            located = survey.locate(fault)
+            target = warnings if fault.example and options["examples"] == "warn" else faults
+            if located not in target:
+                target.append(located)
+        for each in warnings:
+            Display().warning(each.sentence())
+        faults.sort(key=lambda each: (each.file, each.line))
+        result.update(changed=False, faults=len(faults), warned=[each.sentence() for each in warnings])
+        count = f"{len(faults)} fault{'s' if len(faults) != 1 else ''}"
+        if faults:
+            listed = "".join(f"\n{number}. {each.sentence()}" for number, each in enumerate(faults, 1))
+            result.update(failed=True, msg=f"The inventory has {count}; no host was touched.{listed}")
+        else:
+            result["msg"] = f"The inventory is sound: {len(survey.hosts)} hosts."
+        return result

@@ -1,0 +1,35 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Collect a rank's evidence on its node and keep it on the controller. See the module of the same name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """Run the module, write its text into `dest` on the controller; a node that cannot be read leaves a note there instead of nothing."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the module's result and the path."""
+        super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        dest = arguments.pop("dest", None)
+        out = dict(self._execute_module(module_args=arguments, task_vars=task_vars))
+        text = out.pop("text", None)
+        if text is None:
+            text = f"No evidence could be read: {out.get('msg') or out.get('module_stderr') or 'no reason given'}\n"
+        if not dest:
+            return {**out, "text": text}
+        path = Path(str(dest)).expanduser()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="utf-8")
+        return {**out, "path": str(path)}

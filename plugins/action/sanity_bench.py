@@ -1,0 +1,91 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Send concurrent prompts to a served model and judge the replies. See the module of the same name for its options."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils import sanity
+
+_PROBE = "gb10.cluster.vllm_probe"
+
+
+class ActionModule(ActionBase):
+    """Find out what serves, ask it from its own node level by level, print the table."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return rows and table; failed where a reply is bad."""
+        super().run(tmp, task_vars)
+        self.vars = task_vars or {}
+        _result, args = self.validate_argument_spec(
+            argument_spec={
+                "group": {"type": "str", "required": True},
+                "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
+                "prompts": {"type": "list", "elements": "raw", "default": []},
+                "concurrency": {"type": "raw", "default": list(sanity.LEVELS)},
+                "timeout": {"type": "float", "default": 600.0},
+                "streams": {"type": "bool", "default": False},
+            }
+        )
+        try:
+            prompts, levels = sanity.prompts_of(args["prompts"]), sanity.levels_of(args["concurrency"])
+        except sanity.SanityError as error:
+            raise AnsibleActionFail(str(error)) from error
+        group, folder = args["group"], f"{args['directory']}/{args['group']}/current"
+        release = self._release(group, folder)
+        display = Display()
+        display.display(f"{group}: release {release.get('release')} of profile {release.get('profile')}, port {release['port']}")
+        rows = []
+        for level, batch in sanity.batches(prompts, levels):
+            row = sanity.row_of(level, batch, self._ask(release, folder, batch, level, args["timeout"]))
+            rows.append(row)
+            for line in sanity.stream_lines(row) if args["streams"] else [sanity.table(rows)[-1]] if len(rows) > 1 else sanity.table(rows):
+                display.display(f"{group}  {line}")
+        message = sanity.complaint(group, rows)
+        if message:  # the faults are told in full; all good replies beside them would bury them
+            rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]
+        return {
+            "changed": False, "failed": bool(message), "rows": rows, "table": sanity.table(rows),
+            "msg": message or f"{group}: {sum(row['requests'] for row in rows)} replies, none bad.",
+        }  # fmt: skip
+
+    def _release(self, group: str, folder: str) -> dict[str, Any]:
+        """Return what the role has written about the release that serves: after a rollback this is not what the inventory says."""
+        out = self._execute_module(module_name="ansible.builtin.slurp", module_args={"src": f"{folder}/release.json"}, task_vars=self.vars)
+        if out.get("unreachable"):
+            return dict(self._lost(out))
+        if out.get("failed"):
+            raise AnsibleActionFail(
+                f"{group}: nothing is known to serve on {self.vars['inventory_hostname']} ({folder}/release.json: {out.get('msg')}): run site.yml first."
+            )
+        release: dict[str, Any] = json.loads(base64.b64decode(out["content"]))
+        return release
+
+    def _lost(self, out: dict[str, Any]) -> dict[str, Any]:
+        raise AnsibleActionFail(f"{self.vars['inventory_hostname']} is not reachable: {out.get('msg')}")
+
+    def _ask(self, release: dict[str, Any], folder: str, batch: list[Any], level: int, timeout: float) -> list[dict[str, Any]]:
+        arguments: dict[str, Any] = {
+            "url": f"http://127.0.0.1:{release['port']}", "requests": sanity.requests_of(batch), "concurrency": level, "timeout": timeout,
+        }  # fmt: skip
+        if release.get("has_key"):
+            arguments["env_file"] = f"{folder}/secrets.env"
+        out = self._execute_module(module_name=_PROBE, module_args=arguments, task_vars=self.vars)
+        if out.get("unreachable"):
+            self._lost(out)
+        problem = out.get("msg") if out.get("failed") else out.get("error") or ("" if out.get("models") else "it lists no model")
+        if problem:
+            raise AnsibleActionFail(
+                f"{self.vars['inventory_hostname']} does not serve: {problem}. See playbooks/status.yml for the reason, and start it with site.yml."
+            )
+        return list(out["replies"])

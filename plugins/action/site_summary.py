@@ -1,0 +1,40 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Print what a run leaves behind. See the module of the same name."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.action.site_stage import read_marks
+from ansible_collections.gb10.cluster.plugins.module_utils import summary
+
+
+class ActionModule(ActionBase):
+    """Read what the roles exported, print it, return it."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Print one paragraph a serving group."""
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        self.validate_argument_spec(argument_spec={})
+        times = summary.stage_times(read_marks(), time.time())
+        lines: list[str] = []
+        for host in variables["groups"].get("gb10", []):
+            values = variables["hostvars"][host]
+            result = values.get("vllm_tp2_result")
+            if result and host == result["head"]:
+                lines += ["", *summary.group_text(result, str(values.get("ansible_host") or host), times, self._task.check_mode)]
+        if self._task.check_mode and lines:
+            lines = ["", "Check mode: nothing was changed.", *lines]
+        display = Display()
+        for line in lines:
+            display.display(line)
+        return {"changed": False, "lines": lines}

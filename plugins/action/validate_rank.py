@@ -1,0 +1,121 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Check what one rank is rendered to, on the controller alone. See the module of the same name for its options."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.module_utils import kv_plan, sanity
+
+NOT_TRIED = "not tried, this computer has no docker compose"
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def _run(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    # Fixed words, and the file on standard input.
+    return subprocess.run(words, check=False, capture_output=True, text=True, input=text, timeout=60)  # noqa: S603  see above
+
+
+def compose_refusal(compose: dict[str, Any]) -> str | None:
+    """Return what Docker Compose has against a file; empty where it passes, None where this computer has no Docker Compose."""
+    docker = shutil.which("docker")
+    if not docker:
+        return None
+    # The file of secrets lies on the nodes only.
+    services = {name: {key: value for key, value in service.items() if key != "env_file"} for name, service in compose["services"].items()}
+    try:
+        if _run(docker, "compose", "version").returncode != 0:
+            return None
+        done = _run(docker, "compose", "--project-name", "validate", "--file", "-", "config", "--quiet", text=yaml.dump({"services": services}, Dumper=_Dumper))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"it could not be run ({error})"
+    return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
+
+
+class ActionModule(ActionBase):
+    """Ports, forecast, Docker Compose; then print or write."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what was found as lines; failed with a sentence where something does not hold."""
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        host = str(variables.get("inventory_hostname", "localhost"))
+        _result, args = self.validate_argument_spec(
+            argument_spec={
+                "group": {"type": "dict", "required": True},
+                "profile": {"type": "dict", "required": True},
+                "compose": {"type": "dict", "required": True},
+                "env": {"type": "dict", "required": True},
+                "secret_names": {"type": "list", "elements": "str", "default": [], "no_log": False},
+                "memory": {"type": "dict", "required": True},
+                "plan": {"type": "str", "choices": ["enforce", "report", "off"], "default": "enforce"},
+                "ssh_port": {"type": "int", "default": 22},
+                "dest": {"type": "path"},
+            }
+        )
+        # Ansible's values know where they come from, which neither YAML writer likes.
+        args = json.loads(json.dumps(args))
+        profile, group = args["profile"], args["group"]
+        engine = profile["engine"]
+        ports = [("the API (engine.api.port)", engine["api"]["port"]), ("the ranks' rendezvous (engine.master_port)", engine["master_port"])]
+        if engine["executor"] == "ray":
+            ports.append(("Ray (engine.ray.port)", engine["ray"]["port"]))
+        ports.append(("SSH (ansible_port)", args["ssh_port"]))
+        clash = sanity.port_clash(ports)
+        if clash:
+            raise AnsibleActionFail(f"{host}: {clash}: change it in the profile {profile['name']}.")
+        foretold = self._plan(args)  # on every rank, so that none writes its files when the group is refused
+        refusal = compose_refusal(args["compose"])
+        if refusal:
+            raise AnsibleActionFail(
+                f"{host}: Docker Compose refuses the file made from profile {profile['name']}: {refusal}."
+                " Correct vllm_tp2_extra_args, vllm_tp2_extra_env or the profile."
+            )
+        text = yaml.dump(args["compose"], Dumper=_Dumper, sort_keys=False, width=160)
+        lines = [
+            f"{group['name']} rank {group['rank']}, profile {profile['name']}, image {profile['image']['reference']}",
+            "the fabric's variables (NCCL, GLOO) and the release's name are added on the node",
+            f"secrets, in a file of mode 0600 on the node: {', '.join(args['secret_names']) or 'none'}",
+            f"KV pool: {foretold if group['rank'] == 0 else 'see the head'}",
+            f"docker compose config: {NOT_TRIED if refusal is None else 'passed'}",
+        ]
+        if args["dest"]:
+            folder = Path(args["dest"]).expanduser() / group["name"] / f"rank{group['rank']}-{host}"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "compose.yaml").write_text(text, encoding="utf-8")
+                (folder / "environment").write_text("".join(f"{key}={value}\n" for key, value in args["env"].items()), encoding="utf-8")
+            except OSError as error:
+                raise AnsibleActionFail(f"The rendered files cannot be written: {error}; give another folder with -e validate_output=DIR.") from error
+            lines.append(f"written to {folder}")
+        else:
+            lines.append(text)
+        return {"changed": False, "msg": lines, "_ansible_verbose_always": True}
+
+    def _plan(self, args: dict[str, Any]) -> str:
+        if args["plan"] == "off":
+            return "not foretold (vllm_tp2_plan is off)"
+        ranks = [{"host": host, **args["memory"]} for host in args["group"]["hosts"]]
+        try:
+            plan = kv_plan.make_plan(args["profile"], ranks)
+        except kv_plan.PlanError as error:
+            raise AnsibleActionFail(f"{args['group']['name']}: {error}") from error
+        if plan["verdict"] == "refused" and args["plan"] == "enforce":
+            raise AnsibleActionFail(
+                f"{args['group']['name']}: {plan['msg']} That is for nodes as they are sold; give yours with -e validate_memory (KiB), or"
+                " vllm_tp2_plan=report."
+            )
+        return str(plan["msg"])

@@ -1,0 +1,81 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters: what has to happen so that all ranks have the same image."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.gb10.cluster.plugins.module_utils import image_proof
+
+
+def image_plan(infos: Any, hosts: Any, **options: Any) -> dict[str, Any]:
+    """Return the plan; see module_utils.image_proof.plan."""
+    hosts, infos = [str(host) for host in hosts], list(infos)
+    if len(infos) != len(hosts):
+        raise AnsibleFilterError(f"image_plan: {len(infos)} answers for {len(hosts)} ranks; every rank has to be in this run")
+    try:
+        return image_proof.plan(hosts, infos, **options)
+    except image_proof.ImageError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
+def image_fetch(saved: Mapping[str, Any], send: Mapping[str, Any] | None, provider: int) -> list[dict[str, Any]]:
+    """Return what a rank fetches of what was saved: the layers that it lacks and all that is no layer."""
+    if not send:
+        return []
+    wanted = set(send["layers"])
+    return [
+        {"path": path, "size": entry["size"], "sha256": entry["sha256"], "mtime_ns": entry["mtime_ns"], "provider": int(provider)}
+        for path, entry in sorted((saved or {}).items())
+        if entry.get("layer") is None or entry["layer"] in wanted
+    ]
+
+
+def image_run(infos: Any, reference: str, digest: str = "") -> str:
+    """Return what a container should be started from: the name, the pinned name where all ranks know its digest, else the id they share."""
+    infos = list(infos)
+    if not digest:
+        return reference
+    if all(digest in image_proof.digests(info) for info in infos):
+        return f"{reference}@{digest}"
+    ids = {str(info.get("id")) for info in infos}
+    return ids.pop() if len(ids) == 1 else reference
+
+
+def build_hash(context: str, dockerfiles: Any = (), args: Mapping[str, Any] | None = None) -> str:
+    """Return a hash over a folder on the controller (names, modes, contents), the Dockerfiles' order and the build arguments; empty without a folder."""
+    if not context:
+        return ""
+    root = os.path.expanduser(str(context))
+    if not os.path.isdir(root):
+        raise AnsibleFilterError(f"image_build_context is {context}, which is no folder on the controller: give the folder with the profile's Dockerfiles")
+    digest = hashlib.sha256(json.dumps([[str(item) for item in dockerfiles], dict(args or {})], sort_keys=True).encode())
+    for name in dockerfiles:
+        if not os.path.isfile(os.path.join(root, str(name))):
+            raise AnsibleFilterError(f"image_build_context {context} has no {name}, which the profile builds: check out the recipe's repository there")
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(item for item in folders if item != ".git")
+        for name in sorted(names):
+            where = os.path.join(folder, name)
+            digest.update(os.path.relpath(where, root).encode("utf-8", "surrogateescape") + b"\0")
+            if os.path.islink(where):
+                digest.update(os.readlink(where).encode("utf-8", "surrogateescape"))
+            elif os.path.isfile(where):
+                with open(where, "rb") as handle:
+                    digest.update(hashlib.sha256(handle.read()).digest() + (b"x" if os.access(where, os.X_OK) else b"-"))
+    return digest.hexdigest()
+
+
+class FilterModule:
+    """The filter plugins."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {"image_plan": image_plan, "image_fetch": image_fetch, "image_run": image_run, "build_hash": build_hash}

@@ -1,0 +1,48 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters: a profile to one rank's command line, environment and compose file."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.gb10.cluster.plugins.module_utils import profile_text, serving
+
+
+def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        for value in args[:1]:
+            if not isinstance(value, (Mapping, list)):
+                raise AnsibleFilterError(f"{function.__name__} needs a mapping, got {value!r}")
+        try:
+            return function(*args, **kwargs)
+        except serving.ServingError as exc:
+            raise AnsibleFilterError(str(exc)) from exc
+
+    return run
+
+
+def _lines(function: Callable[..., list[str]]) -> Callable[..., str]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> str:
+        return "\n".join(function(*args, **kwargs))
+
+    return run
+
+
+class FilterModule:
+    """The filter plugins."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {
+            "render_rank": _guard(serving.render_rank),
+            "env_file_text": _guard(serving.env_file_text),
+            "profile_paths": _guard(serving.host_paths),
+            "profiles_table": _guard(_lines(profile_text.table)),
+            "profile_sheet": _guard(_lines(profile_text.sheet)),
+        }

@@ -1,0 +1,119 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lookup: a serving profile by name, resolved and checked."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: profile
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+version_added: 0.1.0
+short_description: The serving profile that an inventory selects, complete and checked
+description:
+  - Reads the collection's C(profiles/*.yml) and the inventory's O(gb10_profiles), follows C(extends), checks every key
+    and returns the profile with all defaults filled in.
+  - Without a term it returns the profile that O(gb10_profile) names.
+  - A profile of your own that carries a shipped name changes the shipped one; a null value removes a key.
+options:
+  _terms:
+    description:
+      - Names of profiles. Without one, O(gb10_profile) is used.
+      - The special name V(*) returns every known profile, as a mapping of names to profiles.
+    type: list
+    elements: str
+  gb10_profile:
+    description:
+      - Name of the selected profile.
+    type: str
+    default: dspark-nvfp4-1m
+    vars:
+      - name: gb10_profile
+  gb10_profiles:
+    description:
+      - Profiles of your own, a mapping of names to profiles.
+    type: dict
+    default: {}
+    vars:
+      - name: gb10_profiles
+seealso:
+  - plugin: gb10.cluster.render_rank
+    plugin_type: filter
+"""
+
+EXAMPLES = r"""
+- name: Show the selected profile's image
+  ansible.builtin.debug:
+    msg: "{{ lookup('gb10.cluster.profile').image.reference }}"
+
+- name: Show what another profile would ask of the gate
+  ansible.builtin.debug:
+    msg: "{{ lookup('gb10.cluster.profile', 'piecewise-200k').gate }}"
+
+# In the inventory: the default profile with a shorter context, selected.
+# gb10_profile: mine
+# gb10_profiles:
+#   mine:
+#     extends: dspark-nvfp4-1m
+#     engine:
+#       args:
+#         max-model-len: 500000
+"""
+
+RETURN = r"""
+_list:
+  description:
+    - The resolved profiles, one for each term. The keys are described in C(docs/profiles.md); V(name) and V(lineage) are added.
+  type: list
+  elements: dict
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleError
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.gb10.cluster.plugins.module_utils.profile import DEFAULT_PROFILE, ProfileError, resolve
+
+# Follows the checkout's links, and works from an installed collection as well.
+PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"
+
+
+# The C loader is nine times as fast, and the profiles are read several times in a task.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def shipped_profiles(directory: Path = PROFILES_DIR) -> dict[str, Any]:
+    """Return the collection's own profiles, name to raw mapping."""
+    if not directory.is_dir():
+        raise AnsibleError(f"the collection's profiles are not at {directory}: the installation is incomplete, install it again")
+    out: dict[str, Any] = {}
+    for path in sorted(directory.glob("*.yml")):
+        try:
+            out[path.stem] = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506  # either loader is a safe one
+        except (OSError, yaml.YAMLError) as exc:
+            raise AnsibleError(f"profile {path.stem}: {path} is no readable YAML: {exc}") from exc
+    return out
+
+
+class LookupModule(LookupBase):
+    """The lookup plugin."""
+
+    def run(self, terms: list[Any], variables: Mapping[str, Any] | None = None, **kwargs: Any) -> list[Any]:
+        """Return one resolved profile for each term, or the selected one."""
+        self.set_options(var_options=variables, direct=kwargs)
+        # Options that come from variables arrive as written: templates in them are resolved here.
+        users = self._templar.template(self.get_option("gb10_profiles")) or {}
+        selected = self._templar.template(self.get_option("gb10_profile")) or DEFAULT_PROFILE
+        shipped = shipped_profiles()
+        names = [t for t in terms or [] if t is not None] or [selected]
+        try:
+            if names == ["*"]:
+                known = list(shipped) + [n for n in users if n not in shipped]
+                return [{name: resolve(str(name), shipped, users) for name in known}]
+            return [resolve(str(name), shipped, users) for name in names]
+        except ProfileError as exc:
+            raise AnsibleError(str(exc)) from exc

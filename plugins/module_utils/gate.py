@@ -1,0 +1,354 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The verdict on a boot: the facts of all ranks and the criteria in, one decision out. Pure.
+
+A *rank* here is a dict that can travel as JSON:
+    rank (int), host (str), facts (what vllm_log.BootLog.facts() returns), container (container_log.state_of() or None),
+    memory (container_log.memory_of()), oom_kills_at_start (int), start_error (str), lost (str: why the node can no longer be read),
+    seconds (float since the gate began), changed_at (the same clock, when its log or state last moved), stage_since (when its stage began).
+
+A *finding* is a dict: class, rank, host, line, line_number, remedy, message, anchor, weight. The smaller the weight, the nearer to the root.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+Rank = dict[str, Any]
+Finding = dict[str, Any]
+
+# How near to the root a kind of evidence is.
+ROOT, KILLED, SYMPTOM, TAIL, GONE, SLOW = 0, 1, 2, 3, 4, 5
+
+# What a rank says when the cause lies with another one: a killed or failed peer outranks these.
+PEER_SYMPTOMS = ("peer_lost", "rendezvous", "rpc_timeout", "nccl_error")
+
+SETTLE_SECONDS = 4.0  # how long a symptom waits for its cause to show on another rank
+BURST_SECONDS = 1.5  # a rank that runs and has written something so lately may be about to say why: a traceback follows its headline
+QUIET_SECONDS = 10.0  # how long a line that need not be fatal must have been the last one of a rank that still runs
+
+KILL_REMEDY = (
+    "see who sent it: 'journalctl -k --since -1h | grep -i -E \"oom|killed\"' on that node; where it was the kernel,"
+    " lower gpu-memory-utilization or stop what else uses memory there"
+)
+CLASSES: dict[str, str] = {
+    "oom_killed": "lower gpu-memory-utilization or the container's memory limit's other users on that node, then run again",
+    "killed": KILL_REMEDY,
+    "stopped": "something stopped the container during the boot (docker stop, a restart of the Docker Engine, another play): run again without it",
+    "container_missing": "the rank was not started, or something removed its container: run site.yml again, and let nothing else manage these containers",
+    "start_failed": "correct what the Docker Engine says, then run again",
+    "node_lost": "the node stopped answering over SSH: see whether it is frozen (unified memory exhausted), off or unplugged, then run again",
+    "exited": "read the last lines of that rank's log in the evidence bundle",
+    "restarted": "something restarts the container (a restart policy, a second tool): the gate wants one boot; stop that tool, then run again",
+    "stalled": "see what the rank is waiting for in its log; where it merely needs longer (first boot: compiling for 8 to 36 minutes), raise vllm_tp2_timeout",
+}
+
+
+def _finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> Finding:
+    return {
+        "class": kind,
+        "rank": rank["rank"],
+        "host": rank["host"],
+        "line": more.get("line", ""),
+        "line_number": more.get("line_number"),
+        "remedy": more.get("remedy") or CLASSES.get(kind, ""),
+        "anchor": more.get("anchor") or kind.replace("_", "-"),
+        "message": message,
+        "weight": weight,
+    }
+
+
+def _log_finding(rank: Rank) -> Finding | None:
+    failure = (rank.get("facts") or {}).get("failure")
+    if not failure:
+        return None
+    kind = str(failure.get("class"))
+    running = bool((rank.get("container") or {}).get("running"))
+    quiet = float(rank.get("seconds") or 0.0) - float(rank.get("changed_at") or 0.0)
+    if failure.get("kind") == "weak" and not failure.get("confirmed") and running and quiet < QUIET_SECONDS:
+        return None  # an optional import that failed, for one: the boot may well go on
+    weight = SYMPTOM if kind in PEER_SYMPTOMS else TAIL if failure.get("kind") == "tail" else ROOT
+    line = str(failure.get("line") or "").strip()
+    return _finding(
+        kind, rank, weight, line, line=line, line_number=failure.get("line_number"), remedy=failure.get("remedy"), anchor=failure.get("anchor")
+    )
+
+
+def _state_finding(rank: Rank) -> Finding | None:
+    """Read what the container's state and the node say; an OOM kill and a SIGKILL leave no line in the log."""
+    if rank.get("lost"):
+        return _finding("node_lost", rank, ROOT, str(rank["lost"]))
+    if rank.get("start_error"):
+        return _finding("start_failed", rank, ROOT, str(rank["start_error"]))
+    if not rank.get("seen"):
+        return None
+    state = rank.get("container")
+    if state is None:
+        return _finding("container_missing", rank, KILLED, f"rank {rank['rank']} has no container on {rank['host']}")
+    if state["restart_count"] > 0:
+        return _finding("restarted", rank, KILLED, f"the container {state['name']} was restarted {state['restart_count']} times")
+    if state["running"] or state["status"] in ("created", "restarting"):
+        return None
+    code = state["exit_code"]
+    kills = (rank.get("memory") or {}).get("oom_kills", 0) - rank.get("oom_kills_at_start", 0)
+    if state["oom_killed"] or (code == 137 and kills > 0):
+        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} (exit code {code})")
+    if code == 137:
+        return _finding("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137) and left no line in its log")
+    if code in (0, 143):
+        return _finding("stopped", rank, GONE, f"the container {state['name']} was stopped (exit code {code})")
+    return _finding("exited", rank, GONE, f"the container {state['name']} ended with exit code {code}" + (f": {state['error']}" if state["error"] else ""))
+
+
+def findings(ranks: list[Rank]) -> list[Finding]:
+    """Return all that is wrong, the nearest to the root first; of equals the earliest."""
+    out: list[tuple[int, float, int, Finding]] = []
+    for rank in ranks:
+        when = float(rank.get("failed_at") or rank.get("changed_at") or 0.0)
+        for item in (_log_finding(rank), _state_finding(rank)):
+            if item:
+                out.append((item["weight"], when, rank["rank"], item))
+    return [item for _w, _t, _r, item in sorted(out, key=lambda entry: entry[:3])]
+
+
+def _limit(limits: dict[str, Any], stage: str) -> float | None:
+    value = limits.get(stage)
+    return float(value) if value is not None else None
+
+
+def slow(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, Any]) -> Finding | None:
+    """Return the rank that has used up its time: that of one phase (`limits`: seconds by stage), or the whole boot's."""
+    for rank in ranks:
+        facts = rank.get("facts") or {}
+        stage = str(facts.get("stage") or "")
+        limit = _limit(limits, stage)
+        spent = seconds - float(rank.get("stage_since") or 0.0)
+        if limit is not None and spent > limit and facts.get("state") != "ready":
+            if stage == "rendezvous":
+                missing = [r for r in ranks if r is not rank and not (r.get("container") or {}).get("running")]
+                who = f"rank {missing[0]['rank']} on {missing[0]['host']} is not running" if missing else "no other rank has come"
+                return _finding(
+                    "rendezvous", rank, SLOW, f"rank {rank['rank']} has waited {spent:.0f} s for its peers, and {who}",
+                    remedy="check the other rank's container, the master address, GLOO_SOCKET_IFNAME and the cable",
+                )  # fmt: skip
+            return _finding("stalled", rank, SLOW, f"rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s")
+    if seconds > timeout:
+        last = max(ranks, key=lambda r: float(r.get("stage_since") or 0.0))
+        stage = (last.get("facts") or {}).get("stage") or "before its first line"
+        return _finding("stalled", last, SLOW, f"no verdict after {seconds:.0f} s: rank {last['rank']} is at stage {stage}")
+    return None
+
+
+def assess(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, Any]) -> tuple[str, Finding | None]:
+    """Decide on a boot that is under way: ('wait', None), ('fail', finding) or ('probe', None) once the head serves.
+
+    A symptom waits for its cause: until every rank has failed or SETTLE_SECONDS are over, and until its own rank has finished what it was saying.
+    """
+    found = findings(ranks)
+    if found:
+        best = found[0]
+        first = min(float(r.get("failed_at") or seconds) for r in ranks)
+        waited = seconds - first
+        speaker = next(r for r in ranks if r["rank"] == best["rank"])
+        talking = bool((speaker.get("container") or {}).get("running")) and seconds - float(speaker.get("changed_at") or 0.0) < BURST_SECONDS
+        settled = waited >= SETTLE_SECONDS or all(r.get("failed_at") is not None for r in ranks)
+        if best["weight"] <= KILLED or (settled and not talking) or waited >= 3 * SETTLE_SECONDS:
+            return "fail", best
+        return "wait", None
+    late = slow(ranks, seconds, timeout, limits)
+    if late:
+        return "fail", late
+    head = next((r for r in ranks if r["rank"] == 0), None)
+    if head and ((head.get("facts") or {}).get("state") == "ready" or head.get("http_status") == 200):
+        return "probe", None
+    return "wait", None
+
+
+# --- after the head serves: facts against criteria -------------------------------------------------------------------------------
+
+
+def _check(name: str, ok: bool | None, wanted: Any, found: Any, remedy: str, kind: str) -> dict[str, Any]:
+    return {"name": name, "ok": ok, "wanted": wanted, "found": found, "remedy": remedy, "class": kind}
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def pool_of(head: dict[str, Any], metrics: list[dict[str, str]]) -> dict[str, Any]:
+    """Return the KV pool: tokens as printed, concurrency, context, effective tokens (concurrency x context), and where it was read.
+
+    The server's own metric is exact from vLLM 0.24 on; the log rounds concurrency to two decimals.
+    """
+    kv = dict(head.get("kv_cache") or {})
+    pool = {
+        "tokens": kv.get("tokens"), "concurrency": kv.get("max_concurrency"), "context": kv.get("context"),
+        "effective_tokens": kv.get("effective_tokens"), "source": "log" if kv.get("tokens") is not None else "none",
+    }  # fmt: skip
+    exact = [c for c in (_number(m.get("kv_cache_max_concurrency")) for m in metrics) if c is not None]
+    if exact:
+        pool["concurrency"] = round(min(exact), 4)
+        sizes = [s for s in (_number(m.get("kv_cache_size_tokens")) for m in metrics) if s is not None]
+        if sizes:
+            pool["tokens"] = int(min(sizes))
+        context = pool["context"] or head.get("context")
+        if context:
+            pool["effective_tokens"] = round(min(exact) * int(context))
+        pool["source"] = "metrics"
+    return pool
+
+
+def _bounds(name: str, found: Any, limits: dict[str, Any], kinds: tuple[str, str], remedies: tuple[str, str]) -> list[dict[str, Any]]:
+    out = []
+    low, high = limits.get("min"), limits.get("max")
+    if low is not None:
+        out.append(_check(f"{name} at least", None if found is None else found >= low, low, found, remedies[0], kinds[0]))
+    if high is not None:
+        out.append(_check(f"{name} at most", None if found is None else found <= high, high, found, remedies[1], kinds[1]))
+    return out
+
+
+def _same(name: str, values: dict[int, Any], remedy: str) -> list[dict[str, Any]]:
+    seen = {rank: value for rank, value in values.items() if value not in (None, "", {}, [])}
+    if len(seen) < 2:
+        return []
+    return [_check(f"{name} equal on all ranks", len({str(v) for v in seen.values()}) == 1, "equal", seen, remedy, "ranks_disagree")]
+
+
+def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
+    """Hold what the ranks' logs and the API say against the criteria; each check: name, ok (None: not known), wanted, found, remedy, class.
+
+    `api` is what vllm_probe returned. `criteria` is a profile's `gate`.
+    """
+    head = next(r for r in ranks if r["rank"] == 0)
+    facts = head.get("facts") or {}
+    pool = pool_of(facts, api.get("metrics") or [])
+    out: list[dict[str, Any]] = []
+    out.append(_check("/v1/models answers", not api.get("error"), "a model", api.get("error") or "ok", "read the head's log", "api_unreachable"))
+    served = criteria.get("served_names") or []
+    listed = [m["id"] for m in api.get("models") or []]
+    if served:
+        out.append(
+            _check("served names", set(served) <= set(listed), served, listed, "another server answers on this port, or served_names differ", "model_differs")
+        )
+    if criteria.get("context") is not None:
+        lengths = [m["max_model_len"] for m in api.get("models") or [] if m.get("max_model_len")]
+        found = lengths[0] if lengths else pool["context"]
+        out.append(
+            _check("context", None if found is None else found == criteria["context"], criteria["context"], found,
+                   "set max-model-len to the context that the profile's gate wants, or change gate.context", "context_differs")
+        )  # fmt: skip
+    out += _bounds(
+        "effective KV pool (tokens)", pool["effective_tokens"], criteria.get("effective_tokens") or {}, ("pool_below_floor", "pool_above_ceiling"),
+        ("free memory on the rank with the least KV memory, raise gpu-memory-utilization, or lower max-num-batched-tokens",
+         "the pool is larger than this profile can have: check the KV cache dtype, the model and the profile's figures"),
+    )  # fmt: skip
+    out += _bounds(
+        "concurrency at full context", pool["concurrency"], criteria.get("concurrency") or {}, ("pool_below_floor", "pool_above_ceiling"),
+        ("as for the pool: more KV memory, or a smaller context", "as for the pool"),
+    )  # fmt: skip
+    wanted = criteria.get("transport") or "any"
+    if wanted != "any":
+        seen = {r["rank"]: ((r.get("facts") or {}).get("nccl") or {}).get("transport") for r in ranks}
+        known = {rank: t for rank, t in seen.items() if t not in (None, "unknown")}
+        ok = None if not known else all(t == wanted for t in known.values())
+        out.append(
+            _check("transport", ok, wanted, seen, "NCCL fell back: check /dev/infiniband in the container, memlock, NCCL_IB_HCA and the GID index",
+                   "transport_differs")
+        )  # fmt: skip
+    for key in ("kv_cache_dtype", "speculative_method", "dtype", "quantization"):
+        if criteria.get(key) is not None:
+            found = facts.get(key)
+            out.append(_check(key, None if found is None else str(found) == str(criteria[key]), criteria[key], found,
+                              f"the engine did not take the profile's {key}: check the image and the arguments", "engine_differs"))  # fmt: skip
+    allowed = int(criteria.get("max_restarts") or 0)
+    restarts = {r["rank"]: int((r.get("container") or {}).get("restart_count") or 0) for r in ranks}
+    out.append(_check("restarts at most", max(restarts.values()) <= allowed, allowed, restarts, CLASSES["restarted"], "restarted"))
+    by_rank = {r["rank"]: r.get("facts") or {} for r in ranks}
+    out += _same("context", {k: f.get("context") for k, f in by_rank.items()}, "give all ranks the same max-model-len: run site.yml on the whole group")
+    out += _same("vLLM version", {k: f.get("version") for k, f in by_rank.items()}, "use the same image on all ranks")
+    out += _same("world size", {k: f.get("world_size") for k, f in by_rank.items()}, "give all ranks the same tensor-parallel-size and nnodes")
+    out += _same("image", {r["rank"]: criteria.get("same_image", True) and (r.get("container") or {}).get("image_id") for r in ranks},
+                 "the ranks run different images under one name: distribute the image again (--tags image)")  # fmt: skip
+    lost = {r["rank"]: (r.get("facts") or {}).get("peer_lost") or (r.get("facts") or {}).get("stopped") for r in ranks}
+    for number, sign in lost.items():
+        if sign:
+            text = sign.get("line") if isinstance(sign, dict) else sign
+            out.append(_check(f"rank {number} holds its peers", False, "connected", text, "a rank went away after the boot: read the other rank's log and its"
+                              " container's state, and run again", "peer_lost"))  # fmt: skip
+    out += [_still_up(r) for r in ranks]
+    return out
+
+
+def _still_up(rank: Rank) -> dict[str, Any]:
+    wrong = _state_finding(rank)
+    return _check(
+        f"rank {rank['rank']} is up", wrong is None, "running", wrong["message"] if wrong else "running", wrong["remedy"] if wrong else "",
+        wrong["class"] if wrong else "",
+    )  # fmt: skip
+
+
+def first_fault(results: list[dict[str, Any]], strict: bool = False) -> dict[str, Any] | None:
+    """Return the first check that does not hold; what is not known counts only when `strict`."""
+    return next((c for c in results if c["ok"] is False or (strict and c["ok"] is None)), None)
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def sentence(group: str, finding: Finding) -> str:
+    """Say a failure in one or two sentences: who, what, the decisive line, what to do."""
+    where = f"{group}: rank {finding['rank']} on {finding['host']}: {finding['class']}"
+    at = f" (line {finding['line_number']} of its log)" if finding.get("line_number") else ""
+    text = finding["message"].strip().rstrip(".")
+    return f"{where}: {text}{at}. Remedy: {finding['remedy'].rstrip('.')}."
+
+
+def check_sentence(group: str, check: dict[str, Any]) -> str:
+    """Say in one or two sentences which criterion does not hold."""
+    return (
+        f"{group}: {check['class'] or 'criterion'}: {check['name']}: wanted {_figure(check['wanted'])}, found {_figure(check['found'])}."
+        f" Remedy: {str(check['remedy']).rstrip('.')}."
+    )
+
+
+def drift(now: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
+    """Compare a receipt with the last good one and return what moved, as phrases; pool and memory count from 3 % on."""
+    if not before:
+        return []
+    out = []
+    for key, label in (("effective_tokens", "KV pool"), ("concurrency", "concurrency")):
+        new, old = _number((now.get("pool") or {}).get(key)), _number((before.get("pool") or {}).get(key))
+        if new and old and abs(new - old) / old >= 0.03:
+            out.append(f"{label} {_figure(type(old)(old) if key == 'concurrency' else int(old))} -> {_figure(new if key == 'concurrency' else int(new))}")
+    for key in ("version", "image_id", "attention_backend", "kv_cache_dtype"):
+        new_text, old_text = (now.get(key) or ""), (before.get(key) or "")
+        if new_text and old_text and new_text != old_text:
+            out.append(f"{key} {str(old_text)[:24]} -> {str(new_text)[:24]}")
+    new_s, old_s = _number(now.get("seconds")), _number(before.get("seconds"))
+    if new_s and old_s and new_s > 1.5 * old_s and new_s - old_s > 30:
+        out.append(f"boot {old_s:.0f} s -> {new_s:.0f} s")
+    return out
+
+
+def progress(rank: Rank) -> str:
+    """One line of progress: rank, host, stage, per cent of the weights, free memory."""
+    facts = rank.get("facts") or {}
+    state = rank.get("container")
+    stage = facts.get("stage") or ("not started" if state is None else state["status"])
+    done = facts.get("progress")
+    if isinstance(done, dict):
+        done = done.get("percent")
+    per_cent = f" {done:.0f} %" if isinstance(done, (int, float)) and stage == "load" else ""
+    free = (rank.get("memory") or {}).get("free_kib")
+    memory = f"  MemFree {free / 1048576:.1f} GiB" if free else ""
+    return f"rank {rank['rank']}  {rank['host']:<12} {stage}{per_cent}{memory}"

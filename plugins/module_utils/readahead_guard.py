@@ -1,0 +1,128 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The page-cache guard: while weights load, keep MemFree above a floor by dropping the page cache and compacting memory.
+
+The readahead module writes this very file to the node and runs it in a transient systemd unit. It needs nothing but the standard
+library, opens its files before the memory is short, locks itself into memory, and leaves a JSON receipt. Sizes are KiB, times seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class Guard:
+    """One watch: `step` looks once and acts, `run` looks until the time is up or somebody stops it."""
+
+    def __init__(self, floor_kb: int, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
+        """Open what is needed later. Raises OSError."""
+        self.floor_kb = floor_kb
+        self.clock = clock
+        self.meminfo = os.open(os.path.join(proc, "meminfo"), os.O_RDONLY)
+        self.drop = os.open(os.path.join(proc, "sys/vm/drop_caches"), os.O_WRONLY)
+        self.compact = os.open(os.path.join(proc, "sys/vm/compact_memory"), os.O_WRONLY)
+        self.stopped = ""
+        self.looks = 0
+        self.drops = 0
+        self.errors = 0
+        self.lowest_kb = -1
+        self.freed_kb = 0
+
+    def free_kb(self) -> int:
+        """Return MemFree."""
+        match = re.search(rb"MemFree:\s+(\d+)", os.pread(self.meminfo, 4096, 0))
+        return int(match.group(1)) if match else -1
+
+    def step(self) -> bool:
+        """Look once; whether the cache had to be dropped."""
+        self.looks += 1
+        free = self.free_kb()
+        if free < 0:
+            self.errors += 1
+            return False
+        self.lowest_kb = free if self.lowest_kb < 0 else min(free, self.lowest_kb)
+        if free >= self.floor_kb:
+            return False
+        try:
+            os.pwrite(self.drop, b"3\n", 0)
+            os.pwrite(self.compact, b"1\n", 0)
+        except OSError:
+            self.errors += 1
+            return False
+        self.drops += 1
+        self.freed_kb += max(0, self.free_kb() - free)
+        return True
+
+    def run(self, seconds: float, interval: float, pause: Callable[[float], None] = time.sleep) -> None:
+        """Look every `interval` seconds until `seconds` are over or `stopped` says why not."""
+        end = self.clock() + seconds
+        while not self.stopped and self.clock() < end:
+            self.step()
+            pause(interval)
+        self.stopped = self.stopped or "time limit"
+
+    def receipt(self, started: float, ended: float) -> dict[str, Any]:
+        """Return what happened; `started` and `ended` are seconds since the epoch."""
+        return {
+            "started": round(started, 1),
+            "ended": round(ended, 1),
+            "reason": self.stopped,
+            "floor_kb": self.floor_kb,
+            "looks": self.looks,
+            "drops": self.drops,
+            "errors": self.errors,
+            "lowest_free_kb": self.lowest_kb,
+            "freed_kb": self.freed_kb,
+        }
+
+
+def lock_memory() -> None:
+    """Keep this process in memory where the kernel lets it; it matters most when memory is short."""
+    mlockall = getattr(ctypes.CDLL(None), "mlockall", None)
+    if mlockall is not None:
+        mlockall(3)
+
+
+def write_receipt(path: str, receipt: dict[str, Any]) -> None:
+    """Write the receipt in one piece. Raises OSError."""
+    temporary = path + ".new"
+    with open(temporary, "w", encoding="utf-8") as handle:
+        json.dump(receipt, handle, indent=2, sort_keys=True)
+        handle.write("\n")
+    os.replace(temporary, path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Watch, and leave the receipt."""
+    parser = argparse.ArgumentParser(description="Keep MemFree above a floor while weights load.")
+    parser.add_argument("--floor-kb", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--interval", type=float, default=1.0)
+    parser.add_argument("--receipt", required=True)
+    parser.add_argument("--proc", default="/proc")
+    options = parser.parse_args(argv)
+    guard = Guard(options.floor_kb, options.proc)
+
+    def stop(_number: int, _frame: object) -> None:
+        guard.stopped = "stopped"
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    lock_memory()
+    started = time.time()
+    guard.run(options.seconds, options.interval)
+    write_receipt(options.receipt, guard.receipt(started, time.time()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

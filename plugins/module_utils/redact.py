@@ -1,0 +1,40 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Take secrets out of text that is kept or shown. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MASK = "********"
+_SHAPES = (
+    re.compile(r"\bhf_[A-Za-z0-9]{8,}"),
+    re.compile(
+        r"(?i)(\b[\w-]*(?:api[_-]?key|token|secret|password|passwd|authorization)[\w-]*[\"']?\s*[=:]\s*(?:Bearer\s+)?)"
+        r"([\"']?)(?!\s)([^\"'\s,;}{)]{3,})(\2)"
+    ),
+    re.compile(r"(?i)(--(?:api-key|hf-token)[= ])(\S+)"),
+)
+# Counts and switches whose names look like secrets.
+_HARMLESS = re.compile(r"(?i)(?:max|num|batched|speculative|tokenizer|tokens|token_ids?|pad|bos|eos)")
+
+
+def redact(text: str, known: Iterable[str] = ()) -> str:
+    """Return the text with known secret values, and what has a secret's shape, masked."""
+    for value in sorted({v for v in known if len(v) >= 4}, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    text = _SHAPES[0].sub(MASK, text)
+    text = _SHAPES[1].sub(lambda m: m.group(0) if _HARMLESS.search(m.group(1)) else f"{m.group(1)}{m.group(2)}{MASK}{m.group(4)}", text)
+    return _SHAPES[2].sub(lambda m: m.group(1) + MASK, text)
+
+
+def values_of(env_text: str) -> list[str]:
+    """Return the values of an env file."""
+    out = []
+    for line in env_text.splitlines():
+        name, sign, value = line.partition("=")
+        if sign and not name.lstrip().startswith("#"):
+            out.append(value.strip().strip("\"'"))
+    return [value for value in out if value]

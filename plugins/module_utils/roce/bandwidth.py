@@ -1,0 +1,114 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: read ib_write_bw's output and name the class of a fabric. Pure. All rates are Gb/s (1e9 bit/s)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_HEADER = re.compile(r"^\s*#bytes\s.*BW average\[(?P<unit>[^\]]+)\]", re.M)
+_ROW = re.compile(r"^\s*\d+\s+\d+\s+(?P<peak>[\d.]+)\s+(?P<average>[\d.]+)\s+[\d.]+(?:\s+[\d.]+)?\s*$", re.M)
+_UNITS = {"Gb/sec": 1.0, "MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9}
+
+CLASSES = ("healthy", "one_rail", "hotplug_13g", "tcp_only", "unknown")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """From `rail_gbps` on a rail is good; a rail between the two `hotplug` figures shows the hot-plug fault."""
+
+    rail_gbps: float = 85.0
+    hotplug_low_gbps: float = 11.0
+    hotplug_high_gbps: float = 15.5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The class, one sentence about what was measured, and the remedy (empty when healthy)."""
+
+    name: str
+    message: str
+    remedy: str
+
+
+def parse(text: str) -> float | None:
+    """Return the average rate of the last result row, None if there is none (a wrong GID index prints the header and exits 0) or it is 0."""
+    header = _HEADER.search(text)
+    if header is None:
+        return None
+    rows = list(_ROW.finditer(text, header.end()))
+    unit = _UNITS.get(header.group("unit"))
+    if not rows or unit is None:
+        return None
+    return round(float(rows[-1].group("average")) * unit, 3) or None
+
+
+def reason(text: str, rc: int) -> str:
+    """Return why a run gave no rate, in its own words where it has some."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    complaints = [line for line in lines if re.search(r"fail|error|couldn't|unable|cannot|not found|refused|timed? ?out", line, re.I)]
+    if complaints:
+        return complaints[-1]
+    if rc == 124:
+        return "it did not end in time"
+    header = _HEADER.search(text)
+    if header is not None and _ROW.search(text, header.end()):
+        return "it finished no message in the time of the test"
+    if header is not None:
+        return "it printed the header and no result row, as with a wrong GID index"
+    return f"it ended with rc {rc} and no result"
+
+
+def classify(rates: Sequence[float | None], thresholds: Thresholds) -> Verdict:
+    """Name the class of rails that were measured at the same time; None is a rail without a result."""
+    shown = ", ".join("no result" if rate is None else f"{rate:g} Gb/s" for rate in rates) or "nothing"
+    known = [rate for rate in rates if rate is not None]
+    total = sum(known)
+    good = thresholds.rail_gbps
+    said = f"RDMA write over {len(rates)} rail(s) at once: {shown}"
+    if not rates or not known:
+        return Verdict(
+            "tcp_only",
+            f"{said}: no RDMA gets through, although the rails answer.",
+            "NCCL would fall back to TCP. Check `rdma link`, the GID index and /dev/infiniband on both nodes, and that no firewall drops UDP port 4791.",
+        )
+    if len(known) == len(rates) and all(rate >= good for rate in known):
+        return Verdict("healthy", f"{said}; wanted are {good:g} Gb/s a rail.", "")
+    if any(thresholds.hotplug_low_gbps <= rate <= thresholds.hotplug_high_gbps for rate in known) and max(known) < good:
+        return Verdict(
+            "hotplug_13g",
+            f"{said}: the hot-plug fault of about 13 Gb/s a rail, which every status command calls healthy.",
+            "Reboot both machines with the cable in (`systemctl reboot --no-block` on both); if it stays, pull both power plugs for 30 s to 30 min.",
+        )
+    halves = len(rates) > 1 and len(known) == len(rates) and good <= total < 1.25 * good
+    single = len(rates) > 1 and any(rate >= good for rate in known) and sum(1 for rate in rates if rate is None or rate < good) > 0
+    if halves or single:
+        return Verdict(
+            "one_rail",
+            f"{said}: together no more than one rail.",
+            "Both PCIe functions of the cage must carry traffic: a network of its own for each rail, both HCAs up on both nodes; reboot with the cable in.",
+        )
+    return Verdict(
+        "unknown",
+        f"{said}; wanted are {good:g} Gb/s a rail.",
+        "Compare cable, firmware and MTU of both nodes; if this fabric is slower by design, set roce_bandwidth_rail_gbps.",
+    )
+
+
+def key_of(rails: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return what a receipt is valid for: HCA and address of each rail."""
+    return sorted([str(rail["hca"]), str(rail["ipv4"])] for rail in rails)
+
+
+def matching_receipt(text: str, rails: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the receipt if it is readable and speaks of these rails, else None."""
+    try:
+        receipt = json.loads(text)
+    except ValueError:
+        return None
+    return receipt if isinstance(receipt, dict) and receipt.get("key") == key_of(rails) else None

@@ -1,0 +1,1381 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: what a node's RoCE fabric is. Pure: a `Capture` in, facts and problems out; nothing is ever taken from a list position.
+
+Units: speed in Mb/s (1000000 bit/s), MTU in bytes. `gather()` is the entry; its result is what the module `roce_info` documents.
+Words: a *port* is one network device of an RDMA card; a *cage* is the socket for the cable (two ports, *twins*, share it);
+a *rail* is a port that carries, or is to carry, fabric traffic.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture
+
+Record = dict[str, Any]
+
+ROCE_V2 = "RoCE v2"
+OVERHEAD = 96  # bytes of RoCE v2 headers the kernel takes off the netdev's MTU before it rounds down (iboe_get_mtu)
+SPARK_PORT = re.compile(r"^en(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<slot>\d+)f(?P<function>\d)np(?P<cage>\d)$")
+SPARK_HCA = re.compile(r"^roce(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<slot>\d+)f(?P<function>\d)$")
+PCI_ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+VIRTUAL = re.compile(r"^(?:lo|docker|br-|veth|virbr|tailscale|wg|tun|tap|wl|cni|flannel|cali|dummy|podman|nerdctl|zt|ib)")
+VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
+VIRTUAL_KINDS = ("veth", "bridge", "dummy", "tun", "wireguard", "vxlan", "macvlan", "ipvlan", "ifb", "sit", "ip6tnl", "gre")
+
+
+# --- parsing -------------------------------------------------------------------------------------------------------------------
+
+
+def json_records(text: str, key: str) -> list[Record]:
+    """Return every JSON object that has `key`, whatever noise (stderr lines, a cut end) stands around the document."""
+    decoder = json.JSONDecoder()
+    found: list[Record] = []
+    at = 0
+    opener = re.compile(r"[\[{]")
+    while True:
+        match = opener.search(text, at)
+        if match is None:
+            return found
+        try:
+            value, end = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            at = match.start() + 1
+            continue
+        at = end
+        items = value if isinstance(value, list) else [value]
+        found += [item for item in items if isinstance(item, dict) and item.get(key) is not None]
+
+
+_RDMA_LINE = re.compile(
+    r"^\s*(?:\d+:\s*)?(?:link\s+)?(?P<hca>[^\s/]+)/(?P<port>\d+)[: ].*?state\s+(?P<state>\w+)"
+    r"(?:.*?physical_state\s+(?P<phys>\w+))?(?:.*?netdev\s+(?P<netdev>\S+))?",
+    re.M,
+)
+
+
+def parse_rdma_link(text: str) -> list[Record]:
+    """Return [{hca, port, state, physical_state, netdev}] of `rdma -j link`, or of its plain text form."""
+    rows = []
+    for record in json_records(text, "ifname"):
+        name, _slash, port = str(record["ifname"]).partition("/")
+        rows.append(
+            {
+                "hca": name,
+                "port": _integer(record.get("port")) or _integer(port) or 1,
+                "state": record.get("state"),
+                "physical_state": record.get("physical_state"),
+                "netdev": record.get("netdev"),
+            }
+        )
+    if rows:
+        return rows
+    for match in _RDMA_LINE.finditer(text):
+        rows.append(
+            {
+                "hca": match.group("hca"),
+                "port": int(match.group("port")),
+                "state": match.group("state"),
+                "physical_state": match.group("phys"),
+                "netdev": match.group("netdev"),
+            }
+        )
+    return rows
+
+
+_IP_HEAD = re.compile(r"^\d+:\s+(?P<name>[^:\s@]+)(?:@(?P<link>\S+?))?:\s+<(?P<flags>[^>]*)>\s+mtu\s+(?P<mtu>\d+)(?:.*?master\s+(?P<master>\S+))?")
+_IP_INET = re.compile(r"^\s+(?P<family>inet6?)\s+(?P<local>[0-9a-fA-F.:]+)(?:\s+peer\s+\S+?)?/(?P<prefix>\d+)(?P<rest>.*)$")
+
+
+def parse_ip_addr(text: str) -> list[Record]:
+    """Return `ip -j -d addr` as its list of objects; the plain text form is understood as well."""
+    records = json_records(text, "ifname")
+    if records:
+        return records
+    current: Record | None = None
+    for line in text.splitlines():
+        head = _IP_HEAD.match(line)
+        if head is not None:
+            current = {
+                "ifname": head.group("name"),
+                "flags": head.group("flags").split(","),
+                "mtu": int(head.group("mtu")),
+                "addr_info": [],
+            }
+            for item in ("link", "master"):
+                if head.group(item):
+                    current[item] = head.group(item)
+            records.append(current)
+            continue
+        inet = _IP_INET.match(line)
+        if inet is None or current is None:
+            continue
+        rest = inet.group("rest").split()
+        current["addr_info"].append(
+            {
+                "family": inet.group("family"),
+                "local": inet.group("local"),
+                "prefixlen": int(inet.group("prefix")),
+                "scope": rest[rest.index("scope") + 1] if "scope" in rest[:-1] else "global",
+                "secondary": "secondary" in rest,
+            }
+        )
+    return records
+
+
+_ROUTE_LINE = re.compile(r"^(?P<dst>default|[0-9a-fA-F.:]+(?:/\d+)?)\s+(?=.*\bdev\b)(?P<rest>.*)$", re.M)
+
+
+def parse_ip_route(text: str) -> list[Record]:
+    """Return `ip -j route` as its list of objects; the plain text form is understood as well."""
+    records = json_records(text, "dst")
+    if records:
+        return records
+    for match in _ROUTE_LINE.finditer(text):
+        words = match.group("rest").split()
+        record: Record = {"dst": match.group("dst")}
+        for name, key in (("via", "gateway"), ("dev", "dev"), ("src", "prefsrc"), ("metric", "metric")):
+            if name in words[:-1]:
+                record[key] = words[words.index(name) + 1]
+        records.append(record)
+    return records
+
+
+def parse_proc_route(text: str) -> list[Record]:
+    """Return /proc/net/route in the shape of `ip -j route`."""
+    records = []
+    for line in text.splitlines()[1:]:
+        cells = line.split()
+        if len(cells) < 8:
+            continue
+        try:
+            dst, gateway, mask = (bytes.fromhex(cells[i])[::-1] for i in (1, 2, 7))
+            record: Record = {"dev": cells[0], "metric": int(cells[6])}
+        except ValueError:
+            continue
+        network = ipaddress.ip_network((int.from_bytes(dst, "big"), bin(int.from_bytes(mask, "big")).count("1")), strict=False)
+        record["dst"] = "default" if network.prefixlen == 0 else str(network)
+        if any(gateway):
+            record["gateway"] = str(ipaddress.IPv4Address(gateway))
+        records.append(record)
+    return records
+
+
+_DEVINFO = re.compile(r"^\s*(hca_id|port|state|active_mtu|max_mtu|fw_ver|board_id):\s*(.+?)\s*$", re.M)
+
+
+def parse_ibv_devinfo(text: str) -> dict[tuple[str, int], dict[str, str]]:
+    """Return {(hca, port): {state, active_mtu, fw_ver, ...}} of `ibv_devinfo`."""
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    hca, port = "", 0
+    device: dict[str, str] = {}
+    for match in _DEVINFO.finditer(text):
+        key, value = match.groups()
+        if key == "hca_id":
+            hca, device, port = value, {}, 0
+        elif key == "port" and value.isdigit():
+            port = int(value)
+            found[(hca, port)] = dict(device)
+        elif port:
+            found[(hca, port)][key] = value.split(" (")[0]
+        else:
+            device[key] = value
+    return found
+
+
+_ETHTOOL_SPEED = re.compile(r"^\s*Speed:\s*(\d+)\s*Mb/s", re.M)
+_ETHTOOL_LINK = re.compile(r"^\s*Link detected:\s*(yes|no)\s*(?:\((.*)\))?", re.M)
+
+
+def parse_ethtool(text: str) -> Record:
+    """Return {speed_mbps, carrier, reason} of `ethtool DEV`; keys that are not there are None."""
+    speed = _ETHTOOL_SPEED.search(text)
+    link = _ETHTOOL_LINK.search(text)
+    return {
+        "speed_mbps": int(speed.group(1)) if speed else None,
+        "carrier": None if link is None else link.group(1) == "yes",
+        "reason": link.group(2) if link else None,
+    }
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return int(str(value).strip())
+    except (TypeError, ValueError):
+        return None
+
+
+def _address(text: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(str(text).strip())
+    except ValueError:
+        return None
+
+
+def rdma_mtu(netdev_mtu: int) -> int:
+    """Return the RDMA MTU (bytes) the kernel derives from a netdev's MTU: 9000 -> 4096, 1500 -> 1024."""
+    return next((size for size in (4096, 2048, 1024, 512, 256) if netdev_mtu - OVERHEAD >= size), 0)
+
+
+# --- the data ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One entry of an HCA's GID table. `ipv4` is set for ::ffff:a.b.c.d."""
+
+    index: int
+    gid: str
+    type: str | None
+    netdev: str | None
+    ipv4: str | None
+
+
+@dataclass(frozen=True)
+class Address:
+    """One address of a network device."""
+
+    family: str
+    local: str
+    prefix: int
+    scope: str
+    secondary: bool
+
+    @property
+    def cidr(self) -> str:
+        """Return address/prefix."""
+        return f"{self.local}/{self.prefix}"
+
+
+@dataclass(frozen=True)
+class Port:
+    """One network device of an RDMA card, with its HCA where there is one."""
+
+    netdev: str
+    hca: str | None = None
+    hca_port: int = 1
+    cage: int | None = None
+    pci: str | None = None
+    segment: int | None = None
+    state: str | None = None
+    phys_state: str | None = None
+    carrier: bool | None = None
+    speed_mbps: int | None = None
+    mtu: int | None = None
+    active_mtu: int | None = None
+    mac: str | None = None
+    driver: str | None = None
+    mellanox: bool | None = None
+    master: str | None = None
+    lower: str | None = None
+    addresses: tuple[Address, ...] = ()
+    gids: tuple[Gid, ...] = ()
+
+    @property
+    def linked(self) -> bool:
+        """Return whether the port is up: the RDMA state decides, the carrier where there is no RDMA device."""
+        if self.state is not None:
+            return self.state == "ACTIVE"
+        return bool(self.carrier)
+
+    @property
+    def ipv4(self) -> list[Address]:
+        """Return the IPv4 addresses."""
+        return [a for a in self.addresses if a.family == "inet"]
+
+    def sort_key(self) -> tuple[int, int, str, str]:
+        """Order: cage, then PCIe segment, then PCI address, then name."""
+        cage = 99 if self.cage is None else self.cage
+        return (cage, 0xFFFF if self.segment is None else self.segment, self.pci or "", self.netdev)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong: a stable id, what was found, and what to do."""
+
+    id: str
+    message: str
+    remedy: str
+    interface: str | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user wants of rail number `index`: an interface, an address, a network; any of them may be open."""
+
+    index: int
+    interface: str | None = None
+    address: str | None = None
+    prefix: int | None = None
+    network: str | None = None
+
+
+@dataclass(frozen=True)
+class Rail:
+    """A port in its role as a rail, with the address that counts and the GID index that belongs to it."""
+
+    port: Port
+    index: int
+    ipv4: str | None = None
+    prefix: int | None = None
+    gid_index: int | None = None
+    candidates: tuple[str, ...] = ()
+    matches: tuple[int, ...] = ()
+    inferred: bool = False
+
+
+# --- ports ---------------------------------------------------------------------------------------------------------------------
+
+
+def _pci_of(capture: Capture, base: str) -> str | None:
+    """Return the PCI address of a class device: device link, uevent, or the path the class link itself points to."""
+    link = capture.links.get(f"{base}/device")
+    match = PCI_ADDRESS.search(link.rsplit("/", 1)[-1]) if link else None
+    if match is None:
+        uevent = capture.text(f"{base}/device/uevent") or ""
+        match = re.search(r"^PCI_SLOT_NAME=" + PCI_ADDRESS.pattern, uevent, re.M)
+    if match is None:
+        parts = list(PCI_ADDRESS.finditer(capture.links.get(base, "")))
+        match = parts[-1] if parts else None
+    if match is None:
+        return None
+    return "{}:{}:{}.{}".format(*(group.lower() for group in match.groups()))
+
+
+def _segment(pci: str | None, *names: str | None) -> int | None:
+    """Return the PCIe segment (domain) of a PCI address, else the one in a Spark's names (enP2p1s0f0np0 -> 2)."""
+    if pci is not None:
+        return int(pci.split(":")[0], 16)
+    for name in names:
+        match = (SPARK_PORT.match(name) or SPARK_HCA.match(name)) if name else None
+        if match is not None:
+            return int(match.group("segment") or "0", 16)
+    return None
+
+
+def _cage(capture: Capture, netdev: str, pci: str | None, hca: str | None) -> int | None:
+    """Return the cage: phys_port_name (p0, p1), else npN of the netdev's name, else the PCI function, else fN of the HCA's name."""
+    match = re.match(r"^p(\d+)$", capture.text(f"sys/class/net/{netdev}/phys_port_name") or "")
+    if match is None:
+        match = re.search(r"np(\d+)$", netdev)
+    if match is None and pci is not None:
+        match = re.search(r"\.([0-7])$", pci)
+    if match is None and hca is not None:
+        match = re.search(r"f(\d+)$", hca)
+    return int(match.group(1)) if match else None
+
+
+def _gid_text(text: str) -> tuple[str, str | None, bool]:
+    """Return (canonical GID, mapped IPv4, is zero) of one gids/ entry; an unparsable one is kept as it stands."""
+    value = _address(text)
+    if not isinstance(value, ipaddress.IPv6Address):
+        return text, None, False
+    mapped = value.ipv4_mapped
+    shown = f"::ffff:{mapped}" if mapped is not None else str(value)
+    return shown, str(mapped) if mapped is not None else None, int(value) == 0
+
+
+def _gids(capture: Capture, hca: str, port: int) -> list[Gid]:
+    """Return the used entries of a GID table in the order of their index."""
+    base = f"sys/class/infiniband/{hca}/ports/{port}"
+    rows = []
+    for name in capture.dirs.get(f"{base}/gids", []):
+        text = capture.text(f"{base}/gids/{name}") if name.isdigit() else None
+        if text is None:
+            continue
+        gid, ipv4, zero = _gid_text(text)
+        if zero:
+            continue
+        rows.append(
+            Gid(
+                int(name),
+                gid,
+                capture.text(f"{base}/gid_attrs/types/{name}"),
+                capture.text(f"{base}/gid_attrs/ndevs/{name}"),
+                ipv4,
+            )
+        )
+    return sorted(rows, key=lambda row: row.index)
+
+
+_STATE_NUMBERS = {0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
+
+
+def _numbered(text: str | None) -> str | None:
+    """`4: ACTIVE` -> ACTIVE, `5: LinkUp` -> LINKUP, `4` -> ACTIVE."""
+    if text is None:
+        return None
+    number, _colon, word = text.partition(":")
+    word = word.strip()
+    if not word and number.strip().isdigit():
+        return _STATE_NUMBERS.get(int(number))
+    return (word or number).strip().upper() or None
+
+
+class Node:
+    """All that a capture says about devices, addresses and routes, joined by name."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        commands = capture.commands
+        self.links: dict[str, Record] = {}
+        for record in parse_ip_addr(commands.get("ip-addr", "")):
+            self.links.setdefault(str(record["ifname"]).split("@", maxsplit=1)[0], record)
+        self.have_addresses = any(record.get("addr_info") for record in self.links.values())
+        self.routes = parse_ip_route(commands.get("ip-route", ""))
+        self.routes_from = "ip route"
+        if not self.routes and capture.text("proc/net/route"):
+            self.routes = parse_proc_route(capture.files["proc/net/route"])
+            self.routes_from = "/proc/net/route"
+        self.rdma = {(row["hca"], row["port"]): row for row in parse_rdma_link(commands.get("rdma-link", ""))}
+        self.devinfo = parse_ibv_devinfo(commands.get("ibv_devinfo", ""))
+        self.netdevs = self._netdevs()
+        self.hca_of: dict[str, tuple[str, int]] = {}
+        self.orphans: list[str] = []
+        self.guessed: list[tuple[str, str]] = []
+        self._join()
+        self.ports = self._ports()
+
+    def _netdevs(self) -> list[str]:
+        """Return the names of all network devices, of sysfs and of `ip`."""
+        base = "sys/class/net"
+        names = [n for n in self.capture.dirs.get(base, []) if self.capture.dirs.get(f"{base}/{n}") or f"{base}/{n}" in self.capture.links]
+        return sorted(set(names) | set(self.links))
+
+    def hcas(self) -> list[tuple[str, int]]:
+        """Return every (hca, port), of sysfs, rdma and ibv_devinfo, sorted."""
+        found: set[tuple[str, int]] = set(self.rdma) | set(self.devinfo)
+        for hca in self.capture.dirs.get("sys/class/infiniband", []):
+            ports = [int(p) for p in self.capture.dirs.get(f"sys/class/infiniband/{hca}/ports", []) if p.isdigit()]
+            found |= {(hca, port) for port in ports or [1]}
+        return sorted(found)
+
+    def _netdev_of(self, hca: str, port: int) -> str | None:
+        """Return the netdev of an HCA's port, by the first source that knows."""
+        capture = self.capture
+        row = self.rdma.get((hca, port))
+        if row is not None and row.get("netdev"):
+            return str(row["netdev"]).split("@", maxsplit=1)[0]
+        base = f"sys/class/infiniband/{hca}"
+        here = [n for n in capture.dirs.get(f"{base}/device/net", []) if n]
+        parent = capture.text(f"{base}/parent")
+        if parent is not None:
+            return parent
+        at = f"{base}/ports/{port}/gid_attrs/ndevs/"
+        attributes = sorted((int(path[len(at) :]), path) for path in capture.files if path.startswith(at) and path[len(at) :].isdigit())
+        first = [text for text in (capture.text(path) for _index, path in attributes) if text]
+        direct = [name for name in first if name in here] or [name for name in first if "." not in name] or first
+        if direct:
+            return direct[0]
+        if len(here) == 1:
+            return here[0]
+        pci = _pci_of(capture, base)
+        if pci is not None:
+            twins = [n for n in self.netdevs if _pci_of(capture, f"sys/class/net/{n}") == pci]
+            if len(twins) == 1:
+                return twins[0]
+        for netdev in self.netdevs:
+            if hca in capture.dirs.get(f"sys/class/net/{netdev}/device/infiniband", []):
+                return netdev
+        match = SPARK_HCA.match(hca)
+        if match is not None:
+            stem = f"en{hca[len('roce') :]}np{match.group('function')}"
+            if stem in self.netdevs or not self.netdevs:
+                self.guessed.append((hca, stem))
+                return stem
+        return None
+
+    def _join(self) -> None:
+        for hca, port in self.hcas():
+            netdev = self._netdev_of(hca, port)
+            if netdev is None:
+                self.orphans.append(hca)
+            else:
+                self.hca_of.setdefault(netdev, (hca, port))
+
+    def addresses(self, netdev: str) -> tuple[Address, ...]:
+        """Return the addresses that `ip addr` shows on a device."""
+        found = []
+        for item in self.links.get(netdev, {}).get("addr_info") or []:
+            if not isinstance(item, dict) or _address(item.get("local")) is None:
+                continue
+            prefix = _integer(item.get("prefixlen"))
+            found.append(
+                Address(
+                    str(item.get("family") or ("inet6" if ":" in str(item["local"]) else "inet")),
+                    str(item["local"]),
+                    32 if prefix is None else prefix,
+                    str(item.get("scope") or "global"),
+                    bool(item.get("secondary")),
+                )
+            )
+        return tuple(found)
+
+    def master(self, netdev: str) -> str | None:
+        """Return the bond or bridge that a device is a member of."""
+        value = self.links.get(netdev, {}).get("master")
+        if value:
+            return str(value)
+        link = self.capture.links.get(f"sys/class/net/{netdev}/master")
+        return link.rsplit("/", 1)[-1] if link else None
+
+    def lower(self, netdev: str) -> str | None:
+        """Return the device a VLAN (or macvlan) sits on."""
+        record = self.links.get(netdev, {})
+        kind = (record.get("linkinfo") or {}).get("info_kind") if isinstance(record.get("linkinfo"), dict) else None
+        if record.get("link") and kind in ("vlan", "macvlan", "ipvlan"):
+            return str(record["link"])
+        lowers = [n[len("lower_") :] for n in self.capture.dirs.get(f"sys/class/net/{netdev}", []) if n.startswith("lower_")]
+        if len(lowers) == 1:
+            return lowers[0]
+        stem, dot, tag = netdev.rpartition(".")
+        return stem if dot and tag.isdigit() and stem in self.netdevs else None
+
+    def kind(self, netdev: str) -> str | None:
+        """Return the kind of a virtual device (veth, bridge, vlan, bond, ...)."""
+        info = self.links.get(netdev, {}).get("linkinfo")
+        return str(info["info_kind"]) if isinstance(info, dict) and info.get("info_kind") else None
+
+    def port(self, netdev: str) -> Port:
+        """Return everything known about one device."""
+        capture = self.capture
+        base = f"sys/class/net/{netdev}"
+        hca_port = self.hca_of.get(netdev)
+        lower = self.lower(netdev)
+        if hca_port is None and lower is not None:
+            hca_port = self.hca_of.get(lower)
+        hca, number = hca_port if hca_port is not None else (None, 1)
+        at = f"sys/class/infiniband/{hca}/ports/{number}"
+        pci = _pci_of(capture, base) or (_pci_of(capture, f"sys/class/infiniband/{hca}") if hca else None)
+        if pci is None and lower is not None:
+            pci = _pci_of(capture, f"sys/class/net/{lower}")
+        record = self.links.get(netdev, {})
+        flags = record.get("flags") if isinstance(record.get("flags"), list) else None
+        row = self.rdma.get((hca, number), {}) if hca else {}
+        info = self.devinfo.get((hca, number), {}) if hca else {}
+        ethtool = parse_ethtool(capture.commands.get(f"ethtool-{netdev}", ""))
+        carrier = {"1": True, "0": False}.get(capture.text(f"{base}/carrier") or "")
+        if carrier is None and flags is not None:
+            carrier = "LOWER_UP" in flags
+        if carrier is None:
+            carrier = ethtool["carrier"]
+        state = _numbered(capture.text(f"{at}/state")) if hca else None
+        if state is None and row.get("state"):
+            state = str(row["state"]).upper()
+        if state is None and info.get("state"):
+            state = info["state"].replace("PORT_", "").upper()
+        phys = _numbered(capture.text(f"{at}/phys_state")) if hca else None
+        if phys is None and row.get("physical_state"):
+            phys = str(row["physical_state"]).upper().replace("_", "")
+        speed = _integer(capture.text(f"{base}/speed"))
+        if speed is None or speed <= 0 or speed >= 0xFFFFFFFF:
+            speed = ethtool["speed_mbps"]
+        driver_link = capture.links.get(f"{base}/device/driver")
+        driver = driver_link.rsplit("/", 1)[-1] if driver_link else None
+        if driver is None:
+            match = re.search(r"^DRIVER=(\S+)", capture.text(f"{base}/device/uevent") or "", re.M)
+            driver = match.group(1) if match else None
+        vendor = capture.text(f"{base}/device/vendor")
+        mellanox: bool | None = None
+        if vendor is not None or driver is not None:
+            mellanox = vendor == "0x15b3" or driver == "mlx5_core"
+        if speed is None and mellanox is not False and hca and (state == "ACTIVE" or state is None):
+            match = re.match(r"([\d.]+) Gb/sec", capture.text(f"{at}/rate") or "")
+            if match is not None and float(match.group(1)) >= 10:  # soft-RoCE says 2.5 or 10 whatever it sits on
+                speed = int(float(match.group(1)) * 1000) if mellanox or not self._soft(hca) else None
+        mtu = _integer(record.get("mtu")) or _integer(capture.text(f"{base}/mtu"))
+        active = _integer(info.get("active_mtu"))
+        return Port(
+            netdev=netdev,
+            hca=hca,
+            hca_port=number,
+            cage=_cage(capture, lower or netdev, pci, hca),
+            pci=pci,
+            segment=_segment(pci if mellanox is not False else None, netdev, lower, hca),
+            state=state,
+            phys_state=phys,
+            carrier=carrier,
+            speed_mbps=speed,
+            mtu=mtu,
+            active_mtu=active if active else (rdma_mtu(mtu) if mtu and hca else None),
+            mac=record.get("address") or capture.text(f"{base}/address"),
+            driver=driver,
+            mellanox=mellanox,
+            master=self.master(netdev),
+            lower=lower,
+            addresses=self.addresses(netdev),
+            gids=tuple(_gids(capture, hca, number)) if hca else (),
+        )
+
+    def _soft(self, hca: str) -> bool:
+        """Return whether an HCA is soft-RoCE."""
+        base = f"sys/class/infiniband/{hca}"
+        return f"{base}/parent" in self.capture.files
+
+    def _looks_like_port(self, netdev: str) -> bool:
+        """A card's device without (visible) HCA: NVIDIA's vendor id, or a Spark's name."""
+        base = f"sys/class/net/{netdev}"
+        link = self.capture.links.get(f"{base}/device/driver", "")
+        if self.capture.text(f"{base}/device/vendor") == "0x15b3" or link.endswith("mlx5_core"):
+            return True
+        return SPARK_PORT.match(netdev) is not None
+
+    def _ports(self) -> list[Port]:
+        names = set(self.hca_of) | {n for n in self.netdevs if self._looks_like_port(n)}
+        return sorted((self.port(name) for name in names), key=Port.sort_key)
+
+    # management
+
+    def default_routes(self) -> list[Record]:
+        """Return [{dev, gateway, metric}] of the IPv4 and IPv6 default routes, lowest metric first."""
+        found = []
+        for route in self.routes:
+            if str(route.get("dst")) not in ("default", "0.0.0.0/0", "::/0"):
+                continue
+            hops = route.get("nexthops") if isinstance(route.get("nexthops"), list) else [route]
+            for hop in hops or []:
+                if isinstance(hop, dict) and hop.get("dev"):
+                    metric = _integer(route.get("metric"))
+                    found.append(
+                        {"dev": str(hop["dev"]), "gateway": hop.get("gateway") or route.get("gateway"), "metric": metric or 0, "src": route.get("prefsrc")}
+                    )
+        return sorted(found, key=lambda item: int(item["metric"]))
+
+    def holder(self, address: str) -> str | None:
+        """Return the device that carries an address."""
+        wanted = _address(address)
+        if isinstance(wanted, ipaddress.IPv6Address) and wanted.ipv4_mapped is not None:
+            wanted = wanted.ipv4_mapped
+        if wanted is None:
+            return None
+        for netdev in self.netdevs:
+            if any(_address(a.local) == wanted for a in self.addresses(netdev)):
+                return netdev
+        return None
+
+    def closure(self, netdev: str) -> set[str]:
+        """Return a device with everything below it: bond members, the VLAN's parent."""
+        found: set[str] = set()
+        todo = [netdev]
+        while todo:
+            name = todo.pop()
+            if name in found:
+                continue
+            found.add(name)
+            todo += [other for other in self.netdevs if self.master(other) == name]
+            lower = self.lower(name)
+            if lower is not None:
+                todo.append(lower)
+        return found
+
+
+# --- management ----------------------------------------------------------------------------------------------------------------
+
+
+def ssh_server_address(connection: str | None) -> str | None:
+    """Return this node's own address of `SSH_CONNECTION` (client, port, server, port)."""
+    words = (connection or "").split()
+    return words[2].split("%")[0] if len(words) == 4 and _address(words[2].split("%")[0]) is not None else None
+
+
+def management(node: Node, ssh_connection: str | None) -> Record:
+    """Return the management path: the device of the SSH session, else of the default route with the lowest metric.
+
+    `protected` lists every device that must not be touched: both, with bond members and the parents of VLANs.
+    """
+    defaults = node.default_routes()
+    server = ssh_server_address(ssh_connection)
+    by_ssh = node.holder(server) if server and not _is_loopback(server) else None
+    interface = by_ssh or (defaults[0]["dev"] if defaults else None)
+    protected: set[str] = set()
+    for name in {item["dev"] for item in defaults} | ({by_ssh} if by_ssh else set()):
+        protected |= node.closure(name)
+    gateway = next((item["gateway"] for item in defaults if item["dev"] == interface), None)
+    address, prefix = None, None
+    if interface is not None:
+        own = [a for a in node.addresses(interface) if not (a.family == "inet6" and a.scope == "link")]
+        first = [a for a in own if by_ssh and _address(a.local) == _address(server)] or [a for a in own if a.family == "inet"] or own
+        if first:
+            address, prefix = first[0].local, first[0].prefix
+    return {
+        "interface": interface,
+        "address": address,
+        "prefix": prefix,
+        "gateway": gateway,
+        "reason": "ssh session" if by_ssh else ("default route" if defaults else None),
+        "default_route_interfaces": sorted({item["dev"] for item in defaults}),
+        "protected": sorted(protected),
+    }
+
+
+def _is_loopback(text: str) -> bool:
+    value = _address(text)
+    return value is not None and value.is_loopback
+
+
+# --- rails ---------------------------------------------------------------------------------------------------------------------
+
+
+def wanted_rails(addresses: Sequence[str], cidrs: Sequence[str], interfaces: Sequence[str]) -> tuple[list[Wanted], list[Problem]]:
+    """Turn the user's lists (one entry per rail) into wishes; an entry that is no address or network becomes a problem."""
+    wishes: list[Wanted] = []
+    problems: list[Problem] = []
+    for index in range(max(len(addresses), len(cidrs), len(interfaces))):
+        address, prefix, network = None, None, None
+        if index < len(cidrs):
+            try:
+                net = ipaddress.ip_network(str(cidrs[index]).strip(), strict=False)
+                network, prefix = str(net), net.prefixlen
+            except ValueError:
+                problems.append(
+                    Problem(
+                        "bad_input",
+                        f"fabric_cidrs[{index}] is {cidrs[index]!r}, which is no network.",
+                        "Write it like 192.168.100.0/24.",
+                    )
+                )
+        if index < len(addresses):
+            try:
+                face = ipaddress.ip_interface(str(addresses[index]).strip())
+                address = str(face.ip)
+                if "/" in str(addresses[index]):
+                    prefix, network = face.network.prefixlen, str(face.network)
+            except ValueError:
+                problems.append(
+                    Problem(
+                        "bad_input",
+                        f"fabric_addresses[{index}] is {addresses[index]!r}, which is no IP address.",
+                        "Write it like 192.168.100.10 or 192.168.100.10/24.",
+                    )
+                )
+        wishes.append(Wanted(index, interfaces[index] if index < len(interfaces) else None, address, prefix, network))
+    return wishes, problems
+
+
+def _carriers(node: Node, ports: Sequence[Port]) -> list[Port]:
+    """Return the ports plus what sits on them (VLANs, the bond) and, for labs without RDMA, every other addressed wired device."""
+    known = {port.netdev for port in ports}
+    extra = []
+    for name in node.netdevs:
+        if name in known or name == "lo":
+            continue
+        lower = node.lower(name)
+        members = [p for p in ports if p.master == name]
+        if lower in known or members:
+            extra.append(node.port(name) if not members or node.hca_of.get(name) else _of_bond(node, name, members))
+    return list(ports) + extra
+
+
+def _of_bond(node: Node, name: str, members: Sequence[Port]) -> Port:
+    """Return a bond as a port: its own addresses, the first member's HCA and GIDs."""
+    first = members[0]
+    own = node.port(name)
+    return replace(
+        own,
+        hca=first.hca,
+        hca_port=first.hca_port,
+        cage=first.cage,
+        segment=first.segment,
+        pci=first.pci,
+        gids=first.gids,
+        state=own.state or first.state,
+        phys_state=first.phys_state,
+        active_mtu=first.active_mtu,
+        speed_mbps=own.speed_mbps or first.speed_mbps,
+    )
+
+
+def _usable_ipv4(port: Port) -> list[Address]:
+    return [a for a in port.ipv4 if not _address(a.local).is_loopback]  # type: ignore[union-attr]  # Address is parsed before
+
+
+def _is_link_local(address: str) -> bool:
+    value = _address(address)
+    return value is not None and value.is_link_local
+
+
+def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follow_link: bool = False) -> list[tuple[Wanted, Port | None]]:
+    """Give each wish a port: the named one, the one that has the address, one inside the network, then free ports of the best cage.
+
+    The best cage is the one that already carries a rail, else the one with more linked ports, else the lower number.
+    A protected device (default route, SSH session) is taken only if it is named or already has exactly the wanted address.
+    With `follow_link`, addresses on a cage without any link do not count while another cage has one (the cable was moved).
+    """
+    alive = {port.cage for port in node.ports if port.linked and port.netdev not in protected}
+    dark = {port.netdev for port in node.ports if follow_link and alive and port.cage not in alive and not port.linked}
+    pool = _carriers(node, node.ports)
+    by_name = {port.netdev: port for port in pool}
+    taken: dict[int, Port] = {}
+
+    def free() -> list[Port]:
+        used = {port.netdev for port in taken.values()}
+        return [port for port in pool if port.netdev not in used]
+
+    for wish in wishes:
+        if wish.interface is not None:
+            taken[wish.index] = by_name.get(wish.interface) or node.port(wish.interface)
+    for wish in wishes:
+        if wish.index in taken or wish.address is None:
+            continue
+        match = [p for p in free() if p.netdev not in dark and any(_address(a.local) == _address(wish.address) for a in p.addresses)]
+        if not match:
+            name = node.holder(wish.address)
+            match = [node.port(name)] if name is not None and name != "lo" and name not in dark else []
+        if match:
+            taken[wish.index] = match[0]
+    for wish in wishes:
+        if wish.index in taken or wish.network is None:
+            continue
+        net = ipaddress.ip_network(wish.network)
+        match = [p for p in free() if p.netdev not in protected and p.netdev not in dark and any(_address(a.local) in net for a in p.addresses)]
+        if not match and not node.ports:
+            names = [n for n in node.netdevs if n not in protected and any(_address(a.local) in net for a in node.addresses(n))]
+            match = [node.port(names[0])] if len(names) == 1 else []
+        if match:
+            taken[wish.index] = match[0]
+    carrying = {port.cage for port in taken.values()}
+
+    def rank(port: Port) -> tuple[int, int, tuple[int, int, str, str]]:
+        linked = sum(1 for p in node.ports if p.cage == port.cage and p.linked)
+        return (0 if port.cage in carrying else 1, -linked, port.sort_key())
+
+    for wish in wishes:
+        if wish.index in taken:
+            continue
+        rest = [p for p in free() if p.netdev not in protected and p in node.ports and p.master is None]
+        if rest:
+            taken[wish.index] = min(rest, key=rank)
+            carrying = {port.cage for port in taken.values()}
+    return [(wish, taken.get(wish.index)) for wish in wishes]
+
+
+def derive(node: Node, protected: Sequence[str]) -> list[Port]:
+    """Return the rails of a node about which nothing is wanted: linked or addressed ports, and the twin of such a port."""
+    pool = _carriers(node, node.ports)
+    members = {p.netdev for p in node.ports if p.master is not None and any(q.netdev == p.master for q in pool)}
+    vlan_parents = {p.lower for p in pool if p.lower is not None and _usable_ipv4(p)}
+    pool = [p for p in pool if p.netdev not in members]
+    active = []
+    for port in pool:
+        addressed = bool(_usable_ipv4(port))
+        if port.lower is not None and not addressed:
+            continue
+        if port.netdev in vlan_parents and not addressed:
+            continue
+        if port.linked or addressed:
+            active.append(port)
+    cages = {p.cage for p in active if p.cage is not None and p.linked}
+    names = {p.netdev for p in active}
+    twins = [p for p in pool if p.netdev not in names and p.cage in cages and p.lower is None and p.netdev not in vlan_parents and p.netdev not in protected]
+    return sorted(active + twins, key=Port.sort_key)
+
+
+def resolve(node: Node, port: Port, index: int, wish: Wanted | None) -> Rail:
+    """Find the rail's IPv4 address and the one GID index of type RoCE v2 that equals it. More or less than one: no index."""
+    have = _usable_ipv4(port)
+    if not have and port.master is not None:
+        have = [a for a in node.addresses(port.master) if a.family == "inet"]
+    chosen: list[tuple[str, int | None]] = []
+    inferred = False
+    if wish is not None and wish.address is not None:
+        chosen = [(a.local, a.prefix) for a in have if _address(a.local) == _address(wish.address)]
+    elif wish is not None and wish.network is not None:
+        net = ipaddress.ip_network(wish.network)
+        inside = [a for a in have if _address(a.local) in net]
+        chosen = [(a.local, a.prefix) for a in ([a for a in inside if not a.secondary] or inside)]
+    else:
+        pool = [a for a in have if not _is_link_local(a.local)] or have
+        pool = [a for a in pool if not a.secondary] or pool
+        chosen = [(a.local, a.prefix) for a in pool]
+    own = [g for g in port.gids if g.netdev in (None, port.netdev, port.master)]
+    if not have and not node.have_addresses:
+        from_gids = sorted({g.ipv4 for g in own if g.ipv4 is not None})
+        chosen = [(text, wish.prefix if wish is not None else None) for text in from_gids]
+        if wish is not None and wish.address is not None:
+            chosen = [item for item in chosen if item[0] == wish.address]
+        elif wish is not None and wish.network is not None:
+            chosen = [item for item in chosen if _address(item[0]) in ipaddress.ip_network(wish.network)]
+        inferred = bool(chosen)
+    candidates = tuple(dict.fromkeys(text for text, _prefix in chosen))
+    ipv4, prefix = chosen[0] if chosen else (None, None)
+    matches = tuple(g.index for g in own if g.type == ROCE_V2 and g.ipv4 is not None and g.ipv4 == ipv4)
+    exact = len(matches) == 1 and len(candidates) == 1
+    return Rail(port, index, ipv4, prefix, matches[0] if exact else None, candidates, matches, inferred)
+
+
+# --- problems ------------------------------------------------------------------------------------------------------------------
+
+REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."
+
+
+def _rail_problems(rail: Rail, wish: Wanted | None, mtu: int, min_speed: int) -> list[Problem]:
+    """Return what is wrong with one rail."""
+    port, name = rail.port, rail.port.netdev
+    found: list[Problem] = []
+
+    def say(pid: str, message: str, remedy: str) -> None:
+        found.append(Problem(pid, message, remedy, name))
+
+    if port.hca is None:
+        say(
+            "no_rdma",
+            f"{name} has no RDMA device, so NCCL falls back to TCP on it.",
+            "On a GB10 load mlx5_ib (`modprobe mlx5_ib`) and look at `rdma link`; in a container pass /dev/infiniband through.",
+        )
+    if not port.linked:
+        shown = port.state or "no carrier"
+        say("link_down", f"{name} ({port.hca or 'no HCA'}) is {shown}{f', {port.phys_state}' if port.phys_state else ''}.", REPLUG)
+    elif port.speed_mbps is not None and min_speed and port.speed_mbps < min_speed and port.mellanox is not False and _judge_speed(port):
+        say(
+            "speed_degraded",
+            f"{name} runs at {port.speed_mbps} Mb/s; a GB10 cage links at {min_speed} Mb/s.",
+            "Reboot both machines with the cable in; if it stays, use a 200 Gb/s QSFP56 cable or pull the power plugs for a minute.",
+        )
+    if rail.ipv4 is None:
+        wanted = f" (wanted: {wish.address})" if wish is not None and wish.address else ""
+        say("no_ipv4", f"{name} has no fabric IPv4 address{wanted}.", "Run the roce role, which gives it one: `ansible-playbook site.yml --tags roce`.")
+    elif _is_link_local(rail.ipv4):
+        say(
+            "link_local_only",
+            f"{name} has only the link-local address {rail.ipv4}, which changes at will.",
+            "Run the roce role, which gives each rail an address of its own /24.",
+        )
+    if port.hca is not None:
+        kinds = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}" for g in port.gids) or "none"
+        if len(rail.candidates) > 1:
+            say(
+                "gid_ambiguous",
+                f"{name} has several fabric addresses ({', '.join(rail.candidates)}), so the GID of {port.hca} is not decided.",
+                "Set gb10_fabric_cidrs (or gb10_fabric_addresses) to the one that counts, or remove the others.",
+            )
+        elif len(rail.matches) > 1:
+            say(
+                "gid_ambiguous",
+                f"{port.hca} has {len(rail.matches)} RoCE v2 GIDs for {rail.ipv4} (indices {', '.join(map(str, rail.matches))}); one was expected.",
+                f"Remove and add the address again (`ip addr del`, `ip addr add` on {name}), which the roce role does with roce_gid_repair.",
+            )
+        elif rail.gid_index is None:
+            say(
+                "gid_missing",
+                f"{port.hca} has no RoCE v2 GID for {rail.ipv4 or 'an IPv4 address'} of {name}; its table: {kinds}.",
+                f"Give {name} its IPv4 address with the link up; if it has one, remove and add it again (roce_gid_repair does that).",
+            )
+    if port.mtu is not None and mtu and port.mtu < mtu:
+        say(
+            "mtu_small",
+            f"{name} has MTU {port.mtu}, wanted is {mtu} (RDMA MTU {port.active_mtu or '?'} instead of {rdma_mtu(mtu)}).",
+            "Run the roce role; set roce_mtu to 1500 if a switch between the nodes cannot carry more.",
+        )
+    elif port.mtu is not None and port.active_mtu is not None and port.hca is not None and port.linked and port.active_mtu < rdma_mtu(port.mtu):
+        say(
+            "active_mtu_small",
+            f"{port.hca} uses RDMA MTU {port.active_mtu} although {name} has MTU {port.mtu} (expected {rdma_mtu(port.mtu)}).",
+            f"Set the link down and up once (`ip link set {name} down`, `up`) while nothing serves.",
+        )
+    return found
+
+
+def _judge_speed(port: Port) -> bool:
+    """Speed is judged on a ConnectX only: by vendor or driver, else by a Spark's name on no known virtual driver."""
+    if port.mellanox is True:
+        return True
+    return port.driver not in VIRTUAL_DRIVERS and port.hca is not None and (SPARK_PORT.match(port.lower or port.netdev) is not None)
+
+
+def _networks(rails: Sequence[Rail]) -> list[tuple[Rail, Any]]:
+    return [(rail, ipaddress.ip_network(f"{rail.ipv4}/{rail.prefix}", strict=False)) for rail in rails if rail.ipv4 is not None and rail.prefix is not None]
+
+
+def _joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[Problem]:
+    """Return what is wrong between rails."""
+    found: list[Problem] = []
+    nets = _networks(rails)
+    for at, (rail, net) in enumerate(nets):
+        for other, net2 in nets[at + 1 :]:
+            if net.version == net2.version and net.overlaps(net2):
+                found.append(
+                    Problem(
+                        "one_subnet_for_both_rails",
+                        f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) and {other.port.netdev} ({other.ipv4}/{other.prefix}) are in one subnet, "
+                        "so the kernel sends everything over one of them.",
+                        "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
+                    )
+                )
+    indices = {rail.gid_index for rail in rails if rail.gid_index is not None}
+    if len(indices) > 1:
+        shown = ", ".join(f"{r.port.hca}={r.gid_index}" for r in rails if r.gid_index is not None)
+        found.append(
+            Problem(
+                "gid_index_differs",
+                f"The rails' GID indices differ ({shown}), which one NCCL_IB_GID_INDEX cannot say.",
+                "Nothing breaks: NCCL_IB_ADDR_FAMILY and NCCL_IB_ROCE_VERSION_NUM select the GIDs instead; roce_gid_repair evens them out.",
+            )
+        )
+    mtus = {rail.port.mtu for rail in rails if rail.port.mtu is not None}
+    if len(mtus) > 1:
+        shown = ", ".join(f"{r.port.netdev}={r.port.mtu}" for r in rails)
+        found.append(Problem("mtu_mismatch", f"The rails have different MTUs ({shown}).", "Run the roce role, which sets roce_mtu on every rail."))
+    cages = sorted({rail.port.cage for rail in rails if rail.port.cage is not None and rail.port.linked})
+    per_cage = {cage: [r for r in rails if r.port.cage == cage and r.port.linked] for cage in cages}
+    for cage, members in per_cage.items():
+        down = [r for r in rails if r.port.cage == cage and not r.port.linked]
+        if members and down:
+            found.append(
+                Problem(
+                    "ports_asymmetric",
+                    f"Cage {cage}: {', '.join(r.port.netdev for r in members)} has link, its twin {', '.join(r.port.netdev for r in down)} has not.",
+                    "Both PCIe functions of a cage share one cable; reboot with the cable in.",
+                )
+            )
+    ordered = sorted((r for r in rails if r.index in wishes), key=lambda r: r.index)
+    canonical = sorted(ordered, key=lambda r: r.port.sort_key())
+    if ordered != canonical and len(cages) <= 1 and all(wishes[r.index].interface is None for r in ordered):
+        shown = ", ".join(f"{r.port.netdev}={r.ipv4}" for r in ordered)
+        found.append(
+            Problem(
+                "rails_crossed",
+                f"The fabric networks sit on the twins in reverse order ({shown}); NCCL pairs HCAs across nodes by position.",
+                "Let the first network be on the port of the lower PCIe segment on every node, or name both ports in roce_interfaces.",
+            )
+        )
+    return found
+
+
+def _no_device(node: Node) -> bool:
+    return not node.ports and not node.hcas()
+
+
+def _node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bool) -> list[Problem]:
+    """Return what is wrong with the node as a whole."""
+    found: list[Problem] = []
+    capture = node.capture
+    if _no_device(node):
+        if not node.netdevs and not capture.dirs.get("sys/class/infiniband"):
+            found.append(
+                Problem(
+                    "unreadable",
+                    "Neither sys/class/net nor sys/class/infiniband nor `ip addr` could be read, so nothing is known of this node's ports.",
+                    "Run as root on the node, or capture sys/ and cmd/ again.",
+                )
+            )
+        elif not rails:
+            state = f"; hot-plug state: {hotplug['summary']}" if hotplug["present"] else ""
+            found.append(
+                Problem(
+                    "no_cable",
+                    f"No mlx5 device is visible. A GB10 powers its ConnectX-7 down while no cable is plugged{state}.",
+                    REPLUG,
+                )
+            )
+    elif node.ports and not any(port.linked for port in node.ports):
+        dark = [p for p in node.ports if p.phys_state in (None, "DISABLED") and not p.carrier]
+        if len(dark) == len(node.ports):
+            found.append(
+                Problem(
+                    "no_cable",
+                    f"No port has a link ({', '.join(p.netdev for p in node.ports)}): no cable is plugged, or its other end is off.",
+                    REPLUG,
+                )
+            )
+        elif not rails:
+            shown = ", ".join(f"{p.netdev} {p.state or 'no carrier'} {p.phys_state or ''}".strip() for p in node.ports)
+            found.append(Problem("link_down", f"No port has a link ({shown}).", REPLUG))
+    for hca in node.orphans:
+        found.append(
+            Problem(
+                "hca_without_netdev",
+                f"{hca} has no network device in rdma link, gid_attrs/ndevs or its PCI function.",
+                "Look at `rdma link`; the interface may be in another network namespace.",
+            )
+        )
+    for hca, netdev in node.guessed:
+        found.append(
+            Problem(
+                "netdev_by_name",
+                f"{hca} was joined to {netdev} by its name only, because rdma link and sysfs do not say.",
+                "Install rdma-core's `rdma` (iproute2) and run as root.",
+            )
+        )
+    if node.ports and not node.hcas():
+        found.append(
+            Problem(
+                "rdma_unreadable" if "sys/class/infiniband" not in capture.dirs and not capture.commands.get("rdma-link") else "no_rdma",
+                f"Ports are there ({', '.join(p.netdev for p in node.ports)}) but no RDMA device.",
+                "`modprobe mlx5_ib`, then `rdma link`; in a container pass /dev/infiniband and /sys through.",
+            )
+        )
+    if len(rails) == 1 and not wished and node.ports:
+        twin = [p for p in node.ports if p.cage == rails[0].port.cage and p.netdev != rails[0].port.netdev]
+        if not twin and rails[0].port.mellanox:
+            found.append(
+                Problem(
+                    "ports_asymmetric",
+                    f"Only {rails[0].port.netdev} is visible; a GB10 cage has two PCIe functions (twins), and one alone gives half the bandwidth.",
+                    "Reboot with the cable in; compare `lspci -d 15b3:` on both machines (four functions are expected).",
+                )
+            )
+    return found
+
+
+def _missing(node: Node) -> list[Problem]:
+    """Say which sources were missing or unreadable; only those that are wanted."""
+    found: list[Problem] = []
+    capture = node.capture
+    for name, records, what in (
+        ("ip-addr", node.links, "addresses and MTU"),
+        ("ip-route", node.routes if node.routes_from == "ip route" else [], "the default route"),
+        ("rdma-link", node.rdma, "the RDMA links"),
+    ):
+        if records:
+            continue
+        raw = capture.commands.get(name)
+        if name == "rdma-link" and raw is not None and (not node.hcas() or raw.strip() in ("[]", "")) and not node.hcas():
+            continue
+        if name == "ip-route" and raw is not None and raw.strip() == "[]":
+            continue
+        why = "is missing" if raw is None else ("is empty" if not raw.strip() else f"is not understood (starts with {raw.strip()[:60]!r})")
+        found.append(
+            Problem(
+                "unreadable",
+                f"`{' '.join(_COMMAND_WORDS[name])}` {why}, so {what} come from other sources where they exist.",
+                "Install iproute2 and run as root; in a captured tree record it as cmd/" + name + ".json.",
+            )
+        )
+    important = sorted(path for path in capture.unreadable if path.startswith(("sys/class/infiniband", "sys/class/net", "etc/netplan", "cmd")))
+    if important:
+        shown = ", ".join(f"/{path} ({capture.unreadable[path]})" for path in important[:4])
+        more = f" and {len(important) - 4} more" if len(important) > 4 else ""
+        found.append(Problem("unreadable", f"Could not read {shown}{more}.", "Run as root (`become: true`)."))
+    return found
+
+
+_COMMAND_WORDS = {"ip-addr": ("ip", "-j", "-d", "addr"), "ip-route": ("ip", "-j", "route"), "rdma-link": ("rdma", "-j", "link")}
+
+
+def hotplug_state(capture: Capture) -> Record:
+    """Return the state of the ConnectX-7's hot-plug controller MTKP0001:00: {present, enabled, files, summary}."""
+    files = {path[len("hotplug/") :]: (capture.text(path) or "") for path in sorted(capture.files) if path.startswith("hotplug/")}
+    enabled_text = next((text for path, text in files.items() if path.endswith("hotplug_enabled")), None)
+    enabled = {"1": True, "y": True, "yes": True, "enabled": True, "0": False, "n": False, "no": False, "disabled": False}.get(
+        (enabled_text or "").strip().lower()
+    )
+    interface = next((path.split("/")[0] for path in files), None)
+    summary = ", ".join(f"{path.split('/')[-1]}={text.splitlines()[0] if text else '(empty)'}" for path, text in files.items())
+    return {
+        "present": "hotplug" in capture.dirs,
+        "interface": interface,
+        "enabled": enabled,
+        "files": files,
+        "summary": summary or "not exposed by this kernel",
+    }
+
+
+# --- environment ---------------------------------------------------------------------------------------------------------------
+
+
+def environment(rails: Sequence[Rail]) -> dict[str, str]:
+    """Return the NCCL, GLOO and TP variables of this node; a variable that cannot be decided is left out, never empty.
+
+    NCCL_IB_HCA lists the HCAs of the rails that have a link and a resolved GID, in canonical order (cage, then PCIe segment).
+    The socket variables name the first such rail (without RDMA: the first rail that is up and addressed).
+    """
+    up = [r for r in rails if r.port.linked]
+    ready = sorted((r for r in up if r.port.hca is not None and r.gid_index is not None), key=lambda r: r.port.sort_key())
+    env: dict[str, str] = {}
+    if ready:
+        env["NCCL_IB_HCA"] = ",".join(dict.fromkeys(str(r.port.hca) for r in ready))
+        indices = {r.gid_index for r in ready}
+        everyone = all(r.gid_index is not None for r in rails if r.port.hca is not None)
+        if len(indices) == 1 and everyone:
+            env["NCCL_IB_GID_INDEX"] = str(ready[0].gid_index)
+        else:
+            env["NCCL_IB_ADDR_FAMILY"] = "AF_INET"
+            env["NCCL_IB_ROCE_VERSION_NUM"] = "2"
+    elif any(r.port.hca is not None for r in up):
+        env["NCCL_IB_ADDR_FAMILY"] = "AF_INET"
+        env["NCCL_IB_ROCE_VERSION_NUM"] = "2"
+    first = sorted((r for r in up if r.ipv4 is not None and (r in ready or not ready)), key=lambda r: (r.index, r.port.sort_key()))
+    if first:
+        port = first[0].port
+        name = port.master if port.master is not None and not _usable_ipv4(port) and not first[0].inferred else port.netdev
+        for key in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+            env[key] = name
+    return env
+
+
+# --- the whole -----------------------------------------------------------------------------------------------------------------
+
+
+def _show_port(port: Port, protected: Sequence[str]) -> Record:
+    row = asdict(port)
+    row["addresses"] = [a.cidr for a in port.addresses]
+    row["gids"] = [asdict(g) for g in port.gids]
+    row["linked"] = port.linked
+    row["protected"] = port.netdev in protected
+    del row["mellanox"]
+    return row
+
+
+def _show_rail(rail: Rail) -> Record:
+    port = rail.port
+    state = port.state or ("ACTIVE" if port.carrier else "DOWN")
+    return {
+        "index": rail.index,
+        "netdev": port.netdev,
+        "hca": port.hca,
+        "hca_port": port.hca_port,
+        "cage": port.cage,
+        "pci": port.pci,
+        "state": state,
+        "carrier": port.carrier,
+        "speed_mbps": port.speed_mbps,
+        "mtu": port.mtu,
+        "active_mtu": port.active_mtu,
+        "ipv4": rail.ipv4,
+        "prefix": rail.prefix,
+        "addresses": [a.cidr for a in port.addresses],
+        "gid_index": rail.gid_index,
+        "gids": [asdict(g) for g in port.gids],
+    }
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The user's wishes for gather(): one entry per rail in each list; mtu and min_speed_mbps judge, 0 judges nothing."""
+
+    addresses: Sequence[str] = field(default_factory=tuple)
+    cidrs: Sequence[str] = field(default_factory=tuple)
+    interfaces: Sequence[str] = field(default_factory=tuple)
+    mtu: int = 9000
+    min_speed_mbps: int = 200000
+
+
+def gather(capture: Capture, wishes: Wishes, ssh_connection: str | None = None, foreign: Iterable[Record] = ()) -> Record:
+    """Return the facts that `roce_info` documents: rails, ports, twins, management, hotplug, env, problems."""
+    node = Node(capture)
+    mgmt = management(node, ssh_connection)
+    wanted, problems = wanted_rails(wishes.addresses, wishes.cidrs, wishes.interfaces)
+    by_index: dict[int, Wanted] = {}
+    rails: list[Rail] = []
+    unplaced: list[Wanted] = []
+    if wanted:
+        for wish, port in assign(node, wanted, mgmt["protected"]):
+            if port is None:
+                unplaced.append(wish)
+                continue
+            by_index[wish.index] = wish
+            rails.append(resolve(node, port, wish.index, wish))
+    else:
+        rails = [resolve(node, port, index, None) for index, port in enumerate(derive(node, mgmt["protected"]))]
+    hotplug = hotplug_state(capture)
+    problems += _node_problems(node, rails, hotplug, bool(wanted))
+    if unplaced and node.ports:
+        shown = ", ".join(w.address or w.network or w.interface or str(w.index) for w in unplaced)
+        problems.append(
+            Problem(
+                "rail_unplaced",
+                f"{len(unplaced)} wanted rail(s) ({shown}) found no port; this node has {', '.join(p.netdev for p in node.ports)}.",
+                "A cable gives two rails: list at most two networks per cable in gb10_fabric_cidrs.",
+            )
+        )
+    for rail in rails:
+        if rail.port.netdev not in node.netdevs and rail.index in by_index and by_index[rail.index].interface:
+            problems.append(
+                Problem(
+                    "interface_missing",
+                    f"The interface {rail.port.netdev} of rail {rail.index} does not exist on this node (found: {', '.join(node.netdevs) or 'none'}).",
+                    "Correct or remove roce_interfaces; without it the ports are found by themselves.",
+                    rail.port.netdev,
+                )
+            )
+            continue
+        problems += _rail_problems(rail, by_index.get(rail.index), wishes.mtu, wishes.min_speed_mbps)
+        if rail.port.netdev in mgmt["protected"]:
+            problems.append(
+                Problem(
+                    "rail_is_management",
+                    f"{rail.port.netdev} carries the {mgmt['reason'] if rail.port.netdev == mgmt['interface'] else 'default route'}, "
+                    "so the roce role will not touch it.",
+                    "Move the default route to the 10 GbE port (enP7s7), or give the other ports in roce_interfaces.",
+                    rail.port.netdev,
+                )
+            )
+    problems += _joint_problems(rails, by_index)
+    problems += _missing(node)
+    foreign_list = list(foreign)
+    rail_names = {r.port.netdev for r in rails}
+    for item in foreign_list:
+        hit = sorted(set(item.get("interfaces", [])) & rail_names) or sorted(item.get("interfaces", []))
+        problems.append(
+            Problem(
+                "foreign_netplan",
+                f"{item['path']} ({item.get('writer') or 'not written by gb10.cluster'}) configures {', '.join(hit)}.",
+                "Choose in roce_foreign_policy: `adopt` keeps it in charge, `replace` moves it to a backup, `refuse` stops.",
+                hit[0] if len(hit) == 1 else None,
+            )
+        )
+    twins: dict[str, list[str]] = {}
+    for port in node.ports:
+        if port.cage is not None:
+            twins.setdefault(str(port.cage), []).append(port.netdev)
+    return {
+        "rails": [_show_rail(rail) for rail in sorted(rails, key=lambda r: (r.index,))],
+        "ports": [_show_port(port, mgmt["protected"]) for port in node.ports],
+        "twins": twins,
+        "management": mgmt,
+        "hotplug": hotplug,
+        "foreign": foreign_list,
+        "env": environment(rails),
+        "problems": [asdict(problem) for problem in _unique(problems)],
+    }
+
+
+def _unique(problems: Iterable[Problem]) -> list[Problem]:
+    return list(dict.fromkeys(problems))
+
+
+# what keeps a fabric from working; the rest of the problems are for the reader
+FATAL = (
+    "no_cable",
+    "link_down",
+    "no_ipv4",
+    "mtu_small",
+    "mtu_mismatch",
+    "one_subnet_for_both_rails",
+    "interface_missing",
+    "rail_unplaced",
+    "bad_input",
+    "gid_ambiguous",
+    "gid_missing",
+    "no_rdma",
+    "rdma_unreadable",
+)
+RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma", "rdma_unreadable")
+
+
+def failures_of(problems: Sequence[Mapping[str, Any]], require_rdma: bool) -> list[str]:
+    """Return the sentences (what and remedy) of the problems that keep the fabric from working; `problems` as gather() gives them."""
+    return [f"{problem['message']} {problem['remedy']}" for problem in problems if problem["id"] in FATAL and (require_rdma or problem["id"] not in RDMA_ONLY)]
+
+
+def repairs_of(facts: Mapping[str, Any]) -> list[Record]:
+    """Return the rails whose GID comes right by removing and adding their address.
+
+    A rail with link and address but no GID (or two), and, where the rails' indices differ, those above the lowest one.
+    """
+    protected = facts["management"]["protected"]
+    rails = [
+        rail
+        for rail in facts["rails"]
+        if rail["hca"] and rail["ipv4"] and rail["prefix"] is not None and rail["state"] == "ACTIVE" and rail["netdev"] not in protected
+    ]
+    indices = [rail["gid_index"] for rail in rails if rail["gid_index"] is not None]
+    lowest = min(indices, default=None)
+    return [rail for rail in rails if rail["gid_index"] is None or rail["gid_index"] != lowest]

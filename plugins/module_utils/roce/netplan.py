@@ -1,0 +1,716 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: from wanted rails and the files that stand on a node to what is written, moved or refused. Pure.
+
+Addresses are `a.b.c.d/prefix`, MTU is bytes, files are {path without leading slash: text}. The YAML reader knows the part of YAML
+that netplan files use (maps, lists, flow collections, quotes, comments) and refuses what it does not know, so that a file is either
+understood or said to be not understood.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+OWN_PATH = "etc/netplan/60-gb10-cluster.yaml"
+SYSCTL_PATH = "etc/sysctl.d/60-gb10-roce.conf"
+MARKER = "# Managed by gb10.cluster (role roce): do not edit; roce_state=absent takes it back."
+RENDERERS = ("NetworkManager", "networkd")
+
+# file name -> who writes it
+KNOWN_WRITERS = {
+    "40-cx7.yaml": "NVIDIA's playbook, sparkrun or a fleet tool",
+    "99-nvidia-sync-cluster.yaml": "NVIDIA Sync Cluster Assistant",
+    "98-spark-vllm-docker.yaml": "spark-vllm-docker",
+    "40-unsloth-cx7.yaml": "Unsloth",
+    "50-cloud-init.yaml": "cloud-init",
+}
+
+Loader = Callable[[str], Any]
+
+
+class YamlError(ValueError):
+    """A YAML text that this reader does not understand; the message names the line."""
+
+
+# --- a small YAML reader -------------------------------------------------------------------------------------------------------
+
+_TRUE = ("true", "yes", "on")
+_FALSE = ("false", "no", "off")
+
+
+def _strip_comment(line: str) -> str:
+    quote = ""
+    for at, char in enumerate(line):
+        if quote:
+            if char == quote:
+                quote = ""
+        elif char in "\"'" and (at == 0 or line[at - 1] in " \t[{,:-"):
+            quote = char
+        elif char == "#" and (at == 0 or line[at - 1] in " \t"):
+            return line[:at].rstrip()
+    return line.rstrip()
+
+
+def _scalar(text: str, number: int) -> Any:
+    text = text.strip()
+    if not text or text in ("~", "null"):
+        return None
+    if text[0] in "\"'":
+        if len(text) < 2 or text[-1] != text[0]:
+            raise YamlError(f"line {number}: quote without end in {text!r}")
+        return text[1:-1]
+    if text[0] in "&*!|>%@`":
+        raise YamlError(f"line {number}: {text[0]!r} (anchor, tag or block text) is not understood")
+    lower = text.lower()
+    if lower in _TRUE:
+        return True
+    if lower in _FALSE:
+        return False
+    if re.match(r"^[-+]?(?:0|[1-9]\d*)$", text):
+        return int(text)
+    return text
+
+
+class _Flow:
+    """Reads one flow collection: [a, b] or {a: b}."""
+
+    def __init__(self, text: str, number: int) -> None:
+        self.text, self.at, self.number = text, 0, number
+
+    def _skip(self) -> None:
+        while self.at < len(self.text) and self.text[self.at] in " \t\n":
+            self.at += 1
+
+    def value(self, stops: str) -> Any:
+        self._skip()
+        if self.at >= len(self.text):
+            raise YamlError(f"line {self.number}: flow collection without end")
+        char = self.text[self.at]
+        if char == "[":
+            return self._list()
+        if char == "{":
+            return self._map()
+        return _scalar(self._plain(stops), self.number)
+
+    def _plain(self, stops: str) -> str:
+        start = self.at
+        if self.text[self.at] in "\"'":
+            end = self.text.find(self.text[self.at], self.at + 1)
+            if end < 0:
+                raise YamlError(f"line {self.number}: quote without end")
+            self.at = end + 1
+            return self.text[start : self.at]
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char in stops and not (char == ":" and self.text[self.at + 1 : self.at + 2] not in (" ", "", ",", "}", "\n")):
+                break
+            self.at += 1
+        return self.text[start : self.at]
+
+    def _list(self) -> list[Any]:
+        self.at += 1
+        items: list[Any] = []
+        while True:
+            self._skip()
+            if self.text[self.at : self.at + 1] == "]":
+                self.at += 1
+                return items
+            items.append(self.value(",]"))
+            self._comma("]")
+
+    def _map(self) -> dict[str, Any]:
+        self.at += 1
+        items: dict[str, Any] = {}
+        while True:
+            self._skip()
+            if self.text[self.at : self.at + 1] == "}":
+                self.at += 1
+                return items
+            key = str(_scalar(self._plain(":,}"), self.number))
+            self._skip()
+            if self.text[self.at : self.at + 1] == ":":
+                self.at += 1
+                items[key] = self.value(",}")
+            else:
+                items[key] = None
+            self._comma("}")
+
+    def _comma(self, end: str) -> None:
+        self._skip()
+        char = self.text[self.at : self.at + 1]
+        if char == ",":
+            self.at += 1
+        elif char != end:
+            raise YamlError(f"line {self.number}: {end!r} or ',' expected")
+
+
+@dataclass
+class _Line:
+    number: int
+    indent: int
+    text: str
+
+
+def _lines(text: str) -> list[_Line]:
+    found: list[_Line] = []
+    open_flow = ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = _strip_comment(raw)
+        if open_flow:
+            found[-1].text += " " + line.strip()
+            open_flow = _open(found[-1].text)
+            continue
+        if not line.strip() or line.startswith(("---", "%YAML", "...")):
+            if line.startswith("---") and line.strip() != "---":
+                raise YamlError(f"line {number}: text behind --- is not understood")
+            continue
+        indent = len(line) - len(line.lstrip(" "))
+        if line[indent] == "\t":
+            raise YamlError(f"line {number}: a tab as indentation")
+        found.append(_Line(number, indent, line.strip()))
+        open_flow = _open(line)
+    if open_flow:
+        raise YamlError(f"line {found[-1].number}: {open_flow!r} without end")
+    return found
+
+
+def _open(text: str) -> str:
+    """Return the bracket that a line leaves open, if any; only flow collections at a value's start count."""
+    match = re.search(r"(?:^|[:\-]\s+)([\[{].*)$", text)
+    if match is None:
+        return ""
+    depth, quote = 0, ""
+    for char in match.group(1):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "[{":
+            depth += 1
+        elif char in "]}":
+            depth -= 1
+    return match.group(1)[0] if depth > 0 else ""
+
+
+_KEY = re.compile(r"""^(?P<key>"[^"]*"|'[^']*'|[^\s\[\]{},&*!|>%@`"'#-][^#]*?|-[^\s#][^#]*?)\s*:(?:\s+(?P<value>.*))?$""")
+
+
+def _value(text: str, number: int) -> Any:
+    if text[0] in "[{":
+        flow = _Flow(text, number)
+        value = flow.value("")
+        flow._skip()
+        if flow.at != len(text):
+            raise YamlError(f"line {number}: text behind a flow collection")
+        return value
+    return _scalar(text, number)
+
+
+def _block(lines: list[_Line], at: int, indent: int) -> tuple[Any, int]:
+    line = lines[at]
+    if line.text == "-" or line.text.startswith("- "):
+        return _block_list(lines, at, indent)
+    if _KEY.match(line.text) is None:
+        if line.text[0] in "[{\"'" or at + 1 == len(lines) or lines[at + 1].indent < indent:
+            return _value(line.text, line.number), at + 1
+        raise YamlError(f"line {line.number}: {line.text!r} is not understood")
+    return _block_map(lines, at, indent)
+
+
+def _block_list(lines: list[_Line], at: int, indent: int) -> tuple[list[Any], int]:
+    items: list[Any] = []
+    while at < len(lines) and lines[at].indent == indent and (lines[at].text == "-" or lines[at].text.startswith("- ")):
+        line = lines[at]
+        rest = line.text[1:].strip()
+        if not rest:
+            if at + 1 < len(lines) and lines[at + 1].indent > indent:
+                value, at = _block(lines, at + 1, lines[at + 1].indent)
+            else:
+                value, at = None, at + 1
+        elif rest[0] not in "[{" and (_KEY.match(rest) is not None or rest.startswith("- ")):
+            inner = indent + len(line.text) - len(line.text[1:].lstrip())
+            lines[at] = _Line(line.number, inner, rest)
+            value, at = _block(lines, at, inner)
+        else:
+            value, at = _value(rest, line.number), at + 1
+        items.append(value)
+    if at < len(lines) and lines[at].indent > indent:
+        raise YamlError(f"line {lines[at].number}: unexpected indentation")
+    return items, at
+
+
+def _block_map(lines: list[_Line], at: int, indent: int) -> tuple[dict[str, Any], int]:
+    found: dict[str, Any] = {}
+    while at < len(lines) and lines[at].indent == indent:
+        line = lines[at]
+        match = _KEY.match(line.text)
+        if match is None:
+            raise YamlError(f"line {line.number}: {line.text!r} is no 'key: value'")
+        key = str(match.group("key"))
+        key = key[1:-1] if key[0] in "\"'" else key
+        if key in found:
+            raise YamlError(f"line {line.number}: {key!r} stands there twice")
+        rest = (match.group("value") or "").strip()
+        at += 1
+        if rest:
+            found[key] = _value(rest, line.number)
+            if at < len(lines) and lines[at].indent > indent:
+                raise YamlError(f"line {lines[at].number}: unexpected indentation")
+        elif at < len(lines) and (lines[at].indent > indent or (lines[at].indent == indent and lines[at].text.startswith("-"))):
+            found[key], at = _block(lines, at, lines[at].indent)
+        else:
+            found[key] = None
+    if at < len(lines) and lines[at].indent > indent:
+        raise YamlError(f"line {lines[at].number}: unexpected indentation")
+    return found, at
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a netplan-like YAML text; raise YamlError for what is not understood."""
+    lines = _lines(text)
+    if not lines:
+        return None
+    try:
+        value, at = _block(lines, 0, lines[0].indent)
+    except RecursionError as exc:
+        raise YamlError("nested too deeply") from exc
+    if at != len(lines):
+        raise YamlError(f"line {lines[at].number}: unexpected indentation")
+    return value
+
+
+# --- files that stand there ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Device:
+    """What is known of a live interface, to match netplan's `match:`."""
+
+    name: str
+    mac: str | None = None
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a file says of one interface."""
+
+    interface: str
+    addresses: tuple[str, ...] = ()
+    mtu: int | None = None
+    dhcp4: bool = False
+    link_local: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """One configuration file: who owns it and what it says of the interfaces asked for."""
+
+    path: str
+    kind: str
+    own: bool
+    parsed: bool
+    writer: str | None = None
+    error: str | None = None
+    claims: tuple[Claim, ...] = ()
+    others: tuple[str, ...] = ()
+    renderer: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as module output; the path with its leading slash."""
+        return {
+            "path": "/" + self.path,
+            "kind": self.kind,
+            "writer": self.writer,
+            "parsed": self.parsed,
+            "error": self.error,
+            "interfaces": [claim.interface for claim in self.claims],
+            "other_interfaces": list(self.others),
+            "addresses": {claim.interface: list(claim.addresses) for claim in self.claims},
+            "mtu": {claim.interface: claim.mtu for claim in self.claims if claim.mtu is not None},
+        }
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    if isinstance(value, (list, tuple)):
+        return tuple(str(next(iter(item), "")) if isinstance(item, dict) else str(item) for item in value)
+    return (str(value),) if value not in (None, "") else ()
+
+
+def _matches(key: str, body: Mapping[str, Any], device: Device) -> bool:
+    match = body.get("match")
+    if not isinstance(match, dict) or not match:
+        return key == device.name
+    if body.get("set-name") == device.name:
+        return True
+    tests = []
+    if match.get("name"):
+        tests.append(fnmatch.fnmatchcase(device.name, str(match["name"])))
+    if match.get("macaddress"):
+        tests.append(bool(device.mac) and str(match["macaddress"]).lower() == str(device.mac).lower())
+    if match.get("driver"):
+        tests.append(bool(device.driver) and any(fnmatch.fnmatchcase(str(device.driver), d) for d in _strings(match["driver"])))
+    return bool(tests) and all(tests)
+
+
+def _read_netplan(path: str, text: str, devices: Sequence[Device], loader: Loader) -> ConfigFile:
+    own = path == OWN_PATH or MARKER in text
+    writer = None if own else KNOWN_WRITERS.get(path.rsplit("/", 1)[-1])
+    try:
+        data = loader(text)
+    except ValueError as exc:
+        return _unparsed(path, "netplan", own, writer, text, devices, str(exc))
+    network = data.get("network") if isinstance(data, dict) else None
+    if network is None and not text.strip():
+        return ConfigFile(path, "netplan", own, True, writer)
+    if not isinstance(network, dict):
+        return _unparsed(path, "netplan", own, writer, text, devices, "no `network:` map")
+    claims: list[Claim] = []
+    others: list[str] = []
+    for section in ("ethernets", "vlans", "bonds", "bridges", "nm-devices"):
+        entries = network.get(section)
+        for key, body in (entries or {}).items() if isinstance(entries, dict) else ():
+            body = body if isinstance(body, dict) else {}
+            hit = [d for d in devices if section in ("ethernets", "nm-devices") and _matches(str(key), body, d)]
+            for member in _strings(body.get("interfaces")) if section in ("bonds", "bridges") else ():
+                hit += [d for d in devices if d.name == member]
+            claims += [_claim(device.name, body) for device in hit]
+            if not hit:
+                others.append(str(key))
+    renderer = str(network["renderer"]) if network.get("renderer") else None
+    return ConfigFile(path, "netplan", own, True, writer, None, tuple(claims), tuple(others), renderer)
+
+
+def _claim(name: str, body: Mapping[str, Any]) -> Claim:
+    mtu = body.get("mtu")
+    return Claim(
+        name,
+        _strings(body.get("addresses")),
+        mtu if isinstance(mtu, int) else None,
+        body.get("dhcp4") in (True, "yes", "true"),
+        _strings(body.get("link-local")),
+    )
+
+
+def _unparsed(path: str, kind: str, own: bool, writer: str | None, text: str, devices: Sequence[Device], error: str) -> ConfigFile:
+    """A file that is not understood claims every interface it names: fail closed."""
+    bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    named = [d.name for d in devices if re.search(rf"(?<![\w-]){re.escape(d.name)}(?![\w-])", bare)]
+    return ConfigFile(path, kind, own, False, writer, error, tuple(Claim(name) for name in named))
+
+
+def _ini(text: str) -> dict[str, list[tuple[str, str]]]:
+    """Read an ini file that repeats keys: {section: [(key, value)]}."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    section = ""
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "[" and line[-1] == "]":
+            section = line[1:-1].strip()
+        elif "=" in line:
+            key, _equals, value = line.partition("=")
+            found.setdefault(section, []).append((key.strip(), value.strip()))
+    return found
+
+
+def _read_keyfile(path: str, text: str, devices: Sequence[Device]) -> ConfigFile:
+    data = {section: dict(items) for section, items in _ini(text).items()}
+    name = data.get("connection", {}).get("interface-name", "")
+    pattern = data.get("match", {}).get("interface-name", "")
+    mac = data.get("ethernet", {}).get("mac-address", "").lower()
+    claims = []
+    for device in devices:
+        if device.name == name or (pattern and fnmatch.fnmatchcase(device.name, pattern)) or (mac and device.mac and device.mac.lower() == mac):
+            four = data.get("ipv4", {})
+            addresses = tuple(v.split(",")[0] for k, v in sorted(four.items()) if re.match(r"^address\d+$", k))
+            mtu = data.get("ethernet", {}).get("mtu", "")
+            claims.append(Claim(device.name, addresses, int(mtu) if mtu.isdigit() and mtu != "0" else None, four.get("method") == "auto"))
+    return ConfigFile(path, "NetworkManager", MARKER in text, True, None, None, tuple(claims))
+
+
+def _read_networkd(path: str, text: str, devices: Sequence[Device]) -> ConfigFile:
+    data = _ini(text)
+    match = data.get("Match", [])
+    network = data.get("Network", []) + data.get("Address", [])
+    claims = []
+    for device in devices:
+        names = [word for key, value in match if key == "Name" for word in value.split()]
+        macs = [word.lower() for key, value in match if key in ("MACAddress", "PermanentMACAddress") for word in value.split()]
+        hit = any(fnmatch.fnmatchcase(device.name, word) for word in names) or (device.mac or "").lower() in macs
+        if hit:
+            addresses = tuple(value for key, value in network if key == "Address")
+            mtu = dict(data.get("Link", [])).get("MTUBytes", "")
+            claims.append(Claim(device.name, addresses, int(mtu) if mtu.isdigit() else None, dict(network).get("DHCP") in ("yes", "ipv4")))
+    return ConfigFile(path, "networkd", MARKER in text, True, None, None, tuple(claims))
+
+
+def _shadowed(paths: Sequence[str]) -> list[str]:
+    """Return the netplan files that count: the same name in run/ hides etc/, which hides lib/."""
+    best: dict[str, str] = {}
+    for folder in ("lib/netplan/", "etc/netplan/", "run/netplan/"):
+        for path in paths:
+            if path.startswith(folder):
+                best[path[len(folder) :]] = path
+    return sorted(best.values(), key=lambda path: path.rsplit("/", 1)[-1])
+
+
+def read_files(files: Mapping[str, str], devices: Sequence[Device], loader: Loader = parse_yaml) -> list[ConfigFile]:
+    """Return every configuration file, netplan's in the order netplan merges them."""
+    found = [_read_netplan(path, files[path], devices, loader) for path in _shadowed(list(files))]
+    for path in sorted(files):
+        if path.endswith(".nmconnection"):
+            found.append(_read_keyfile(path, files[path], devices))
+        elif path.endswith(".network"):
+            found.append(_read_networkd(path, files[path], devices))
+    return found
+
+
+def foreign_files(read: Sequence[ConfigFile]) -> list[ConfigFile]:
+    """Return the files of others that say something of the interfaces asked for."""
+    return [item for item in read if not item.own and item.claims]
+
+
+def default_renderer(read: Sequence[ConfigFile]) -> str | None:
+    """Return the renderer the merged netplan files choose globally (the last one wins), None if none does."""
+    chosen = None
+    for item in read:
+        if item.kind == "netplan" and item.renderer and not item.own:
+            chosen = item.renderer
+    return chosen
+
+
+# --- the plan ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RailWish:
+    """A rail as it shall be: interface, address with prefix, MTU in bytes."""
+
+    interface: str
+    address: str
+    mtu: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done. With `refusals` nothing may be touched. `text` None means that our file must not stand there."""
+
+    text: str | None = None
+    moves: tuple[str, ...] = ()
+    adopted: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    ours: tuple[RailWish, ...] = field(default_factory=tuple)
+
+
+def render(wishes: Sequence[RailWish], renderer: str) -> str:
+    """Return our netplan file. The renderer stands at each interface, so that the machine's own choice stays as it is."""
+    out = [MARKER, "network:", "  version: 2", "  ethernets:"]
+    for wish in wishes:
+        out += [
+            f"    {wish.interface}:",
+            f"      renderer: {renderer}",
+            "      dhcp4: false",
+            "      dhcp6: false",
+            "      accept-ra: false",
+            "      link-local: []",
+            "      optional: true",
+            f"      mtu: {wish.mtu}",
+            "      addresses:",
+            f"        - {wish.address}",
+        ]
+    return "\n".join(out) + "\n"
+
+
+def render_sysctl(interfaces: Sequence[str], ipv6: bool) -> str:
+    """Return the sysctl drop-in: each rail answers ARP for its own address only, and carries no IPv6 (so GIDs keep their index)."""
+    out = [MARKER]
+    for key, value in sysctl_values(interfaces, ipv6).items():
+        out.append(f"-{key} = {value}")
+    return "\n".join(out) + "\n"
+
+
+def sysctl_values(interfaces: Sequence[str], ipv6: bool) -> dict[str, str]:
+    """Return {net/ipv4/conf/<rail>/arp_ignore: "1", ...}; slashes, because an interface name may contain dots."""
+    values: dict[str, str] = {}
+    for name in interfaces:
+        values[f"net/ipv4/conf/{name}/arp_ignore"] = "1"
+        values[f"net/ipv4/conf/{name}/arp_announce"] = "2"
+        if not ipv6:
+            values[f"net/ipv6/conf/{name}/disable_ipv6"] = "1"
+    return values
+
+
+def validate_wishes(
+    wishes: Sequence[RailWish],
+    protected: Sequence[str],
+    known: Sequence[str],
+    others: Mapping[str, Sequence[str]],
+) -> list[str]:
+    """Return the sentences that forbid the wishes.
+
+    `protected`: interfaces with the default route or the SSH session; `known`: interfaces that exist;
+    `others`: {interface that is no rail: its addresses with prefix}.
+    """
+    found: list[str] = []
+    seen: dict[str, str] = {}
+    networks: list[tuple[str, Any]] = []
+    for wish in wishes:
+        if wish.interface in protected:
+            found.append(
+                f"{wish.interface} carries the default route or this SSH session, and the roce role never touches such an interface: "
+                "move the default route to the 10 GbE port (enP7s7) or name other ports in roce_interfaces."
+            )
+        if known and wish.interface not in known:
+            found.append(f"The interface {wish.interface} does not exist on this node; correct or remove roce_interfaces (the ports are found without it).")
+        if wish.interface in seen:
+            found.append(f"{wish.interface} is wanted for two rails; a rail needs a port of its own.")
+        seen[wish.interface] = wish.address
+        if not 1280 <= wish.mtu <= 9978:
+            found.append(f"MTU {wish.mtu} for {wish.interface} is out of range (1280 to 9978); use 9000 on a direct cable or 1500.")
+        try:
+            face = ipaddress.ip_interface(wish.address)
+        except ValueError:
+            found.append(f"{wish.address!r} for {wish.interface} is no address with a prefix; write it like 192.168.100.10/24.")
+            continue
+        if "/" not in wish.address or face.network.prefixlen > 30:
+            found.append(f"{wish.address} for {wish.interface} leaves no room for a peer; use a network with a prefix of at most 30, like /24.")
+        elif face.ip in (face.network.network_address, face.network.broadcast_address):
+            found.append(f"{wish.address} for {wish.interface} is the network's own or broadcast address; use a host address of {face.network}.")
+        for name, net in networks:
+            if net.overlaps(face.network):
+                found.append(
+                    f"{wish.interface} ({wish.address}) and {name} ({net}) would be in one subnet, which leaves one of them idle; "
+                    "give gb10_fabric_cidrs one network per rail."
+                )
+        networks.append((wish.interface, face.network))
+        for name, addresses in sorted(others.items()):
+            if name in {w.interface for w in wishes}:
+                continue
+            for text in addresses:
+                try:
+                    other = ipaddress.ip_interface(text)
+                except ValueError:
+                    continue
+                if other.version == face.version and other.network.prefixlen and other.network.overlaps(face.network):
+                    found.append(
+                        f"The fabric network {face.network} of {wish.interface} overlaps {text} on {name}; "
+                        "choose another network in gb10_fabric_cidrs, or that path breaks."
+                    )
+    return list(dict.fromkeys(found))
+
+
+def _differences(wish: RailWish, claims: Sequence[tuple[str, Claim]]) -> tuple[bool, list[str]]:
+    """Return (the files give the wanted address, what differs otherwise) for one rail."""
+    given = [address for _path, claim in claims for address in claim.addresses]
+    notes: list[str] = []
+    where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
+    extra = [a for a in given if a != wish.address]
+    if extra:
+        notes.append(f"{where} also gives {wish.interface} {', '.join(extra)}")
+    mtus = [claim.mtu for _path, claim in claims if claim.mtu is not None]
+    if (mtus[-1] if mtus else None) != wish.mtu:
+        notes.append(f"{where} sets MTU {mtus[-1] if mtus else '(none)'} on {wish.interface}, wanted is {wish.mtu}")
+    if any(claim.dhcp4 for _path, claim in claims):
+        notes.append(f"{where} asks for DHCP on {wish.interface}")
+    return wish.address in given, notes
+
+
+def plan(
+    wishes: Sequence[RailWish],
+    read: Sequence[ConfigFile],
+    policy: str,
+    renderer: str,
+) -> Plan:
+    """Return what to do with our file and the files of others, by policy (`refuse`, `adopt`, `replace`)."""
+    foreign = foreign_files(read)
+    if not foreign:
+        return Plan(text=render(wishes, renderer) if wishes else None, ours=tuple(wishes))
+    by_rail: dict[str, list[tuple[str, Claim]]] = {}
+    for item in foreign:
+        for claim in item.claims:
+            by_rail.setdefault(claim.interface, []).append((item.path, claim))
+    if policy == "adopt":
+        refusals: list[str] = []
+        differences: list[str] = []
+        ours: list[RailWish] = []
+        for item in foreign:
+            if not item.parsed:
+                refusals.append(f"/{item.path} is not understood ({item.error}), so it cannot be adopted; correct it, or set roce_foreign_policy to `replace`.")
+        for wish in wishes:
+            claims = by_rail.get(wish.interface)
+            if not claims:
+                ours.append(wish)
+                continue
+            good, notes = _differences(wish, claims)
+            where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
+            if not good and not refusals:
+                given = ", ".join(a for _path, claim in claims for a in claim.addresses) or "no address"
+                refusals.append(
+                    f"{where} gives {wish.interface} {given}, wanted is {wish.address}: set gb10_fabric_addresses to what it gives, "
+                    "or roce_foreign_policy to `replace`."
+                )
+            differences += notes
+        if refusals:
+            return Plan(refusals=tuple(refusals), differences=tuple(differences))
+        return Plan(
+            text=render(ours, renderer) if ours else None,
+            adopted=tuple(item.path for item in foreign),
+            differences=tuple(differences),
+            ours=tuple(ours),
+        )
+    if policy == "replace":
+        refusals = [
+            f"/{item.path} also configures {', '.join(item.others)}, so it cannot be moved away as a whole: take the rails out of it by hand."
+            for item in foreign
+            if item.others
+        ]
+        refusals += [
+            f"/{item.path} matches {', '.join(c.interface for c in item.claims)} by a pattern or a folder that is not /etc; narrow it by hand, then run again."
+            for item in foreign
+            if not item.path.startswith("etc/")
+        ]
+        if refusals:
+            return Plan(refusals=tuple(refusals))
+        return Plan(text=render(wishes, renderer), moves=tuple(item.path for item in foreign), ours=tuple(wishes))
+    refusals = []
+    for item in foreign:
+        given = "; ".join(f"{claim.interface}: {', '.join(claim.addresses) or 'no address'}" for claim in item.claims)
+        writer = f" ({item.writer})" if item.writer else ""
+        detail = f"is not understood ({item.error}) and names {', '.join(c.interface for c in item.claims)}" if not item.parsed else f"configures {given}"
+        refusals.append(
+            f"/{item.path}{writer} {detail}. Nothing was changed: set roce_foreign_policy to `adopt` (it stays in charge) "
+            "or `replace` (it is moved to a backup), or remove it."
+        )
+    return Plan(refusals=tuple(refusals))
+
+
+__all__ = [
+    "KNOWN_WRITERS",
+    "MARKER",
+    "OWN_PATH",
+    "SYSCTL_PATH",
+    "Claim",
+    "ConfigFile",
+    "Device",
+    "Plan",
+    "RailWish",
+    "YamlError",
+    "default_renderer",
+    "foreign_files",
+    "parse_yaml",
+    "plan",
+    "read_files",
+    "render",
+    "render_sysctl",
+    "sysctl_values",
+    "validate_wishes",
+]

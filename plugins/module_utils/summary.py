@@ -1,0 +1,114 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The text that a run ends with. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def seconds_text(seconds: float) -> str:
+    """Say a duration as people do: 48 s, 7 min 05 s."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+def stage_times(marks: Sequence[tuple[str, float]], end: float) -> list[tuple[str, float]]:
+    """Turn marks (name, when it began) into (name, how long it took)."""
+    starts = [*marks, ("", end)]
+    return [(name, starts[i + 1][1] - when) for i, (name, when) in enumerate(marks)]
+
+
+def boot_stages(receipt: Mapping[str, Any]) -> str:
+    """Say where the head's boot spent its time; empty where nothing is known."""
+    ranks = receipt.get("ranks") or []
+    stages = [s for s in (ranks[0].get("stages") or []) if s[0]] if ranks else []
+    if not stages:
+        return ""
+    ends = [when for _name, when in stages[1:]] + [float(receipt.get("seconds") or stages[-1][1])]
+    parts = [f"{name} {seconds_text(end - when)}" for (name, when), end in zip(stages, ends) if end - when >= 1]
+    return ", ".join(parts)
+
+
+def curl_line(url: str, model: str, prompt: str, key: bool) -> str:
+    """Return a curl line that works as it stands."""
+    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": 32, "temperature": 0}).replace("'", "'\\''")
+    auth = ' -H "Authorization: Bearer $VLLM_API_KEY"' if key else ""
+    return f"curl -s {url}/completions{auth} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def group_text(result: Mapping[str, Any], address: str, times: Sequence[tuple[str, float]], check_mode: bool = False) -> list[str]:
+    """Return the lines about one serving group; `result` is the role's exported vllm_tp2_result of the head."""
+    pending = check_mode and bool(result.get("changes"))
+    receipt = {} if pending else result.get("receipt") or {}
+    pool = receipt.get("pool") or {}
+    url = f"http://{address}:{result['port']}/v1"
+    model = str((result.get("models") or [""])[0])
+    rows = [("endpoint", url), ("model", f"{model} (profile {result['profile']}, release {result['release']})")]
+    if pool.get("tokens") is not None:
+        concurrency = pool.get("concurrency")
+        rows.append(("KV pool", f"{pool['tokens']:,} tokens"))
+        if concurrency is not None and pool.get("context"):
+            rows.append(("concurrency", f"{concurrency:,.2f} requests of {pool['context']:,} tokens at once"))
+    rows.append(("would change" if pending else "changed", "; ".join(result.get("changes") or []) or "nothing"))
+    spent = ", ".join(f"{name} {seconds_text(s)}" for name, s in times if s >= 0.5)
+    if spent:
+        rows.append(("time", spent))
+    if result.get("changes") and receipt.get("seconds"):
+        detail = boot_stages(receipt)
+        rows.append(("boot", f"{seconds_text(float(receipt['seconds']))} to the verdict" + (f" (head: {detail})" if detail else "")))
+    for phrase in receipt.get("drift") or []:
+        rows.append(("drift", phrase))
+    unknown = [c["name"] for c in receipt.get("checks") or [] if c.get("ok") is None]
+    if unknown:
+        rows.append(("not known", ", ".join(unknown) + " (nothing in the logs tells)"))
+    if receipt.get("path"):
+        rows.append(("receipt", str(receipt["path"])))
+    if not pending:
+        rows.append(("try it", curl_line(url, model, str(result.get("prompt") or "Hello"), bool(result.get("key")))))
+    return [f"{result['group']} {'would be started to serve' if pending else 'serves'}", *(f"  {name:<12} {text}" for name, text in rows)]
+
+
+def rank_status(
+    info: Mapping[str, Any], rank: int, group: str, log: Mapping[str, Any] | None = None, probe: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Say how one rank is: container, stage, memory, pool, last verdict; one line each.
+
+    `info` is what vllm_rank_info returned, `log` what vllm_boot_log_info did (None without a container), `probe` what vllm_probe did on the head.
+    """
+    containers = list(info.get("containers") or [])
+    out = [f"{group} rank {rank}"]
+    if info.get("engine_error"):
+        out.append(f"container: not known ({info['engine_error']})")
+    elif not containers:
+        out.append("container: none")
+    for state in containers:
+        ended = "" if state["running"] else f", exit code {state['exit_code']}" + (", killed by the kernel's OOM killer" if state["oom_killed"] else "")
+        out.append(f"container: {state['name']} {state['status']} since {state['started_at'][:19]}Z{ended}")
+    if log:
+        failure = log.get("failure")
+        out.append(f"boot: {log.get('state')}, stage {log.get('stage')}" + (f", {failure['class']}: {failure['line']}" if failure else ""))
+        kv = log.get("kv_cache") or {}
+        if kv.get("tokens") is not None:
+            out.append(f"KV pool: {kv['tokens']:,} tokens, {kv.get('max_concurrency')} requests at full context at once")
+        elif kv.get("available_gib") is not None:
+            out.append(f"KV memory of this rank: {kv['available_gib']} GiB")
+    if probe is not None:
+        replies = probe.get("replies") or []
+        good = bool(replies) and all(reply["ok"] for reply in replies)
+        why = probe.get("error") or "; ".join(reply["error"] for reply in replies if reply["error"]) or "no model is listed"
+        out.append(f"API: answers a completion in {replies[0]['seconds']} s" if good else f"API: does not serve ({why})")
+    memory = info.get("memory") or {}
+    if memory.get("total_kib"):
+        gib = {key: memory[f"{key}_kib"] / 1048576 for key in ("total", "available", "free")}
+        out.append(f"memory: {gib['available']:.1f} GiB available, {gib['free']:.1f} GiB free, of {gib['total']:.1f} GiB")
+    receipt = info.get("receipt") or {}
+    if receipt:
+        verdict = "passed" if receipt.get("passed") else f"failed ({receipt.get('class')})"
+        out.append(f"last verdict: {verdict} at {receipt.get('time')}, release {receipt.get('release')}, profile {receipt.get('profile')}")
+    else:
+        out.append("last verdict: none for this release" if info.get("current") else "last verdict: none")
+    return out

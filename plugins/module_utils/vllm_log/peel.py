@@ -1,0 +1,316 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: the grammar of one log line, `outer* proc* [level] message`; text in, `Line` objects out, no state."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+#: A line longer than this keeps its two halves of this many bytes; the middle is dropped.
+KEEP = 32768
+
+#: Levels on which a failure class may be named; None is a line without a level (traceback, argparse, kernel, NCCL).
+ERROR_LEVELS = frozenset(("ERROR", "CRITICAL", "FATAL", None))
+
+#: vLLM files whose records carry text of users (prompts, requests, dumps): they change no fact and no verdict.
+_REQUEST_FILES = re.compile(
+    r"(?:^|/)(?:logger|dump_input|serving(?:_\w+)?|serving_[\w.]+|protocol|request_logger|middleware|chat_utils|tool_parsers?|"
+    r"\w*_(?:tool_parser|reasoning_parser))\.py$"
+)
+
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[()][0-9A-B])")
+_LOST = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
+_TAIL = re.compile(r"(?:\s{0,400}[│┃]|<br ?/?>)\s*$")
+_LOST_MARK = re.compile(r"[←␛]?\[\d{1,3}(?:;\d{1,3}){0,4}m")
+_LEVEL = re.compile(
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?"
+)
+_PROC = re.compile(r"\((?:([A-Za-z][\w.:-]{0,80}(?: (?:rank=\d{1,5}|[A-Z]{1,4}\d{1,5}))?) )?pid=(\d{1,10})(?:, ip=([^)\s]{1,60}))?\)\s?")
+_COMMON = re.compile(
+    r"(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})\) ?)?(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})(?:, ip=([\d.]{1,40}))?\) ?)?"
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL) (\d\d-\d\d \d\d:\d\d:\d\d) \[?([\w./<>-]{1,160}):\d{1,6}\]\s?"
+)
+_PROCS_ONLY = re.compile(r"(?:\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?){1,4}$")
+_OUTER = (
+    re.compile(r"[\s\ufeff]{1,64}"),
+    re.compile(r">\s?"),
+    re.compile(r"(?:`{1,3}|\*{1,3}|~{3})(?=\S)"),
+    re.compile(r"(?:[-*•+]|\d{1,3}[.)])\s{1,4}(?=\S)"),
+    re.compile(r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?\s*\|?\s*"),
+    re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+"),
+    re.compile(r"(?:stdout|stderr) [FP]\s"),
+    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*"),
+    re.compile(r"[A-Za-z0-9][\w.-]{0,80}\s{0,40}\|\s{1,4}"),
+    re.compile(r"[|│┃]\s{0,4}"),
+    re.compile(r"\[rank\d{1,5}\]:\s?"),
+    re.compile(r"\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))"),
+    re.compile(
+        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]) "
+        r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup"
+        r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |vllm(?: serve)?: error)"
+    ),
+    re.compile(r"\[[\w-]{1,16},[\w-]{1,16}\]<std(?:out|err)>:?\s?"),
+)
+_TIMESTAMP = re.compile(r"(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
+_UVICORN = re.compile(r"(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL):\s{1,8}")
+_FOREIGN = re.compile(
+    r"-?\s?[\w.:/<>-]{0,80}\s{0,4}[-|\[]\s{0,4}(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b\s{0,8}[-|\]]"
+    r"|(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}[\w.-]{1,80}:\d{1,6} -- "
+    r"|\[(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]\s"
+    r"|level=(debug|info|warn|warning|error|fatal)\b"
+    r"|(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{0,8}\|"
+)
+_GLOG = re.compile(
+    r"\[?([IWEF])\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,9})? (?:\s{0,8}\d{1,10} )?(?:[\w./-]{1,160}:\d{1,6}\]\s?)?"
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{1,6} ([IWEF]) \d{1,10} \d{1,10}\]\s[\w.]{1,60}:\d{1,6}:\s"
+)
+_BARE_FILE = re.compile(r"\[?([\w./-]{1,120}\.py):\d{1,6}\]\s")
+_WARNINGS = re.compile(r"\S{1,300}:\d{1,6}: \w{0,40}Warning: |\w{0,20}Warning: |warnings\.warn\(")
+_GLOG_LEVEL = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
+_PROGRESS = re.compile(r"\d+/\d+ \[|it/s|s/it|%\|")
+_QUOTED = re.compile(r"[\"'{}]|HTTP/")
+
+
+class Line(NamedTuple):
+    """One peeled line.
+
+    level: its level, None without one. foreign: printed by another program's logger, whose text is no vLLM fact.
+    file: `name.py` of the vLLM record or "". time: `MM-DD HH:MM:SS` of the record or an outer stamp, or "".
+    procs: ((name, pid, ip), ...) outermost first. offset: where message begins in the text that was peeled, after its escapes went.
+    """
+
+    level: str | None
+    foreign: bool
+    file: str
+    time: str
+    procs: tuple[tuple[str, str, str], ...]
+    message: str
+    offset: int
+    text: str
+    partial: bool
+
+    @property
+    def is_request(self) -> bool:
+        """Whether the record carries users' text."""
+        return bool(self.file) and _REQUEST_FILES.search(self.file) is not None
+
+
+def strip_ansi(text: str) -> str:
+    """Remove terminal escapes, also those whose ESC was lost in a paste."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if _LOST.search(text) is not None:
+        text = _LOST_MARK.sub("", text)
+    if text[-1:] in "│┃>":
+        text = _TAIL.sub("", text)
+    return text
+
+
+def _procs(text: str) -> tuple[tuple[str, str, str], ...]:
+    if "pid=" not in text:
+        return ()
+    return tuple((m.group(1) or "", m.group(2), m.group(3) or "") for m in _PROC.finditer(text))[-4:]
+
+
+def peel(raw: str) -> Line:
+    """Peel one physical line (no line end in it) that is not JSON."""
+    text = strip_ansi(raw)
+    match = _COMMON.match(text)
+    if match is not None:
+        name, pid, second, second_pid, ip, level, time, file = match.groups()
+        procs: tuple[tuple[str, str, str], ...] = ()
+        if name is not None:
+            procs = ((name, pid, ""),) if second is None else ((name, pid, ""), (second, second_pid, ip or ""))
+        elif second is not None:
+            procs = ((second, second_pid, ip or ""),)
+        end = match.end()
+        return Line(level, False, file, time, procs, text[end:], end, text, False)
+    match = _LEVEL.search(text, 0, 2000)
+    if match is not None:
+        prefix = text[: match.start()]
+        if (not prefix or not _QUOTED.search(prefix) or _PROGRESS.search(prefix)) and (not prefix or _FOREIGN.match(prefix[-200:]) is None):
+            file = match.group(3)
+            return Line(
+                match.group(1), False, file, match.group(2), _procs(prefix[-400:]), text[match.end() :], match.end(), text, _is_cri_partial(prefix)
+            )
+    return _peel_unlevelled(text)
+
+
+def _says(prefix: str) -> bool:
+    """Whether another program's logger says something before the record, that is, quotes it; a bare wrapper around it does not."""
+    at = 0
+    for _round in range(12):
+        for outer in _OUTER:
+            match = outer.match(prefix, at)
+            if match is not None and match.end() > at:
+                at = match.end()
+                break
+        else:
+            break
+    match = _FOREIGN.match(prefix, at)
+    return match is not None and re.search(r"[A-Za-z]{3}", _PROC.sub("", prefix[match.end() :])) is not None
+
+
+def _is_cri_partial(prefix: str) -> bool:
+    return " stdout P " in prefix or " stderr P " in prefix
+
+
+def _peel_unlevelled(text: str) -> Line:
+    at = 0
+    procs: list[tuple[str, str, str]] = []
+    stamp = ""
+    partial = False
+    for _round in range(12):
+        moved = False
+        for outer in _OUTER:
+            match = outer.match(text, at)
+            if match is not None and match.end() > at:
+                piece = match.group(0)
+                if not stamp:
+                    found = _TIMESTAMP.search(piece)
+                    if found is not None:
+                        stamp = found.group(1)[5:].replace("/", "-").replace("T", " ")
+                if piece[-2:] == "P " and piece.startswith("std"):
+                    partial = True
+                at = match.end()
+                moved = True
+                break
+        if moved:
+            continue
+        match = _PROC.match(text, at)
+        if match is not None and len(procs) < 4:
+            procs.append((match.group(1) or "", match.group(2), match.group(3) or ""))
+            at = match.end()
+            continue
+        break
+    level: str | None = None
+    foreign = False
+    file = ""
+    match = _UVICORN.match(text, at)
+    if match is not None:
+        level = "DEBUG" if match.group(1) == "TRACE" else match.group(1)
+        at = match.end()
+    else:
+        match = _GLOG.match(text, at)
+        if match is not None:
+            level = _GLOG_LEVEL[match.group(1) or match.group(2)]
+            at = match.end()
+        else:
+            match = _BARE_FILE.match(text, at)
+            if match is not None:
+                file = match.group(1)
+                at = match.end()
+            else:
+                match = _FOREIGN.match(text, at)
+                if match is not None:
+                    level = next(g for g in match.groups() if g).upper()
+                    level = {"WARN": "WARNING", "NOTICE": "INFO"}.get(level, level)
+                    foreign = True
+                    at = match.end()
+                elif _WARNINGS.match(text, at) is not None or " NCCL WARN " in text[at : at + 200] or text.startswith("NCCL WARN ", at):
+                    level = "WARNING"
+                elif " NCCL INFO " in text[at : at + 200] or text.startswith("NCCL INFO ", at):
+                    level = "INFO"
+    return Line(level, foreign, file, stamp, tuple(procs), text[at:], at, text, partial)
+
+
+def expand(raw: str, depth: int = 0) -> list[Line]:
+    """Peel one physical line into the records in it: one, or those of a JSON record (docker json-file, vLLM's JSON formatter)."""
+    stripped = raw.lstrip(" \t\ufeff>`")
+    at = stripped.find("{") if depth == 0 else 0
+    if depth < 3 and stripped[at : at + 2] in ('{"', '{ "') and (at == 0 or (at <= 160 and _json_prefix(stripped[:at]))):
+        try:
+            record = json.loads(stripped[at:].rstrip("`\r\n "))
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            lines = _json_lines(record, depth)
+            if lines:
+                return lines
+    return [peel(raw)]
+
+
+def _json_prefix(prefix: str) -> bool:
+    line = _peel_unlevelled(prefix)
+    return not line.message.strip()
+
+
+def _text(record: dict[str, object], *keys: str) -> str:
+    for key in keys:
+        value = record.get(key)
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
+    message = _text(record, "message", "msg", "text", "MESSAGE", "event")
+    level = _text(record, "levelname", "level", "severity", "loglevel").upper() or None
+    log = record.get("log")
+    if not message and isinstance(log, str):
+        lines: list[Line] = []
+        for piece in re.split(r"\r\n|\n|\r", log)[:2000]:
+            if piece:
+                lines.extend(expand(piece, depth + 1))
+        if lines and not log.endswith("\n") and "stream" in record:
+            lines[-1] = lines[-1]._replace(partial=True)
+        return lines
+    if not message and not isinstance(record.get("exc_info"), str):
+        return []
+    if level is not None:
+        level = {"WARN": "WARNING", "NOTICE": "INFO", "ERR": "ERROR", "TRACE": "DEBUG"}.get(level, level)
+    file = _text(record, "filename", "file", "pathname").rsplit("/", 1)[-1]
+    name = _text(record, "name", "logger", "logger_name")
+    if not file and name.startswith("vllm."):
+        file = name.rsplit(".", 1)[-1] + ".py"
+    pid = record.get("process", record.get("pid"))
+    proc = _text(record, "processName", "process_name")
+    procs = ((proc, str(pid), ""),) if isinstance(pid, (int, str)) and not isinstance(pid, bool) and proc else ()
+    stamp = _text(record, "asctime", "time", "timestamp", "ts")
+    found = _TIMESTAMP.search(stamp)
+    stamp = found.group(1)[5:].replace("T", " ").replace("/", "-") if found else stamp[:14]
+    foreign = bool(name) and not re.match(r"vllm|uvicorn|root|torch|ray|__main__", name)
+    out: list[Line] = []
+    for text, at_level in ((message, level), (_text(record, "exc_info", "exception", "stack", "traceback"), "ERROR")):
+        for piece in re.split(r"\r\n|\n|\r", text)[:2000]:
+            piece = strip_ansi(piece)
+            if not piece:
+                continue
+            if not foreign:
+                inner = peel(piece)
+                if inner.file and inner.level and not _PROC.sub("", inner.text[: inner.text.find(inner.level)]).strip():
+                    out.append(inner)
+                    continue
+                if inner.procs and not inner.file:
+                    out.append(inner._replace(level=at_level or inner.level, file=file, time=stamp))
+                    continue
+            out.append(Line(at_level, foreign, file, stamp, procs, piece, 0, piece, False))
+    return out
+
+
+def cap(line: bytes) -> bytes:
+    """Bound one line: its first and its last KEEP bytes."""
+    if len(line) <= 2 * KEEP:
+        return line
+    return line[:KEEP] + line[-KEEP:]
+
+
+_SECRETS = re.compile(
+    r"(?i)(\b(?:[\w-]{0,40}[_-])?(?:api[_-]?keys?|hf[_-]?token|hub[_-]?token|access[_-]?token|auth[_-]?token|token|secret|password|passwd)"
+    r"['\"]?\s{0,3}[:=]\s{0,3}"
+    r"|\bauthorization['\"]?\s{0,3}[:=]\s{0,3}(?:bearer\s{1,3})?|--api-key[ =])"
+    r"(\[[^\]]{0,2000}\]?|'[^']{0,2000}'?|\"[^\"]{0,2000}\"?|[^\s,;)}]{1,2000})"
+)
+_TOKENS = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{8,200}|sk-[A-Za-z0-9_-]{8,200}|gh[pousr]_[A-Za-z0-9]{16,200}|nvapi-[A-Za-z0-9_-]{8,200})"
+    r"|(?<=Bearer )\S{1,2000}|(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"
+)
+
+
+def redact(text: str) -> str:
+    """Return text with the values of keys and tokens replaced, for everything that leaves the parser."""
+    text = _SECRETS.sub(lambda m: m.group(1) + ("None" if m.group(2) == "None" else "***"), text)
+    return _TOKENS.sub("***", text)

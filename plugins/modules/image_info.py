@@ -1,0 +1,109 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a node has of a container image, in a form that can be compared with other nodes."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: image_info
+short_description: Read an image so that it can be compared with another node's
+version_added: 0.1.0
+description:
+  - Returns the image's id, its repository digests, its layers and a fingerprint over content and configuration, and which layers the
+    engine has of all its images, so that only the missing ones need to be sent.
+extends_documentation_fragment:
+  - gb10.cluster.attributes.info
+options:
+  reference:
+    description:
+      - Name and tag, or id.
+    type: str
+    required: true
+  group:
+    description:
+      - The serving group, for C(info.served).
+    type: str
+    default: ''
+  keep:
+    description:
+      - How many of the images that came through this collection are to stay, for C(info.surplus).
+    type: int
+    default: 2
+  docker_socket:
+    description:
+      - The Docker Engine's socket.
+    type: path
+    default: /var/run/docker.sock
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+"""
+
+EXAMPLES = r"""
+- name: Look at the image
+  gb10.cluster.image_info:
+    reference: vllm/vllm-openai:v0.24.0
+  become: true
+  register: image
+"""
+
+RETURN = r"""
+info:
+  description:
+    - The image. C(layers) are diff ids, bottom first, C(size) and C(free_bytes) bytes, C(store) is V(classic) or V(containerd), C(fingerprint) one
+      SHA-256 over content and configuration, C(build) the hash of the build context that it was made from, C(served) the fingerprint of the
+      image that this group's compile caches belong to, C(surplus) how many images M(gb10.cluster.image_record) would drop.
+  returned: success
+  type: dict
+  sample:
+    reference: vllm/vllm-openai:v0.24.0
+    exists: true
+    id: sha256:9306118e50b2...
+    repo_digests: []
+    layers: ['sha256:f62a4b52...']
+    fingerprint: 1c7f...
+    size: 116000000
+    architecture: arm64
+    store: classic
+    driver: overlay2
+    engine: 28.2.2
+    free_bytes: 68719476736
+    served: ''
+    surplus: 0
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, image_proof, layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
+
+RECORD = "image"
+
+
+def main() -> None:
+    """Read and return."""
+    module = AnsibleModule(
+        argument_spec={
+            "reference": {"type": "str", "required": True},
+            "group": {"type": "str", "default": ""},
+            "keep": {"type": "int", "default": 2},
+            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        found = layers_engine.info(module.params["reference"], module.params["docker_socket"])
+        record = Node("/").load_record(RECORD)
+    except (DockerError, RecordError) as error:
+        module.fail_json(msg=str(error))
+    served = record.get("served", {}).get(module.params["group"], {})
+    found["served"] = str(served.get("fingerprint", ""))
+    keep, brought = module.params["keep"], record.get("brought", [])
+    current = [str(entry.get("id")) for entry in record.get("served", {}).values()]
+    found["surplus"] = len(image_proof.stale(brought, current, keep)) if keep > 0 else 0
+    module.exit_json(changed=False, info=found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Remember which images came here through us, drop old ones, and wipe the compile caches of another image."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: image_record
+short_description: Remember images, drop old ones, wipe compile caches
+version_added: 0.1.0
+description:
+  - Remembers in C(/var/lib/gb10-cluster/image.json) which image a serving group uses on this node and which images came here through this collection.
+  - Empties the compile caches when they belong to another image; JIT caches of another build cost minutes of hanging at best.
+  - Removes those images that came through this collection, are in use by no container, and are more than O(keep).
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+options:
+  state:
+    description:
+      - V(absent) removes every image that came through this collection and is in use by no container, and forgets.
+    type: str
+    choices: [present, absent]
+    default: present
+  group:
+    description:
+      - The serving group.
+    type: str
+    required: true
+  reference:
+    description:
+      - Name and tag of the group's image.
+    type: str
+    required: true
+  brought:
+    description:
+      - Whether the image came here in this run.
+    type: bool
+    default: false
+  wipe:
+    description:
+      - Whether the caches belong to another image, on any rank.
+    type: bool
+    default: false
+  caches:
+    description:
+      - The compile caches, folders below O(store).
+    type: list
+    elements: path
+    default: []
+  store:
+    description:
+      - The model store; nothing outside of it is ever wiped.
+    type: path
+    required: true
+  keep:
+    description:
+      - How many of the images that came through this collection stay, the ones in use included; V(0) keeps all.
+    type: int
+    default: 2
+  docker_socket:
+    description:
+      - The Docker Engine's socket.
+    type: path
+    default: /var/run/docker.sock
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+"""
+
+EXAMPLES = r"""
+- name: Remember the image, keep one older one
+  gb10.cluster.image_record:
+    group: pair1
+    reference: vllm-dspark-runtime:mine
+    brought: true
+    store: /srv/models
+    caches: [/srv/models/vllm-cache]
+  become: true
+"""
+
+RETURN = r"""
+wiped:
+  description: Caches that were emptied, or would be.
+  returned: success
+  type: list
+  elements: str
+  sample: [/srv/models/vllm-cache]
+removed:
+  description: Ids of images that were removed, or would be.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+left:
+  description: What could not be removed, and why.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, image_proof, layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
+
+RECORD = "image"
+
+
+def check_cache(path: str, store: str) -> str:
+    """Return a cache folder's real place, which must lie below the model store. Raises ImageError."""
+    real, root = os.path.realpath(path), os.path.realpath(store)
+    if not real.startswith(root.rstrip("/") + "/") or root == "/":
+        raise ImageError(f"the compile cache {path} leads to {real}, outside the model store {store}: it is not wiped; correct container.cache_dirs")
+    return real
+
+
+def wipe(folders: Sequence[str], store: str, check: bool) -> list[str]:
+    """Empty these folders, which stay themselves; return those that held something. Raises ImageError, OSError."""
+    emptied = []
+    for path, real in [(path, check_cache(path, store)) for path in folders]:
+        if not os.path.isdir(real) or not os.listdir(real):
+            continue
+        emptied.append(path)
+        for name in [] if check else os.listdir(real):
+            where = os.path.join(real, name)
+            if os.path.isdir(where) and not os.path.islink(where):
+                shutil.rmtree(where)
+            else:
+                os.unlink(where)
+    return emptied
+
+
+def drop(brought: list[dict[str, Any]], gone: Sequence[str], socket_path: str, check: bool) -> tuple[list[str], list[str]]:
+    """Remove images by id from the engine and the list; return (removed, sentences on what stays). Raises DockerError."""
+    removed, left = [], []
+    for item in list(brought):
+        if item["id"] not in gone:
+            continue
+        image = layers_engine.inspect_image(str(item["id"]), socket_path)
+        names = (image or {}).get("RepoTags") or []
+        if image is None:
+            brought.remove(item)
+            continue
+        if check:
+            removed.append(str(item["id"]))
+            continue
+        status, said = 0, ""
+        for target in names or [item["id"]]:
+            status, said = layers_engine.call("DELETE", f"/images/{target}", socket_path)
+            if status == 409:
+                break
+        if status == 409:
+            left.append(f"{item['reference']} ({str(item['id'])[7:19]}) stays: {said}")
+        else:
+            removed.append(str(item["id"]))
+            brought.remove(item)
+    return removed, left
+
+
+def main() -> None:
+    """Remember, wipe, drop."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "group": {"type": "str", "required": True},
+            "reference": {"type": "str", "required": True},
+            "brought": {"type": "bool", "default": False},
+            "wipe": {"type": "bool", "default": False},
+            "caches": {"type": "list", "elements": "path", "default": []},
+            "store": {"type": "path", "required": True},
+            "keep": {"type": "int", "default": 2},
+            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+        },
+        supports_check_mode=True,
+    )
+    params, node, check = module.params, Node("/"), module.check_mode
+    wiped: list[str] = []
+    try:
+        record = node.load_record(RECORD)
+        brought = [dict(item) for item in record.get("brought", [])]
+        served = {key: dict(value) for key, value in record.get("served", {}).items()}
+        if params["state"] == "absent":
+            removed, left = drop(brought, [item["id"] for item in brought], params["docker_socket"], check)
+            served.pop(params["group"], None)
+        else:
+            image = layers_engine.info(params["reference"], params["docker_socket"])
+            if not image["exists"]:
+                raise ImageError(f"there is no {params['reference']} on this node: nothing was remembered or wiped")
+            if params["brought"]:
+                brought = [item for item in brought if item["id"] != image["id"]]
+                brought.append({"id": image["id"], "reference": params["reference"], "at": int(time.time())})
+            if params["wipe"]:
+                wiped = wipe(params["caches"], params["store"], check)
+            served[params["group"]] = {"id": image["id"], "fingerprint": image["fingerprint"]}
+            current = [value["id"] for value in served.values()]
+            gone = image_proof.stale(brought, current, params["keep"]) if params["keep"] > 0 else []
+            removed, left = drop(brought, gone, params["docker_socket"], check)
+        after = {key: value for key, value in (("brought", brought), ("served", served)) if value}
+        known = {key: record[key] for key in ("brought", "served") if record.get(key)}
+        if not check and after != known:
+            node.save_record(RECORD, after)
+    except (DockerError, ImageError, RecordError) as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}): run with become")
+    module.exit_json(changed=bool(wiped or removed), wiped=wiped, removed=removed, left=left)
+
+
+if __name__ == "__main__":
+    main()

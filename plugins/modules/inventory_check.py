@@ -1,0 +1,70 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin inventory_check."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: inventory_check
+short_description: Judge the inventory before any host is touched
+version_added: 0.1.0
+description:
+  - Reads what Ansible knows of the inventory and of the extra variables, on the controller only; no host is contacted.
+  - Fails with B(all) faults of the inventory in one go, one sentence each, with the file, the line and the key to change.
+  - Finds a missing group C(gb10), a serving group without a worker, two heads, a host in two serving groups or in none, duplicate management or
+    fabric addresses, bad, overlapping or too small fabric networks, a fabric network that contains a management address, an unknown or broken
+    profile, addresses of the example that were never edited, misspelt or removed variables, values of a wrong type, templates that fail,
+    and fewer forks than ranks.
+  - Variables are judged by the C(meta/argument_specs.yml) of the collection's roles and by the cluster variables in C(docs/inventory.md).
+    A variable of your own that begins like one of ours goes into C(gb10_foreign_variables).
+  - Values of secrets are never shown. Templates that need facts of a host are not judged, since the host has not been asked yet.
+  - This is an action plugin. It runs once, whatever the hosts of its play; C(playbooks/inventory.yml) is the play that every playbook imports first.
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+options:
+  examples:
+    description:
+      - What an example address (C(192.0.2.0/24), C(198.51.100.0/24), C(203.0.113.0/24)) that was never edited means.
+      - V(warn) is for judging a shipped inventory as it is.
+    type: str
+    choices: [fail, warn]
+    default: fail
+extends_documentation_fragment:
+  - gb10.cluster.attributes.info
+seealso:
+  - plugin: gb10.cluster.serving_group
+    plugin_type: lookup
+"""
+
+EXAMPLES = r"""
+- name: Inventory
+  hosts: localhost
+  gather_facts: false
+  tags: [always]
+  tasks:
+    - name: Check the inventory
+      gb10.cluster.inventory_check:
+"""
+
+RETURN = r"""
+msg:
+  description: All faults as a numbered list, or that there are none.
+  type: str
+  returned: always
+  sample: |-
+    The inventory has 1 fault; no host was touched.
+    1. inventories/spark-pair/group_vars/gb10.yml:12: vllm_tp2_contxt: is no variable of the role vllm_tp2; did you mean vllm_tp2_context?
+faults:
+  description: How many faults there are.
+  type: int
+  returned: always
+  sample: 1
+warned:
+  description: Faults that O(examples=warn) made warnings.
+  type: list
+  elements: str
+  returned: always
+  sample: []
+"""

@@ -1,0 +1,256 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Everything that preflight judges of one node, read in one go."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: preflight_info
+short_description: Read everything that preflight judges of one node
+version_added: 0.1.0
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+description:
+  - Reads what the machine is, its kernel, driver, firmware, DGX OS version, memory, fabric, Docker Engine, containers, disks, ports and clock.
+  - Judges nothing but memory and fabric, as M(gb10.cluster.uma_info) and M(gb10.cluster.roce_info) do; M(gb10.cluster.preflight_report)
+    joins all ranks and judges them.
+  - Changes nothing. The action plugin of the same name adds when the controller called, which tells how far the clocks are apart.
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+  - gb10.cluster.attributes.info
+options:
+  root:
+    description:
+      - Read a captured tree instead of the live node, with C(proc/), C(sys/), C(etc/), C(var/lib/dpkg/status) and recorded answers below
+        C(cmd/) (C(nvidia-smi.txt), C(fwupdmgr.json), C(docker-info.json), C(docker-containers.json), C(disks.json), C(dmesg.txt),
+        C(uname-m.txt), C(time.txt) and those of M(gb10.cluster.roce_info)).
+    type: path
+    default: /
+  fabric_addresses:
+    description: This node's wanted fabric addresses, one per rail, as M(gb10.cluster.roce_info) takes them.
+    type: list
+    elements: str
+    default: []
+  fabric_cidrs:
+    description: The fabric networks, one per rail.
+    type: list
+    elements: str
+    default: []
+  ports:
+    description: The TCP ports to look for.
+    type: list
+    elements: int
+    default: []
+  image:
+    description: The image to look for; empty looks for none.
+    type: str
+    default: ""
+  model_store:
+    description: The model store's directory; its file system is measured even where the directory is not there yet.
+    type: path
+    default: /srv/models
+  model_path:
+    description: The model's directory; what lies there need not be downloaded. Empty for none.
+    type: str
+    default: ""
+  docker_socket:
+    description: The Docker Engine's socket.
+    type: path
+    default: /var/run/docker.sock
+notes:
+  - Run it as root (C(become=true)), else other users' processes, netplan files and the Docker socket cannot be read.
+"""
+
+EXAMPLES = r"""
+- name: Read a node
+  gb10.cluster.preflight_info:
+    ports: [8888, 25000]
+  become: true
+  register: node
+
+- name: Show why it needs a reboot
+  ansible.builtin.debug:
+    var: node.reboot_reasons
+"""
+
+RETURN = r"""
+time:
+  description: The node's clock when it was read, in seconds since the epoch.
+  returned: always
+  type: float
+  sample: 1795239181.52
+clock:
+  description: The controller's clock before and after the call, in seconds since the epoch.
+  returned: when the action plugin called
+  type: dict
+  sample: {before: 1795239180.9, after: 1795239182.1}
+python:
+  description: Version of the Python that the module ran on.
+  returned: always
+  type: str
+  sample: 3.12.3
+root_user:
+  description: Whether the module ran as root.
+  returned: always
+  type: bool
+  sample: true
+container:
+  description: The container runtime when this is a container, else empty.
+  returned: always
+  type: str
+  sample: ""
+machine:
+  description: Architecture, product, whether it is a GB10, and what shows it.
+  returned: always
+  type: dict
+  sample: {arch: aarch64, product: NVIDIA_DGX_Spark, vendor: NVIDIA, gb10: true, evidence: [product name NVIDIA_DGX_Spark]}
+kernel:
+  description: Release, command line, and whether an update waits for a reboot.
+  returned: always
+  type: dict
+  sample: {release: 6.17.0-1032-nvidia, cmdline: quiet, reboot_required: false, reboot_packages: []}
+dgx:
+  description: C(/etc/dgx-release); C(ota) is empty before the first OTA.
+  returned: always
+  type: dict
+  sample: {present: true, name: DGX Spark, base: 7.2.3, ota: 7.6.0}
+driver:
+  description: The NVIDIA driver as loaded, as on disk, its libraries, the GPUs that nvidia-smi lists, and its error.
+  returned: always
+  type: dict
+  sample: {loaded: 580.173.02, on_disk: 580.173.02, libraries: [580.173.02], gpus: [NVIDIA GB10], error: "", present: true}
+broken_packages:
+  description: Packages of driver, kernel and containers that dpkg holds for half-done.
+  returned: always
+  type: list
+  elements: str
+  sample: []
+ota_check:
+  description: What C(nvidia-spark-ota-check torn-score) answers, where it is there.
+  returned: always
+  type: dict
+  sample: {}
+firmware:
+  description: Firmware versions by device.
+  returned: always
+  type: dict
+  sample: {ConnectX-7: 28.45.4028, BIOS: 2.155.11}
+memory:
+  description: Memory in KiB, GPU users, fragmentation, CMA and problems, as M(gb10.cluster.uma_info) gives them.
+  returned: always
+  type: dict
+  sample: {total_kb: 127600000, problems: []}
+fabric:
+  description: Rails, management path, configuration of others and problems, as M(gb10.cluster.roce_info) gives them.
+  returned: always
+  type: dict
+  sample: {ports: 4, rails: [], management: {interface: enP7s7, reason: ssh session, wireless: false}, foreign: [], problems: []}
+infiniband:
+  description: Whether C(/dev/infiniband) is there.
+  returned: always
+  type: bool
+  sample: true
+docker:
+  description: The Docker Engine's version, storage driver, image store (V(graphdriver) or V(containerd)), folder, and its error.
+  returned: always
+  type: dict
+  sample: {version: 28.3.3, driver: overlay2, image_store: graphdriver, root: /var/lib/docker, error: "", installed: true, image_present: true}
+containers:
+  description: All containers, with what matters here.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{name: gb10-pair1-rank0, image: "vllm:1", state: running, labels: {gb10.cluster.group: pair1}, vllm: true, gpu: true, restart: "no"}]
+disks:
+  description: Free and total GiB of the file systems of the Docker Engine and the model store.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{path: /var/lib/docker, device: "259:2", free_gib: 2519.9, total_gib: 3666.5, read_only: false}]
+model:
+  description: How much of the model is there, in GiB.
+  returned: always
+  type: dict
+  sample: {path: /srv/models/org/name, present_gib: 148.2}
+listening:
+  description: Who listens on the ports asked for.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{port: 8888, address: "*", pid: 4711, process: vllm, container: gb10-pair1-rank0}]
+memlock:
+  description: The Docker daemon's hard limit of locked memory in bytes (null is unlimited), and whether it may raise it.
+  returned: always
+  type: dict
+  sample: {known: true, bytes: null, may_raise: true}
+kernel_log:
+  description: What the kernel has logged of lost links, GPUs and Wi-Fi since the boot.
+  returned: always
+  type: list
+  elements: dict
+  sample: []
+reboot_reasons:
+  description: Why this node needs a reboot, each as a few words.
+  returned: always
+  type: list
+  elements: str
+  sample: []
+"""
+
+import os
+from collections.abc import Sequence
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, preflight, preflight_node
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, no_commands
+from ansible_collections.gb10.cluster.plugins.module_utils.roce import capture as roce_capture
+from ansible_collections.gb10.cluster.plugins.module_utils.roce import facts as roce_facts
+from ansible_collections.gb10.cluster.plugins.module_utils.roce import netplan
+
+CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkManager/", "etc/systemd/network/")
+
+
+def main() -> None:
+    """Read and report."""
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "path", "default": "/"},
+            "fabric_addresses": {"type": "list", "elements": "str", "default": []},
+            "fabric_cidrs": {"type": "list", "elements": "str", "default": []},
+            "ports": {"type": "list", "elements": "int", "default": []},
+            "image": {"type": "str", "default": ""},
+            "model_store": {"type": "path", "default": "/srv/models"},
+            "model_path": {"type": "str", "default": ""},
+            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+        },
+        supports_check_mode=True,
+    )
+    root = module.params["root"]
+    if not os.path.isdir(root):
+        module.fail_json(msg=f"root is {root}, which is no folder on this machine; give the folder that holds proc/, sys/ and cmd/")
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        wanted = argv[2] if argv[0] == "timeout" else argv[0]
+        if not module.get_bin_path(wanted):
+            return 127, "", f"{wanted}: command not found"
+        rc, out, err = module.run_command(list(argv), environ_update={"LC_ALL": "C.UTF-8"}, errors="surrogate_then_replace")
+        return int(rc), str(out), str(err)
+
+    capture = roce_capture.read_tree(root)
+    if root == "/":
+        roce_capture.run_commands(capture, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
+        ssh = roce_capture.find_ssh_connection(os.getpid(), roce_capture.TreeReader("/"))
+    else:
+        ssh = capture.commands.get("ssh-connection")
+    devices = [netplan.Device(port.netdev, port.mac, port.driver) for port in roce_facts.Node(capture).ports]
+    files = {path: text for path, text in capture.files.items() if path.startswith(CONFIG_PREFIXES)}
+    foreign = [item.as_dict() for item in netplan.foreign_files(netplan.read_files(files, devices))]
+    node = Node(root, run if root == "/" else no_commands)
+    result = preflight_node.gather(node, capture, ssh, foreign, module.params)
+    module.exit_json(changed=False, reboot_reasons=preflight.reboot_reasons(result), **result)
+
+
+if __name__ == "__main__":
+    main()

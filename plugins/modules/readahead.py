@@ -1,0 +1,466 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read-ahead of the model store's disks, its load and steady phases, and the page-cache guard of the load phase."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: readahead
+short_description: Set read-ahead for steady work, and switch a node into and out of the load phase
+version_added: 0.1.0
+description:
+  - While weights load, read-ahead and the page cache take memory that the GPU driver needs at the same moment. The load phase reads ahead
+    little and keeps MemFree above a floor by dropping the page cache; the steady phase reads ahead as usual.
+  - O(state=present) writes a udev rule and the live values, and keeps the plan on the node; O(phase) then switches without further options.
+  - The steady values come back even when the controller dies, because O(phase=load) leaves a transient systemd timer that restores them;
+    a reboot gives them back by the udev rule.
+  - In a container, where block devices and the page cache belong to the host, it changes nothing and says so in RV(skipped_reason).
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+    details:
+      - Live values appear as a pseudo file beside the udev rule.
+  idempotent:
+    support: partial
+    details:
+      - O(phase=load) restarts the timer and the guard each time, and so always changes.
+options:
+  state:
+    description:
+      - V(present) sets, V(absent) gives back what stood before. Not together with O(phase).
+    type: str
+    choices: [present, absent]
+  phase:
+    description:
+      - V(load) before weights load, V(steady) after. Does nothing on a node where O(state=present) never ran.
+    type: str
+    choices: [load, steady]
+  classes:
+    description:
+      - Device classes, each meaning all whole disks of it; V(nvme), V(sd), V(virtio), V(md), V(dm).
+    type: list
+    elements: str
+    default: [nvme]
+  mounts:
+    description:
+      - Paths, such as the model store; the devices of their file systems are followed through device mapper and md down to the disks.
+    type: list
+    elements: str
+    default: []
+  devices:
+    description:
+      - Further devices by kernel name, such as V(sda).
+    type: list
+    elements: str
+    default: []
+  load_kb:
+    description:
+      - Read-ahead in KiB while weights load.
+    type: int
+    default: 8
+  steady_kb:
+    description:
+      - Read-ahead in KiB otherwise.
+    type: int
+    default: 128
+  restore_after:
+    description:
+      - Seconds after which the load phase ends by itself.
+    type: int
+    default: 2700
+  guard:
+    description:
+      - Whether the load phase runs the page-cache guard.
+    type: bool
+    default: true
+  guard_floor_gib:
+    description:
+      - The guard drops the page cache when MemFree falls below this, in GiB.
+    type: float
+    default: 8.0
+  guard_interval:
+    description:
+      - Seconds between two looks of the guard.
+    type: float
+    default: 1.0
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+"""
+
+EXAMPLES = r"""
+- name: Steady read-ahead for the disks of the model store
+  gb10.cluster.readahead:
+    state: present
+    mounts: [/srv/models]
+  become: true
+
+- name: Weights are about to load
+  gb10.cluster.readahead:
+    phase: load
+  become: true
+
+- name: The model is served
+  gb10.cluster.readahead:
+    phase: steady
+  become: true
+"""
+
+RETURN = r"""
+devices:
+  description: Read-ahead in KiB by device, as it is at the end (or would be).
+  returned: always
+  type: dict
+  sample: {nvme0n1: 128}
+phase:
+  description: V(load) while the load phase runs, else V(steady).
+  returned: always
+  type: str
+  sample: steady
+changes:
+  description: What was changed, or would be, one sentence each.
+  returned: always
+  type: list
+  elements: str
+  sample: ["nvme0n1: 128 -> 8 KiB"]
+notes:
+  description: What has no read-ahead to set, and rules of others that are read after ours.
+  returned: always
+  type: list
+  elements: str
+  sample: []
+guard_receipt:
+  description: What the last guard did; sizes in KiB, times in seconds since the epoch. Empty before the first.
+  returned: always
+  type: dict
+  sample: {drops: 12, lowest_free_kb: 8123456, freed_kb: 41234567, reason: stopped}
+skipped_reason:
+  description: Why nothing was touched; empty otherwise.
+  returned: always
+  type: str
+  sample: ""
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils import readahead, readahead_guard, uma, uma_node
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils.readahead import Block, ReadaheadError
+
+RECORD = "readahead"
+
+
+def guard_source() -> str:
+    """Return the guard's own source, from wherever Ansible put it."""
+    spec = importlib.util.find_spec(readahead_guard.__name__)
+    read = getattr(spec.loader, "get_source", None) if spec is not None else None
+    source = read(readahead_guard.__name__) if read is not None else None
+    if not source:
+        raise ReadaheadError("the page-cache guard's source did not travel with the module: set readahead_guard to false, and report this")
+    return str(source)
+
+
+class Readahead:
+    """The block devices of one node."""
+
+    def __init__(self, node: Node, params: Mapping[str, Any], check_mode: bool, python: str = sys.executable) -> None:
+        """Keep the node and the options."""
+        self.node = node
+        self.params = params
+        self.check_mode = check_mode
+        self.python = python
+        self.changes: list[str] = []
+        self.notes: list[str] = []
+        self.diff: list[dict[str, str]] = []
+        self.record = node.load_record(RECORD)
+
+    # Reading.
+
+    def blocks(self) -> dict[str, Block]:
+        """Return all block devices."""
+        found: dict[str, Block] = {}
+        for name in self.node.listdir("/sys/class/block"):
+            folder = f"/sys/class/block/{name}"
+            target = self.node.link(folder) or name
+            disk = os.path.basename(os.path.dirname(target)) if self.node.exists(f"{folder}/partition") else name
+            found[name] = Block(
+                name,
+                disk,
+                tuple(self.node.listdir(f"{folder}/slaves")),
+                self.kb(name),
+                (self.node.read(f"{folder}/dm/name") or "").strip(),
+            )
+        return found
+
+    def kb(self, device: str) -> int | None:
+        """Return a device's live read-ahead."""
+        text = (self.node.read(readahead.sysfs_path(device)) or "").strip()
+        return int(text) if text.isdigit() else None
+
+    def start_of(self, path: str, blocks: Mapping[str, Block]) -> tuple[str | None, str]:
+        """Return the device of the file system that holds `path`, and what that file system is."""
+        mount = readahead.mount_of(path, readahead.parse_mountinfo(self.node.read("/proc/self/mountinfo")))
+        if mount is None:
+            return None, "no known mount"
+        link = self.node.link(f"/sys/dev/block/{mount.device}")
+        if link:
+            return os.path.basename(link), mount.kind
+        source = self.node.link(mount.source) if mount.source.startswith("/dev/") else None
+        name = os.path.basename(source or mount.source)
+        return (name if name in blocks else None), f"{mount.kind} ({mount.source})"
+
+    def rules(self) -> dict[str, str]:
+        """Return the udev rules files that speak of read-ahead."""
+        found: dict[str, str] = {}
+        for folder in readahead.RULE_FOLDERS:
+            for name in self.node.listdir(folder):
+                text = self.node.read(f"{folder}/{name}") or ""
+                if "read_ahead_kb" in text:
+                    found[f"{folder}/{name}"] = text
+        return found
+
+    def active(self, unit: str) -> bool:
+        """Whether a unit is active."""
+        rc, out, _err = self.node.run(["systemctl", "is-active", unit])
+        return rc == 0 and out.strip() == "active"
+
+    def loading(self) -> bool:
+        """Whether a load phase runs: its timer waits."""
+        return self.active(f"{readahead.RESTORE_UNIT}.timer")
+
+    def receipt(self) -> dict[str, Any]:
+        """Return the last guard's receipt."""
+        try:
+            data = json.loads(self.node.read(readahead.GUARD_RECEIPT) or "{}")
+        except ValueError:
+            return {}
+        return data if isinstance(data, dict) else {}
+
+    # Changing.
+
+    def must(self, argv: Sequence[str]) -> None:
+        """Run a command that has to work, unless this is check mode. Raises ReadaheadError."""
+        if self.check_mode:
+            return
+        rc, out, err = self.node.run(argv)
+        if rc != 0:
+            last = ((err or out).strip().splitlines() or ["no output"])[-1]
+            raise ReadaheadError(f"{argv[0]} failed (rc {rc}: {last}): {' '.join(argv)}")
+
+    def write(self, path: str, after: str | None, said: str) -> bool:
+        """Write or remove a file; whether it changed."""
+        change = FileChange(path, self.node.read(path), after)
+        if not change.changed:
+            return False
+        self.changes.append(said)
+        if path != readahead.GUARD_SCRIPT:  # a program of ours: its name says enough
+            self.diff.append(change.diff())
+        if not self.check_mode:
+            self.node.apply(change)
+        return True
+
+    def set_live(self, values: Mapping[str, int]) -> None:
+        """Write live values. Raises ReadaheadError."""
+        live = {device: self.kb(device) for device in values}
+        writes = {device: kb for device, kb in sorted(values.items()) if live[device] is not None and live[device] != kb}
+        if not writes:
+            return
+        self.changes.extend(f"{device}: {live[device]} -> {kb} KiB" for device, kb in writes.items())
+        self.diff.append(
+            {
+                "before": "".join(f"{device} {live[device]} KiB\n" for device in writes),
+                "after": "".join(f"{device} {kb} KiB\n" for device, kb in writes.items()),
+                "before_header": "live read-ahead",
+                "after_header": "live read-ahead",
+            }
+        )
+        if self.check_mode:
+            return
+        for device, kb in writes.items():
+            try:
+                self.node.write_live(readahead.sysfs_path(device), f"{kb}\n")
+            except OSError as error:
+                raise ReadaheadError(
+                    f"the kernel refuses a read-ahead of {kb} KiB for {device} ({error.strerror} on {readahead.sysfs_path(device)}): "
+                    "run with become, and see whether /sys is read-only"
+                ) from error
+
+    def save(self, record: Mapping[str, Any]) -> None:
+        """Keep the record."""
+        self.record = dict(record)
+        if not self.check_mode:
+            self.node.save_record(RECORD, dict(record))
+
+    def end_load(self) -> None:
+        """Stop the guard first, then the timer."""
+        for unit in (f"{readahead.GUARD_UNIT}.service", f"{readahead.RESTORE_UNIT}.timer"):
+            if self.active(unit):
+                self.changes.append(f"{unit} stopped")
+                self.must(["systemctl", "stop", unit])
+
+    # The wishes.
+
+    def present(self) -> dict[str, Any]:
+        """Set the steady state and keep the plan. Raises ReadaheadError, RecordError, OSError."""
+        params = self.params
+        meminfo = uma.parse_meminfo(self.node.read("/proc/meminfo"))
+        page_kb = uma.page_size_kb(meminfo, self.node.read("/proc/zoneinfo"))
+        load_kb = readahead.check_kb(params["load_kb"], "readahead_load_kb", page_kb)
+        steady_kb = readahead.check_kb(params["steady_kb"], "readahead_steady_kb", page_kb)
+        if params["restore_after"] < 60:
+            raise ReadaheadError(f"readahead_restore_after is {params['restore_after']} s, which no model loads in: choose 60 s or more")
+        blocks = self.blocks()
+        starts: dict[str, str | None] = {}
+        told: dict[str, str] = {}
+        for path in params["mounts"]:
+            starts[path], told[path] = self.start_of(path, blocks)
+        chosen = readahead.select(blocks, params["classes"], starts, params["devices"], told)
+        standing = self.node.read(readahead.RULE)
+        if standing is not None and readahead.MARKER not in standing:
+            raise ReadaheadError(f"{readahead.RULE} exists and is not ours (it lacks our first line): move it away, then run again")
+        source = guard_source() if params["guard"] else None
+        later = readahead.later_rules(self.rules())
+        self.notes = [*chosen.notes, *(f"{place} sets read-ahead too, and is read after {readahead.RULE}" for place in later)]
+
+        before = {device: kb for device, kb in self.record.get("before", {}).items() if device in blocks}
+        gone = {device: kb for device, kb in before.items() if device not in chosen.devices}
+        for device in chosen.devices:
+            before.setdefault(device, blocks[device].kb)
+        plan = {key: params[key] for key in ("restore_after", "guard", "guard_floor_gib", "guard_interval")}
+        wanted = dict.fromkeys(chosen.devices, steady_kb)
+        self.save({**self.record, "before": before})
+        if self.write(readahead.RULE, readahead.render_rule(chosen.devices, params["classes"], blocks, steady_kb), f"{readahead.RULE} written"):
+            self.must(["udevadm", "control", "--reload"])
+        self.write(readahead.GUARD_SCRIPT, source, f"{readahead.GUARD_SCRIPT} {'written' if source else 'removed'}")
+        loading = self.loading()
+        if not loading:
+            self.set_live({**gone, **wanted})
+        record = {
+            "before": {device: kb for device, kb in before.items() if device not in gone},
+            "plan": {**plan, "load_kb": load_kb, "steady_kb": steady_kb, "devices": chosen.devices},
+        }
+        self.save(record)
+        if not self.check_mode and not loading:
+            problem = readahead.mismatch_message(wanted, {device: self.kb(device) for device in wanted}, later)
+            if problem:
+                raise ReadaheadError(problem)
+        return self.result("load" if loading else "steady", dict.fromkeys(wanted, load_kb if loading else steady_kb))
+
+    def absent(self) -> dict[str, Any]:
+        """Give everything back. Raises ReadaheadError, RecordError, OSError."""
+        self.end_load()
+        standing = self.node.read(readahead.RULE)
+        if standing is not None and readahead.MARKER in standing and self.write(readahead.RULE, None, f"{readahead.RULE} removed"):
+            self.must(["udevadm", "control", "--reload"])
+        self.write(readahead.GUARD_SCRIPT, None, f"{readahead.GUARD_SCRIPT} removed")
+        self.write(readahead.GUARD_RECEIPT, None, f"{readahead.GUARD_RECEIPT} removed")
+        folder = os.path.dirname(readahead.GUARD_SCRIPT)
+        if not self.check_mode and self.node.exists(folder) and not self.node.listdir(folder):
+            os.rmdir(self.node.at(folder))
+        before = self.record.get("before", {})
+        self.set_live(before)
+        self.save({})
+        return self.result("steady", dict(before))
+
+    def switch(self, phase: str) -> dict[str, Any]:
+        """Switch the phase as the kept plan says. Raises ReadaheadError, OSError."""
+        plan = self.record.get("plan")
+        if not plan:
+            return self.skipped("the readahead role has not run on this node, so there is no plan to switch by: run --tags readahead first")
+        steady = {device: int(plan["steady_kb"]) for device in plan["devices"] if self.kb(device) is not None}
+        if phase == "steady":
+            self.end_load()
+            self.set_live(steady)
+            return self.result("steady", steady)
+        load = {device: int(plan["load_kb"]) for device in steady}
+        self.end_load()
+        self.changes.append(f"load phase for at most {plan['restore_after']} s")
+        # The way back first: a controller that dies now leaves a node that heals itself.
+        self.must(readahead.restore_command(steady, int(plan["restore_after"])))
+        self.set_live(load)
+        if plan["guard"]:
+            floor_kb = int(float(plan["guard_floor_gib"]) * uma.GIB_KB)
+            total = uma.parse_meminfo(self.node.read("/proc/meminfo")).get("MemTotal", 0)
+            if floor_kb > total // 2:
+                floor_kb = total // 16
+                self.notes.append(f"the guard's floor is more than half of this node's memory, so {uma.gib(floor_kb)} GiB is taken instead")
+            self.changes.append(f"page-cache guard started, floor {uma.gib(floor_kb)} GiB")
+            self.must(readahead.guard_command(self.python, floor_kb, int(plan["restore_after"]), float(plan["guard_interval"])))
+        return self.result("load", load)
+
+    def skipped(self, reason: str) -> dict[str, Any]:
+        """Report a node that is left alone."""
+        return {**self.result("steady", {}), "skipped_reason": reason}
+
+    def run(self) -> dict[str, Any]:
+        """Do what was asked. Raises ReadaheadError, RecordError, OSError."""
+        container = uma_node.container_reason(self.node)
+        if container:
+            return self.skipped(f"this node is a container ({container}), where block devices and the page cache belong to the host: nothing was touched")
+        if self.params.get("phase"):
+            return self.switch(self.params["phase"])
+        return self.absent() if self.params.get("state") == "absent" else self.present()
+
+    def result(self, phase: str, devices: Mapping[str, int]) -> dict[str, Any]:
+        """Return the module's result."""
+        return {
+            "changed": bool(self.changes),
+            "changes": self.changes,
+            "notes": self.notes,
+            "devices": dict(devices),
+            "phase": phase,
+            "guard_receipt": self.receipt(),
+            "skipped_reason": "",
+            "diff": self.diff,
+        }
+
+
+def main() -> None:
+    """Read, plan, apply, report."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"]},
+            "phase": {"type": "str", "choices": ["load", "steady"]},
+            "classes": {"type": "list", "elements": "str", "default": ["nvme"]},
+            "mounts": {"type": "list", "elements": "str", "default": []},
+            "devices": {"type": "list", "elements": "str", "default": []},
+            "load_kb": {"type": "int", "default": 8},
+            "steady_kb": {"type": "int", "default": 128},
+            "restore_after": {"type": "int", "default": 2700},
+            "guard": {"type": "bool", "default": True},
+            "guard_floor_gib": {"type": "float", "default": 8.0},
+            "guard_interval": {"type": "float", "default": 1.0},
+        },
+        mutually_exclusive=[("state", "phase")],
+        required_one_of=[("state", "phase")],
+        supports_check_mode=True,
+    )
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        if not module.get_bin_path(argv[0]):
+            return 127, "", f"{argv[0]}: command not found"
+        rc, out, err = module.run_command(list(argv))
+        return int(rc), str(out), str(err)
+
+    try:
+        result = Readahead(Node("/", run), module.params, module.check_mode).run()
+    except (ReadaheadError, RecordError, uma.UmaError) as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}): run with become, and look for a read-only file system")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

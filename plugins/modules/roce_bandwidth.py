@@ -1,0 +1,327 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measure RDMA writes over all rails at once, for a few seconds, and name the class of the result."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: roce_bandwidth
+short_description: Bounded RDMA bandwidth test between two nodes, with a class and a remedy
+version_added: 0.1.0
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+description:
+  - Runs C(ib_write_bw) with each rail's resolved GID index on all rails at the same time, so that two rails that share one path show.
+  - On one node O(mode=server), then on the other O(mode=client). Servers end by themselves, with or without a client.
+  - "A few seconds, 64 KiB messages: the memory used is small and bounded, which matters on unified memory."
+  - The exit code of C(ib_write_bw) is not believed. With a wrong GID index it prints a header and ends with 0; a rail counts by its result row.
+  - Some links run at 13 Gb/s while every status command calls them healthy. Only a measurement shows that.
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - In check mode nothing is measured.
+  diff_mode:
+    support: none
+  idempotent:
+    support: N/A
+    details:
+      - Every run measures anew. It reports no change; the receipt is not configuration.
+options:
+  mode:
+    description:
+      - Which side of the test this node is.
+    type: str
+    choices: [server, client]
+    required: true
+  addresses:
+    description:
+      - This node's fabric addresses with prefix, one per rail.
+    type: list
+    elements: str
+    required: true
+  interfaces:
+    description:
+      - The network devices that are the rails, in order. Empty finds them.
+    type: list
+    elements: str
+    default: []
+  server:
+    description:
+      - The server's fabric addresses, one per rail. Required for O(mode=client).
+    type: list
+    elements: str
+    default: []
+  clients:
+    description:
+      - How many clients will come, one after the other (O(mode=server)).
+    type: int
+    default: 1
+  client:
+    description:
+      - Which of the clients this is, counted from 0 (O(mode=client)).
+    type: int
+    default: 0
+  port:
+    description:
+      - First TCP port of the test; one port per client and rail.
+    type: int
+    default: 18600
+  seconds:
+    description:
+      - How long to write, in seconds.
+    type: int
+    default: 4
+  iterations:
+    description:
+      - Send this many messages on each rail instead of writing for O(seconds). V(0) writes for O(seconds).
+      - For emulated machines, on which a few seconds may pass without one finished message.
+    type: int
+    default: 0
+  rail_gbps:
+    description:
+      - Gb/s from which on a rail is healthy while all rails write.
+    type: float
+    default: 85
+  hotplug_low_gbps:
+    description:
+      - Lower end in Gb/s of what the hot-plug fault gives.
+    type: float
+    default: 11
+  hotplug_high_gbps:
+    description:
+      - Upper end in Gb/s of what the hot-plug fault gives.
+    type: float
+    default: 15.5
+  accept:
+    description:
+      - Classes that do not fail (O(mode=client)).
+    type: list
+    elements: str
+    choices: [healthy, one_rail, hotplug_13g, tcp_only, unknown]
+    default: [healthy]
+seealso:
+  - module: gb10.cluster.roce_verify
+"""
+
+EXAMPLES = r"""
+- name: Wait for a client on the head
+  gb10.cluster.roce_bandwidth:
+    mode: server
+    addresses: [192.168.100.10/24, 192.168.101.10/24]
+  become: true
+  when: inventory_hostname == 'spark-1'
+
+- name: Measure from the worker
+  gb10.cluster.roce_bandwidth:
+    mode: client
+    addresses: [192.168.100.11/24, 192.168.101.11/24]
+    server: [192.168.100.10, 192.168.101.10]
+  become: true
+  when: inventory_hostname == 'spark-2'
+"""
+
+RETURN = r"""
+bandwidth_class:
+  description: C(healthy), C(one_rail), C(hotplug_13g), C(tcp_only) or C(unknown).
+  returned: O(mode=client)
+  type: str
+  sample: healthy
+message:
+  description: What was measured, in one sentence.
+  returned: O(mode=client)
+  type: str
+  sample: "RDMA write over 2 rail(s) at once: 95.1 Gb/s, 94.8 Gb/s; wanted are 85 Gb/s a rail."
+remedy:
+  description: What to do; empty when healthy.
+  returned: O(mode=client)
+  type: str
+  sample: ""
+rails:
+  description: Per rail C(netdev), C(hca), C(gid_index), C(server), C(gbps) (null without a result) and C(reason).
+  returned: O(mode=client)
+  type: list
+  elements: dict
+  sample: [{"netdev": enp1s0f0np0, "hca": rocep1s0f0, "gid_index": 3, "server": 192.168.100.10, "gbps": 95.1, "reason": null}]
+"""
+
+import json
+import os
+import shlex
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.bandwidth import Thresholds, classify, key_of, parse, reason
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
+
+RECEIPT = Path("/var/lib/gb10-cluster/roce/bandwidth.json")
+UNIT = "gb10-roce-bandwidth"
+SLACK_SECONDS = 60
+LISTEN_STATE = "0A"
+
+
+def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
+    """Return the rails; one without HCA or GID index cannot be measured and is a failure."""
+    capture = read_tree("/")
+    run_commands(capture, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
+    params = module.params
+    facts = gather(capture, Wishes(params["addresses"], (), params["interfaces"], 0, 0))
+    rails: list[dict[str, Any]] = facts["rails"]
+    bad = [rail["netdev"] for rail in rails if rail["hca"] is None or rail["gid_index"] is None]
+    if bad or not rails:
+        said = "; ".join(f"{p['message']} {p['remedy']}" for p in facts["problems"] if p["id"] in ("no_rdma", "gid_missing", "gid_ambiguous", "no_cable"))
+        module.fail_json(msg=f"The RDMA bandwidth cannot be measured: {said or 'no rail has an RDMA device'}")
+    return rails
+
+
+def listening(ports: set[int], text: str) -> set[int]:
+    """Return which of the ports /proc/net/tcp shows in state LISTEN."""
+    found = set()
+    for line in text.splitlines()[1:]:
+        cells = line.split()
+        if len(cells) > 3 and cells[3] == LISTEN_STATE:
+            found.add(int(cells[1].rpartition(":")[2], 16))
+    return found & ports
+
+
+def command(module: AnsibleModule, tool: str, rail: dict[str, Any], port: int) -> list[str]:
+    """Return the command of one rail, the same on both sides."""
+    return [
+        tool,
+        "-d",
+        rail["hca"],
+        "-i",
+        str(rail["hca_port"]),
+        "-x",
+        str(rail["gid_index"]),
+        "-p",
+        str(port),
+        "-s",
+        "65536",
+        *(["-n", str(module.params["iterations"])] if module.params["iterations"] else ["-D", str(module.params["seconds"])]),
+        "-F",
+        "--report_gbits",
+    ]
+
+
+def serve(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> None:
+    """Start one server per client and rail, each in a transient unit that ends by itself."""
+    params = module.params
+    module.run_command(["systemctl", "stop", f"{UNIT}-*"])
+    limit = params["clients"] * (params["seconds"] + 20) + SLACK_SECONDS
+    ports = set()
+    for number in range(params["clients"]):
+        for at, rail in enumerate(rails):
+            port = params["port"] + number * len(rails) + at
+            ports.add(port)
+            argv = ["systemd-run", "--quiet", "--collect", f"--unit={UNIT}-{port}", f"--property=RuntimeMaxSec={limit}"]
+            rc, _out, err = module.run_command([*argv, *command(module, tool, rail, port)])
+            if rc != 0:
+                module.fail_json(msg=f"The bandwidth server on port {port} could not be started: {err.strip()}")
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        text = "".join(Path(path).read_text() for path in ("/proc/net/tcp", "/proc/net/tcp6") if Path(path).exists())
+        if listening(ports, text) == ports:
+            return
+        time.sleep(0.3)
+    missing = sorted(ports - listening(ports, text))
+    _rc, out, _err = module.run_command(["journalctl", "--no-pager", "-n", "5", "-o", "cat", "-u", f"{UNIT}-{missing[0]}"])
+    module.fail_json(msg=f"ib_write_bw does not listen on port(s) {', '.join(map(str, missing))} after 30 s: {out.strip()[-300:] or 'it said nothing'}")
+
+
+def measure(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Run the clients of all rails at once and read their rows."""
+    params = module.params
+    with tempfile.TemporaryDirectory(prefix="gb10-bandwidth-") as folder:
+        lines = []
+        for at, rail in enumerate(rails):
+            port = params["port"] + params["client"] * len(rails) + at
+            argv = ["timeout", "-k", "5", str(params["seconds"] + 30), *command(module, tool, rail, port), params["server"][at].split("/")[0]]
+            lines.append(f"( {' '.join(map(shlex.quote, argv))} >{folder}/{at}.out 2>&1; echo $? >{folder}/{at}.rc ) &")
+        module.run_command(["/bin/sh", "-c", "\n".join([*lines, "wait"])])
+        found = []
+        for at, rail in enumerate(rails):
+            text = Path(folder, f"{at}.out").read_text(errors="replace") if Path(folder, f"{at}.out").exists() else ""
+            code = Path(folder, f"{at}.rc").read_text().strip() if Path(folder, f"{at}.rc").exists() else "1"
+            rate = parse(text)
+            found.append(
+                {
+                    "netdev": rail["netdev"],
+                    "hca": rail["hca"],
+                    "ipv4": rail["ipv4"],
+                    "gid_index": rail["gid_index"],
+                    "server": params["server"][at],
+                    "gbps": rate,
+                    "reason": None if rate is not None else reason(text, int(code) if code.isdigit() else 1),
+                }
+            )
+    return found
+
+
+def keep(receipt: dict[str, Any]) -> None:
+    """Write the receipt at once or not at all."""
+    RECEIPT.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = RECEIPT.with_suffix(".tmp")
+    temporary.write_text(json.dumps(receipt, indent=1, sort_keys=True) + "\n")
+    os.replace(temporary, RECEIPT)
+
+
+def main() -> None:
+    """Run the module."""
+    classes = ["healthy", "one_rail", "hotplug_13g", "tcp_only", "unknown"]
+    module = AnsibleModule(
+        argument_spec={
+            "mode": {"type": "str", "choices": ["server", "client"], "required": True},
+            "addresses": {"type": "list", "elements": "str", "required": True},
+            "interfaces": {"type": "list", "elements": "str", "default": []},
+            "server": {"type": "list", "elements": "str", "default": []},
+            "clients": {"type": "int", "default": 1},
+            "client": {"type": "int", "default": 0},
+            "port": {"type": "int", "default": 18600},
+            "seconds": {"type": "int", "default": 4},
+            "iterations": {"type": "int", "default": 0},
+            "rail_gbps": {"type": "float", "default": 85},
+            "hotplug_low_gbps": {"type": "float", "default": 11},
+            "hotplug_high_gbps": {"type": "float", "default": 15.5},
+            "accept": {"type": "list", "elements": "str", "choices": classes, "default": ["healthy"]},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    if module.check_mode:
+        module.exit_json(changed=False)
+    tool = module.get_bin_path("ib_write_bw")
+    if tool is None:
+        module.fail_json(msg="The command `ib_write_bw` is missing: `apt install perftest`, or set roce_bandwidth_test to never.")
+    rails = rails_of(module)
+    if params["mode"] == "server":
+        serve(module, tool, rails)
+        module.exit_json(changed=False)
+    if len(params["server"]) != len(rails):
+        module.fail_json(msg=f"server has {len(params['server'])} address(es) for {len(rails)} rail(s); give one per rail.")
+    found = measure(module, tool, rails)
+    verdict = classify(
+        [rail["gbps"] for rail in found],
+        Thresholds(params["rail_gbps"], params["hotplug_low_gbps"], params["hotplug_high_gbps"]),
+    )
+    accepted = verdict.name in params["accept"]
+    result = {"bandwidth_class": verdict.name, "message": verdict.message, "remedy": verdict.remedy, "rails": found}
+    if accepted:
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        keep({"key": key_of(rails), "when": when, "class": verdict.name, "message": verdict.message, "rails": found})
+        module.exit_json(changed=False, **result)
+    RECEIPT.unlink(missing_ok=True)
+    why = "; ".join(f"{rail['hca']} to {rail['server']}: {rail['reason']}" for rail in found if rail["reason"])
+    module.fail_json(msg=f"{verdict.name}: {verdict.message}{f' ({why})' if why else ''} {verdict.remedy}", **result)
+
+
+if __name__ == "__main__":
+    main()

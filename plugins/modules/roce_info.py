@@ -1,0 +1,257 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read what the RoCE fabric of a node is, and the NCCL, GLOO and TP variables that follow from it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: roce_info
+short_description: Ports, rails, GIDs and the NCCL variables of a GB10 node
+version_added: 0.1.0
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+description:
+  - Reads the ConnectX-7 ports of a node and says which of them are rails, whether they work, and what NCCL has to be told.
+  - Joins network devices, RDMA devices and cages by name, PCI address and C(phys_port_name), never by a position in a list.
+  - The GID index of a rail is the one whose type is C(RoCE v2) and whose GID is C(::ffff:<the rail's IPv4 address>).
+    If there is none, or more than one, there is no index, and RV(problems) says why.
+  - A GB10 powers its ConnectX-7 down while no cable is plugged, so "no device" means "no cable".
+  - Changes nothing. Reads sysfs, C(ip -j -d addr), C(ip -j route), C(rdma -j link), C(ibv_devinfo) and the network configuration files.
+    Whatever is missing or unreadable is named in RV(problems), and the rest is used.
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+  - gb10.cluster.attributes.info
+options:
+  root:
+    description:
+      - Root of the tree to read. V(/) is this machine.
+      - Any other folder is a captured tree with C(sys/), C(proc/), C(etc/) and recorded command output below C(cmd/)
+        (C(ip-addr.json), C(ip-route.json), C(rdma-link.json); optional C(ibv_devinfo.txt) and C(ethtool-<interface>.txt)).
+        No command is run then, and nothing outside of the folder is read.
+    type: path
+    default: /
+  fabric_addresses:
+    description:
+      - This node's wanted fabric addresses, one per rail, with or without a prefix length.
+      - Without them and without O(fabric_cidrs), the rails are the ports that have a link or an IPv4 address, with their twins.
+    type: list
+    elements: str
+    default: []
+  fabric_cidrs:
+    description:
+      - The fabric networks, one per rail.
+    type: list
+    elements: str
+    default: []
+  interfaces:
+    description:
+      - The network devices that are the rails, in order. Empty finds them.
+    type: list
+    elements: str
+    default: []
+  mtu:
+    description:
+      - The wanted MTU of the rails in bytes. V(0) judges no MTU.
+    type: int
+    default: 9000
+  min_speed_mbps:
+    description:
+      - The link speed in Mb/s below which a ConnectX port counts as degraded. V(0) judges no speed.
+    type: int
+    default: 200000
+  ssh_connection:
+    description:
+      - The value of E(SSH_CONNECTION) of the session that must not be cut (client, client port, server, server port).
+      - Without it, it is looked for in this process and its ancestors (with another O(root), in C(cmd/ssh-connection.txt)).
+    type: str
+notes:
+  - Run it as root (C(become=true)) to see netplan files of mode 0600; everything else is readable by all.
+"""
+
+EXAMPLES = r"""
+- name: Read the fabric of this node
+  gb10.cluster.roce_info:
+  become: true
+  register: fabric
+
+- name: Show what NCCL has to be told
+  ansible.builtin.debug:
+    var: fabric.env
+
+- name: Read the rails that the cluster wants
+  gb10.cluster.roce_info:
+    fabric_addresses: [192.168.100.10/24, 192.168.101.10/24]
+  become: true
+
+- name: Read a captured tree, for instance of a machine that somebody asks about
+  gb10.cluster.roce_info:
+    root: /tmp/capture
+"""
+
+RETURN = r"""
+rails:
+  description: The rails in the order of the wanted addresses, else by cage and PCIe segment.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    index: {description: Number of the rail., type: int, sample: 0}
+    netdev: {description: Network device., type: str, sample: enp1s0f0np0}
+    hca: {description: RDMA device; null where there is none., type: str, sample: rocep1s0f0}
+    hca_port: {description: Port of the RDMA device., type: int, sample: 1}
+    cage: {description: "Cage, 0 is the one nearest to the RJ45 socket.", type: int, sample: 0}
+    pci: {description: PCI address., type: str, sample: "0000:01:00.0"}
+    state: {description: RDMA state of the port; from the carrier where there is no RDMA device., type: str, sample: ACTIVE}
+    carrier: {description: Whether the network device has a carrier., type: bool, sample: true}
+    speed_mbps: {description: Link speed in Mb/s; null if the device does not say., type: int, sample: 200000}
+    mtu: {description: MTU of the network device in bytes., type: int, sample: 9000}
+    active_mtu: {description: RDMA MTU in bytes; of ibv_devinfo if it is there else as the kernel derives it., type: int, sample: 4096}
+    ipv4: {description: The fabric address without prefix; null if there is none., type: str, sample: 192.168.100.10}
+    prefix: {description: Its prefix length; null if not known., type: int, sample: 24}
+    addresses: {description: All addresses with prefix., type: list, elements: str, sample: [192.168.100.10/24]}
+    gid_index: {description: Index of the one RoCE v2 GID that equals the fabric address; null if there is not exactly one., type: int, sample: 3}
+    gids:
+      description: Used entries of the GID table, by index.
+      type: list
+      elements: dict
+      sample: [{"index": 3, "gid": "::ffff:192.168.100.10", "type": "RoCE v2", "netdev": "enp1s0f0np0", "ipv4": "192.168.100.10"}]
+ports:
+  description:
+    - Every port of the card, with or without link, by cage and PCIe segment, with the keys of a rail and
+      C(segment), C(phys_state), C(linked), C(mac), C(driver), C(master), C(lower), C(protected).
+  returned: always
+  type: list
+  elements: dict
+twins:
+  description: Network devices by cage number (as text).
+  returned: always
+  type: dict
+  sample: {"0": [enp1s0f0np0, enP2p1s0f0np0], "1": [enp1s0f1np1, enP2p1s0f1np1]}
+management:
+  description:
+    - The path by which this node is reached, the SSH session's interface, else that of the default route with the lowest metric.
+    - C(protected) lists every interface that the roce role will not touch.
+  returned: always
+  type: dict
+  sample:
+    interface: enP7s7
+    address: 10.0.1.60
+    prefix: 24
+    gateway: 10.0.1.1
+    reason: ssh session
+    default_route_interfaces: [enP7s7]
+    protected: [enP7s7]
+hotplug:
+  description: State of the card's hot-plug controller MTKP0001:00, as far as this kernel shows it.
+  returned: always
+  type: dict
+  sample: {"present": true, "interface": pcie_hotplug, "enabled": true, "files": {"pcie_hotplug/hotplug_enabled": "1"}, "summary": "hotplug_enabled=1"}
+foreign:
+  description: Configuration files of others that say something of the rails.
+  returned: always
+  type: list
+  elements: dict
+  sample:
+    - path: /etc/netplan/40-cx7.yaml
+      kind: netplan
+      writer: "NVIDIA's playbook, sparkrun or a fleet tool"
+      parsed: true
+      error: null
+      interfaces: [enp1s0f0np0]
+      other_interfaces: []
+      addresses: {enp1s0f0np0: [192.168.200.12/24]}
+      mtu: {}
+env:
+  description:
+    - This node's NCCL, GLOO and TP variables. One that cannot be decided is left out, never empty.
+    - E(NCCL_IB_GID_INDEX) is there only when every rail has a GID index and all are equal;
+      else E(NCCL_IB_ADDR_FAMILY) and E(NCCL_IB_ROCE_VERSION_NUM) are.
+  returned: always
+  type: dict
+  sample:
+    NCCL_IB_HCA: rocep1s0f0,roceP2p1s0f0
+    NCCL_IB_GID_INDEX: "3"
+    NCCL_SOCKET_IFNAME: enp1s0f0np0
+    GLOO_SOCKET_IFNAME: enp1s0f0np0
+    TP_SOCKET_IFNAME: enp1s0f0np0
+problems:
+  description:
+    - What is wrong, each with a stable C(id), the C(message), the C(remedy) and the C(interface) it belongs to.
+    - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(no_rdma), C(rdma_unreadable), C(no_ipv4), C(link_local_only),
+      C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small), C(active_mtu_small), C(mtu_mismatch),
+      C(one_subnet_for_both_rails), C(rails_crossed), C(ports_asymmetric), C(rail_unplaced), C(rail_is_management),
+      C(interface_missing), C(hca_without_netdev), C(netdev_by_name), C(foreign_netplan), C(bad_input), C(unreadable)."
+  returned: always
+  type: list
+  elements: dict
+  sample:
+    - id: mtu_small
+      message: enp1s0f0np0 has MTU 1500, wanted is 9000 (RDMA MTU 1024 instead of 4096).
+      remedy: Run the roce role; set roce_mtu to 1500 if a switch between the nodes cannot carry more.
+      interface: enp1s0f0np0
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture, TreeReader, find_ssh_connection, read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Node, Wishes, gather
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.netplan import Device, foreign_files, read_files
+
+CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkManager/", "etc/systemd/network/")
+
+
+def foreign_config(capture: Capture) -> list[dict[str, Any]]:
+    """Return the files of others that configure a port of the card."""
+    node = Node(capture)
+    devices = [Device(port.netdev, port.mac, port.driver) for port in node.ports]
+    files = {path: text for path, text in capture.files.items() if path.startswith(CONFIG_PREFIXES)}
+    return [item.as_dict() for item in foreign_files(read_files(files, devices))]
+
+
+def read(module: AnsibleModule, root: str) -> Capture:
+    """Read the live node with its commands, or a captured tree."""
+    capture = read_tree(root)
+    if root == "/":
+        run_commands(capture, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
+    return capture
+
+
+def session(params: dict[str, Any], capture: Capture) -> str | None:
+    """Return the SSH_CONNECTION that counts."""
+    if params["ssh_connection"]:
+        return str(params["ssh_connection"])
+    if params["root"] == "/":
+        return find_ssh_connection(os.getpid(), TreeReader("/"))
+    return capture.commands.get("ssh-connection")
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "path", "default": "/"},
+            "fabric_addresses": {"type": "list", "elements": "str", "default": []},
+            "fabric_cidrs": {"type": "list", "elements": "str", "default": []},
+            "interfaces": {"type": "list", "elements": "str", "default": []},
+            "mtu": {"type": "int", "default": 9000},
+            "min_speed_mbps": {"type": "int", "default": 200000},
+            "ssh_connection": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    if not Path(params["root"]).is_dir():
+        module.fail_json(msg=f"root is {params['root']}, which is no folder on this machine; give the folder that holds sys/ and cmd/.")
+    capture = read(module, params["root"])
+    wishes = Wishes(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
+    result = gather(capture, wishes, session(params, capture), foreign_config(capture))
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()

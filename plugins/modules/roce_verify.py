@@ -1,0 +1,300 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prove that the rails work: link, address, MTU, GID, and full-size packets to every peer."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: roce_verify
+short_description: Prove the rails of a node, repair GIDs that drifted
+version_added: 0.1.0
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+description:
+  - Reads the node as M(gb10.cluster.roce_info) does and fails on what keeps the fabric from working, with the remedy in the message.
+  - Pings every peer on every rail with packets of the full MTU that must not be fragmented. Run on all nodes, this proves both ways.
+  - A GID that is missing, or whose index differs between the rails, is repaired by removing and adding the rail's address,
+    but only while no process uses RDMA.
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - In check mode no GID is repaired, and what is wrong is returned in RV(failures) instead of failing.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+options:
+  addresses:
+    description:
+      - This node's fabric addresses with prefix, one per rail.
+    type: list
+    elements: str
+    required: true
+  interfaces:
+    description:
+      - The network devices that are the rails, in order. Empty finds them.
+    type: list
+    elements: str
+    default: []
+  peers:
+    description:
+      - The other nodes.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      host:
+        description:
+          - Name for messages.
+        type: str
+        required: true
+      fabric:
+        description:
+          - The peer's fabric addresses, one per rail.
+        type: list
+        elements: str
+        required: true
+      rank:
+        description:
+          - Not used; a member of P(gb10.cluster.serving_group#lookup) can be given as it is.
+        type: int
+      address:
+        description:
+          - Not used; a member of P(gb10.cluster.serving_group#lookup) can be given as it is.
+        type: str
+  mtu:
+    description:
+      - MTU of the rails in bytes.
+    type: int
+    default: 9000
+  min_speed_mbps:
+    description:
+      - The link speed in Mb/s below which RV(problems) names a rail.
+    type: int
+    default: 200000
+  gid_repair:
+    description:
+      - Whether to repair GIDs.
+    type: bool
+    default: true
+  require_rdma:
+    description:
+      - Whether a rail without RDMA device or GID is a failure.
+    type: bool
+    default: true
+  ping_seconds:
+    description:
+      - Seconds to wait for an answer before a peer counts as not reachable.
+    type: int
+    default: 10
+  ssh_connection:
+    description:
+      - The value of E(SSH_CONNECTION) of this session. Without it, it is found.
+    type: str
+seealso:
+  - module: gb10.cluster.roce_info
+  - module: gb10.cluster.roce_bandwidth
+"""
+
+EXAMPLES = r"""
+- name: Prove the rails
+  gb10.cluster.roce_verify:
+    addresses: [192.168.100.10/24, 192.168.101.10/24]
+    peers:
+      - host: spark-2
+        fabric: [192.168.100.11, 192.168.101.11]
+  become: true
+  register: fabric
+"""
+
+RETURN = r"""
+rails:
+  description: As M(gb10.cluster.roce_info) returns them.
+  returned: always
+  type: list
+  elements: dict
+env:
+  description: This node's NCCL, GLOO and TP variables, as M(gb10.cluster.roce_info) returns them.
+  returned: always
+  type: dict
+  sample: {NCCL_IB_HCA: "rocep1s0f0,roceP2p1s0f0", NCCL_IB_GID_INDEX: "3"}
+problems:
+  description: As M(gb10.cluster.roce_info) returns them.
+  returned: always
+  type: list
+  elements: dict
+failures:
+  description: The sentences that make this node fail.
+  returned: always
+  type: list
+  elements: str
+  sample: []
+pings:
+  description: One entry per peer and rail, with C(host), C(rail), C(interface), C(address), C(size) (bytes of payload) and C(ok).
+  returned: always
+  type: list
+  elements: dict
+  sample: [{"host": spark-2, "rail": 0, "interface": enp1s0f0np0, "address": 192.168.100.11, "size": 8972, "ok": true}]
+repaired:
+  description: Rails whose address was removed and added again, with the GID index before and after.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{"interface": enp1s0f0np0, "before": 5, "after": 3}]
+bandwidth:
+  description: The receipt of the last bandwidth test of these rails; null if there is none.
+  returned: always
+  type: dict
+  sample: {"class": healthy, "when": "2026-11-21T06:00:00Z"}
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.bandwidth import matching_receipt
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, failures_of, gather, repairs_of
+
+RECEIPT = "/var/lib/gb10-cluster/roce/bandwidth.json"
+ICMP_HEADERS = 28  # IPv4 and ICMP
+
+
+class Verify:
+    """The run of one module call."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        self.params = module.params
+        self.ssh = module.params["ssh_connection"] or find_ssh_connection(os.getpid(), TreeReader("/"))
+
+    def gather(self) -> dict[str, Any]:
+        """Read the node."""
+        capture = read_tree("/")
+        run_commands(capture, lambda argv: self.module.run_command(argv, errors="surrogate_then_replace"), self.module.get_bin_path)
+        params = self.params
+        return gather(capture, Wishes(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"]), self.ssh)
+
+    def repair(self, facts: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+        """Remove and add the address of rails whose GID drifted; return what was done and why something was not."""
+        wanted = repairs_of(facts)
+        if not wanted:
+            return [], []
+        names = ", ".join(rail["netdev"] for rail in wanted)
+        users = rdma_users()
+        if users:
+            return [], [f"The GIDs of {names} were left as they are, because {', '.join(users[:4])} use(s) RDMA."]
+        if self.module.check_mode:
+            return [{"interface": rail["netdev"], "before": rail["gid_index"], "after": None} for rail in wanted], []
+        ip = self.module.get_bin_path("ip", required=True)
+        for rail in wanted:
+            cidr = f"{rail['ipv4']}/{rail['prefix']}"
+            self.module.run_command([ip, "addr", "del", cidr, "dev", rail["netdev"]])
+            rc, _out, err = self.module.run_command([ip, "addr", "replace", cidr, "brd", "+", "dev", rail["netdev"]])
+            if rc != 0:
+                self.module.fail_json(msg=f"The address {cidr} could not be put back on {rail['netdev']}: {err.strip()}. Run the roce role again.")
+        time.sleep(1)
+        after = {rail["netdev"]: rail["gid_index"] for rail in self.gather()["rails"]}
+        return [{"interface": r["netdev"], "before": r["gid_index"], "after": after.get(r["netdev"])} for r in wanted], []
+
+    def ping(self, rail: dict[str, Any], host: str, address: str) -> tuple[dict[str, Any], str | None]:
+        """Send full-size packets; return the record and the sentence of a failure."""
+        size = self.params["mtu"] - ICMP_HEADERS
+        name, path = rail["netdev"], self.module.get_bin_path("ping")
+        record = {"host": host, "rail": rail["index"], "interface": name, "address": address, "size": size, "ok": False}
+        if path is None:
+            return record, "The command `ping` is missing: install iputils-ping."
+        base = [path, "-n", "-q", "-I", name]
+        end = time.monotonic() + self.params["ping_seconds"]
+        while True:
+            rc, out, err = self.module.run_command([*base, "-M", "do", "-s", str(size), "-c", "2", "-i", "0.2", "-W", "2", address])
+            if rc == 0:
+                record["ok"] = True
+                return record, None
+            plain, _out, _err = self.module.run_command([*base, "-c", "1", "-W", "2", address])
+            if (plain == 0 and "too long" in out + err) or time.monotonic() > end:
+                break
+            time.sleep(1)
+        if plain == 0:
+            return record, (
+                f"{host} answers on rail {rail['index']} ({name} to {address}) but not to {size} bytes unfragmented: "
+                f"an MTU on the way is smaller than {self.params['mtu']}. Compare `ip link` of both nodes and the switch, or set roce_mtu to 1500."
+            )
+        return record, (
+            f"{host} does not answer on rail {rail['index']} ({name} to {address}). "
+            "Check that the cable sits in the same cage on both nodes and that the roce role ran on both."
+        )
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "addresses": {"type": "list", "elements": "str", "required": True},
+            "interfaces": {"type": "list", "elements": "str", "default": []},
+            "peers": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "host": {"type": "str", "required": True},
+                    "fabric": {"type": "list", "elements": "str", "required": True},
+                    "rank": {"type": "int"},
+                    "address": {"type": "str"},
+                },
+            },
+            "mtu": {"type": "int", "default": 9000},
+            "min_speed_mbps": {"type": "int", "default": 200000},
+            "gid_repair": {"type": "bool", "default": True},
+            "require_rdma": {"type": "bool", "default": True},
+            "ping_seconds": {"type": "int", "default": 10},
+            "ssh_connection": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
+    verify = Verify(module)
+    facts = verify.gather()
+    repaired: list[dict[str, Any]] = []
+    notes: list[str] = []
+    if module.params["gid_repair"]:
+        repaired, notes = verify.repair(facts)
+        if repaired and not module.check_mode:
+            facts = verify.gather()
+    failures = failures_of(facts["problems"], module.params["require_rdma"])
+    pings = []
+    up = {rail["index"]: rail for rail in facts["rails"] if rail["ipv4"] is not None and rail["state"] == "ACTIVE"}
+    for peer in module.params["peers"]:
+        for index, address in enumerate(peer["fabric"]):
+            if index in up:
+                record, sentence = verify.ping(up[index], peer["host"], address.split("/")[0])
+                pings.append(record)
+                failures += [sentence] if sentence else []
+    try:
+        receipt = matching_receipt(Path(RECEIPT).read_text(), facts["rails"])
+    except OSError:
+        receipt = None
+    result = {
+        "rails": facts["rails"],
+        "env": facts["env"],
+        "problems": facts["problems"],
+        "failures": failures,
+        "pings": pings,
+        "repaired": repaired,
+        "bandwidth": receipt,
+    }
+    for note in notes:
+        module.warn(note)
+    if failures and not module.check_mode:
+        module.fail_json(msg=" ".join(failures), changed=bool(repaired), **result)
+    module.exit_json(changed=bool(repaired), **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Facts on a node's unified memory, and what vLLM's start check will make of them."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: uma_info
+short_description: Read a node's unified memory, and what vLLM's start check will see
+version_added: 0.1.0
+description:
+  - On a GB10 the GPU and the processor share one memory, and the usual tools are blind to what the driver holds. This module reads
+    C(/proc) and C(/sys) and says how much is free, what the watermarks keep back, what a failed run left behind, and the highest
+    C(gpu_memory_utilization) with which vLLM still starts.
+  - It changes nothing and needs root only to see which processes use the GPU.
+extends_documentation_fragment:
+  - gb10.cluster.attributes.info
+options:
+  root:
+    description:
+      - Read a captured tree with C(proc/), C(sys/) and C(etc/) in it instead of the live node.
+    type: path
+    default: /
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+"""
+
+EXAMPLES = r"""
+- name: Read the memory
+  gb10.cluster.uma_info:
+  become: true
+  register: uma
+
+- name: Stop where something is wrong with it
+  ansible.builtin.assert:
+    that: uma.problems | length == 0
+    fail_msg: "{{ uma.problems | map(attribute='message') | join('; ') }}"
+"""
+
+RETURN = r"""
+total_kb:
+  description: MemTotal in KiB.
+  returned: always
+  type: int
+  sample: 127600000
+free_kb:
+  description: MemFree in KiB; what vLLM before PR 35356 and raw CUDA see.
+  returned: always
+  type: int
+  sample: 119537664
+available_kb:
+  description: MemAvailable in KiB; what vLLM since PR 35356 sees on an integrated GPU.
+  returned: always
+  type: int
+  sample: 118489088
+size_class:
+  description: V(121) or V(119), the two sizes in which a GB10's 128 GB appear, else V(other).
+  returned: always
+  type: str
+  sample: "121"
+page_size_kb:
+  description: Page size in KiB.
+  returned: always
+  type: int
+  sample: 4
+container:
+  description: The container runtime when this is a container, where C(vm.*) belongs to the host; else null.
+  returned: always
+  type: str
+  sample: null
+kernel:
+  description: Kernel release.
+  returned: always
+  type: str
+  sample: 6.17.0-1032-nvidia
+swap:
+  description: Swap as it is (sizes in KiB), and what brings it back at a boot.
+  returned: always
+  type: dict
+  sample:
+    "on": true
+    total_kb: 16777212
+    used_kb: 3670016
+    devices: [{device: /swap.img, kind: file, size_kb: 16777212, used_kb: 3670016, priority: -2, zram: false}]
+    comes_back_by: ["/etc/fstab line 7: /swap.img"]
+vm:
+  description: The live C(vm.*) values, the files that set each in reading order, and the one that wins.
+  returned: always
+  type: dict
+  sample:
+    vm.min_free_kbytes:
+      live: "45167"
+      set_by: []
+      wins: null
+watermarks:
+  description: What the kernel keeps back, in KiB, summed and by zone.
+  returned: always
+  type: dict
+  sample: {min_kb: 45164, low_kb: 172752, high_kb: 300340, boost_kb: 0, zones: []}
+floor_cost_gib:
+  description: What C(vm.min_free_kbytes) costs in GiB of MemAvailable, against a floor of zero.
+  returned: always
+  type: float
+  sample: 4.37
+fragmentation:
+  description: Free blocks of the largest zone by order, and how many of 1 MiB and 4 MiB or more.
+  returned: always
+  type: dict
+  sample: {zone: Normal, free_kb: 118489088, blocks: [12, 8, 4], blocks_1mib: 3909, blocks_4mib: 24, largest_kb: 4096}
+cma:
+  description: The contiguous memory area in KiB; more free than there is means the KHO leak.
+  returned: always
+  type: dict
+  sample: {total_kb: 0, free_kb: 0}
+unaccounted_kb:
+  description: What no process and no cache accounts for, in KiB; on a GB10 the driver holds it.
+  returned: always
+  type: int
+  sample: 2097152
+gpu_users:
+  description: Processes that use the GPU.
+  returned: always
+  type: list
+  elements: str
+  sample: ["VLLM::Worker_TP (4711)"]
+vllm_start:
+  description: What vLLM's start check sees in GiB, and the highest gpu_memory_utilization that still starts, both ways.
+  returned: always
+  type: dict
+  sample:
+    total_gib: 121.69
+    memavailable: {free_gib: 113.0, highest_utilization: 0.92}
+    memfree: {free_gib: 114.0, highest_utilization: 0.93}
+problems:
+  description: What is wrong, each with an ID, one sentence, and what to do.
+  returned: always
+  type: list
+  elements: dict
+  sample:
+    - id: kho-cma-leak
+      message: CmaFree is 940604 kB with CmaTotal 0 kB on kernel 7.0.0-1019-nvidia
+      remedy: add kho=off to the kernel command line and reboot, or boot kernel 6.17.0-1032
+"""
+
+from collections.abc import Sequence
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils import uma, uma_node
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, no_commands
+
+
+def main() -> None:
+    """Read and report."""
+    module = AnsibleModule(argument_spec={"root": {"type": "path", "default": "/"}}, supports_check_mode=True)
+    root = module.params["root"]
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        if not module.get_bin_path(argv[0]):
+            return 127, "", f"{argv[0]}: command not found"
+        rc, out, err = module.run_command(list(argv))
+        return int(rc), str(out), str(err)
+
+    node = Node(root, run if root == "/" else no_commands)
+    try:
+        result = uma_node.report(node, uma_node.gather(node))
+    except uma.UmaError as error:
+        module.fail_json(msg=f"{error} (read below {root})")
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin validate_rank."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: validate_rank
+short_description: Check what one rank is rendered to, without asking its node
+version_added: 0.1.0
+description:
+  - Checks the ports, foretells the KV pool, lets Docker Compose read the file where the controller has it, and prints or writes the Compose
+    file and the environment. The playbook C(validate.yml) is made of it.
+  - This is an action plugin; it runs on the controller and touches no host.
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+options:
+  group:
+    description: The host's serving group, from the P(gb10.cluster.serving_group#lookup) lookup.
+    type: dict
+    required: true
+  profile:
+    description: The resolved profile, with the inventory's own arguments and criteria.
+    type: dict
+    required: true
+  compose:
+    description: The rendered Compose file.
+    type: dict
+    required: true
+  env:
+    description: The rendered environment.
+    type: dict
+    required: true
+  secret_names:
+    description: The names of the secrets, which are in neither of them.
+    type: list
+    elements: str
+    default: []
+  memory:
+    description: C(total_kib), C(available_kib) and C(free_kib) that each node is taken to have.
+    type: dict
+    required: true
+  plan:
+    description: Whether a refused forecast fails the task (V(enforce)), is only printed (V(report)), or none is made (V(off)).
+    type: str
+    choices: [enforce, report, "off"]
+    default: enforce
+  ssh_port:
+    description: The port of the node's SSH server.
+    type: int
+    default: 22
+  dest:
+    description: A folder on the controller to write to. The Compose file is printed when left out.
+    type: path
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+  - gb10.cluster.attributes.info
+"""
+
+EXAMPLES = r"""
+- name: Check what this host is rendered to
+  gb10.cluster.validate_rank:
+    group: "{{ lookup('gb10.cluster.serving_group') }}"
+    profile: "{{ lookup('gb10.cluster.profile') }}"
+    compose: "{{ rendered.compose }}"
+    env: "{{ rendered.env }}"
+    memory: {total_kib: 127601213, available_kib: 119537664, free_kib: 118489088}
+"""
+
+RETURN = r"""
+msg:
+  description: What was found, one line each.
+  type: list
+  elements: str
+  returned: success
+  sample: ["pair1 rank 0, profile dspark-nvfp4-1m, image vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"]
+"""

@@ -1,0 +1,156 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What one rank of a serving group has on its node: releases, containers, memory."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vllm_rank_info
+short_description: Read what one rank of a serving group has on its node
+version_added: 0.1.0
+description:
+  - Reads the releases that the role P(gb10.cluster.vllm_tp2#role) keeps on the node, the containers of the group, and the node's memory.
+  - Answers without a Docker Engine too; RV(engine_error) then says what is missing.
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+options:
+  group:
+    description: The serving group's name.
+    type: str
+    required: true
+  directory:
+    description: Where the role keeps the group's files on the node.
+    type: path
+    default: /opt/gb10-cluster/vllm_tp2
+  docker_socket:
+    description: The Docker Engine's socket.
+    type: path
+    default: /var/run/docker.sock
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+  - gb10.cluster.attributes.info
+"""
+
+EXAMPLES = r"""
+- name: Which release runs on this rank?
+  gb10.cluster.vllm_rank_info:
+    group: pair1
+  register: rank
+"""
+
+RETURN = r"""
+current:
+  description: The release that C(current) points at; empty where there is none.
+  type: str
+  returned: always
+  sample: 4f0c61d2a9be
+releases:
+  description: The releases kept on the node, the newest first; C(good) tells that its gate has passed.
+  type: list
+  elements: dict
+  returned: always
+  sample: [{id: 4f0c61d2a9be, good: true, time: 1795239181}]
+containers:
+  description: The group's containers on this node, stopped ones included, found by their label.
+  type: list
+  elements: dict
+  returned: always
+  sample: [{name: gb10-pair1-rank0, status: running, labels: {gb10.cluster.release: 4f0c61d2a9be}}]
+receipt:
+  description: The gate's receipt of the current release; empty where there is none.
+  type: dict
+  returned: always
+  sample: {passed: true, seconds: 412.0}
+devices:
+  description: Which of the devices that a rank may be given exist on the node.
+  type: list
+  elements: str
+  returned: always
+  sample: [/dev/infiniband]
+memory:
+  description: The node's memory in KiB.
+  type: dict
+  returned: always
+  sample: {total_kib: 127602688, free_kib: 98304000, available_kib: 99000000}
+engine_error:
+  description: Why the Docker Engine could not be asked, as a sentence; empty where it answered.
+  type: str
+  returned: always
+  sample: ""
+"""
+
+import json
+import os
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils import container_log, docker_socket
+
+DEVICES = ("/dev/infiniband",)
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return a JSON file's mapping; an absent or broken one reads as empty."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            data = json.load(handle)
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def releases_in(folder: str) -> list[dict[str, Any]]:
+    """Return the releases below a group's folder, the newest first."""
+    out = []
+    try:
+        names = os.listdir(os.path.join(folder, "releases"))
+    except OSError:
+        names = []
+    for name in names:
+        path = os.path.join(folder, "releases", name)
+        if os.path.isfile(os.path.join(path, "compose.yaml")):
+            receipt = read_json(os.path.join(path, "receipt.json"))
+            out.append({"id": name, "good": bool(receipt.get("passed")), "time": int(os.stat(path).st_mtime)})
+    return sorted(out, key=lambda release: (-release["time"], release["id"]))
+
+
+def main() -> None:
+    """Read, and return what is there."""
+    module = AnsibleModule(
+        argument_spec={
+            "group": {"type": "str", "required": True},
+            "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
+            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+        },
+        supports_check_mode=True,
+    )
+    folder = os.path.join(module.params["directory"], module.params["group"])
+    link = os.path.join(folder, "current")
+    current = os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
+    containers: list[dict[str, Any]] = []
+    problem = ""
+    try:
+        for entry in docker_socket.list_containers([f"gb10.cluster.group={module.params['group']}"], module.params["docker_socket"]):
+            state = container_log.state_of(docker_socket.inspect(entry["Id"], module.params["docker_socket"]))
+            if state:
+                containers.append(state)
+    except docker_socket.DockerError as error:
+        problem = str(error)
+    with open("/proc/meminfo", encoding="ascii") as handle:
+        memory = container_log.memory_of(handle.read())
+    module.exit_json(
+        changed=False,
+        current=current,
+        releases=releases_in(folder),
+        containers=containers,
+        receipt=read_json(os.path.join(folder, "releases", current, "receipt.json")) if current else {},
+        devices=[device for device in DEVICES if os.path.exists(device)],
+        memory=memory,
+        engine_error=problem,
+    )
+
+
+if __name__ == "__main__":
+    main()

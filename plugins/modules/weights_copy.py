@@ -1,0 +1,342 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Bring files from another rank over the fabric, checked and resumable; or remove what was brought."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: weights_copy
+short_description: Bring a model's files from another rank over the fabric
+version_added: 0.1.0
+description:
+  - Fetches the named files, several at once, from what M(gb10.cluster.weights_serve) offers on another rank, checks each against its SHA-256,
+    and puts them in place together at the end, so that nobody ever sees half a file under its name.
+  - Shows progress while it runs. The fetching itself is a transient systemd unit on the node; what it has brought waits in a folder
+    C(.gb10-incoming-NAME) beside the model, and a run after an interruption goes on from there.
+  - Refuses before the first byte when the disk has not enough room.
+  - Remembers what it brought. O(state=absent) removes just that, unless it was changed since.
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+    details:
+      - It changes nothing when there is nothing to fetch, link or remove.
+options:
+  path:
+    description:
+      - The model's folder.
+    type: path
+    required: true
+  state:
+    description:
+      - V(present) fetches, V(absent) removes what earlier runs have brought.
+    type: str
+    choices: [present, absent]
+    default: present
+  name:
+    description:
+      - Names the unit, C(gb10-copy-NAME).
+    type: str
+    default: weights
+  fetch:
+    description:
+      - What to fetch, a list of C(path), C(size) in bytes, C(sha256), C(mtime_ns) and C(provider), an index into O(providers).
+    type: list
+    elements: dict
+    default: []
+  links:
+    description:
+      - Links to make, targets by path.
+    type: dict
+    default: {}
+  remove:
+    description:
+      - Paths to remove.
+    type: list
+    elements: str
+    default: []
+  providers:
+    description:
+      - For each provider a list of ways to it, each with C(address), C(port) and C(bind), this node's address on the same rail, and C(ssh)
+        (C(user), C(host_keys)) for a way through a tunnel with the key of M(gb10.cluster.weights_key).
+    type: list
+    elements: raw
+    default: []
+  user:
+    description:
+      - User name of this run.
+    type: str
+    default: gb10
+  password:
+    description:
+      - Password of this run.
+    type: str
+  streams:
+    description:
+      - Files to fetch at the same time.
+    type: int
+    default: 4
+  reserve_bytes:
+    description:
+      - What must stay free on the disk.
+    type: int
+    default: 1073741824
+  owner:
+    description:
+      - User id that the files belong to, V(-1) for the owner of the folder they come into.
+    type: int
+    default: -1
+  group:
+    description:
+      - Group id that the files belong to, V(-1) for the group of the folder they come into.
+    type: int
+    default: -1
+  max_seconds:
+    description:
+      - Seconds after which the fetching ends in any case.
+    type: int
+    default: 14400
+  step:
+    description:
+      - The plugin on the controller calls the module for one step after the other; leave it out.
+    type: str
+    choices: [start, status, install, plain]
+    default: plain
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+"""
+
+EXAMPLES = r"""
+- name: Bring one shard from the head
+  gb10.cluster.weights_copy:
+    path: /srv/models/tiny
+    fetch: "{{ plan.ranks[1].fetch }}"
+    providers:
+      - - {address: 192.168.200.11, port: 40123, bind: 192.168.200.12}
+    password: "{{ secret_of_this_run }}"
+  become: true
+
+- name: Remove what was brought
+  gb10.cluster.weights_copy:
+    path: /srv/models/tiny
+    state: absent
+  become: true
+"""
+
+RETURN = r"""
+copied:
+  description: Paths that were fetched, or would be.
+  returned: success
+  type: list
+  elements: str
+  sample: [model-00002-of-00004.safetensors]
+moved_bytes:
+  description: Bytes that came over the fabric in this run, an earlier run's part not counted.
+  returned: when something was fetched
+  type: int
+  sample: 2147483648
+mb_per_second:
+  description: Speed of the transfer itself, in 10^6 bytes a second.
+  returned: when something was fetched
+  type: int
+  sample: 2410
+seconds:
+  description: Seconds from the first byte to the last, and the checking after it, C(total).
+  returned: when something was fetched
+  type: dict
+  sample: {transfer: 0.9, total: 2.1}
+removed:
+  description: With O(state=absent), what was removed.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+left:
+  description: With O(state=absent), what was brought and stays because it was changed since.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+"""
+
+import os
+import posixpath
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils import manifest, manifest_disk, rail_ssh
+from ansible_collections.gb10.cluster.plugins.module_utils.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils.rail_jobs import Job, JobError, key_folder
+from ansible_collections.gb10.cluster.plugins.module_utils.rail_ssh import TunnelError
+
+SLICE_SECONDS = 2.0
+
+
+def check_room(path: str, fetch: Sequence[dict[str, Any]], reserve: int) -> None:
+    """Refuse what does not fit. Raises ManifestError."""
+    waiting = manifest_disk.staged(path)
+    need = sum({str(i["sha256"]): max(0, int(i["size"]) - waiting.get(str(i["sha256"]), 0)) for i in fetch}.values())
+    free = manifest_disk.free_bytes(path)
+    if need and need + reserve > free:
+        raise ManifestError(
+            f"{manifest.human(free)} are free on the file system of {path}, and {manifest.human(need)} are to be copied there with "
+            f"{manifest.human(reserve)} left over: make {manifest.human(need + reserve - free)} of room; nothing was copied"
+        )
+
+
+def start(job: Job, params: dict[str, Any], path: str) -> None:
+    """Start the unit. Raises ManifestError, JobError, OSError."""
+    for item in params["fetch"]:
+        bad = manifest.check_path(str(item["path"]))
+        if bad:
+            raise ManifestError(f"{item['path']!r} {bad}: it is not copied")
+    check_room(path, params["fetch"], params["reserve_bytes"])
+    manifest_disk.Installer(path, params["owner"], params["group"]).folder(posixpath.dirname(path))
+    files = [{"name": i["path"], "size": i["size"], "sha256": i["sha256"], "provider": i["provider"]} for i in params["fetch"]]
+    spec = {key: params[key] for key in ("providers", "user", "password", "streams")}
+    tunnels: list[str] = []
+    try:
+        spec["providers"] = [[tunnelled(params, place, tunnels, job.run) for place in places] for places in params["providers"]]
+        job.start("fetch", {**spec, "files": files, "staging": manifest_disk.staging_path(path)}, params["max_seconds"], tunnels)
+    except (JobError, TunnelError, OSError):
+        for unit in tunnels:
+            job.run(["systemctl", "stop", unit])
+        raise
+
+
+def tunnelled(params: dict[str, Any], place: dict[str, Any], units: list[str], run: Any) -> dict[str, Any]:
+    """Open the tunnel of a way that needs one and return the way to its near end. Raises JobError, TunnelError, OSError."""
+    if not place.get("ssh"):
+        return place
+    folder = key_folder(params["name"])
+    with open(os.path.join(folder, "known_hosts"), "a", encoding="utf-8") as handle:
+        handle.write(rail_ssh.known_hosts(place["address"], place["ssh"]["host_keys"]))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    tunnel = Job(f"{params['name']}-tunnel{len(units)}", run)
+    tunnel.prepare()
+    argv = rail_ssh.command(folder, str(place["ssh"]["user"]), str(place["address"]), str(place.get("bind") or ""), port, int(place["port"]))
+    tunnel.launch(argv, params["max_seconds"], "tunnel of a copy")
+    units.append(f"{tunnel.unit}.service")
+    for _round in range(150):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if not tunnel.active():
+                break
+            time.sleep(0.1)
+        else:
+            return {"address": "127.0.0.1", "port": port, "bind": ""}
+    tunnel.stop()
+    out = run(["journalctl", "--unit", tunnel.unit, "--lines", "20", "--output", "cat", "--no-pager"])[1]
+    said = [line for line in out.splitlines() if line.strip() and "systemd" not in line and tunnel.unit not in line] or ["it said nothing"]
+    raise JobError(
+        f"ssh to {place['ssh']['user']}@{place['address']} opened no tunnel ({said[-1]}): sshd there must listen on the fabric, read "
+        "~/.ssh/authorized_keys and allow TCP forwarding; or set the transport to rail"
+    )
+
+
+def status(job: Job, wait: float) -> dict[str, Any]:
+    """Return the state of the fetch, at once when it has ended, else after `wait` seconds."""
+    end = time.monotonic() + wait
+    while True:
+        running = job.active()
+        report = job.read()
+        if report.get("state") in ("done", "failed"):
+            return report
+        if not running:
+            done, total = manifest.human(report.get("done", 0)), manifest.human(report.get("total", 0))
+            error = f"the copy was ended from outside after {done} of {total}: run again, it goes on from there (journalctl -u {job.unit} may say more)"
+            return {**report, "state": "failed", "error": error}
+        if time.monotonic() >= end:
+            return report
+        time.sleep(0.1)
+
+
+def figures(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a finished fetch in figures."""
+    seconds = max(float(report.get("copy_seconds") or 0), 1e-3)
+    total = float(report.get("updated") or 0) - float(report.get("started") or 0)
+    return {
+        "moved_bytes": int(report.get("moved") or 0),
+        "mb_per_second": int(int(report.get("moved") or 0) / seconds / 1e6),
+        "seconds": {"transfer": round(seconds, 2), "total": round(total, 2)},
+    }
+
+
+def main() -> None:
+    """Do one step, or all."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "name": {"type": "str", "default": "weights"},
+            "fetch": {"type": "list", "elements": "dict", "default": []},
+            "links": {"type": "dict", "default": {}},
+            "remove": {"type": "list", "elements": "str", "default": []},
+            "providers": {"type": "list", "elements": "raw", "default": []},
+            "user": {"type": "str", "default": "gb10"},
+            "password": {"type": "str", "no_log": True},
+            "streams": {"type": "int", "default": 4},
+            "reserve_bytes": {"type": "int", "default": 1073741824},
+            "owner": {"type": "int", "default": -1},
+            "group": {"type": "int", "default": -1},
+            "max_seconds": {"type": "int", "default": 14400},
+            "step": {"type": "str", "choices": ["start", "status", "install", "plain"], "default": "plain"},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    path, node = posixpath.normpath(params["path"]), Node("/")
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        rc, out, err = module.run_command(list(argv))
+        return int(rc), str(out), str(err)
+
+    job, step = Job(params["name"] + "-fetch", run), params["step"]
+    work = bool(params["fetch"] or params["links"] or params["remove"])
+    result: dict[str, Any] = {"changed": work, "copied": [item.get("path") for item in params["fetch"]], "removed": [], "left": []}
+    try:
+        if params["state"] == "absent":
+            removed, left = manifest_disk.absent(node, path, module.check_mode)
+            module.exit_json(changed=bool(removed), copied=[], removed=removed, left=left)
+        if module.check_mode or not work:
+            check_room(path, params["fetch"], params["reserve_bytes"])
+            module.exit_json(**result)
+        if step in ("start", "plain") and params["fetch"]:
+            start(job, params, path)
+        if step == "start":
+            module.exit_json(changed=False)
+        if step in ("status", "plain") and params["fetch"]:
+            report = status(job, SLICE_SECONDS if step == "status" else float(params["max_seconds"]))
+            if step == "status":
+                module.exit_json(changed=False, report=report)
+            if report["state"] == "failed":
+                module.fail_json(msg=str(report["error"]))
+        if step == "status":
+            module.exit_json(changed=False, report={"state": "done"})
+        if params["fetch"]:
+            result.update(figures(job.read()))
+        manifest_disk.install(node, path, params["fetch"], params["links"], params["remove"], params["owner"], params["group"])
+        job.stop()
+    except (ManifestError, JobError, RecordError, TunnelError) as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename or path} cannot be written ({error.strerror}): run with become, and look for a read-only or full file system")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The manifest of a model's folder: size and SHA-256 of every file, and what is wrong with it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: weights_manifest
+short_description: Read, check and compare a model's folder
+version_added: 0.1.0
+description:
+  - Reads every file of a model, a plain folder or a Hugging Face cache (C(models--org--name)), and returns sizes, SHA-256 hashes and links.
+  - Names what is wrong with it - shards that the index names and the folder lacks, unfinished downloads, files whose content is not what
+    the hub promised, a revision without its ref, links that lead out of the folder.
+  - Hashes are taken in parallel and remembered in C(/var/lib/gb10-cluster) for as long as size, times and inode of a file stay the same.
+  - With O(expected), fails unless the node has exactly these files, and then remembers them as what all ranks agreed on.
+  - The model itself is never changed.
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - In check mode not even the remembered hashes are written.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+options:
+  path:
+    description:
+      - The model's folder.
+    type: path
+    required: true
+  layout:
+    description:
+      - V(directory) is a plain folder, V(hub) a Hugging Face cache folder with C(blobs), C(refs) and C(snapshots).
+    type: str
+    choices: [directory, hub]
+    default: directory
+  revision:
+    description:
+      - The revision that the engine loads from a Hugging Face cache, a branch or a commit.
+    type: str
+    default: main
+  verify:
+    description:
+      - V(fast) hashes what is new or changed, V(full) everything.
+    type: str
+    choices: [fast, full]
+    default: fast
+  expected:
+    description:
+      - What the node must have, as a mapping of paths to C(size), C(sha256) and C(mtime_ns).
+    type: dict
+  links:
+    description:
+      - The links that the node must have beside O(expected), as a mapping of paths to targets.
+    type: dict
+    default: {}
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+"""
+
+EXAMPLES = r"""
+- name: Look at the model, and hash every byte of it again
+  gb10.cluster.weights_manifest:
+    path: /srv/models/hub/models--deepseek-ai--DeepSeek-V4-Flash
+    layout: hub
+    verify: full
+  become: true
+  register: model
+
+- name: Say what is wrong with it
+  ansible.builtin.debug:
+    msg: "{{ model.manifest.missing + model.manifest.damaged + model.manifest.problems }}"
+"""
+
+RETURN = r"""
+manifest:
+  description:
+    - The model as it lies on the node. C(files) has C(size) in bytes, C(sha256) and C(mtime_ns) by path, C(links) the target by path,
+      C(selected) the paths that the engine reads, C(missing), C(incomplete), C(damaged) and C(problems) what is wrong,
+      C(free_bytes) what the file system has left and C(proof) one SHA-256 over all that is selected.
+  returned: always
+  type: dict
+  sample:
+    path: /srv/models/tiny
+    exists: true
+    layout: directory
+    files: {model.safetensors: {size: 734003200, sha256: 0a3f..., mtime_ns: 1795241700000000000}}
+    links: {}
+    selected: [model.safetensors]
+    missing: []
+    incomplete: []
+    damaged: []
+    problems: []
+    bytes: 734003200
+    free_bytes: 68719476736
+    hashed_bytes: 0
+    proof: 5c1e...
+complaints:
+  description: What keeps the model from being complete, as sentences; empty when it is.
+  returned: always
+  type: list
+  elements: str
+  sample: ['the index names files that are missing: model-00003-of-00046.safetensors']
+"""
+
+import posixpath
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils import manifest, manifest_disk
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
+
+
+def main() -> None:
+    """Read, compare where asked, report."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "layout": {"type": "str", "choices": ["directory", "hub"], "default": "directory"},
+            "revision": {"type": "str", "default": "main"},
+            "verify": {"type": "str", "choices": ["fast", "full"], "default": "fast"},
+            "expected": {"type": "dict"},
+            "links": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    params, node, started = module.params, Node("/"), time.monotonic()
+    path = posixpath.normpath(params["path"])
+    try:
+        found = manifest_disk.read(node, path, params["layout"], params["revision"], params["verify"] == "full", not module.check_mode)
+        complaints = manifest.complaints(found)
+        if params["expected"] is not None:
+            wrong = manifest.compare(found, params["expected"], params["links"])
+            if wrong:
+                module.fail_json(
+                    msg=f"{path} is not what the other ranks have: {manifest.listing(wrong, 4)}; run again to copy that",
+                    manifest=found,
+                    complaints=complaints,
+                )
+            if not module.check_mode:
+                manifest_disk.agree(node, path, params["expected"])
+    except RecordError as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        where = error.filename or path
+        module.fail_json(msg=f"{where} cannot be read ({error.strerror}): run with become, and look at the disk's health where it says I/O error")
+    found["seconds"] = round(time.monotonic() - started, 2)
+    module.exit_json(changed=False, manifest=found, complaints=complaints)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Offer named files to the other ranks on the fabric for the time of one copy."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: weights_serve
+short_description: Offer files on the fabric for the time of one copy
+version_added: 0.1.0
+description:
+  - Starts a transient systemd unit that offers the named files, and no others, read-only over HTTP on the given addresses, to the given
+    peers, with a password that is made for one run.
+  - The unit ends with O(state=absent), or by itself when nobody has asked for O(idle_seconds) or after O(max_seconds), so that nothing
+    stays open when the controller is gone. The password lies in a C(0600) file below C(/run) until then.
+  - What is offered is not encrypted. On a cable between two nodes nobody else can read it; over a switch choose the ssh transport of the role.
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - In check mode nothing is started or stopped.
+  diff_mode:
+    support: none
+  idempotent:
+    support: none
+    details:
+      - Each call with O(state=present) starts anew.
+options:
+  name:
+    description:
+      - Names the unit, C(gb10-copy-NAME).
+    type: str
+    required: true
+  state:
+    description:
+      - V(present) starts, V(absent) stops.
+    type: str
+    choices: [present, absent]
+    default: present
+  listen:
+    description:
+      - This node's fabric addresses, one for each rail.
+    type: list
+    elements: str
+    default: []
+  port:
+    description:
+      - TCP port, V(0) for any that is free.
+    type: int
+    default: 0
+  allow:
+    description:
+      - Addresses that may ask.
+    type: list
+    elements: str
+    default: []
+  root:
+    description:
+      - Folder that holds the files.
+    type: path
+  files:
+    description:
+      - What is offered, relative to O(root).
+    type: list
+    elements: str
+    default: []
+  user:
+    description:
+      - User name of this run.
+    type: str
+    default: gb10
+  password:
+    description:
+      - Password of this run.
+    type: str
+  ssh_keys:
+    description:
+      - Public keys of the peers, from M(gb10.cluster.weights_key). With these, the files are offered on the loopback only, and the keys may
+        reach that port through SSH as the user that Ansible connects as, and nothing else, until O(max_seconds) have passed.
+    type: list
+    elements: str
+    default: []
+  idle_seconds:
+    description:
+      - Seconds without a request after which the unit ends.
+    type: int
+    default: 120
+  max_seconds:
+    description:
+      - Seconds after which the unit ends in any case.
+    type: int
+    default: 14400
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+"""
+
+EXAMPLES = r"""
+- name: Offer one shard to the other rank
+  gb10.cluster.weights_serve:
+    name: weights-pair1
+    listen: [192.168.200.11]
+    allow: [192.168.200.12]
+    root: /srv/models/tiny
+    files: [model.safetensors]
+    password: "{{ secret_of_this_run }}"
+  become: true
+  register: offer
+"""
+
+RETURN = r"""
+listen:
+  description: The addresses and ports that answer.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{address: 192.168.200.11, port: 40123}]
+ssh:
+  description: With O(ssh_keys), the user that the tunnel logs in as and the node's host keys.
+  returned: success
+  type: dict
+  sample: {user: nvidia, host_keys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI...']}
+unit:
+  description: The transient unit.
+  returned: always
+  type: str
+  sample: gb10-copy-weights-pair1-serve.service
+"""
+
+import glob
+import os
+import pwd
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils import manifest, manifest_disk, rail_ssh
+from ansible_collections.gb10.cluster.plugins.module_utils.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node
+from ansible_collections.gb10.cluster.plugins.module_utils.rail_jobs import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils.rail_ssh import TunnelError
+
+READY_SECONDS = 20.0
+
+
+def offered(root: str, names: Sequence[str]) -> dict[str, str]:
+    """Return name -> absolute path for files that lie in the folder themselves. Raises ManifestError."""
+    out = {}
+    for name in names:
+        where = manifest_disk.inside(root, name)
+        if not os.path.isfile(where) or os.path.islink(where):
+            raise ManifestError(f"{where} is no regular file any more: run again, so that the manifest is read anew")
+        out[name] = where
+    return out
+
+
+def account() -> pwd.struct_passwd:
+    """Return the user that Ansible connects as."""
+    return pwd.getpwnam(os.environ.get("SUDO_USER") or "root")
+
+
+def authorize(comment: str, lines: Sequence[str]) -> bool:
+    """Put these lines into the user's authorized_keys instead of older ones with the comment; whether it changed. Raises OSError."""
+    user, node = account(), Node("/")
+    folder = os.path.join(user.pw_dir, ".ssh")
+    path = os.path.join(folder, "authorized_keys")
+    before = node.read(path)
+    after = rail_ssh.added(before or "", comment, lines)
+    if after == (before or ""):
+        return False
+    if not os.path.isdir(folder):
+        os.mkdir(folder, 0o700)
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    node.apply(FileChange(path, before, after, 0o600))
+    if before is None:
+        os.chown(path, user.pw_uid, user.pw_gid)
+    return True
+
+
+def host_keys() -> list[str]:
+    """Return this node's SSH host keys."""
+    node = Node("/")
+    return [(node.read(path) or "").strip() for path in sorted(glob.glob("/etc/ssh/ssh_host_*_key.pub")) if "_dsa_" not in path]
+
+
+def main() -> None:
+    """Start or stop."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "listen": {"type": "list", "elements": "str", "default": []},
+            "port": {"type": "int", "default": 0},
+            "allow": {"type": "list", "elements": "str", "default": []},
+            "root": {"type": "path"},
+            "files": {"type": "list", "elements": "str", "default": []},
+            "user": {"type": "str", "default": "gb10"},
+            "password": {"type": "str", "no_log": True},
+            "ssh_keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
+            "idle_seconds": {"type": "int", "default": 120},
+            "max_seconds": {"type": "int", "default": 14400},
+        },
+        required_if=[("state", "present", ("root", "files", "password", "allow"))],
+        supports_check_mode=True,
+    )
+    params = module.params
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        rc, out, err = module.run_command(list(argv))
+        return int(rc), str(out), str(err)
+
+    job = Job(params["name"] + "-serve", run)
+    unit, comment = f"{job.unit}.service", f"gb10-copy-{params['name']}"
+    if params["state"] == "absent":
+        there = job.active() if module.check_mode else job.stop()
+        if not module.check_mode:
+            there = authorize(comment, []) or there
+        module.exit_json(changed=there, unit=unit, listen=[], ssh={})
+    peers = params["allow"]
+    if params["ssh_keys"] and peers:
+        params.update(listen=["127.0.0.1"], allow=["127.0.0.1"])
+    for key in ("listen", "allow", "password"):
+        if not params[key]:
+            module.fail_json(
+                msg=f"{key} is empty, and files are offered to named peers only: the serving group has no fabric addresses, set gb10_fabric_cidrs"
+            )
+    if module.check_mode:
+        module.exit_json(changed=True, unit=unit, listen=[], ssh={})
+    tunnel: dict[str, Any] = {}
+    try:
+        files = offered(os.path.realpath(params["root"]), params["files"])
+        spec = {key: params[key] for key in ("listen", "port", "allow", "user", "password", "idle_seconds")}
+        job.start("serve", {**spec, "files": files}, params["max_seconds"])
+        report = job.wait_ready(READY_SECONDS)
+        if params["ssh_keys"] and not report.get("error"):
+            expires = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + params["max_seconds"] + 60))
+            port = int(report["listen"][0][1])
+            authorize(comment, [rail_ssh.authorized_line(key, comment, port, peers, expires) for key in params["ssh_keys"]])
+            tunnel = {"user": account().pw_name, "host_keys": host_keys()}
+    except (ManifestError, JobError, TunnelError) as error:
+        job.stop()
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename} cannot be used ({error.strerror}): run with become")
+    if report.get("error"):
+        job.stop()
+        module.fail_json(msg=str(report["error"]))
+    module.exit_json(
+        changed=True,
+        unit=unit,
+        ssh=tunnel,
+        listen=[{"address": address, "port": port} for address, port in report["listen"]],
+        total=manifest.human(sum(os.path.getsize(path) for path in files.values())),
+    )
+
+
+if __name__ == "__main__":
+    main()

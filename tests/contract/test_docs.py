@@ -1,0 +1,138 @@
+"""The tables of the READMEs are those of argument_specs, and the specs' defaults are the roles'."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from playbook import REPO
+
+
+def load() -> ModuleType:
+    """tools/docs.py as a module; it is a command and on nobody's path."""
+    spec = importlib.util.spec_from_file_location("gb10_docs", REPO / "tools" / "docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+docs = load()
+
+SPECS = """
+argument_specs:
+  main:
+    options:
+      image_state:
+        type: str
+        choices: [present, absent]
+        default: present
+        description: ["V(present) pulls,", "V(absent) removes.", 'See M(gb10.cluster.x), P(gb10.cluster.y#lookup), C(a | b).']
+      image_mirrors:
+        type: list
+        elements: dict
+        default: []
+        description: Where else to look.
+        options:
+          url: {type: str, required: true, description: The mirror.}
+      image_limit:
+        type: int
+        description: No default.
+      image_group:
+        type: dict
+        description: Computed.
+"""
+DEFAULTS = "image_state: present\nimage_mirrors: []\nimage_limit:\nimage_group: \"{{ lookup('x') }}\"\n"
+README = "# image\n\n<!-- variables -->\n<!-- /variables -->\n\nend\n"
+TABLE = """<!-- variables -->
+
+| variable | type | default | meaning |
+|---|---|---|---|
+| `image_state` | str: `present`, `absent` | `present` | `present` pulls, `absent` removes. See `gb10.cluster.x`, `gb10.cluster.y`, `a \\| b`. |
+| `image_mirrors` | list of dict | `[]` | Where else to look. |
+| `image_mirrors[].url` | str | (required) | The mirror. |
+| `image_limit` | int |  | No default. |
+| `image_group` | dict | `{{ lookup('x') }}` | Computed. |
+
+<!-- /variables -->"""
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A repository with one role whose table is not written yet."""
+    role = tmp_path / "roles" / "image"
+    for folder in ("meta", "defaults", "tasks"):
+        (role / folder).mkdir(parents=True)
+    (role / "meta" / "argument_specs.yml").write_text(SPECS, encoding="utf-8")
+    (role / "defaults" / "main.yml").write_text(DEFAULTS, encoding="utf-8")
+    (role / "tasks" / "main.yml").write_text("- ansible.builtin.debug:\n    msg: \"{{ image_state }}\"\n", encoding="utf-8")
+    (role / "README.md").write_text(README, encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    shutil.copy(REPO / "docs" / "inventory.md", tmp_path / "docs" / "inventory.md")
+    return tmp_path
+
+
+def test_the_tables_and_defaults_of_this_checkout_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever changes a spec runs tools/docs.py."""
+    assert docs.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_writing_makes_the_table_and_nothing_else_and_the_check_agrees(repo: Path) -> None:
+    """What stands around the markers stays."""
+    assert docs.run(repo, check=False) == []
+    text = (repo / "roles" / "image" / "README.md").read_text(encoding="utf-8")
+    assert text == f"# image\n\n{TABLE}\n\nend\n"
+    assert docs.run(repo, check=True) == []
+
+
+def test_the_check_names_what_differs_and_writes_nothing(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table that was edited by hand."""
+    docs.run(repo, check=False)
+    readme = repo / "roles" / "image" / "README.md"
+    edited = readme.read_text(encoding="utf-8").replace("No default.", "Ten.")
+    readme.write_text(edited, encoding="utf-8")
+    assert docs.main(["--check", "--repo", str(repo)]) == 1
+    error = capsys.readouterr().err
+    assert "roles/image/README.md is out of date, run tools/docs.py:" in error
+    assert "-| `image_limit` | int |  | Ten. |\n+| `image_limit` | int |  | No default. |" in error
+    assert readme.read_text(encoding="utf-8") == edited
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "sentence"),
+    [
+        pytest.param("defaults/main.yml", "present", "absent", "{d}: image_state is 'absent', but meta/argument_specs.yml says 'present'", id="value"),
+        pytest.param("defaults/main.yml", "[]", "{}", "{d}: image_mirrors is {}, but meta/argument_specs.yml says []", id="type"),
+        pytest.param("defaults/main.yml", "image_limit:", "image_limit: 0", "{d}: image_limit is 0, but meta/argument_specs.yml says None", id="null"),
+        pytest.param("defaults/main.yml", "image_limit:\n", "", "{m}: image_limit is not in defaults/main.yml", id="no default"),
+        pytest.param("defaults/main.yml", "image_limit:", "image_limt:", "{d}: image_limt is not in meta/argument_specs.yml", id="no spec"),
+        pytest.param("defaults/main.yml", "image_limit:", "limit:", "{d}: limit does not begin with the role's name", id="prefix"),
+        pytest.param("meta/argument_specs.yml", "        elements: dict\n", "", "{m}: image_mirrors is a list without elements", id="elements"),
+        pytest.param("meta/argument_specs.yml", "        type: int\n", "", "{m}: image_limit has no type", id="untyped"),
+        pytest.param("meta/argument_specs.yml", "[present,", "[here,", "{m}: image_state has the default 'present', which is none of its choices", id="choice"),
+        pytest.param("meta/argument_specs.yml", "type: dict\n        description: C", "type: dict\n        default: '{{ {} }}'\n        description: C",
+                     "{m}: image_group is no text, so its computed default belongs in defaults/main.yml only", id="computed"),
+        pytest.param("defaults/main.yml", "\"{{ lookup('x') }}\"", "{a: 1}", "{d}: image_group is {'a': 1}, but meta/argument_specs.yml says None",
+                     id="literal"),
+        pytest.param("tasks/main.yml", "image_state", "image_stat", "roles/image/tasks/main.yml:2: image_stat is not in meta/argument_specs.yml", id="used"),
+        pytest.param("README.md", "<!-- /variables -->", "", "roles/image/README.md has no <!-- variables -->", id="markers"),
+    ],
+)
+def test_every_difference_has_a_sentence(repo: Path, file: str, old: str, new: str, sentence: str) -> None:
+    """One change each."""
+    path = repo / "roles" / "image" / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    sentence = sentence.replace("{d}", "roles/image/defaults/main.yml").replace("{m}", "roles/image/meta/argument_specs.yml")
+    assert any(sentence in each for each in docs.run(repo, check=True))
+
+
+def test_a_role_without_specs_is_named(repo: Path) -> None:
+    """Every role documents its variables."""
+    (repo / "roles" / "image" / "meta" / "argument_specs.yml").unlink()
+    assert docs.run(repo, check=True) == ["roles/image/meta/argument_specs.yml is missing: every role documents its variables"]

@@ -1,0 +1,90 @@
+"""The shape that a plain clone and an installed tarball rely on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from playbook import REPO
+
+LINKS = REPO / "collections" / "ansible_collections" / "gb10" / "cluster"
+PLUGIN_FOLDERS = {"module": "modules", "lookup": "lookup"}
+
+
+@pytest.mark.parametrize("name", ["galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"])
+def test_a_plain_checkout_finds_itself_by_links(name: str) -> None:
+    """An install over the checkout would replace them by a copy that goes stale."""
+    path = LINKS / name
+    assert path.is_symlink()
+    assert os.readlink(path) == f"../../../../{name}"
+    assert path.resolve() == REPO / name
+
+
+def test_the_links_are_all_there_is() -> None:
+    """No link that a loop of directories could come from, and no stray copy."""
+    assert sorted(path.name for path in LINKS.iterdir()) == ["galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"]
+
+
+def test_galaxy_and_requirements_ask_for_the_same_ranges() -> None:
+    """Those who install by Galaxy and those who install by requirements.yml get the same."""
+    galaxy = yaml.safe_load((REPO / "galaxy.yml").read_text(encoding="utf-8"))
+    requirements = yaml.safe_load((REPO / "collections" / "requirements.yml").read_text(encoding="utf-8"))
+    assert {each["name"]: each["version"] for each in requirements["collections"]} == galaxy["dependencies"]
+
+
+def ansible_doc(kind: str) -> dict[str, dict[str, object]]:
+    """What ansible-doc knows of the collection's plugins of one kind."""
+    command = [str(Path(sys.executable).parent / "ansible-doc"), "--type", kind, "--json", "--list", "gb10.cluster"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True)
+    known: dict[str, dict[str, object]] = json.loads(done.stdout)
+    return known
+
+
+def filters() -> set[str]:
+    """The names that the files in plugins/filter bring; one file may bring several."""
+    names: set[str] = set()
+    for path in (REPO / "plugins" / "filter").glob("*.py"):
+        module = importlib.import_module(f"ansible_collections.gb10.cluster.plugins.filter.{path.stem}")
+        names |= set(module.FilterModule().filters())
+    return names
+
+
+@pytest.mark.parametrize("kind", ["module", "lookup", "filter"])
+def test_ansible_doc_lists_every_plugin(kind: str) -> None:
+    """Each is documented, under its full name, with a short description."""
+    names = filters() if kind == "filter" else {path.stem for path in (REPO / "plugins" / PLUGIN_FOLDERS[kind]).glob("*.py")}
+    documented = {name.removeprefix("gb10.cluster.") for name, text in ansible_doc(kind).items() if text}
+    assert names == documented
+
+
+def test_every_action_plugin_is_documented_by_the_module_of_its_name() -> None:
+    """An action without it has no ansible-doc page."""
+    actions = {path.stem for path in (REPO / "plugins" / "action").glob("*.py")}
+    modules = {path.stem for path in (REPO / "plugins" / "modules").glob("*.py")}
+    assert actions <= modules
+
+
+def test_every_playbook_begins_with_the_check_of_the_inventory() -> None:
+    """No host is touched before, whatever a user runs; what stays on the controller needs no check."""
+    playbooks = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (REPO / "playbooks").glob("*.yml")}
+    (check,) = playbooks.pop("inventory.yml")
+    assert "gb10.cluster.inventory_check" in check["tasks"][0]
+    assert check["tags"] == ["always"]
+    checked = {"inventory.yml"}
+    for _each in playbooks:
+        checked |= {name for name, plays in playbooks.items() if plays[0].get("ansible.builtin.import_playbook") in checked}
+    speaking = {name for name, plays in playbooks.items() if any(play.get("connection") != "local" for play in plays)}
+    assert speaking
+    assert speaking <= checked
+
+
+def test_the_playbook_in_the_root_is_a_shim() -> None:
+    """The same job from a clone and from an installed collection."""
+    (play,) = yaml.safe_load((REPO / "site.yml").read_text(encoding="utf-8"))
+    assert play["ansible.builtin.import_playbook"] == "playbooks/site.yml"

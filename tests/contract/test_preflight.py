@@ -1,0 +1,129 @@
+"""The role as a user runs it: an unreachable rank is told with the rest, other groups go on, check mode is a real run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from playbook import REPO, Run, run
+
+PLAY = """
+- name: Preflight
+  hosts: gb10
+  gather_facts: false
+  roles:
+    - role: gb10.cluster.preflight
+- name: What comes after it
+  hosts: gb10
+  gather_facts: false
+  tasks:
+    - name: Change something
+      ansible.builtin.debug:
+        msg: reached
+"""
+# The first group answers on this machine; the second has a rank behind a port where nobody is.
+HOSTS = """
+gb10:
+  vars:
+    ansible_become: false
+    ansible_python_interpreter: {python}
+    gb10_model_store: {store}
+  children:
+    pair1:
+      hosts:
+        one: {{ansible_connection: local}}
+        two: {{ansible_connection: local}}
+    pair2:
+      vars: {{gb10_fabric_cidrs: [192.168.202.0/24, 192.168.203.0/24]}}
+      hosts:
+        three: {{ansible_connection: local}}
+        four: {{ansible_host: 127.0.0.1, ansible_port: 1, ansible_ssh_common_args: -o ConnectTimeout=3}}
+"""
+# This machine is none of ours: what is wrong with it is not the point here.
+IGNORE = "arch cable disk_space docker gb10 image_store_parity kho_leak link_speed memlock memory_stuck ports_free rdma stale_containers gpu_lost ota_torn"
+
+
+def play(folder: Path, *arguments: str, **variables: object) -> Run:
+    """Run the two plays."""
+    (folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable, store=folder), encoding="utf-8")
+    (folder / "play.yml").write_text(PLAY, encoding="utf-8")
+    wanted = {"preflight_ignore": IGNORE.split(), "gb10_receipts": str(folder / "receipts")} | variables
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
+    return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=wanted, env=env, project=folder)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """One run in check mode, over both groups."""
+    folder = tmp_path_factory.mktemp("preflight")
+    return play(folder, "--check"), folder
+
+
+def test_an_unreachable_rank_is_a_finding_and_stops_its_group_alone(done: tuple[Run, Path]) -> None:
+    result, _folder = done
+    assert result.rc != 0
+    failed = {host: message for host, _task, message in result.failures}
+    assert set(failed) >= {"three", "four"}, result.stdout
+    assert "one" not in failed
+    assert "two" not in failed
+    assert "error reachable (four): It cannot be reached: " in failed["three"]
+    assert failed["four"].endswith("They are listed at three.")
+    assert {host for host, _end in result.tasks("Change something")} == {"one", "two"}
+
+
+def test_nothing_is_changed_and_check_mode_writes_the_report(done: tuple[Run, Path]) -> None:
+    result, folder = done
+    assert result.changed == set()
+    good, bad = (json.loads((folder / f"receipts/reports/preflight-{name}.json").read_text(encoding="utf-8")) for name in ("pair1", "pair2"))
+    assert (good["ready"], bad["ready"]) == (True, False)
+    assert [entry["id"] for entry in bad["findings"] if entry["severity"] == "error"] == ["reachable"]
+
+
+def test_an_unknown_id_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    result = play(tmp_path, "--limit", "pair1", preflight_ignore=["clock_skw"])
+    assert "did you mean clock_skew?" in result.last_message
+
+
+# --- playbooks/reboot.yml: two hosts of a local connection, which ansible.builtin.reboot refuses to reboot, so nothing can happen here --------
+
+LOCAL = """
+gb10:
+  vars:
+    ansible_become: false
+    ansible_connection: local
+    ansible_python_interpreter: {python}
+  children:
+    pair1:
+      hosts:
+        one: {{ansible_host: 127.0.0.1}}
+        two: {{ansible_host: 127.0.0.2}}
+"""
+CONTAINER = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"))
+
+
+def reboot(folder: Path, **variables: object) -> Run:
+    """Run the playbook in check mode, without the roles that come after it."""
+    (folder / "hosts.yml").write_text(LOCAL.format(python=sys.executable), encoding="utf-8")
+    return run(folder, "playbooks/reboot.yml", folder / "hosts.yml", "--check", "--tags", "reboot", variables=variables)
+
+
+def test_a_node_that_needs_no_reboot_is_left_alone(tmp_path: Path) -> None:
+    if Path("/run/reboot-required").exists():
+        pytest.skip("this machine itself waits for a reboot")
+    result = reboot(tmp_path)
+    assert result.rc == 0, result.stdout
+    assert "one: needs no reboot (-e reboot_all=true reboots it all the same)" in result.stdout
+    assert result.changed == set()
+
+
+def test_a_node_that_does_not_come_back_ends_the_run_before_its_head(tmp_path: Path) -> None:
+    result = reboot(tmp_path, reboot_all=True)
+    assert result.rc != 0
+    if CONTAINER:
+        assert "is a container" in result.last_message
+        return
+    assert result.last_message.startswith("two did not come back within 900 s of its reboot (")
+    assert "so no other node was rebooted and nothing was started" in result.last_message
+    assert {host for host, task, _message in result.failures if "Reboot" in task or "come back" in task} == {"two"}

@@ -1,0 +1,110 @@
+"""playbooks/validate.yml: every profile on the example's inventory, with no host reachable; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from playbook import REPO, Run, run
+
+PROFILES = sorted(path.stem for path in (REPO / "profiles").glob("*.yml"))
+PAIR = """
+gb10:
+  children:
+    pair1:
+      hosts:
+        spark-1: {ansible_host: 10.255.255.1, ansible_connection: ssh}
+        spark-2: {ansible_host: 10.255.255.2, ansible_connection: ssh}
+"""
+
+
+@pytest.fixture(scope="module")
+def all_profiles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """One run that imports the playbook once for each profile, on inventories/spark-pair as it is shipped."""
+    folder = tmp_path_factory.mktemp("validate")
+    plays = [
+        {
+            "ansible.builtin.import_playbook": str(REPO / "playbooks/validate.yml"),
+            "vars": {"gb10_profile": name, "validate_output": str(folder / "out" / name)},
+        }
+        for name in PROFILES
+    ]
+    book = folder / "all.yml"
+    book.write_text(yaml.safe_dump(plays), encoding="utf-8")
+    return run(folder, str(book), REPO / "inventories/spark-pair"), folder / "out"
+
+
+def test_every_profile_passes_on_the_example_without_any_host(all_profiles: tuple[Run, Path]) -> None:
+    """Addresses of the example are nobody's (192.0.2.0/24): whoever tried to reach them would fail."""
+    outcome, _out = all_profiles
+    assert outcome.rc == 0, outcome.stdout[-4000:]
+    assert outcome.failures == []
+    assert len(PROFILES) == 12
+    done = [event["event_data"] for event in outcome.events if event["event"] == "runner_on_ok"]
+    said = [data["res"]["msg"] for data in done if data["task"].endswith("check it")]
+    assert {line.split(", ")[1] for lines in said for line in lines if line.startswith("pair1 rank 0")} == {f"profile {name}" for name in PROFILES}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_both_ranks_of_a_profile_are_written(all_profiles: tuple[Run, Path], name: str) -> None:
+    """A Compose file and the environment, each rank with its own number."""
+    folder = all_profiles[1] / name / "pair1"
+    for rank in (0, 1):
+        where = folder / f"rank{rank}-spark-{rank + 1}"
+        (service,) = yaml.safe_load((where / "compose.yaml").read_text(encoding="utf-8"))["services"].values()
+        environment = dict(line.split("=", 1) for line in (where / "environment").read_text(encoding="utf-8").splitlines())
+        assert service["labels"]["gb10.cluster.profile"] == name
+        assert service["environment"]["NODE_RANK"] == environment["NODE_RANK"] == str(rank)
+        assert environment["VLLM_HOST_IP"] == f"192.168.200.1{rank + 1}"
+
+
+REFUSED = [
+    pytest.param(
+        {"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m", "engine": {"master_port": 8888}}}},
+        "spark-1: port 8888 is used by the API (engine.api.port) and by the ranks' rendezvous",
+        id="API and rendezvous on one port",
+    ),
+    pytest.param(
+        {"validate_memory": {"total_kib": 117440512, "available_kib": 109051904, "free_kib": 108003328}},
+        "at least 1,890,000 are needed",
+        id="nodes with too little memory",
+    ),
+    pytest.param({"vllm_tp2_extra_args": {"tensor-parallel-size": 3}}, "tensor-parallel-size", id="argument that does not fit the group"),
+]
+
+
+@pytest.mark.parametrize(("variables", "sentence"), REFUSED)
+def test_what_is_refused_has_its_sentence(tmp_path: Path, variables: dict[str, object], sentence: str) -> None:
+    """Nothing is written then."""
+    inventory = tmp_path / "inventory"
+    inventory.mkdir()
+    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
+    outcome = run(tmp_path, "playbooks/validate.yml", inventory, variables={**variables, "validate_output": str(tmp_path / "out")})
+    assert outcome.rc != 0
+    assert any(sentence in message for _host, _task, message in outcome.failures), outcome.failures
+    assert not (tmp_path / "out").exists()
+    assert "Traceback" not in outcome.stdout
+
+
+def test_docker_compose_is_asked_where_there_is_one(tmp_path: Path) -> None:
+    """A stand-in that refuses the file: its words are passed on; and it got the file without the secrets' file, which is not here."""
+    inventory = tmp_path / "inventory"
+    inventory.mkdir()
+    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    fake = folder / "docker"
+    fake.write_text(f'#!/bin/sh\n[ "$2" = version ] && echo 2.40.0 && exit 0\ncat > {tmp_path}/seen.$$\necho "services.vllm is odd" >&2\nexit 15\n')
+    fake.chmod(0o755)
+    path = f"{folder}:{Path(sys.executable).parent}:/usr/bin:/bin:{os.environ['PATH']}"
+    outcome = run(tmp_path, "playbooks/validate.yml", inventory, variables={"vllm_tp2_api_key": "key-7c1f2e9d"}, env={"PATH": path})
+    assert outcome.rc != 0
+    assert "Docker Compose refuses the file made from profile dspark-nvfp4-1m: services.vllm is odd" in outcome.last_message
+    (first, *_rest) = sorted(tmp_path.glob("seen.*"))
+    (service,) = yaml.safe_load(first.read_text(encoding="utf-8"))["services"].values()
+    assert "env_file" not in service
+    assert "key-7c1f2e9d" not in outcome.text() + json.dumps(service)

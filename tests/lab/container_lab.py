@@ -1,0 +1,76 @@
+"""The container lab as the tests see it: the nodes, reached the short way (docker exec)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import playbook
+
+
+class Lab:
+    """The nodes, reached the short way (docker exec) so that a test sees what the kernel, Docker and the engine say, not what Ansible says."""
+
+    def __init__(self, inventory: Path, folder: Path) -> None:
+        self.inventory = inventory
+        self.folder = folder
+
+    @staticmethod
+    def on(node: int, command: str, check: bool = True, timeout: float = 60) -> str:
+        """Run a shell line as root on a node and return what it printed."""
+        out = subprocess.run(
+            ["docker", "exec", f"gb10-lab-{node}", "sh", "-c", command], check=False, capture_output=True, text=True, timeout=timeout
+        )
+        assert out.returncode == 0 or not check, f"lab-{node}: {command}: {out.stderr}"
+        return out.stdout
+
+    @staticmethod
+    def container(node: int) -> str:
+        """Return the name of the engine's container on a node: node 1 is pair1's rank 0, node 4 is pair2's rank 1."""
+        return f"gb10-pair{(node + 1) // 2}-rank{(node + 1) % 2}"
+
+    def inspect(self, node: int) -> dict[str, Any] | None:
+        """Return the Docker Engine's word on the engine's container of a node, None where there is none."""
+        found = json.loads(self.on(node, f"docker inspect {self.container(node)} 2>/dev/null || true") or "[]")
+        return dict(found[0]) if found else None
+
+    def identity(self, nodes: tuple[int, ...] = (1, 2)) -> list[tuple[str, str]]:
+        """Return (id, StartedAt) of each node's engine."""
+        out = []
+        for node in nodes:
+            state = self.inspect(node)
+            assert state is not None, f"no engine on lab-{node}"
+            out.append((state["Id"], state["State"]["StartedAt"]))
+        return out
+
+    def gone(self, nodes: tuple[int, ...] = (1, 2)) -> bool:
+        """Whether no engine is left, neither container nor process."""
+        return all(self.inspect(node) is None and not self.on(node, "pgrep -f '[v]llm serve' || true").strip() for node in nodes)
+
+    def complete(self, prompt: str = "The capital of France is", node: int = 1, key: str = "") -> tuple[int, str]:
+        """Ask the head for a completion over the management network; return (status, text)."""
+        body = json.dumps({"model": "lab-tiny", "prompt": prompt, "max_tokens": 16, "temperature": 0}).encode()
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        request = urllib.request.Request(f"http://172.30.70.{10 + node}:8000/v1/completions", body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, str(json.load(answer)["choices"][0]["text"])
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode("utf-8", "replace")
+        except OSError as error:
+            return 0, str(error)
+
+    def play(self, name: str = "site.yml", *arguments: str, inventory: Path | None = None, **more: Any) -> playbook.Run:
+        """Run a playbook on the lab; receipts and evidence land in the test's folder."""
+        variables = {"gb10_receipts": str(self.folder / "receipts"), "gb10_evidence": str(self.folder / "evidence"), **(more.pop("variables", None) or {})}
+        return playbook.run(self.folder, name, inventory or self.inventory, *arguments, variables=variables, **more)
+
+
+def bring_up(nodes: int) -> None:
+    """Bring the lab up (nothing happens where it is), loudly."""
+    subprocess.run([sys.executable, str(playbook.REPO / "lab/container/lab.py"), "up", "--nodes", str(nodes)], check=True)

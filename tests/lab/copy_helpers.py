@@ -1,0 +1,100 @@
+"""What the tests of the image and weights roles need on the lab: a model and an image of their own, and plays of a few lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import playbook
+from container_lab import Lab
+
+# The one place of a node that is a real file system: its other folders are the container's layers.
+STORE = "/var/lib/docker/test-copy"
+MODEL = f"{STORE}/copy-model"
+IMAGE = "gb10-test/copy:1"
+BASE = "gb10-lab/vllm-cpu:0.32.0"
+SHARDS = 4
+SHARD_MIB = 512
+IMAGE_MIB = 1024
+
+PROFILE = {
+    "summary": "Random bytes, to be copied",
+    "image": {"reference": IMAGE, "pull": False},
+    "model": {"id": "gb10-test/copy-model", "path": "/models/copy-model", "layout": "directory", "relative_path": "copy-model"},
+    "engine": {"args": {"max-model-len": 4096}},
+    "container": {"volumes": ["{model_store}:/models:ro"], "cache_dirs": ["{model_store}/copy-cache"]},
+}
+VARIABLES: dict[str, Any] = {
+    "gb10_profile": "copy-test",
+    "gb10_profiles": {"copy-test": PROFILE},
+    "gb10_model_store": STORE,
+    "weights_download": "never",
+    "weights_reserve_gib": 0.1,
+}
+
+MAKE_MODEL = """
+import json, os, sys
+folder, shards, mib = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+os.makedirs(folder, exist_ok=True)
+names = ["model-%05d-of-%05d.safetensors" % (i + 1, shards) for i in range(shards)]
+for name in names:
+    with open(os.path.join(folder, name), "wb") as sink:
+        for _ in range(mib):
+            sink.write(os.urandom(1 << 20))
+index = {"metadata": {}, "weight_map": {"layer.%d" % i: name for i, name in enumerate(names)}}
+open(os.path.join(folder, "model.safetensors.index.json"), "w").write(json.dumps(index))
+open(os.path.join(folder, "config.json"), "w").write("{}")
+"""
+
+
+def write_play(folder: Path, role: str) -> Path:
+    """Write a playbook of one role and return its path."""
+    path = folder / f"{role}.yml"
+    path.write_text(json.dumps([{"hosts": "gb10", "gather_facts": False, "roles": [{"role": f"gb10.cluster.{role}", "tags": [role]}]}]), encoding="utf-8")
+    return path
+
+
+def play(lab: Lab, role: str, *arguments: str, **variables: Any) -> playbook.Run:
+    """Run one role with the test's profile."""
+    return lab.play(str(write_play(lab.folder, role)), *arguments, variables={**VARIABLES, **variables})
+
+
+def result(run: playbook.Run, host: str, task: str) -> dict[str, Any]:
+    """Return a task's result on a host."""
+    for event in run.events:
+        data = event.get("event_data", {})
+        if event["event"] in ("runner_on_ok", "runner_on_failed") and data.get("host") == host and task in data.get("task", ""):
+            return dict(data["res"])
+    raise AssertionError(f"{task!r} did not run on {host}:\n{run.stdout[-3000:]}")
+
+
+def make_model(lab: Lab, node: int, mib: int = SHARD_MIB) -> None:
+    """Put the model on a node."""
+    subprocess.run(
+        ["docker", "exec", "-i", f"gb10-lab-{node}", "python3", "-", MODEL, str(SHARDS), str(mib)], input=MAKE_MODEL, text=True, check=True, timeout=300
+    )
+
+
+def make_image(lab: Lab, node: int, mib: int = IMAGE_MIB, tag: str = IMAGE, salt: str = "1") -> None:
+    """Build an image on a node: the engine's small image, and a layer of random bytes."""
+    lab.on(
+        node,
+        f"mkdir -p {STORE}/build && cd {STORE}/build && head -c {mib}M /dev/urandom >blob && "
+        f"printf 'FROM {BASE}\\nCOPY blob /blob\\nENV SALT={salt}\\n' >Dockerfile && docker build -q --network none -t {tag} . && rm -rf {STORE}/build",
+        timeout=300,
+    )
+
+
+def sums(lab: Lab, node: int) -> str:
+    """Return the hashes of all of the model's files, as sha256sum sees them."""
+    return lab.on(node, f"cd {MODEL} && find . -type f | LC_ALL=C sort | xargs sha256sum", timeout=120)
+
+
+def clean(lab: Lab, nodes: tuple[int, ...] = (1, 2)) -> None:
+    """Remove all that these tests make."""
+    for node in nodes:
+        records = "cd /var/lib/gb10-cluster && rm -rf weights-copy-model-* image* build-pair1"
+        lab.on(node, f"umount {STORE}/full 2>/dev/null; rm -rf {STORE}; {records}", check=False)
+        lab.on(node, "docker images -q gb10-test/copy | xargs -r docker rmi -f", check=False)

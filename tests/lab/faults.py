@@ -1,0 +1,161 @@
+"""Faults on the lab with the real engine, as data: what is done, and what the play must say. Used by the tests and by benchmarks/fault_table.py."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import playbook
+
+# What a rank's log shows once it is in a phase of its boot.
+PHASES = {
+    "config": "Using max model len",
+    "rendezvous": "world_size=2 rank=",
+    "load": "Starting to load model|Loading weights|Loading safetensors",
+    "kv": "Available KV cache memory|for KV cache on node",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row of the fault table."""
+
+    name: str
+    classes: tuple[str, ...]  # any of these is right
+    rank: int | None  # who the sentence must name; None: either
+    remedy: str  # a word that the remedy must hold
+    variables: dict[str, Any] = field(default_factory=dict)
+    before: str = ""  # a shell line on `node`, before the play
+    node: int = 2
+    phase: str = ""  # when `act` is done: once this phase shows in the log of `watch`
+    watch: int = 2
+    act: str = ""  # a shell line on `node`
+    after: str = ""  # a shell line on `node` that takes the fault away
+    limit: float = 15.0  # seconds from the fault to the verdict; from the play's gate on where nothing is done during the boot
+
+
+def kill(node: int, phase: str) -> Fault:
+    """The engine of one node is killed in one phase."""
+    return Fault(
+        f"{'head' if node == 1 else 'worker'} killed at {phase}", ("killed", "oom_killed"), node - 1, "journalctl", node=node, watch=node, phase=phase,
+        act="pkill -KILL -f '[v]llm serve'; pkill -KILL -f '[V]LLM::' || true",
+    )  # fmt: skip
+
+
+FAULTS = [
+    kill(2, "config"),
+    kill(2, "rendezvous"),
+    kill(2, "load"),
+    kill(1, "config"),
+    kill(1, "rendezvous"),
+    kill(1, "kv"),
+    Fault("head without its worker", ("container_missing",), 1, "site.yml", phase="config", act="docker rm -f gb10-pair1-rank1"),
+    Fault("worker stopped by somebody", ("stopped", "killed"), 1, "", phase="rendezvous", act="docker stop -t 1 gb10-pair1-rank1"),
+    Fault("unknown flag", ("bad_argument",), None, "flag", variables={"vllm_tp2_extra_args": {"no-such-flag": True}}),
+    Fault(
+        "model missing on the worker", ("weights_missing",), 1, "node", before="mv /srv/models/lab-tiny /srv/models/away",
+        after="mv /srv/models/away /srv/models/lab-tiny",
+    ),
+    Fault(
+        "weights damaged on the worker", ("weights_corrupt",), 1, "manifest",
+        before="cd /srv/models/lab-tiny && cp model.safetensors /root/keep && truncate -s -4096 model.safetensors",
+        after="cp /root/keep /srv/models/lab-tiny/model.safetensors", limit=60,
+    ),
+    Fault(
+        "API port taken", ("addr_in_use",), 0, "port", node=1,
+        before="systemd-run --unit=gb10-squatter --quiet python3 -m http.server 8000; sleep 1", after="systemctl stop gb10-squatter", limit=60,
+    ),
+    Fault(
+        "pool smaller than wanted", ("pool_below_floor",), None, "gpu-memory-utilization", limit=120,
+        variables={"vllm_tp2_gate": {"effective_tokens": {"min": 4200000}}},
+    ),
+    Fault("context longer than the model", ("context_too_long", "config_error"), None, "max", variables={"vllm_tp2_context": 999999}),
+    Fault(
+        "KV pool for less than one request", ("kv_too_small", "kv_no_memory"), 0, "", variables={"vllm_tp2_extra_args": {"num-gpu-blocks-override": 1}},
+        limit=60,
+    ),
+    Fault(
+        "more KV memory than there is", ("kv_no_memory", "startup_free_memory"), None, "",
+        variables={"vllm_tp2_extra_env": {"VLLM_CPU_KVCACHE_SPACE": "900"}},
+    ),
+    Fault(
+        "image missing on the worker", ("start_failed",), 1, "Docker",
+        before="docker tag gb10-lab/vllm-cpu:0.32.0 gb10-lab/kept:1; docker rmi gb10-lab/vllm-cpu:0.32.0",
+        after="docker tag gb10-lab/kept:1 gb10-lab/vllm-cpu:0.32.0; docker rmi gb10-lab/kept:1",
+    ),
+    Fault("Docker Engine of the worker restarted", ("stopped", "killed", "exited"), 1, "", phase="rendezvous", act="systemctl restart docker", limit=30),
+    Fault(
+        "fabric cut", ("peer_lost", "rendezvous", "worker_died", "stalled", "rpc_timeout"), None, "", phase="config",
+        act="ip link set enp1s0f0np0 down", after="ip link set enp1s0f0np0 up", limit=120,
+        variables={"vllm_tp2_phase_seconds": {"rendezvous": 40}},
+    ),
+    Fault("memory limit", ("oom_killed",), 1, "memory", phase="config", limit=60, act="docker update --memory 200m --memory-swap 200m gb10-pair1-rank1"),
+]  # fmt: skip
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+@dataclass
+class Outcome:
+    """What came of a fault."""
+
+    fault: Fault
+    run: playbook.Run
+    seconds: float  # from the fault to the verdict
+    message: str
+
+    @property
+    def found_class(self) -> str:
+        """The class that the sentence names."""
+        return next((word for word in self.message.replace(":", " ").split() if word in ALL_CLASSES), "?")
+
+
+ALL_CLASSES = {name for fault in FAULTS for name in fault.classes} | {"node_lost", "engine_failed", "unclassified", "worker_died"}
+
+
+def inject(lab: Any, fault: Fault, rollback: bool = False) -> Outcome:
+    """Run site.yml with the fault and return what came of it; the fault is taken away again."""
+    done: list[float] = []
+    stop = threading.Event()
+
+    def strike() -> None:
+        container = lab.container(fault.watch)
+        pattern = PHASES[fault.phase]
+        while not stop.is_set():
+            if lab.on(fault.watch, f"docker logs {container} 2>&1 | grep -qE '{pattern}' && echo yes || true", check=False).strip() == "yes":
+                done.append(time.time())
+                lab.on(fault.node, fault.act, check=False)
+                return
+            time.sleep(0.3)
+
+    if fault.before:
+        lab.on(fault.node, fault.before)
+    thread = threading.Thread(target=strike, daemon=True)
+    if fault.act:
+        thread.start()
+    try:
+        run = lab.play(
+            "site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_rollback": rollback, "vllm_tp2_restart": True, **fault.variables}
+        )
+    finally:
+        stop.set()
+        if fault.act:
+            thread.join(30)
+        if fault.after:
+            lab.on(fault.node, fault.after)
+    began = done[0] if done else _time(run, "runner_on_start", "Judge the boot", "start")
+    ended = _time(run, "runner_on_failed", "Judge the boot", "end")
+    return Outcome(fault, run, ended - began, run.last_message)
+
+
+def _time(run: playbook.Run, event: str, task: str, key: str) -> float:
+    """Return when the first such event of a task was, in seconds since the epoch."""
+    for item in run.events:
+        data = item["event_data"]
+        if item["event"] == event and task in data.get("task", ""):
+            stamp = data.get(key) or item["created"]
+            when = datetime.fromisoformat(stamp)
+            return when.replace(tzinfo=when.tzinfo or timezone.utc).timestamp()
+    raise AssertionError(f"{task} has no {event}:\n{run.stdout[-3000:]}")

@@ -1,0 +1,219 @@
+"""The main job: two fresh nodes to a served completion, and all that must hold about it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import playbook
+import pytest
+from container_lab import Lab
+
+KEY = "lab-key-5f1c9e7d2b"
+
+
+def test_check_mode_on_fresh_nodes_predicts_the_run_and_the_run_serves(lab: Lab) -> None:
+    for node in (1, 2):
+        lab.on(node, "docker rm -f $(docker ps -aq) 2>/dev/null; rm -rf /opt/gb10-cluster")
+    check = lab.play("site.yml", "--check", "--diff")
+    assert check.rc == 0, check.stdout[-4000:]
+    assert lab.gone(), "a check run must start nothing"
+    assert "test -e" not in lab.on(1, "test -e /opt/gb10-cluster && echo test -e || true"), "a check run must write nothing"
+    run = lab.play("site.yml", "--diff")
+    assert run.rc == 0, run.stdout[-4000:]
+    assert check.changed == run.changed
+    assert lab.complete() == (200, " Paris.")
+
+
+def test_the_worker_was_started_before_the_head(served: Lab) -> None:
+    (_head_id, head), (_worker_id, worker) = served.identity()
+    assert worker < head
+
+
+def test_the_containers_are_what_was_promised(served: Lab) -> None:
+    for node in (1, 2):
+        state = served.inspect(node)
+        assert state is not None
+        host, config = state["HostConfig"], state["Config"]
+        assert host["Privileged"] is False
+        assert host["NetworkMode"] == "host"
+        assert host["IpcMode"] == "host"
+        assert host["RestartPolicy"]["Name"] == "no"
+        assert any("IPC_LOCK" in cap for cap in host["CapAdd"])
+        assert host["LogConfig"]["Config"] == {"max-size": "50m", "max-file": "3"}
+        env = dict(entry.split("=", 1) for entry in config["Env"])
+        assert env["NODE_RANK"] == str(node - 1)
+        assert env["HEADLESS"] == ("" if node == 1 else "1")
+        assert env["MASTER_ADDR"] == "192.168.200.11"
+        assert env["VLLM_HOST_IP"] == f"192.168.200.1{node}"
+        assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "enp1s0f0np0"
+        # What the kernel gave the engine's first process, not what was asked for.
+        limits = served.on(node, f"docker exec {served.container(node)} cat /proc/1/limits")
+        assert re.search(r"Max locked memory\s+8388608\s+8388608", limits), limits
+
+
+def test_the_summary_and_its_curl_line_work(served: Lab) -> None:
+    run = served.play()
+    assert run.rc == 0
+    for part in ("pair1 serves", "http://172.30.70.11:8000/v1", "KV pool      4,194,304 tokens", "1,024.00 requests of 4,096 tokens at once"):
+        assert part in run.stdout
+    line = next(line for line in run.stdout.splitlines() if "try it" in line).split("try it", 1)[1].strip()
+    assert json.loads(served.on(1, line))["choices"][0]["text"] == " Paris."
+
+
+def test_the_receipt_lies_on_the_controller_and_on_the_nodes(served: Lab) -> None:
+    good = json.loads((served.folder / "receipts/pair1/last-good.json").read_text(encoding="utf-8"))
+    assert good["passed"]
+    assert [rank["facts"]["version"] for rank in good["ranks"]] == ["0.32.0+cpu"] * 2 or all(r["facts"]["version"] for r in good["ranks"])
+    assert good["completion"] == [" Paris."]
+    for node in (1, 2):
+        kept = json.loads(served.on(node, "cat /opt/gb10-cluster/vllm_tp2/pair1/current/receipt.json"))
+        assert (kept["release"], kept["passed"]) == (good["release"], True)
+
+
+def test_a_second_run_changes_and_restarts_nothing(served: Lab) -> None:
+    before = served.identity()
+    run = served.play()
+    assert run.rc == 0
+    assert run.changed == set()
+    assert served.identity() == before
+
+
+def test_check_mode_on_served_nodes_changes_nothing(served: Lab) -> None:
+    run = served.play("site.yml", "--check", "--diff")
+    assert run.rc == 0, run.stdout[-4000:]
+    assert run.changed == set()
+
+
+@pytest.mark.parametrize("tag", ["docker", "vllm_tp2"])
+def test_a_tag_runs_its_role_alone(served: Lab, tag: str) -> None:
+    run = served.play("site.yml", "--tags", tag)
+    assert run.rc == 0, run.stdout[-4000:]
+    assert run.roles == {f"gb10.cluster.{tag}"}
+
+
+def test_status_says_how_each_rank_is(served: Lab) -> None:
+    run = served.play("playbooks/status.yml")
+    assert run.rc == 0, run.stdout[-4000:]
+    assert run.changed == set()
+    for part in ("pair1 rank 0", "pair1 rank 1", "gb10-pair1-rank1 running since", "KV pool: 4,194,304 tokens", "answers a completion", "last verdict: passed"):
+        assert part in run.stdout
+
+
+def test_sudo_with_a_password(served: Lab) -> None:
+    """The user owner must give a password: -K works, and become is used only where it is needed."""
+    run = served.play("site.yml", "--tags", "vllm_tp2", variables={"ansible_user": "owner", "ansible_become_password": "gb10-lab"})
+    assert run.rc == 0, run.stdout[-4000:]
+    assert run.changed == set()
+    refused = served.play("site.yml", "--tags", "vllm_tp2", variables={"ansible_user": "owner"})
+    assert refused.rc != 0
+    assert "password" in refused.last_message.lower()
+
+
+def test_a_changed_variable_restarts_the_group_once_and_in_order_and_no_secret_shows(served: Lab) -> None:
+    before = served.identity()
+    check = served.play("site.yml", "--check", "--diff", variables={"vllm_tp2_api_key": KEY})
+    assert check.rc == 0, check.stdout[-4000:]
+    run = served.play("site.yml", "--diff", "-vvv", variables={"vllm_tp2_api_key": KEY})
+    assert run.rc == 0, run.stdout[-4000:]
+    assert check.changed == run.changed
+    after = served.identity()
+    assert {entry[0] for entry in before}.isdisjoint(entry[0] for entry in after)
+    assert after[1][1] < after[0][1], "worker first"
+    assert KEY not in run.text()
+    assert KEY not in check.text()
+    assert served.complete()[0] == 401
+    assert served.complete(key=KEY) == (200, " Paris.")
+    for node in (1, 2):
+        folder = "/opt/gb10-cluster/vllm_tp2/pair1/current"
+        assert served.on(node, f"stat -L -c '%a %U' {folder}/secrets.env").strip() == "600 root"
+        assert KEY not in served.on(node, f"cat {folder}/compose.yaml {folder}/release.json {folder}/receipt.json; ps axww -o args")
+    again = served.play("site.yml", variables={"vllm_tp2_api_key": KEY})
+    assert again.changed == set()
+    assert served.identity() == after
+
+
+def test_a_failed_release_is_rolled_back_to_the_last_good_one(lab: Lab) -> None:
+    """From the served release with a key to one whose pool is too small for its gate; the old one serves again, gated, and the play says both."""
+    run = lab.play("site.yml", variables={"vllm_tp2_gate": {"effective_tokens": {"min": 4200000}}})
+    assert run.rc != 0
+    assert "pool_below_floor" in run.last_message
+    assert "wanted 4,200,000, found 4,194,304" in run.last_message
+    assert "the last good one, serves again" in run.last_message
+    assert lab.complete(key=KEY) == (200, " Paris.")
+    evidence = list((lab.folder / "evidence").glob("pair1-*/rank*.txt"))
+    assert {path.name for path in evidence} == {"rank0-lab-1.txt", "rank1-lab-2.txt"}
+    for path in evidence:
+        text = path.read_text(encoding="utf-8")
+        assert KEY not in text
+        assert "== container gb10-pair1-rank" in text
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_play_that_is_interrupted_half_way_converges_when_run_again(lab: Lab) -> None:
+    before = lab.identity()
+    command = [sys.executable, "-m", "ansible", "playbook", "site.yml", "-i", str(lab.inventory), "--tags", "vllm_tp2", "-e", "gb10_receipts=/tmp/gb10-r"]
+    process = subprocess.Popen(command, cwd=playbook.REPO, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        state = lab.inspect(2)
+        if state is not None and state["Id"] != before[1][0]:
+            break
+        time.sleep(0.3)
+    else:
+        pytest.fail("the worker was not started anew")
+    process.send_signal(signal.SIGKILL)
+    subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
+    process.wait()
+    run = lab.play()
+    assert run.rc == 0, run.stdout[-4000:]
+    assert lab.complete() == (200, " Paris.")
+
+
+def test_stop_leaves_nothing_and_site_starts_again_only_what_was_stopped(served: Lab) -> None:
+    run = served.play("playbooks/stop.yml")
+    assert run.rc == 0, run.stdout[-4000:]
+    assert served.gone()
+    again = served.play("playbooks/stop.yml")
+    assert again.rc == 0
+    assert again.changed == set()
+    status = served.play("playbooks/status.yml")
+    assert status.rc == 0
+    assert "container: none" in status.stdout
+
+
+def test_absent_takes_all_of_it_away(lab: Lab) -> None:
+    run = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_state": "absent"})
+    assert run.rc == 0, run.stdout[-4000:]
+    assert lab.gone()
+    for node in (1, 2):
+        assert "pair1" not in lab.on(node, "ls /opt/gb10-cluster/vllm_tp2 2>/dev/null || true")
+    again = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_state": "absent"})
+    assert again.changed == set()
+
+
+def test_installed_from_its_tarball_it_runs_from_anywhere(lab: Lab, tmp_path: Path) -> None:
+    """Built, installed into an empty path, and run from there: the collection's own playbook, with the inventory that it ships."""
+    galaxy = str(Path(sys.executable).parent / "ansible-galaxy")
+    subprocess.run([galaxy, "collection", "build", "--output-path", str(tmp_path), str(playbook.REPO)], check=True, capture_output=True)
+    [tarball] = tmp_path.glob("gb10-cluster-*.tar.gz")
+    target = tmp_path / "installed"
+    # From a folder without an ansible.cfg: the checkout would count as installed already.
+    subprocess.run([galaxy, "collection", "install", str(tarball), "-p", str(target), "--no-deps"], check=True, capture_output=True, cwd=tmp_path)
+    assert (target / "ansible_collections/gb10/cluster/MANIFEST.json").exists()
+    installed = target / "ansible_collections/gb10/cluster"
+    state = os.environ.get("GB10_LAB_DIR") or str(playbook.REPO / ".lab")
+    run = subprocess.run(
+        [str(Path(sys.executable).parent / "ansible-playbook"), "gb10.cluster.site", "-i", str(installed / "inventories/lab")],
+        cwd=tmp_path, env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(target), "GB10_LAB_DIR": state, "PWD": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-4000:]
+    assert "pair1 serves" in run.stdout
+    assert lab.complete() == (200, " Paris.")

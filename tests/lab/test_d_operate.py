@@ -1,0 +1,90 @@
+"""The tools beside site.yml on the served lab: smoke, sanity, evidence with a diff, and rollback to a kept release and back."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from container_lab import Lab
+
+SECRET = "lab-secret-81f0c2"
+
+
+def test_smoke_prints_each_stream_and_all_of_them(served: Lab) -> None:
+    run = served.play("playbooks/smoke.yml", variables={"smoke_requests": 3})
+    assert run.rc == 0, run.stdout[-4000:]
+    assert run.changed == set()
+    assert re.search(r"stream 3: \d+\.\d+ s, \d+ tokens, \d+\.\d tok/s: 'zero\.'", run.stdout), run.stdout[-3000:]
+    assert re.search(r"all 3 at once: \d+\.\d+ s, \d+ tokens", run.stdout)
+
+
+def test_sanity_finds_nothing_bad_and_names_a_wrong_answer(served: Lab) -> None:
+    run = served.play("playbooks/sanity.yml")
+    assert run.rc == 0, run.stdout[-4000:]
+    rows = [line.split()[1:4] for line in run.stdout.splitlines() if re.match(r"pair1 +\d+ +\d+ +\d+ ", line)]
+    assert rows == [[n, n, "0"] for n in "1246"]
+    wrong = [{"prompt": "The capital of France is", "expect": "Rome.", "chat": False, "max_tokens": 16}]
+    bad = served.play("playbooks/sanity.yml", variables={"sanity_concurrency": "2", "vllm_tp2_sanity_prompts": wrong})
+    assert bad.rc != 0
+    assert "2 of 2 replies are bad: at 2 at once, to 'The capital of France is'" in bad.last_message
+    assert "the known answer is 'Rome.'" in bad.last_message
+
+
+def test_evidence_lies_in_a_folder_a_label_and_is_compared(served: Lab) -> None:
+    first = served.play("playbooks/evidence.yml", variables={"evidence_label": "before"})
+    assert first.rc == 0, first.stdout[-4000:]
+    for node in (1, 2):
+        served.on(node, f"docker exec {served.container(node)} sh -c 'echo HF_TOKEN={SECRET} > /proc/1/fd/1'")
+    second = served.play("playbooks/evidence.yml", variables={"evidence_label": "after", "evidence_compare": "before"})
+    assert second.rc == 0, second.stdout[-4000:]
+    for node in (1, 2):
+        name = f"pair1-rank{node - 1}-lab-{node}.txt"
+        text = (served.folder / "evidence/after" / name).read_text(encoding="utf-8")
+        assert "HF_TOKEN=" in text
+        assert SECRET not in text + second.text()
+        assert "HF_TOKEN=" not in (served.folder / "evidence/before" / name).read_text(encoding="utf-8")
+    assert "+HF_TOKEN=" in second.stdout
+    missing = served.play("playbooks/evidence.yml", variables={"evidence_label": "after", "evidence_compare": "never"})
+    assert missing.rc != 0
+    assert "collect it first" in missing.last_message
+
+
+def test_rollback_goes_to_the_release_before_and_a_second_run_changes_nothing(served: Lab) -> None:
+    first = json.loads(served.on(1, "cat /opt/gb10-cluster/vllm_tp2/pair1/current/release.json"))["release"]
+    newer = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_max_num_seqs": 3})
+    assert newer.rc == 0, newer.stdout[-4000:]
+    second = json.loads(served.on(1, "cat /opt/gb10-cluster/vllm_tp2/pair1/current/release.json"))["release"]
+    assert second != first
+    back = served.play("playbooks/rollback.yml", variables={"rollback_release": first})
+    assert back.rc == 0, back.stdout[-4000:]
+    assert served.complete() == (200, " Paris.")
+    (_head, head), (_worker, worker) = before = served.identity()
+    assert worker < head, "the worker starts first"
+    for node in (1, 2):
+        assert served.on(node, "readlink /opt/gb10-cluster/vllm_tp2/pair1/current").strip() == f"releases/{first}"
+        state = served.inspect(node)
+        assert state is not None
+        assert state["Config"]["Labels"]["gb10.cluster.release"] == first
+    said = " ".join(back.stdout.split())  # Ansible wraps long lines
+    assert f"from release {second} to {first}" in said
+    assert re.search(r"\d+ s without service", said)
+    assert "To stay, set gb10_profile: lab-tiny" in said
+    for again in ({"rollback_release": first}, {}):
+        run = served.play("playbooks/rollback.yml", variables=again)
+        assert run.rc == 0, run.stdout[-4000:]
+        assert run.changed == set()
+        assert served.identity() == before
+    site = served.play("site.yml", "--tags", "vllm_tp2")
+    assert site.rc == 0
+    assert site.changed == set(), "the inventory says the same as the release that was gone back to"
+
+
+@pytest.mark.parametrize("wanted", ["list", "000000000000"])
+def test_an_unknown_release_stops_nothing_and_lists_the_kept_ones(served: Lab, wanted: str) -> None:
+    before = served.identity()
+    run = served.play("playbooks/rollback.yml", variables={"rollback_release": wanted})
+    assert run.rc != 0
+    assert f"the release {wanted} is not kept on all ranks, and nothing was stopped" in run.last_message
+    assert re.search(r"[0-9a-f]{12} \(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ, profile lab-tiny, its gate passed, current\)", run.last_message)
+    assert served.identity() == before

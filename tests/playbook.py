@@ -1,0 +1,131 @@
+"""Run a playbook as a user does, through ansible-runner, and keep what happened: the harness of the contract, lab and VM tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ansible_runner
+
+REPO = Path(__file__).resolve().parents[1]
+
+
+@dataclass
+class Run:
+    """One run's outcome."""
+
+    rc: int
+    seconds: float
+    stdout: str
+    events: list[dict[str, Any]] = field(default_factory=list)
+    folder: Path = REPO
+
+    def _results(self, *kinds: str) -> list[dict[str, Any]]:
+        return [e["event_data"] for e in self.events if e["event"] in kinds]
+
+    @property
+    def changed(self) -> set[tuple[str, str]]:
+        """(host, task) of every task that changed something; a loop counts once."""
+        return {(d["host"], d["task"]) for d in self._results("runner_on_ok") if (d.get("res") or {}).get("changed")}
+
+    @property
+    def failures(self) -> list[tuple[str, str, str]]:
+        """(host, task, message) of every failure, those rescued later included."""
+        return [
+            (d["host"], d["task"], str((d.get("res") or {}).get("msg", "")))
+            for d in self._results("runner_on_failed", "runner_on_unreachable")
+            if not d.get("ignore_errors")
+        ]
+
+    @property
+    def last_message(self) -> str:
+        """The sentence that the run ended with."""
+        assert self.failures, f"nothing failed:\n{self.stdout[-3000:]}"
+        return self.failures[-1][2]
+
+    @property
+    def roles(self) -> set[str]:
+        """The roles whose tasks ran. Ansible checks the arguments of every role of a play, whatever the tag; that does not count."""
+        done = self._results("runner_on_ok", "runner_on_skipped", "runner_on_failed")
+        return {d["resolved_role"] for d in done if d.get("resolved_role") and not d["task"].startswith("Validating arguments")}
+
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts that any task ran for."""
+        return {d["host"] for d in self._results("runner_on_ok", "runner_on_failed", "runner_on_unreachable")}
+
+    def tasks(self, name: str) -> list[tuple[str, str]]:
+        """(host, end time) of every task result whose name holds `name`, in order of their end."""
+        found = [(d["host"], str(d["end"])) for d in self._results("runner_on_ok", "runner_on_failed") if name in d["task"]]
+        return sorted(found, key=lambda item: item[1])
+
+    def text(self) -> str:
+        """All that the run has left behind: every event and the screen."""
+        return self.stdout + json.dumps(self.events)
+
+
+def run(
+    folder: Path,
+    playbook: str,
+    inventory: str | Path,
+    *arguments: str,
+    variables: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    project: Path = REPO,
+    cancel: Callable[[], bool] | None = None,
+) -> Run:
+    """Run `playbook` of the checkout (or of `project`) and return what happened; `folder` takes ansible-runner's files.
+
+    `variables` are given with -e as JSON in a file, `cancel` is asked again and again and ends the run when it returns True.
+    """
+    folder = folder / f"run-{time.monotonic_ns()}"
+    folder.mkdir(parents=True)
+    extra = []
+    if variables:
+        path = folder / "extra.json"
+        path.write_text(json.dumps(dict(variables)), encoding="utf-8")
+        extra = ["-e", f"@{path}"]
+    lines: list[str] = []
+
+    def keep(event: dict[str, Any]) -> bool:
+        lines.append(event.get("stdout", ""))
+        return True
+
+    start = time.monotonic()
+    result = ansible_runner.run(
+        private_data_dir=str(folder),
+        project_dir=str(project),
+        playbook=playbook,
+        inventory=str(inventory),
+        cmdline=" ".join([*arguments, *extra]),
+        envvars={
+            "ANSIBLE_INJECT_FACT_VARS": "false",
+            "ANSIBLE_ALLOW_EMBEDDED_TEMPLATES": "false",
+            "ANSIBLE_FORCE_COLOR": "false",
+            "ANSIBLE_NOCOLOR": "true",
+            "PWD": str(folder),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            **(env or {}),
+        },
+        quiet=True,
+        suppress_env_files=True,
+        cancel_callback=cancel,
+        event_handler=keep,
+    )
+    events = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "artifacts").glob("*/job_events/*.json"), key=_number)]
+    return Run(result.rc, time.monotonic() - start, "\n".join(lines), events, folder)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.split("-", 1)[0])
+
+
+def in_ci() -> bool:
+    """Whether nothing may be left out."""
+    return bool(os.environ.get("CI"))

@@ -1,0 +1,27 @@
+"""Where the third-party samples lie: ../shared beside the checkout, or $GB10_SHARED. They are read from there and never committed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_CANDIDATES = [os.environ.get("GB10_SHARED"), str(Path(__file__).resolve().parents[2] / "shared")]
+
+SHARED: Path | None = next((Path(c) for c in _CANDIDATES if c and (Path(c) / "samples").is_dir()), None)
+
+# CI must never leave them out: there a missing ../shared is a failure, not a skip.
+if SHARED is None and os.environ.get("CI"):
+    raise RuntimeError("../shared/samples is not beside this checkout, and CI must not skip the tests that read it")
+
+needs_shared = pytest.mark.skipif(
+    SHARED is None,
+    reason="left out: ../shared/samples (third-party captures and boot logs) is not beside this checkout; set GB10_SHARED",
+)
+
+
+def samples() -> Path:
+    """Return the samples folder; call it only under `needs_shared`."""
+    assert SHARED is not None
+    return SHARED / "samples"

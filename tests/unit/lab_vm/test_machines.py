@@ -1,0 +1,123 @@
+"""QEMU's arguments, cables, keys and the command line."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from lab.container.plan import LabError
+from lab.vm import cli, engine, keys, machines, qemu
+from lab.vm.recipe import NODES, Lab, lab_from
+
+
+def options(node: int, option: str) -> list[str]:
+    line = qemu.machine(lab_from({}), node, "/images/x", "tcg")
+    return [line[number + 1] for number, word in enumerate(line) if word == option]
+
+
+def test_one_end_of_each_cable_listens_and_the_other_connects() -> None:
+    streams = {node: [text for text in options(node, "-netdev") if text.startswith("stream")] for node in NODES}
+    for one, two in zip(streams[1], streams[2], strict=True):
+        assert one.split(",server=")[0] == two.split(",server=")[0]
+        assert ",server=on" in one
+        assert ",server=off,reconnect-ms=" in two
+
+
+def test_no_two_network_cards_share_an_address() -> None:
+    macs = [text.rsplit("mac=", 1)[1] for node in NODES for text in options(node, "-device") if "mac=" in text]
+    assert len(macs) == len(set(macs)) == 6
+
+
+def test_cards_sit_where_the_link_files_name_them() -> None:
+    links = Path(qemu.__file__).parent / "guest/files/etc/systemd/network"
+    paths = {file.read_text().split("Path=pci-0000:")[1].split()[0] for file in links.glob("*.link")}
+    assert paths == {"01:00.0", "02:00.0", "00:0a.0"}
+    devices = options(1, "-device")
+    assert any(text.startswith("virtio-net-pci,id=mgmt,") and "addr=0xa," in text for text in devices)
+    assert [text.split("id=")[1].split(",")[0] for text in devices if text.startswith("pcie-root-port")] == ["port0", "port1"]
+
+
+def test_ssh_is_forwarded_from_loopback_so_that_the_guests_own_docker_bridge_cannot_answer() -> None:
+    forward = next(text for text in options(1, "-netdev") if text.startswith("user"))
+    assert "hostfwd=tcp:127.0.0.1:2201-10.0.2.11:22" in forward
+    assert "TCP-LISTEN:22201" in qemu.forwarders(lab_from({}))
+    assert "TCP:127.0.0.1:2201" in qemu.forwarders(lab_from({}))
+
+
+def test_guests_reach_nothing_outside() -> None:
+    assert all("restrict=on" in text for text in options(1, "-netdev") if text.startswith("user"))
+
+
+@pytest.mark.parametrize(("accel", "cpu"), [("kvm", "host"), ("tcg", "max,la57=off")])
+def test_each_accelerator_has_its_processor(accel: str, cpu: str) -> None:
+    line = qemu.machine(lab_from({}), 1, "/images/x", accel)
+    assert line[line.index("-cpu") + 1] == cpu
+    assert line[line.index("-accel") + 1].split(",")[0] == accel
+
+
+@pytest.mark.parametrize(("cable", "chosen", "ends"), [("rail0", [1], [1, 2]), ("rail1", [], [1, 2]), ("mgmt", [2], [2]), ("mgmt", [1, 2], [1, 2])])
+def test_a_rail_has_two_ends_and_a_management_cable_one_node(cable: str, chosen: list[int], ends: list[int]) -> None:
+    assert machines.ends_of(cable, chosen) == ends
+
+
+def test_a_shared_connection_is_only_used_where_its_sockets_name_fits() -> None:
+    short, long = Lab(Path("/x"), 0), Lab(Path("/" + "x" * 90), 0)
+    assert "ControlPath=/x/mux-1" in machines.ssh_command(short, 1, shared=True)
+    assert not any("ControlPath" in word for word in machines.ssh_command(long, 1, shared=True))
+    assert not any("StrictHostKeyChecking" in word for word in machines.ssh_command(short, 1, shared=True))
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
+def test_keys_are_made_once_and_known_hosts_is_exact(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "state", 0)
+    keys.ensure(lab)
+    first = lab.known_hosts.read_text()
+    keys.ensure(lab)
+    assert lab.known_hosts.read_text() == first
+    assert stat.S_IMODE(lab.state.stat().st_mode) == 0o700
+    assert stat.S_IMODE(lab.key.stat().st_mode) == 0o600
+    for node, line in zip(NODES, first.splitlines(), strict=True):
+        where, kind, key = line.split()
+        assert where == f"[127.0.0.1]:{lab.port(node)}"
+        assert f"{kind} {key}" in keys.host_key(lab, node).with_suffix(".pub").read_text()
+
+
+def test_without_docker_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("GB10_VMLAB_DIR", str(tmp_path / "state"))
+    assert cli.main(["reset"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("vmlab: The `docker` command is not on PATH; install")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["reset"], ["reboot", "1"], ["cut", "rail0"], ["console", "2"], ["ssh", "1"]])
+def test_commands_on_a_lab_that_does_not_run_say_how_to_start_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    fake = tmp_path / "docker"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("GB10_VMLAB_DIR", str(tmp_path / "state"))
+    assert cli.main(words) == 1
+    assert capsys.readouterr().err == "vmlab: The VM lab is not running; `make vm-lab` starts it.\n"
+
+
+def test_a_daemon_that_does_not_answer_is_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "docker"
+    fake.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LabError, match=r"The Docker daemon does not answer .* start it, or join the group `docker`"):
+        engine.docker("ps")
+
+
+@pytest.mark.parametrize("words", [["cut", "rail7"], ["reboot", "3"], [], ["reset", "x"]])
+def test_a_wrong_command_line_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    assert caught.value.code == 2

@@ -1,0 +1,215 @@
+"""The action inventory_check, below Ansible: what it asks of variables, and where it says that something has to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible import context
+from ansible.errors import AnsibleError, AnsibleUndefinedVariable
+from ansible_collections.gb10.cluster.plugins.action import inventory_check as action
+
+PAIR = {"all": ["a", "b"], "gb10": ["a", "b"], "pair1": ["a", "b"]}
+TWO = {"all": ["a", "b", "c", "d"], "gb10": ["a", "b", "c", "d"], "pair1": ["a", "b"], "pair2": ["c", "d"]}
+SECOND = {"gb10_fabric_cidrs": ["192.168.202.0/24"]}
+
+
+class View(Mapping[str, Any]):
+    """Variables of one host; an exception stands for a template that fails with it."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        self.variables = variables
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.variables[key]
+        if isinstance(value, tuple):
+            raise value[1]
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.variables)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+
+class HostVars:
+    """Like Ansible's; a failing value is (raw text, exception)."""
+
+    def __init__(self, hosts: Mapping[str, Mapping[str, Any]]) -> None:
+        self.hosts = hosts
+
+    def __getitem__(self, host: str) -> View:
+        return View(self.hosts.get(host, {}))
+
+    def raw_get(self, host: str) -> dict[str, Any]:
+        """The variables before templating."""
+        return {key: value[0] if isinstance(value, tuple) else value for key, value in self.hosts.get(host, {}).items()}
+
+
+@pytest.fixture(autouse=True)
+def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The command line; tests change it."""
+    given: dict[str, Any] = {"forks": 16, "subset": None, "args": ()}
+    monkeypatch.setattr(context, "CLIARGS", given)
+    return given
+
+
+def sentences(
+    groups: Mapping[str, list[str]], hosts: Mapping[str, Mapping[str, Any]], sources: list[str] | None = None, extra: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Everything that is wrong with an inventory."""
+    task_vars = {"groups": groups, "hostvars": HostVars(hosts), "ansible_inventory_sources": sources or [], "playbook_dir": "/nowhere"}
+    survey = action.Survey(task_vars, extra or {})
+    survey.run()
+    return [survey.locate(fault).sentence() for fault in survey.found]
+
+
+def test_nothing_wrong_without_any_file() -> None:
+    """An inventory from a plugin or a script is as good."""
+    assert sentences(PAIR, {}) == []
+
+
+def test_a_source_without_files_is_named_itself() -> None:
+    """A dynamic inventory has no line to show."""
+    assert sentences(PAIR, {"a": {"vllm_tp2_contxt": 1}}, ["a,b,"]) == [
+        "the inventory (a,b,): vllm_tp2_contxt: is no variable of the role vllm_tp2; did you mean vllm_tp2_context?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("forks", "limit", "groups", "needed"),
+    [
+        pytest.param(1, None, PAIR, 2, id="one pair"),
+        pytest.param(2, None, PAIR, 0, id="enough for one pair"),
+        pytest.param(3, None, TWO, 4, id="two pairs side by side"),
+        pytest.param(3, "pair2", TWO, 0, id="one of two pairs"),
+        pytest.param(1, "pair2", TWO, 2, id="too few for one of two pairs"),
+    ],
+)
+def test_forks(forks: int, limit: str | None, groups: dict[str, list[str]], needed: int, arguments: dict[str, Any]) -> None:
+    """The gate sees all ranks at the same time."""
+    arguments.update(forks=forks, subset=limit)
+    expected = (
+        f"the command line or ansible.cfg: forks: is {forks}, but the gate follows all {needed} ranks at the same time; "
+        f"run with --forks {needed}, or set forks in ansible.cfg"
+    )
+    assert sentences(groups, {"c": SECOND, "d": SECOND}) == ([expected] if needed else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "error", "sentence"),
+    [
+        pytest.param("vllm_tp2_directory", "{{ x }}", "'x' is undefined", "its template fails: 'x' is undefined", id="undefined"),
+        pytest.param("vllm_tp2_directory", "{{ ansible_facts.y }}", "'y' is undefined", "", id="a fact"),
+        pytest.param("vllm_tp2_extra_env", {"A": ["{{ hostvars['b'].y }}"]}, "'y' is undefined", "", id="a fact of another host"),
+        pytest.param(
+            "vllm_tp2_api_key",
+            "{{ x }}",
+            "could not parse hunter2",
+            "its template fails; the reason is not shown, because the value is a secret",
+            id="secret",
+        ),
+        pytest.param(
+            "vllm_tp2_api_key",
+            "x",
+            "Attempting to decrypt but no vault secrets found.",
+            "is encrypted and the vault password given does not open it, or none was; run with --ask-vault-pass or --vault-password-file",
+            id="vault",
+        ),
+    ],
+)
+def test_templates(name: str, raw: Any, error: str, sentence: str) -> None:
+    """What needs facts is left to the roles."""
+    found = sentences(PAIR, {"a": {name: (raw, AnsibleUndefinedVariable(error))}}, ["a,"])
+    assert found == ([f"the inventory (a,): {name}: {sentence}"] if sentence else [])
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        pytest.param({"gb10_profile": "zzz"}, "gb10_profile: 'zzz' is not a known profile; known are: ", id="unknown"),
+        pytest.param(
+            {"gb10_profile": "fp8-1m", "gb10_profiles": {"fp8-1m": {"ranks": {"min": 3, "max": 3}}}},
+            "gb10_profile: the profile fp8-1m is for 3 hosts, and the serving group has 2",
+            id="for three hosts",
+        ),
+        pytest.param({"gb10_profiles": {"mine": {"extends": "mine"}}}, "gb10_profiles: profile mine: ", id="circle, though not selected"),
+        pytest.param({"gb10_profiles": {"mine": 1}}, "gb10_profiles: profile mine: ", id="no mapping"),
+        pytest.param({"gb10_profiles": [1]}, "gb10_profiles: is a list, expected a mapping", id="profiles of a wrong type"),
+    ],
+)
+def test_profiles(variables: dict[str, Any], sentence: str) -> None:
+    """The selected one of each group, and all of the user's own; each fault once."""
+    found = set(sentences(PAIR, {"a": variables, "b": variables}, ["a,"]))
+    assert len(found) == 1, found
+    assert found.pop().startswith("the inventory (a,): " + sentence)
+
+
+def test_one_group_serves_one_profile() -> None:
+    """Each rank would start another engine."""
+    assert sentences(PAIR, {"b": {"gb10_profile": "fp8-1m"}}, ["a,"]) == [
+        "the inventory (a,): gb10_profile: pair1 is to serve dspark-nvfp4-1m and fp8-1m; set one profile for the whole group"
+    ]
+
+
+def test_what_is_shared_is_to_be_written_for_the_one_that_differs(tmp_path: Path) -> None:
+    """A definition for all of gb10 is not the line to change for pair2."""
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "hosts.yml").write_text("gb10: {children: {pair1: {hosts: {a: , b: }}, pair2: {hosts: {c: , d: }}}}\n", encoding="utf-8")
+    (tmp_path / "group_vars" / "gb10.yml").write_text("gb10_fabric_cidrs: [10.1.0.0/24]\n", encoding="utf-8")
+    both = {"gb10_fabric_cidrs": ["10.1.0.0/24"]}
+    (found,) = sentences(TWO, dict.fromkeys(TWO["gb10"], both), [str(tmp_path)])
+    assert found.startswith(f"{tmp_path}/group_vars/pair2.yml: gb10_fabric_cidrs: pair2 and pair1 share the fabric network 10.1.0.0/24;")
+    (tmp_path / "group_vars" / "pair2.yml").write_text("\ngb10_fabric_cidrs: [10.1.0.0/24]\n", encoding="utf-8")
+    (found,) = sentences(TWO, dict.fromkeys(TWO["gb10"], both), [str(tmp_path)])
+    assert found.startswith(f"{tmp_path}/group_vars/pair2.yml:2: gb10_fabric_cidrs: ")
+
+
+def test_paths_below_the_working_directory_are_shown_as_the_user_would_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are absolute."""
+    (tmp_path / "inv").mkdir()
+    (tmp_path / "inv" / "hosts.yml").write_text("gb10:\n  hosts:\n    a: {vllm_tp2_stat: x}\n    b:\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    groups = {"all": ["a", "b"], "gb10": ["a", "b"]}
+    assert sentences(groups, {"a": {"vllm_tp2_stat": "x"}}, [str(tmp_path / "inv")])[0].startswith("inv/hosts.yml:3: vllm_tp2_stat: ")
+    monkeypatch.chdir("/")
+    monkeypatch.chdir(tmp_path / "inv")
+    assert sentences(groups, {"a": {"vllm_tp2_stat": "x"}}, [str(tmp_path / "inv")])[0].startswith("hosts.yml:3: ")
+
+
+def test_extra_variables_are_named_as_such(tmp_path: Path) -> None:
+    """A file may define the same variable and is not what has to change."""
+    (tmp_path / "hosts.yml").write_text("gb10:\n  hosts:\n    a: {vllm_tp2_timeout: 5}\n    b:\n", encoding="utf-8")
+    hosts = {host: {"vllm_tp2_timeout": "soon"} for host in "ab"}
+    found = set(sentences({"all": ["a", "b"], "gb10": ["a", "b"]}, hosts, [str(tmp_path)], {"vllm_tp2_timeout": "soon"}))
+    assert found == {"the extra variables (-e): vllm_tp2_timeout: is 'soon', expected a whole number"}
+
+
+def test_every_role_of_the_collection_is_known() -> None:
+    """The specs lie beside the plugin, in a checkout and in an installed collection."""
+    specs = action.load_specs()
+    assert {"docker", "vllm_tp2"} <= set(specs)
+    assert specs["vllm_tp2"]["vllm_tp2_context"]["type"] == "int"
+
+
+def test_missing_profiles_are_an_incomplete_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, not a traceback."""
+
+    def missing() -> None:
+        raise AnsibleError("the collection's profiles are not at /x: the installation is incomplete, install it again")
+
+    monkeypatch.setattr(action, "shipped_profiles", missing)
+    with pytest.raises(AnsibleError, match="the installation is incomplete"):
+        sentences(PAIR, {})
+
+
+def test_a_fact_that_a_role_exported_is_no_misspelt_variable(tmp_path: Path) -> None:
+    """A second playbook in the same run looks at the inventory again; in a file the name would be wrong."""
+    hosts = {"a": {"docker_reboot_required": False}}
+    assert sentences(PAIR, hosts) == []
+    (tmp_path / "hosts.yml").write_text("gb10:\n  vars:\n    docker_reboot_required: false\n", encoding="utf-8")
+    (found,) = sentences(PAIR, hosts, [str(tmp_path)])
+    assert "docker_reboot_required: is no variable of the role docker" in found

@@ -1,0 +1,83 @@
+"""The action plugin on a head that answers from a script: what it asks, and what it says where nothing serves."""
+
+from __future__ import annotations
+
+import base64
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.action import sanity_bench as plugin
+
+RELEASE = {"release": "4f0c61d2a9be", "profile": "mine", "port": 8888, "has_key": True}
+ARGUMENTS = {"group": "pair1", "prompts": [{"prompt": "The capital of France is", "expect": "Paris"}], "concurrency": "1,2"}
+
+
+class Head:
+    """A node that answers slurp and vllm_probe; keeps what was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, texts: list[str], release: Any = None, probe: Any = None) -> None:
+        self.texts, self.release, self.probe = list(texts), release, probe
+        self.asked: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
+        monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **more: self.answer(more["module_name"], more["module_args"]))
+        monkeypatch.setattr(Display, "display", lambda _self, text, *_args, **_more: self.lines.append(text))
+
+    def answer(self, module: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if module == "ansible.builtin.slurp":
+            return self.release or {"content": base64.b64encode(json.dumps(RELEASE).encode()).decode()}
+        self.asked.append(arguments)
+        if self.probe:
+            return dict(self.probe)
+        replies = [{"ok": True, "text": self.texts.pop(0), "completion_tokens": 4, "seconds": 0.5, "error": ""} for _request in arguments["requests"]]
+        return {"models": [{"id": "m"}], "error": "", "replies": replies}
+
+    def run(self, **arguments: Any) -> dict[str, Any]:
+        task = SimpleNamespace(args={**ARGUMENTS, **arguments}, check_mode=False, diff=False, async_val=0, resolved_action="", action="")
+        module = plugin.ActionModule(task=task, connection=None, play_context=None, loader=None, templar=None, shared_loader_obj=None)
+        out: dict[str, Any] = module.run(None, {"inventory_hostname": "spark-1"})
+        return out
+
+
+def test_every_level_is_asked_at_once_with_the_key_of_the_release_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Head(monkeypatch, ["Paris.", "Paris.", "It is Paris."])
+    out = head.run()
+    assert not out["failed"]
+    assert out["msg"] == "pair1: 3 replies, none bad."
+    assert [(asked["concurrency"], len(asked["requests"]), asked["url"]) for asked in head.asked] == [
+        (1, 1, "http://127.0.0.1:8888"),
+        (2, 2, "http://127.0.0.1:8888"),
+    ]
+    assert {asked["env_file"] for asked in head.asked} == {"/opt/gb10-cluster/vllm_tp2/pair1/current/secrets.env"}
+    assert [row["bad_outputs"] for row in out["rows"]] == [0, 0]
+    assert sum("bad_outputs" in line for line in head.lines) == 1
+
+
+def test_one_bad_reply_of_three_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Head(monkeypatch, ["Paris.", "Paris.", ""]).run()
+    assert out["failed"]
+    assert out["msg"].startswith("pair1: 1 of 3 replies are bad: at 2 at once, to 'The capital of France is': the reply is empty.")
+
+
+@pytest.mark.parametrize(
+    ("release", "probe", "arguments", "sentence"),
+    [
+        pytest.param({"failed": True, "msg": "file not found"}, None, {}, "nothing is known to serve on spark-1 .*file not found.*site.yml", id="no release"),
+        pytest.param({"unreachable": True, "msg": "no route"}, None, {}, "spark-1 is not reachable: no route", id="unreachable"),
+        pytest.param(None, {"error": "it is down", "models": [], "replies": []}, {}, "spark-1 does not serve: it is down", id="down"),
+        pytest.param(None, {"error": "", "models": [], "replies": []}, {}, "it lists no model", id="no model"),
+        pytest.param(None, {"failed": True, "msg": "Cannot read the API key"}, {}, "Cannot read the API key", id="key"),
+        pytest.param(None, None, {"concurrency": "zero"}, "expected are whole numbers", id="concurrency"),
+        pytest.param(None, None, {"prompts": [{"promt": "x"}]}, "Prompt 1 is", id="prompt"),
+    ],
+)
+def test_what_cannot_be_asked_has_its_sentence(
+    monkeypatch: pytest.MonkeyPatch, release: Any, probe: Any, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(AnsibleActionFail, match=sentence):
+        Head(monkeypatch, [], release, probe).run(**arguments)

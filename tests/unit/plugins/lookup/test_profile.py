@@ -1,0 +1,52 @@
+"""The profile lookup, through Ansible's own templating."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleError
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+from ansible_collections.gb10.cluster.plugins.lookup import profile as lookup
+
+
+def run(terms: list[Any], **variables: Any) -> list[Any]:
+    plugin = lookup.LookupModule(loader=DataLoader(), templar=Templar(loader=DataLoader(), variables=variables))
+    plugin._load_name = "gb10.cluster.profile"
+    options = {"gb10_profile": variables.get("gb10_profile"), "gb10_profiles": variables.get("gb10_profiles", {})}
+    plugin.set_options = lambda **_: None
+    plugin.get_option = options.__getitem__
+    return plugin.run(terms, variables)
+
+
+def test_the_default() -> None:
+    assert run([])[0]["name"] == "dspark-nvfp4-1m"
+
+
+def test_the_selected_one_with_templates_in_it() -> None:
+    own = {"mine": {"extends": "fp8-1m", "engine": {"args": {"max-model-len": trust_as_template("{{ ctx }}")}}}}
+    out = run([], gb10_profile=trust_as_template("{{ which }}"), which="mine", ctx=500000, gb10_profiles=own)[0]
+    assert out["name"] == "mine"
+    assert out["gate"]["context"] == 500000
+
+
+def test_terms_and_all() -> None:
+    assert [o["name"] for o in run(["fp8-1m", "fp8-512k"])] == ["fp8-1m", "fp8-512k"]
+    everything = run(["*"], gb10_profiles={"mine": {"extends": "fp8-1m"}})[0]
+    assert len(everything) == 13
+    assert everything["mine"]["lineage"] == ["fp8-1m", "mine"]
+
+
+def test_faults_are_ansible_errors() -> None:
+    with pytest.raises(AnsibleError, match="'fp8-1x' is not a known profile; did you mean fp8-1m"):
+        run(["fp8-1x"])
+
+
+def test_unreadable_yaml_and_missing_directory(tmp_path: Path) -> None:
+    (tmp_path / "bad.yml").write_text("a: [")
+    with pytest.raises(AnsibleError, match=r"profile bad: .*bad\.yml is no readable YAML"):
+        lookup.shipped_profiles(tmp_path)
+    with pytest.raises(AnsibleError, match="installation is incomplete"):
+        lookup.shipped_profiles(tmp_path / "none")

@@ -1,0 +1,196 @@
+"""The verdict: facts of all ranks and criteria in, one decision out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils import gate
+
+
+def container(**more: Any) -> dict[str, Any]:
+    return {
+        "id": "c", "name": "gb10-pair1-rank0", "status": "running", "running": True, "exit_code": 0, "oom_killed": False, "error": "",
+        "started_at": "", "finished_at": "", "restart_count": 0, "image": "i", "image_id": "sha256:1", "labels": {},
+    } | more  # fmt: skip
+
+
+def dead(code: int, **more: Any) -> dict[str, Any]:
+    return container(status="exited", running=False, exit_code=code, **more)
+
+
+def rank(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "rank": number, "host": f"spark-{number + 1}", "facts": {"state": "starting", "stage": "load"}, "container": container(),
+        "memory": {"free_kib": 31 << 20, "oom_kills": 5}, "oom_kills_at_start": 5, "start_error": "", "lost": "", "failed_at": None,
+        "stage_since": 0.0, "stages": [], "seen": True, "http_status": 0,
+    } | more  # fmt: skip
+
+
+def failed(name: str, line: str = "the decisive line", number: int = 7, **more: Any) -> dict[str, Any]:
+    nature = "tail" if name in ("worker_died", "engine_failed") else "strong"
+    failure = {"class": name, "line": line, "line_number": number, "remedy": "do this", "anchor": name, "kind": nature, "confirmed": True} | more
+    return {"state": "failed", "stage": "load", "failure": failure}
+
+
+MAYBE = failed("toolchain", kind="weak", confirmed=False)
+
+
+READY = {
+    "state": "ready", "stage": "ready", "version": "0.32.0", "context": 4096, "world_size": 2,
+    "kv_cache": {"tokens": 8192, "max_concurrency": 2.0, "context": 4096, "effective_tokens": 8192},
+}  # fmt: skip
+API = {"error": "", "http_status": 200, "models": [{"id": "m", "max_model_len": 4096}], "metrics": [], "replies": [], "version": "0.32.0"}
+
+DECISIONS = [
+    ("both booting", [rank(0), rank(1)], 10.0, "wait", None, None),
+    ("head ready by its log", [rank(0, facts=READY), rank(1)], 10.0, "probe", None, None),
+    ("head ready by its API, log says nothing", [rank(0, http_status=200), rank(1)], 10.0, "probe", None, None),
+    ("root cause on the worker", [rank(0), rank(1, facts=failed("weights_missing"), failed_at=9.9)], 10.0, "fail", "weights_missing", 1),
+    ("root cause on the head", [rank(0, facts=failed("kv_too_small"), failed_at=9.0), rank(1)], 10.0, "fail", "kv_too_small", 0),
+    ("worker killed, no line", [rank(0), rank(1, container=dead(137), failed_at=9.9)], 10.0, "fail", "killed", 1),
+    ("worker OOM-killed, engine says so", [rank(0), rank(1, container=dead(137, oom_killed=True), failed_at=9.9)], 10.0, "fail", "oom_killed", 1),
+    (
+        "worker OOM-killed by the host's kernel",
+        [rank(0), rank(1, container=dead(137), memory={"oom_kills": 6}, failed_at=9.9)], 10.0, "fail", "oom_killed", 1,
+    ),
+    ("a symptom waits for its cause", [rank(0, facts=failed("peer_lost"), failed_at=9.9), rank(1)], 10.0, "wait", None, None),
+    (
+        "and gets it: the peer was killed",
+        [rank(0, facts=failed("peer_lost"), failed_at=9.0), rank(1, container=dead(137), failed_at=9.9)], 10.0, "fail", "killed", 1,
+    ),
+    ("a symptom without a cause decides in the end", [rank(0, facts=failed("peer_lost"), failed_at=5.0), rank(1)], 10.0, "fail", "peer_lost", 0),
+    ("a tail class waits too", [rank(0, facts=failed("engine_failed"), failed_at=9.9), rank(1)], 10.0, "wait", None, None),
+    (
+        "a headline waits for its traceback",
+        [rank(0, facts=failed("worker_died"), failed_at=9.0, changed_at=9.9), rank(1, facts=failed("worker_died"), failed_at=9.0)], 10.0, "wait", None, None,
+    ),
+    (
+        "and not for ever",
+        [rank(0, facts=failed("worker_died"), failed_at=1.0, changed_at=14.9), rank(1)], 15.0, "fail", "worker_died", 0,
+    ),
+    (
+        "a tail class loses to the other rank's root",
+        [rank(0, facts=failed("engine_failed"), failed_at=8.0), rank(1, facts=failed("startup_free_memory"), failed_at=9.9)],
+        10.0, "fail", "startup_free_memory", 1,
+    ),
+    ("a log's cause beats the exit code", [rank(0), rank(1, facts=failed("bad_argument"), container=dead(2), failed_at=9.9)], 10.0, "fail", "bad_argument", 1),
+    ("stopped by somebody", [rank(0), rank(1, container=dead(143), failed_at=1.0)], 10.0, "fail", "stopped", 1),
+    ("ended with a code and no line", [rank(0), rank(1, container=dead(3), failed_at=1.0)], 10.0, "fail", "exited", 1),
+    ("no container", [rank(0), rank(1, container=None, failed_at=9.9)], 10.0, "fail", "container_missing", 1),
+    ("a line that need not be fatal, boot goes on", [rank(0, facts=MAYBE, seconds=10.0, changed_at=9.0, failed_at=9.0), rank(1)], 10.0, "wait", None, None),
+    ("the same, and silence since", [rank(0, facts=MAYBE, seconds=20.0, changed_at=9.0, failed_at=9.0), rank(1)], 20.0, "fail", "toolchain", 0),
+    (
+        "the same, and the container ended",
+        [rank(0, facts=MAYBE, container=dead(1), seconds=9.5, changed_at=9.0, failed_at=9.0), rank(1)], 10.0, "fail", "toolchain", 0,
+    ),
+    ("not looked at yet", [rank(0), rank(1, container=None, seen=False)], 1.0, "wait", None, None),
+    ("could not be started", [rank(0), rank(1, start_error="no such image", failed_at=0.5)], 1.0, "fail", "start_failed", 1),
+    ("the node is gone", [rank(0), rank(1, lost="spark-2 has not answered", failed_at=9.0)], 10.0, "fail", "node_lost", 1),
+    ("restarted by a policy", [rank(0), rank(1, container=container(restart_count=1), failed_at=9.0)], 10.0, "fail", "restarted", 1),
+    ("the whole boot takes too long", [rank(0), rank(1)], 101.0, "fail", "stalled", 0),
+    (
+        "the peer never came",
+        [rank(0, facts={"state": "starting", "stage": "rendezvous"}, stage_since=10.0), rank(1)], 41.0, "fail", "rendezvous", 0,
+    ),
+    ("a stage takes too long", [rank(0, facts={"state": "starting", "stage": "init"}, stage_since=10.0), rank(1)], 71.0, "fail", "stalled", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "seconds", "what", "kind", "who"), [d[1:] for d in DECISIONS], ids=[d[0] for d in DECISIONS])
+def test_a_boot_under_way(ranks: list[gate.Rank], seconds: float, what: str, kind: str | None, who: int | None) -> None:
+    decision, finding = gate.assess(ranks, seconds, 100.0, {"rendezvous": 30, "init": 60})
+    assert decision == what
+    assert (finding or {}).get("class") == kind
+    assert (finding or {}).get("rank") == who
+    if finding:
+        assert finding["remedy"]
+        text = gate.sentence("pair1", finding)
+        assert f"rank {who} on spark-{(who or 0) + 1}" in text
+        assert "Remedy: " in text
+
+
+def test_the_sentence_names_line_and_remedy() -> None:
+    _what, finding = gate.assess([rank(0, facts=failed("bad_argument", "vllm: error: unrecognized arguments: --nope", 3), failed_at=1.0)], 2.0, 9.0, {})
+    assert finding is not None
+    assert gate.sentence("pair1", finding) == (
+        "pair1: rank 0 on spark-1: bad_argument: vllm: error: unrecognized arguments: --nope (line 3 of its log). Remedy: do this."
+    )
+
+
+CRITERIA = [
+    ("nothing wanted", {}, API, READY, None),
+    ("context as wanted", {"context": 4096}, API, READY, None),
+    ("context differs", {"context": 8192}, API, READY, "context_differs"),
+    ("pool as wanted", {"effective_tokens": {"min": 8192, "max": 8192}}, API, READY, None),
+    ("pool one token short", {"effective_tokens": {"min": 8193}}, API, READY, "pool_below_floor"),
+    ("pool too large", {"effective_tokens": {"max": 8191}}, API, READY, "pool_above_ceiling"),
+    ("concurrency too small", {"concurrency": {"min": 2.01}}, API, READY, "pool_below_floor"),
+    ("a model that is not served", {"served_names": ["other"]}, API, READY, "model_differs"),
+    ("transport is TCP", {"transport": "rdma"}, API, READY | {"nccl": {"transport": "tcp"}}, "transport_differs"),
+    ("transport is RDMA", {"transport": "rdma"}, API, READY | {"nccl": {"transport": "rdma"}}, None),
+    ("another KV dtype", {"kv_cache_dtype": "fp8"}, API, READY | {"kv_cache_dtype": "auto"}, "engine_differs"),
+    ("the API refuses", {}, API | {"error": "refuses the API key (HTTP 401)", "models": []}, READY, "api_unreachable"),
+]
+
+
+@pytest.mark.parametrize(("criteria", "api", "facts", "kind"), [c[1:] for c in CRITERIA], ids=[c[0] for c in CRITERIA])
+def test_criteria(criteria: dict[str, Any], api: dict[str, Any], facts: dict[str, Any], kind: str | None) -> None:
+    fault = gate.first_fault(gate.checks([rank(0, facts=facts), rank(1, facts={"context": 4096})], api, criteria))
+    assert (fault or {}).get("class") == kind
+    if fault:
+        text = gate.check_sentence("pair1", fault)
+        assert "wanted" in text
+        assert "Remedy" in text
+
+
+def test_ranks_that_disagree_about_the_context_fail() -> None:
+    fault = gate.first_fault(gate.checks([rank(0, facts=READY), rank(1, facts={"context": 2048})], API, {}))
+    assert fault is not None
+    assert fault["class"] == "ranks_disagree"
+    assert fault["found"] == {0: 4096, 1: 2048}
+
+
+def test_ranks_with_different_images_fail() -> None:
+    ranks = [rank(0, facts=READY), rank(1, container=container(image_id="sha256:2"))]
+    fault = gate.first_fault(gate.checks(ranks, API, {}))
+    assert fault is not None
+    assert "image" in fault["name"]
+
+
+def test_a_worker_that_died_after_the_head_became_ready_fails() -> None:
+    fault = gate.first_fault(gate.checks([rank(0, facts=READY), rank(1, container=dead(137))], API, {}))
+    assert fault is not None
+    assert fault["class"] == "killed"
+
+
+def test_what_is_not_known_fails_only_when_strict() -> None:
+    results = gate.checks([rank(0, facts=READY), rank(1, facts={})], API, {"transport": "rdma"})
+    assert gate.first_fault(results) is None
+    fault = gate.first_fault(results, strict=True)
+    assert fault is not None
+    assert fault["name"] == "transport"
+
+
+def test_the_metric_beats_the_rounded_log() -> None:
+    metrics = [{"kv_cache_size_tokens": "8190", "kv_cache_max_concurrency": "1.9995", "num_gpu_blocks": "None"}]
+    pool = gate.pool_of(READY, metrics)
+    assert pool == {"tokens": 8190, "concurrency": 1.9995, "context": 4096, "effective_tokens": 8190, "source": "metrics"}
+
+
+@pytest.mark.parametrize("value", ["None", "nan", "inf", ""])
+def test_a_metric_that_is_no_number_is_not_taken(value: str) -> None:
+    assert gate.pool_of(READY, [{"kv_cache_max_concurrency": value}])["source"] == "log"
+
+
+def test_drift_counts_from_three_per_cent_on() -> None:
+    old = {"pool": {"effective_tokens": 1000, "concurrency": 2.0}, "version": "0.31", "seconds": 100.0}
+    assert gate.drift({"pool": {"effective_tokens": 980, "concurrency": 1.96}, "version": "0.31", "seconds": 120.0}, old) == []
+    moved = gate.drift({"pool": {"effective_tokens": 900, "concurrency": 1.8}, "version": "0.32", "seconds": 200.0}, old)
+    assert moved == ["KV pool 1,000 -> 900", "concurrency 2.00 -> 1.80", "version 0.31 -> 0.32", "boot 100 s -> 200 s"]
+    assert gate.drift({"pool": {}}, None) == []
+
+
+def test_progress_shows_stage_per_cent_and_memory() -> None:
+    line = gate.progress(rank(1, facts={"stage": "load", "progress": {"percent": 43.0}}))
+    assert line == "rank 1  spark-2      load 43 %  MemFree 31.0 GiB"

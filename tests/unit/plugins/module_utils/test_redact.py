@@ -1,0 +1,44 @@
+"""Secrets leave text; counts stay."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils.redact import MASK, redact, values_of
+
+SECRET = "s3cr3tv4lue"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"VLLM_API_KEY={SECRET}", f"'api_key': '{SECRET}', 'port': 8000", f'"HF_TOKEN": "{SECRET}"', f"Authorization: Bearer {SECRET}",
+        f"vllm serve --api-key {SECRET} --port 8000", f"--hf-token={SECRET}", f"password: {SECRET}",
+    ],
+)  # fmt: skip
+def test_masked_by_shape(text: str) -> None:
+    out = redact(text)
+    assert SECRET not in out
+    assert MASK in out
+
+
+def test_masked_by_value() -> None:
+    assert redact("the key is horse-battery", ["horse-battery"]) == f"the key is {MASK}"
+
+
+def test_masked_hugging_face_token() -> None:
+    assert redact("using hf_abcdefgh12345678 now") == f"using {MASK} now"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_num_batched_tokens=8192", "num_speculative_tokens: 5", "pad_token_id=0", "GPU KV cache size: 1,990,142 tokens",
+        "--tokenizer-mode=deepseek_v4",
+    ],
+)  # fmt: skip
+def test_counts_stay(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_values_of_an_env_file() -> None:
+    assert values_of("# a comment=x\nVLLM_API_KEY='abc'\nEMPTY=\nHF=\"d=e\"\n") == ["abc", "d=e"]

@@ -1,0 +1,200 @@
+"""The failure catalogue: every class is found by its own wording, fills its remedy, is linear and is documented."""
+
+# ruff: noqa: E501 (log lines are as long as vLLM prints them)
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import BENIGN, CATALOGUE
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import parse
+
+ROOT = Path(__file__).resolve().parents[4]
+NAMES = [e["class"] for e in CATALOGUE]
+ORDER = [
+    "kv_too_small",
+    "kv_too_small_v0",
+    "kv_no_memory",
+    "startup_free_memory",
+    "memory_profiling_race",
+    "mamba_blocks",
+    "rdma_register",
+    "driver_no_memory",
+    "oom_killed",
+    "cuda_oom",
+    "rendezvous",
+    "addr_in_use",
+    "bad_argument",
+    "context_too_long",
+    "weights_missing",
+    "weights_corrupt",
+    "peer_lost",
+    "arch_unsupported",
+    "no_gpu",
+    "cuda_fault",
+    "toolchain",
+    "nccl_error",
+    "rpc_timeout",
+    "config_error",
+    "unclassified",
+    "worker_died",
+    "engine_failed",
+]
+
+
+def test_the_classes_are_those_of_the_log_reference_in_its_order() -> None:
+    """vllm-logs.md, section 8."""
+    assert NAMES == ORDER
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=NAMES)
+def test_a_class_is_found_by_its_example(entry: dict[str, Any]) -> None:
+    """Bare, and as a record of a worker."""
+    for prefix in ("", "(Worker_TP1 pid=7) ERROR 01-01 00:00:00 [multiproc_executor.py:953] "):
+        facts = parse(f"{prefix}{entry['example']}\n")
+        assert facts["state"] == "failed"
+        assert facts["failure"]["class"] == entry["class"]
+        assert facts["failure"]["line_number"] == 1
+        assert facts["failure"]["anchor"] == f"docs/failures.md#{entry['class']}"
+        assert "{" not in facts["failure"]["remedy"]
+        assert len(facts["failure"]["remedy"]) > 30
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=NAMES)
+def test_a_class_is_no_class_on_an_info_line(entry: dict[str, Any]) -> None:
+    """Only errors and lines without a level are tested, save those of the kernel and of NCCL."""
+    facts = parse(f"INFO 01-01 00:00:00 [utils.py:1] {entry['example']}\n")
+    assert (facts["failure"] is None) != bool(entry.get("any_level"))
+
+
+@pytest.mark.parametrize("benign", BENIGN, ids=[b["name"] for b in BENIGN])
+def test_a_look_alike_is_counted_and_is_no_failure(benign: dict[str, str]) -> None:
+    """As printed, and twice."""
+    facts = parse(f"{benign['example']}\n{benign['example']}\n")
+    assert facts["failure"] is None
+    assert facts["state"] in ("unknown", "starting")
+    assert facts["benign"][benign["name"]] == 2
+
+
+MORE = {
+    "0.8.0 says GB": ("ValueError: To serve at least one request with the models's max seq len (8192), (2.00 GB KV cache is needed, which is larger than the available KV cache memory (1.00 GB).", "kv_too_small"),
+    "0.8.5 without the number": (
+        "ValueError: To serve at least one request with the models's max seq len (8192), (2.00 GiB KV cache is needed, which is larger than the available KV cache memory (1.00 GiB). Based on the available memory, Try increasing",
+        "kv_too_small",
+    ),
+    "auto-fit fails": ("ValueError: Cannot auto-fit max_model_len: not even one block fits", "kv_no_memory"),
+    "CPU node": ("ValueError: Available memory on node 0 (11.08/17.34 GiB) on startup is less than desired CPU memory utilization (0.92, 15.95 GiB).", "startup_free_memory"),
+    "an older wording": ("ValueError: Free memory on device (31.44/47.38 GiB) on startup is less than the engine needs", "startup_free_memory"),
+    "mamba assert": ("    assert num_cache_lines >= batch", "mamba_blocks"),
+    "completion queue": ("NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory", "rdma_register"),
+    "queue pair": ("(Worker pid=3) host:3:3 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory", "rdma_register"),
+    "OOM in dmesg": ("[12345.678] Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:1kB", "oom_killed"),
+    "Ray's memory monitor": ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "oom_killed"),
+    "shell": ("/start.sh: line 12:    87 Killed                  vllm serve /models/x", "oom_killed"),
+    "sampler warm-up": ("RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests.", "cuda_oom"),
+    "TPU": ("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 20G of 15G hbm.", "cuda_oom"),
+    "gloo mesh": ("RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error", "rendezvous"),
+    "c10d timeout": ("[E socket.cpp:957] [c10d] The client socket has timed out after 60s while trying to connect to (10.1.16.222, 29400).", "rendezvous"),
+    "master port": (
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29501, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "addr_in_use",
+    ),
+    "uvicorn port": ("ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use", "addr_in_use"),
+    "api_server.py": ("api_server.py: error: argument --max-model-len: invalid int value: 'x'", "bad_argument"),
+    "offline": ("huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder", "weights_missing"),
+    "no such repository": ("ValueError: Invalid repository ID or local directory specified: '/models/absent'. Please verify", "weights_missing"),
+    "no config": ("OSError: /models/x does not appear to have a file named config.json. Checkout", "weights_missing"),
+    "no weights": ("RuntimeError: Cannot find any model weights with `/models/x`", "weights_missing"),
+    "gated": ("OSError: You are trying to access a gated repo. Cannot access gated repo for url https://hf", "weights_missing"),
+    "a shard is gone": ("FileNotFoundError: No such file or directory: \"/models/x/model-00002-of-00004.safetensors\"", "weights_missing"),
+    "NCCL peer": ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error, NCCL version 2.27.3", "peer_lost"),
+    "unknown model": ("ValueError: Model architectures ['NewForCausalLM'] are not supported for now. Supported architectures: []", "arch_unsupported"),
+    "pydantic wraps it": ("  Value error, Model architectures ['NewForCausalLM'] are not supported for now.", "arch_unsupported"),
+    "no kernel": ("ValueError: Failed to find a kernel that can implement the ScaledMM linear layer.", "arch_unsupported"),
+    "world size": ("ValueError: World size (2) is larger than the number of available GPUs (1) in this node.", "no_gpu"),
+    "device type": ("RuntimeError: Failed to infer device type, please set the environment variable", "no_gpu"),
+    "Xid": ("[  99.1] NVRM: Xid (PCI:000f:01:00): 13, pid=4711, Graphics Exception", "cuda_fault"),
+    "HIP": ("RuntimeError: HIP error: invalid device function", "cuda_fault"),
+    "hint only": ("Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.", None),
+    "inductor": ("torch._inductor.exc.InductorError: RuntimeError: Failed to run", "toolchain"),
+    "nccl system": ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed", "nccl_error"),
+    "start timeout": ("RuntimeError: Timed out waiting for engine core processes to start. This is often caused by slow weight loading", "rpc_timeout"),
+    "front-end": ("RuntimeError: Did not receive response from front-end process within 5 minutes", "rpc_timeout"),
+    "pydantic": ("pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig", "config_error"),
+    "asyncio noise": ("asyncio.exceptions.CancelledError", None),
+    "native crash": ("Fatal Python error: Segmentation fault", "worker_died"),
+    "signal": ("CRITICAL 03-27 22:19:40 [core_client.py:319] Got fatal signal from worker processes, shutting down.", "worker_died"),
+    "0.28 tail": ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}, failed frontend proc(s): {}", "engine_failed"),
+}
+
+
+@pytest.mark.parametrize(("line", "name"), MORE.values(), ids=MORE.keys())
+def test_other_wordings_of_a_class(line: str, name: str | None) -> None:
+    """Of other versions and backends."""
+    failure = parse(line + "\n")["failure"]
+    assert (failure["class"] if failure else None) == name
+
+
+def test_the_message_of_a_validation_error_is_its_second_line() -> None:
+    """The first only counts the errors."""
+    failure = parse(
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig\n"
+        "  Value error, Total number of attention heads (4) must be divisible by tensor parallel size (8). [type=value_error]\n"
+    )["failure"]
+    assert failure["class"] == "config_error"
+    assert "must be divisible" in failure["remedy"]
+    assert failure["line_number"] == 2
+
+
+REMEDIES = {
+    "estimate": ("kv_too_small", "54432"),
+    "V0 limit": ("kv_too_small_v0", "23968"),
+    "free memory": ("startup_free_memory", "31.44"),
+    "model limit": ("context_too_long", "2048"),
+    "path": ("weights_missing", "/models/absent"),
+    "flag": ("bad_argument", "--no-such-flag"),
+    "peer": ("peer_lost", "10.77.0.1"),
+    "module": ("toolchain", "compressed_tensors"),
+}
+
+
+@pytest.mark.parametrize(("name", "figure"), REMEDIES.values(), ids=REMEDIES.keys())
+def test_a_remedy_carries_the_figure_of_the_line(name: str, figure: str) -> None:
+    """The one thing to change, with its value."""
+    entry = next(e for e in CATALOGUE if e["class"] == name)
+    assert figure in parse(entry["example"] + "\n")["failure"]["remedy"]
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=NAMES)
+def test_a_needle_is_in_every_line_that_a_pattern_can_match(entry: dict[str, Any]) -> None:
+    """Each alternative of the examples above reaches its pattern only through a needle; an entry without one would never run."""
+    assert entry["needles"]
+    assert any(n in entry["example"] for n in entry["needles"])
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=NAMES)
+def test_a_pattern_takes_linear_time(entry: dict[str, Any]) -> None:
+    """Doubling a hostile line may double the time, not square it."""
+    for pattern in [*entry["patterns"], *entry.get("details", [])]:
+        rx = re.compile(pattern)
+        assert re.search(r"\([^()]*[+*][^()]*\)[+*]", pattern) is None
+        for piece in (entry["example"], "a" * 20, "(" * 20, "Error: ", "memory (1", "TCPStore ", "0.0"):
+            line = piece * (60000 // len(piece))
+            began = time.perf_counter()
+            rx.search(line)
+            assert time.perf_counter() - began < 2.0
+
+
+def test_the_page_is_up_to_date_and_has_an_anchor_for_every_class() -> None:
+    """docs/failures.md is generated."""
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "failures_doc.py"), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+    for name in NAMES:
+        assert f'<a id="{name}">' in page

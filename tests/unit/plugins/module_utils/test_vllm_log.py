@@ -1,0 +1,742 @@
+"""Boot logs to facts and verdicts: the shared real logs, own logs in every wrapper, own wordings of each version."""
+
+# ruff: noqa: E501 (log lines are as long as vLLM prints them)
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog, parse
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.outside import with_container
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import peel, redact
+from shared_samples import SHARED, needs_shared
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "vllm_log"
+HEAD, WORKER, V0, OOM = (FIXTURES / f"{name}.log" for name in ("head", "worker", "v0", "oom"))
+
+
+def verdict(facts: dict[str, Any]) -> dict[str, Any]:
+    """Give what the shared expected.json files compare."""
+    kv = facts["kv_cache"]
+    return {
+        "state": facts["state"],
+        "class": facts["failure"]["class"] if facts["failure"] else None,
+        "version": facts["version"],
+        "kv_tokens": kv["tokens"],
+        "kv_blocks": kv["blocks"],
+        "max_concurrency": kv["max_concurrency"],
+        "context": facts["context"],
+        "available_gib_min": kv["available_gib"],
+    }
+
+
+def shared_cases() -> list[Any]:
+    """List (folder, log, expectation) of every shared log."""
+    cases = []
+    for folder in ("bootlogs", "recorded"):
+        if SHARED is None:
+            continue
+        expected = json.loads((SHARED / "samples" / folder / "expected.json").read_text())
+        cases += [pytest.param(folder, name, want, id=f"{folder}/{name}") for name, want in sorted(expected.items())]
+    return cases
+
+
+def mismatches(got: dict[str, Any], want: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Compare as the checker does: a list names what is allowed."""
+    bad = {}
+    for key, value in want.items():
+        allowed = value if isinstance(value, list) else [value]
+        if got[key] not in allowed:
+            bad[key] = (got[key], allowed)
+    return bad
+
+
+@needs_shared
+def test_the_shared_logs_are_all_there() -> None:
+    """The table below is made from them; an empty one would pass."""
+    assert len(shared_cases()) == 37 + 48
+
+
+@needs_shared
+@pytest.mark.parametrize(("folder", "name", "want"), shared_cases())
+def test_a_shared_log_says_what_was_read_by_hand(folder: str, name: str, want: dict[str, Any]) -> None:
+    """Every figure, state and class of expected.json."""
+    assert SHARED is not None
+    raw = (SHARED / "samples" / folder / name).read_bytes()
+    assert mismatches(verdict(parse(raw)), want) == {}
+
+
+WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
+    "compose": lambda line: b"vllm-head-1  | " + line,
+    "docker timestamps": lambda line: b"2026-11-20T21:12:20.123456789Z " + line,
+    "buildkite": lambda line: b"[2026-11-20T21:12:20Z] " + line,
+    "comma milliseconds": lambda line: b"2026-11-20 21:12:20,123 " + line,
+    "journald": lambda line: b"Nov 20 21:12:20 spark1 docker[1234]: " + line,
+    "journald without pid": lambda line: b"Nov  2 21:12:20 spark1 gb10-vllm: " + line,
+    "CRI": lambda line: b"2026-11-20T21:12:20.123456789+01:00 stderr F " + line,
+    "json-file": lambda line: json.dumps({"log": line.decode() + "\n", "stream": "stdout", "time": "2026-11-20T21:12:20.1Z"}).encode(),
+    "markdown quote": lambda line: b"> " + line,
+    "indented": lambda line: b"      " + line,
+    "k9s box": lambda line: "│ ".encode() + line + "    │".encode(),
+    "github actions pipes": lambda line: b"  | 2025-03-07T05:56:13.899Z | " + line,
+    "pdsh": lambda line: b"spark1: " + line,
+    "mpirun": lambda line: b"[1,0]<stdout>: " + line,
+    "cat -n": lambda line: b"    17\t" + line,
+    "compose over timestamps": lambda line: b"vllm  | 2026-11-20T21:12:20.123456789Z " + line,
+    "CRLF": lambda line: line + b"\r",
+    "HTML": lambda line: line + b"<br/>",
+    "colours": lambda line: re.sub(rb"^(\([^)]*\)) (INFO|ERROR)", b"\x1b[0;36m\\1\x1b[0;0m \x1b[32m\\2\x1b[0m", line),
+    "colours without ESC": lambda line: re.sub(rb"^(\([^)]*\))", b"[1;36m\\1[0;0m", line),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS.keys())
+@pytest.mark.parametrize("log", [HEAD, WORKER, V0, OOM], ids=["head", "worker", "v0", "oom"])
+def test_a_wrapper_changes_no_fact(log: Path, wrapper: Callable[[bytes], bytes]) -> None:
+    """Whatever is put around the lines, facts, state and lines stay."""
+    raw = log.read_bytes()
+    plain, wrapped = parse(raw), parse(b"\n".join(wrapper(line) for line in raw.rstrip(b"\n").split(b"\n")) + b"\n")
+    skip = {"boots", "bytes_read", "stages", "ready", "stopped"}
+    assert {k: v for k, v in wrapped.items() if k not in skip} == {k: v for k, v in plain.items() if k not in skip}
+    assert list(wrapped["stages"]) == list(plain["stages"])
+    assert bool(wrapped["ready"]) == bool(plain["ready"])
+
+
+def test_the_head_of_a_pair() -> None:
+    """Every fact of a modern head, with its line."""
+    facts = parse(HEAD.read_bytes())
+    assert facts["state"] == "ready"
+    assert facts["stage"] == "ready"
+    assert facts["failure"] is None
+    assert facts["version"] == "0.25.2.dev0+gabc123.d20260701"
+    assert facts["model"] == "/models/example"
+    assert facts["context"] == 131072, "the draft model's 262144 comes second and is not the context"
+    kv = facts["kv_cache"]
+    assert (kv["tokens"], kv["max_concurrency"], kv["context"], kv["available_gib"]) == (2493464, 19.02, 131072, 18.08)
+    assert kv["effective_tokens"] == round(19.02 * 131072)
+    assert kv["hybrid_old_formula"] is False
+    assert (facts["weights"]["gib"], facts["weights"]["seconds"], facts["load_seconds"]) == (71.42, 120.51, 130.25)
+    assert facts["graphs"] == {"seconds": 9.0, "gib": 0.71, "eager": False}
+    assert (facts["init_seconds"], facts["compilation_seconds"]) == (86.27, 40.45)
+    assert (facts["dtype"], facts["kv_cache_dtype"], facts["quantization"], facts["speculative_method"]) == ("bfloat16", "fp8", "modelopt_fp4", "mtp")
+    assert facts["attention_backend"] == "FLASHINFER"
+    assert (facts["world_size"], facts["role"], facts["tensor_parallel_size"]) == (2, "head", 2)
+    assert [r["rank"] for r in facts["ranks"]] == [0]
+    assert facts["nccl"]["transport"] == "rdma"
+    assert facts["nccl"]["hcas"] == ["rocep1s0f0:1", "roceP2p1s0f0:1"]
+    assert facts["nccl"]["version"] == "2.29.7"
+    assert (facts["lines"]["version"], facts["lines"]["kv_cache"], facts["lines"]["ready"]) == (3, 30, 39)
+    assert facts["restarts"] == 0
+    assert facts["stopped"] is None
+    assert "very-secret" not in json.dumps(facts)
+
+
+def test_a_headless_worker_is_starting_and_has_its_own_memory() -> None:
+    """It never says that it is ready; its available memory is the evidence of which node limits the pool."""
+    facts = parse(WORKER.read_bytes())
+    assert (facts["state"], facts["stage"], facts["role"]) == ("starting", "graphs", "worker")
+    assert facts["kv_cache"]["available_gib"] == 17.49
+    assert facts["kv_cache"]["tokens"] is None
+    assert facts["ranks"][0]["rank"] == 1
+    assert facts["head_address"] == "192.168.100.1:29501"
+    assert facts["progress"] == {"what": "weights", "percent": 25, "done": 1, "total": 4, "line_number": 8}
+
+
+def test_v0_prints_blocks_and_no_thousands_separators() -> None:
+    """The V0 engine: blocks, GB, the multi-line profile."""
+    facts = parse(V0.read_bytes())
+    kv = facts["kv_cache"]
+    assert (kv["blocks"], kv["max_concurrency"], kv["context"], kv["tokens"], kv["available_gib"]) == (9526, 4.65, 32768, None, 17.97)
+    assert (facts["version"], facts["state"], facts["quantization"], facts["dtype"]) == ("0.7.3", "ready", "awq_marlin", "float16")
+    assert facts["weights"]["gib"] == 7.125
+
+
+KV_LINES = {
+    "0.8": ("GPU KV cache size: 9,072 tokens\nMaximum concurrency for 8,192 tokens per request: 1.11x", 9072, 1.11, 8192),
+    "0.28": ("GPU KV cache size: 300,000 tokens, Maximum concurrency for 131,072 tokens per request: 2.29x", 300000, 2.29, 131072),
+    "0.30 on CPU": ("CPU KV cache size: 87,296 tokens, Maximum concurrency for 4,096 tokens per request: 21.31x", 87296, 21.31, 4096),
+    "0.30 on XPU": ("XPU KV cache size: 87,296 tokens, Maximum concurrency for 4,096 tokens per request: 21.31x", 87296, 21.31, 4096),
+    "host": ("GPU + host KV cache size: 1,000 tokens, Maximum concurrency for 500 tokens per request: 2.00x", 1000, 2.0, 500),
+    "documentation without x": ("GPU KV cache size: 1,000 tokens\nMaximum concurrency for 500 tokens per request: 2.00", 1000, 2.0, 500),
+    "other separators": ("GPU KV cache size: 1\u202f990\u202f142 tokens\nMaximum concurrency for 1.048.576 tokens per request: 1,90x", 1990142, 1.9, 1048576),
+}
+
+
+@pytest.mark.parametrize("prefix", ["INFO 07-02 09:03:41 [kv_cache_utils.py:2146] ", "(EngineCore pid=9) INFO 07-02 09:03:41 [kv_cache_utils.py:2146] ", "", "   - "])
+@pytest.mark.parametrize(("text", "tokens", "rate", "context"), KV_LINES.values(), ids=KV_LINES.keys())
+def test_the_kv_lines_of_each_version(prefix: str, text: str, tokens: int, rate: float, context: int) -> None:
+    """One line, two lines, one word GPU or another."""
+    facts = parse("".join(f"{prefix}{line}\n" for line in text.split("\n")))
+    kv = facts["kv_cache"]
+    assert (kv["tokens"], kv["max_concurrency"], kv["context"], facts["context"]) == (tokens, rate, context, context)
+    assert (facts["state"], facts["stage"]) == ("starting", "kv")
+
+
+def test_sixteen_ranks_print_sixteen_pools_and_the_smallest_counts() -> None:
+    """The pair of the smallest pool, not the smallest of each column."""
+    lines = []
+    for i, tokens in enumerate([9168, 9072, 9584]):
+        lines += [
+            f"INFO 04-14 14:23:49 [kv_cache_utils.py:578] GPU KV cache size: {tokens:,} tokens",
+            f"INFO 04-14 14:23:49 [kv_cache_utils.py:581] Maximum concurrency for 8,192 tokens per request: {tokens / 8192:.2f}x",
+            f"(VllmWorker rank={i} pid={i + 10}) INFO 04-14 14:23:49 [gpu_worker.py:232] Available KV cache memory: {10 + i}.50 GiB",
+        ]
+    kv = parse("\n".join(lines) + "\n")["kv_cache"]
+    assert (kv["tokens"], kv["max_concurrency"], kv["available_gib"]) == (9072, 1.11, 10.5)
+
+
+def test_interleaved_workers_are_paired_by_process() -> None:
+    """With two engines a concurrency belongs to the pool of the same engine."""
+    text = (
+        "(EngineCore_DP0 pid=1) INFO 05-20 22:23:46 [k.py:1] GPU KV cache size: 1,000 tokens\n"
+        "(EngineCore_DP1 pid=2) INFO 05-20 22:23:46 [k.py:1] GPU KV cache size: 800 tokens\n"
+        "(EngineCore_DP0 pid=1) INFO 05-20 22:23:46 [k.py:1] Maximum concurrency for 100 tokens per request: 10.00x\n"
+        "(EngineCore_DP1 pid=2) INFO 05-20 22:23:46 [k.py:1] Maximum concurrency for 100 tokens per request: 8.00x\n"
+    )
+    kv = parse(text)["kv_cache"]
+    assert (kv["tokens"], kv["max_concurrency"], kv["tokens_of_all_engines"]) == (800, 8.0, 1800)
+    assert [e["engine"] for e in kv["engines"]] == ["EngineCore_DP0", "EngineCore_DP1"]
+
+
+def test_a_hybrid_model_of_an_old_version_is_marked() -> None:
+    """Up to 0.20.0 the printed tokens of a hybrid model are not concurrency times context."""
+    kv = parse("GPU KV cache size: 177,440 tokens\nMaximum concurrency for 8,192 tokens per request: 35.75x\n")["kv_cache"]
+    assert kv["hybrid_old_formula"] is True
+    assert kv["effective_tokens"] == 292864
+
+
+FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
+    "negative memory": ("(Worker pid=1) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: -2.35 GiB", ("kv_cache", "available_gib"), -2.35),
+    "format_gib": ("(Worker pid=1) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 26.3 GiB", ("kv_cache", "available_gib"), 26.3),
+    "explicit KV 0.10": (
+        "INFO 01-01 00:00:00 [gpu_worker.py:251] Initial free memory 110.2512 GiB, reserved 8.00GiB memory for KV Cache as specified by kv_cache_memory_bytes config and skipped memory profiling.",
+        ("kv_cache", "available_gib"),
+        8.0,
+    ),
+    "explicit KV": (
+        "INFO 01-01 00:00:00 [gpu_worker.py:676] Initial free memory 110.25 GiB, reserved 8.5 GiB memory for KV Cache as specified by kv_cache_memory_bytes config and skipped",
+        ("kv_cache", "available_gib"),
+        8.5,
+    ),
+    "CPU backend": ("(Worker pid=1) INFO 01-01 00:00:00 [cpu_worker.py:260] Explicitly set (0.06/10.46) GiB for KV cache on node 0.", ("kv_cache", "available_gib"), 0.06),
+    "blocks of 0.7 V1": ("INFO 01-01 00:00:00 kv_cache_utils.py:395] # GPU blocks: 1381", ("kv_cache", "blocks"), 1381),
+    "blocks rocm": ("INFO 01-01 00:00:00 [executor_base.py:112] # rocm blocks: 65263, # CPU blocks: 1638", ("kv_cache", "blocks"), 65263),
+    "blocks override": ("INFO 01-01 00:00:00 [kv_cache_utils.py:826] Overriding num_gpu_blocks=900 with num_gpu_blocks_override=512", ("kv_cache", "blocks_override"), 512),
+    "blocks override of the graph profile": ("INFO 01-01 00:00:00 [k.py:826] Overriding num_gpu_blocks=0 with num_gpu_blocks_override=256", ("kv_cache", "blocks_override"), None),
+    "weights 0.8.0": ("INFO 01-01 00:00:00 [m.py:1] Model loading took 13.1664 GB and 7.351825 seconds", ("weights", "gib"), 13.1664),
+    "weights 0.10": ("INFO 01-01 00:00:00 [m.py:1] Model loading took 7.1217 GiB and 198.627679 seconds", ("load_seconds",), 198.627679),
+    "weights 0.14": ("INFO 01-01 00:00:00 [m.py:1] Model loading took 48.5 GiB memory and 455.900544 seconds", ("weights", "gib"), 48.5),
+    "weights V2 runner": ("INFO 01-01 00:00:00 [m.py:1] Model loading took 48.5 GiB and 455.900544 seconds", ("weights", "gib"), 48.5),
+    "graphs 0 secs": ("INFO 01-01 00:00:00 [m.py:1] Graph capturing finished in 0 secs, took -0.02 GiB", ("graphs", "gib"), -0.02),
+    "encoder graphs are others": ("INFO 01-01 00:00:00 [m.py:1] Encoder graph capturing finished in 3 secs, took 0.02 GiB", ("graphs", "seconds"), None),
+    "eager": ("INFO 01-01 00:00:00 [v.py:1] Cudagraph is disabled under eager mode", ("graphs", "eager"), True),
+    "init in s": ("INFO 01-01 00:00:00 [core.py:1] init engine (profile, create kv cache, warmup model) took 103.27 s (compilation: 40.45 s)", ("compilation_seconds",), 40.45),
+    "init in seconds": ("INFO 01-01 00:00:00 [core.py:1] init engine (profile, create kv cache, warmup model) took 69.64 seconds", ("init_seconds",), 69.64),
+    "auto-fit": (
+        "INFO 01-01 00:00:00 [k.py:1] Auto-fit max_model_len: reduced from 262144 to 98304 to fit in available GPU memory (12.3 GiB available for KV cache)",
+        ("context",),
+        98304,
+    ),
+    "auto-fit full": ("INFO 01-01 00:00:00 [k.py:1] Auto-fit max_model_len: full model context length 262144 fits in available KV cache memory (12.3 GiB)", ("context",), 262144),
+    "old version line": ("INFO 11-20 08:34:06 api_server.py:339] vLLM API server version 0.5.4", ("version",), "0.5.4"),
+    "V1 engine version": ("INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='x', max_seq_len=4096, a=1", ("version",), "0.8.5"),
+    "headless version": (
+        "INFO 01-01 00:00:00 [serve.py:1] Launching vLLM (v0.12.0) headless multiproc executor, with head node address 127.0.0.1:29501 for torch.distributed process group.",
+        ("version",),
+        "0.12.0",
+    ),
+    "attention old": ("INFO 01-01 00:00:00 [cuda.py:328] Using Flash Attention backend on V1 engine.", ("attention_backend",), "Flash Attention"),
+    "attention enum": ("INFO 01-01 00:00:00 [cuda.py:308] Using AttentionBackendEnum.TRITON_ATTN backend.", ("attention_backend",), "TRITON_ATTN"),
+    "attention list": ("INFO 01-01 00:00:00 [cuda.py:482] Using FLASHMLA attention backend out of potential backends: ('FLASHMLA',)", ("attention_backend",), "FLASHMLA"),
+    "attention of a vision tower": ("INFO 01-01 00:00:00 [cuda.py:541] Using backend AttentionBackendEnum.FLASH_ATTN for vit attention", ("attention_backend",), None),
+    "MoE backend is none": ("INFO 01-01 00:00:00 [nvfp4.py:239] Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['MARLIN'].", ("attention_backend",), None),
+    "kv dtype line": ("INFO 01-01 00:00:00 [config.py:1] Using fp8 data type to store kv cache. It reduces the GPU memory footprint", ("kv_cache_dtype",), "fp8"),
+    "ngram": (
+        "INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='x', speculative_config=SpeculativeConfig(draft_model='[ngram]', num_spec_tokens=2), x=1",
+        ("speculative_method",),
+        "[ngram]",
+    ),
+    "rank with N/A": (
+        "INFO 01-01 00:00:00 [p.py:1] rank 3 in world size 4 is assigned as DP rank 0, PP rank 0, TP rank 3, EP rank N/A, EPLB rank N/A",
+        ("world_size",),
+        4,
+    ),
+    "listen 0.8": ("INFO 01-01 00:00:00 [api_server.py:1] Starting vLLM API server on http://0.0.0.0:8000", ("listen",), "http://0.0.0.0:8000"),
+    "listen 0.9": ("INFO 01-01 00:00:00 [api_server.py:1] Starting vLLM API server 0 on http://0.0.0.0:8000", ("stage",), "listen"),
+    "HiSparse is no concurrency": (
+        "INFO 01-01 00:00:00 [connector.py:252] HiSparse steady-state maximum concurrency for 4,096 tokens per request: 9.00x (running requests reading from host).",
+        ("kv_cache", "max_concurrency"),
+        None,
+    ),
+    "usage is no size": ("INFO 01-01 00:00:00 [loggers.py:1] Engine 000: Running: 1 reqs, GPU KV cache usage: 12.3%", ("kv_cache", "tokens"), None),
+    "sockets": ("h:1:1 [0] NCCL INFO Using network Socket", ("nccl", "transport"), "tcp"),
+    "channels say more than the network": ("h:1:1 [0] NCCL INFO Using network IB\nh:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0", ("nccl", "transport"), "tcp"),
+    "a plugin": ("h:1:1 [0] NCCL INFO Using network Libfabric", ("nccl", "transport"), "plugin"),
+    "IBext": ("h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IBext_v8/0/GDRDMA", ("nccl", "transport"), "rdma"),
+    "OOB alone is no HCA": ("h:1:1 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>", ("nccl", "hcas"), []),
+    "no IB device": ("h:1:1 [0] NCCL INFO NET/IB : No device found.", ("nccl", "no_ib_device"), True),
+    "glued to a progress bar": (
+        "Capturing CUDA graphs (decode, FULL):  96%|█████ | 49/51 [00:01<00:00](Worker_TP1 pid=2) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB",
+        ("kv_cache", "available_gib"),
+        3.5,
+    ),
+    "arbitrary prefix": ("pair1/spark1 :: INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB", ("kv_cache", "available_gib"), 3.5),
+    "debug path": ("DEBUG 01-01 00:00:00 [v1/worker/gpu_worker.py:1] Available KV cache memory: 3.5 GiB", ("kv_cache", "available_gib"), 3.5),
+    "repeated across a cluster": (
+        "(RayWorkerWrapper pid=5, ip=10.0.0.2) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB [repeated 3x across cluster]",
+        ("kv_cache", "available_gib"),
+        3.5,
+    ),
+    "other weights loaders": ("Multi-thread loading shards:  10% Completed | 3/30 [00:05<00:40]", ("progress", "percent"), 10),
+    "carriage returns": ("\rLoading safetensors checkpoint shards:  25% Completed | 1/4\rLoading safetensors checkpoint shards:  50% Completed | 2/4\r", ("progress", "percent"), 50),
+}
+
+
+@pytest.mark.parametrize(("text", "path", "value"), FACT_LINES.values(), ids=FACT_LINES.keys())
+def test_a_line_gives_its_fact(text: str, path: tuple[str, ...], value: Any) -> None:
+    """The format strings of the versions, one by one."""
+    found: Any = parse(text + "\n")
+    for key in path:
+        found = found[key]
+    assert found == value
+
+
+JSON_LOG = [
+    {"asctime": "2026-11-20 21:12:20,100", "levelname": "INFO", "name": "vllm.entrypoints", "message": "vLLM API server version 0.32.0", "processName": "APIServer", "process": 1},
+    {"asctime": "2026-11-20 21:12:21,100", "levelname": "INFO", "name": "vllm.v1", "message": "GPU KV cache size: 300,000 tokens, Maximum concurrency for 131,072 tokens per request: 2.29x"},
+]
+
+
+def test_vllms_own_json_records_mixed_with_plain_lines() -> None:
+    """uvicorn and tqdm stay plain beside the JSON formatter."""
+    text = "".join(json.dumps(r) + "\n" for r in JSON_LOG) + "INFO:     Application startup complete.\n"
+    facts = parse(text)
+    assert (facts["version"], facts["kv_cache"]["tokens"], facts["state"]) == ("0.32.0", 300000, "ready")
+    assert facts["stages"]["kv"]["time"] == "11-20 21:12:21"
+
+
+def test_an_exception_in_a_json_record() -> None:
+    """The traceback is in exc_info, one string with line ends."""
+    record = {
+        "levelname": "ERROR",
+        "name": "vllm.v1.engine.core",
+        "message": "EngineCore failed to start.",
+        "exc_info": 'Traceback (most recent call last):\n  File "core.py", line 1\nValueError: No available memory for the cache blocks. Try more.',
+    }
+    facts = parse(json.dumps(record) + "\n")
+    assert (facts["state"], facts["failure"]["class"], facts["failure"]["also"]) == ("failed", "kv_no_memory", ["engine_failed"])
+
+
+@pytest.mark.parametrize("kind", ["cri", "json-file"])
+def test_a_record_split_by_the_container_runtime_is_put_together(kind: str) -> None:
+    """containerd and docker cut long records at 16 KiB."""
+    text = "(EngineCore pid=9) INFO 07-02 09:00:12 [core.py:1] Initializing a V1 LLM engine (v0.25.1) with config: model='m', max_seq_len=131072, kv_cache_dtype=fp8, x=1"
+    at = text.index("max_seq_len") + 14
+    if kind == "cri":
+        raw = f"2026-01-01T00:00:00Z stdout P {text[:at]}\n2026-01-01T00:00:00Z stdout F {text[at:]}\n"
+    else:
+        raw = json.dumps({"log": text[:at], "stream": "stdout"}) + "\n" + json.dumps({"log": text[at:] + "\n", "stream": "stdout"}) + "\n"
+    facts = parse(raw)
+    assert (facts["context"], facts["kv_cache_dtype"]) == (131072, "fp8")
+
+
+@pytest.mark.parametrize("width", [61, 73, 80, 97, 120, 145])
+def test_a_log_copied_from_a_terminal_is_rejoined(width: int) -> None:
+    """Lines cut at a fixed width, in the middle of words and numbers."""
+    lines = [line[i : i + width] for line in HEAD.read_text().splitlines() for i in range(0, len(line), width) or [0]]
+    facts, whole = parse("\n".join(lines) + "\n"), parse(HEAD.read_bytes())
+    for key in ("state", "version", "context", "dtype", "kv_cache_dtype", "quantization", "speculative_method", "load_seconds", "init_seconds", "world_size"):
+        assert facts[key] == whole[key], key
+    assert facts["kv_cache"]["tokens"] == whole["kv_cache"]["tokens"]
+    assert facts["kv_cache"]["max_concurrency"] == whole["kv_cache"]["max_concurrency"]
+    assert facts["kv_cache"]["available_gib"] == whole["kv_cache"]["available_gib"]
+
+
+@pytest.mark.parametrize("width", [62, 75, 80, 100])
+def test_a_log_wrapped_between_words_is_rejoined(width: int) -> None:
+    """Mail programs and chats wrap at spaces and drop them."""
+    lines = [piece for line in HEAD.read_text().splitlines() for piece in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]]
+    facts, whole = parse("\n".join(lines) + "\n"), parse(HEAD.read_bytes())
+    assert verdict(facts) == verdict(whole)
+    for key in ("load_seconds", "init_seconds", "world_size", "kv_cache_dtype", "speculative_method"):
+        assert facts[key] == whole[key], key
+
+
+def test_a_wrapped_failure_keeps_its_estimate() -> None:
+    """The estimate stands behind the cut."""
+    text = (
+        "(EngineCore pid=316) ValueError: To serve at least one request with the model's max seq len (100000), (4.26 GiB KV cach\n"
+        "e is needed, which is larger than the available KV cache memory (4.25 GiB). Based on the available memory, the estimated\n"
+        " maximum model length is 99840. Try increasing it.\n"
+    )
+    failure = parse(text)["failure"]
+    assert failure["class"] == "kv_too_small"
+    assert failure["line_number"] == 1
+    assert "at most 99840" in failure["remedy"]
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+READY = "INFO:     Application startup complete.\n"
+ACCESS = 'INFO:     10.0.0.9:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+ERROR = "(EngineCore pid=9) ERROR 07-02 09:10:00 [core.py:1512] "
+DEATH = ERROR + "EngineCore encountered a fatal error.\n"
+
+STATES: dict[str, tuple[str, str, str | None]] = {
+    "nothing": ("", "unknown", None),
+    "no line of vLLM": ("hello\nworld\n", "unknown", None),
+    "warnings only": ("WARNING 01-01 00:00:00 [a.py:1] something is odd\n", "unknown", None),
+    "args": ("INFO 01-01 00:00:00 [utils.py:1] non-default args: {'model': 'x', 'max_model_len': 5}\n", "starting", None),
+    "stdout alone: an answered request is readiness": ('INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 200 OK\n', "ready", None),
+    "a refused request is none": ('INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 503 Service Unavailable\n', "unknown", None),
+    "listening is not yet ready": ("INFO 01-01 00:00:00 [entry.py:1] Starting vLLM server on http://0.0.0.0:8000\n", "starting", None),
+    "an error before readiness does not count": ("Traceback (most recent call last):\nModuleNotFoundError: No module named 'flash_attn_3'\n" + READY, "ready", None),
+    "a client's error after readiness does not count": (READY + ACCESS + "ERROR 01-01 00:00:00 [serving_chat.py:254] Error in preprocessing\nValueError: bad request\n", "ready", None),
+    "an ASGI traceback does not count": (READY + ACCESS + "ERROR:    Exception in ASGI application\nTraceback (most recent call last):\nRuntimeError: client went away\n", "ready", None),
+    "the engine dies while serving": (READY + ACCESS + DEATH + ERROR + "RuntimeError: cannot do it\n", "served_then_failed", "unclassified"),
+    "the cause stands before the proof": (READY + ACCESS + ERROR + "KeyError: 'x'\n" + DEATH, "served_then_failed", "unclassified"),
+    "only the tail": (READY + DEATH + ERROR + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n", "served_then_failed", "engine_failed"),
+    "out of memory while serving": (READY + ACCESS + ERROR + "torch.OutOfMemoryError: CUDA out of memory. Tried\n" + DEATH, "served_then_failed", "cuda_oom"),
+    "V0 dies while serving": (
+        READY + ACCESS + "ERROR 01-01 00:00:00 async_llm_engine.py:68] Engine background task failed\nERROR 01-01 00:00:00 async_llm_engine.py:68] RuntimeError: CUDA error: an illegal memory access was encountered\n",
+        "served_then_failed",
+        "cuda_fault",
+    ),
+    "a clean shutdown is not a failure": (READY + ACCESS + "INFO:     Shutting down\nINFO:     Application shutdown complete.\n", "ready", None),
+    "killed": ("(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\nKilled\n", "failed", "oom_killed"),
+    "Ray's guess about the OOM killer is no evidence": (
+        "ERROR 01-01 00:00:00 [core.py:1] ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+        "ERROR 01-01 00:00:00 [core.py:1] There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage.\n",
+        "failed",
+        "worker_died",
+    ),
+    "exit code -9": (ERROR + "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.\n", "failed", "oom_killed"),
+    "exit code unknown": (ERROR + "Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down executor.\n", "failed", "worker_died"),
+    "exit code -15 is a stop": ("ERROR 11-20 08:34:06 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 118 died, exit code: -15\n", "failed", "worker_died"),
+    "docker inspect says no": ('        "OOMKilled": false,\n', "unknown", None),
+    "docker inspect says yes": ('        "OOMKilled": true,\n', "failed", "oom_killed"),
+    "kubectl describe": ("    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137\n", "failed", "oom_killed"),
+    "the engine process was killed": ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': -9}\n", "failed", "oom_killed"),
+    "only the last line of a tail": ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n", "failed", "engine_failed"),
+    "a bare exception": (ERROR + "AssertionError\n", "failed", "config_error"),
+    "a source line is not the error": (ERROR + '    raise ValueError("CUDA out of memory")\n' + ERROR + "TypeError: no\n", "failed", "unclassified"),
+    "the more specific class wins over the earlier": (ERROR + "EngineCore failed to start.\n" + ERROR + "ValueError: odd\n" + ERROR + "RuntimeError: No CUDA GPUs are available\n", "failed", "no_gpu"),
+    "an optional import that failed ranks low": (
+        "ModuleNotFoundError: No module named 'optional'\n(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\n" + ERROR + "RuntimeError: cannot do it\n",
+        "failed",
+        "unclassified",
+    ),
+    "the fatal import ranks as itself": ("(APIServer pid=1) INFO 01-01 00:00:00 [m.py:1] Using max model len 5\nModuleNotFoundError: No module named 'needed'\n", "failed", "toolchain"),
+    "a retry of the rendezvous is waiting": (
+        "(Worker pid=1) INFO 01-01 00:00:00 [p.py:1] world_size=2 rank=1 local_rank=0 distributed_init_method=tcp://10.0.0.1:29501 backend=nccl\n"
+        "[W1120 21:40:30.388 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 10.0.0.1:29501 - retrying (try=0, timeout=60000ms)\n"
+        "[E1120 21:40:30.388 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of (10.0.0.1, 29501).\n",
+        "starting",
+        None,
+    ),
+    "a port retry": ("WARNING 01-01 00:00:00 [u.py:1] Address already in use. Retrying with a new port.\n" + READY, "ready", None),
+    "a frame is not the exception": ("frame #2: c10::DistNetworkError::DistNetworkError(c10::SourceLocation, x) + 0x72\n" + READY, "ready", None),
+    "error level of another program": ("2026-01-01 00:00:00 - proxy - INFO - upstream said ValueError: CUDA out of memory\n", "unknown", None),
+}
+
+
+@pytest.mark.parametrize(("text", "state", "failure"), STATES.values(), ids=STATES.keys())
+def test_the_state_of_a_boot(text: str, state: str, failure: str | None) -> None:
+    """State and class, happy and unhappy."""
+    facts = parse(text)
+    assert (facts["state"], facts["failure"] and facts["failure"]["class"]) == (state, failure)
+
+
+def test_a_peer_lost_while_idle_leaves_the_state_but_is_said() -> None:
+    """The head of an idle pair answered its health check; only a later request met the loss."""
+    base = READY + ACCESS + "INFO 01-01 00:00:00 [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, Running: {} reqs, Waiting: 0 reqs\n"
+    lost = ERROR + "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.2]:29319.\n" + DEATH + "INFO:     Shutting down\n"
+    health = 'INFO:     10.0.0.9:4 - "GET /health HTTP/1.1" 200 OK\n'
+    idle = parse(base.format(0) + health + lost)
+    assert (idle["state"], idle["failure"], idle["peer_lost"]["peer"]) == ("ready", None, "10.77.0.2")
+    assert idle["stopped"]["line"] == "Shutting down"
+    busy = parse(base.format(1) + lost)
+    assert (busy["state"], busy["failure"]["class"]) == ("served_then_failed", "peer_lost")
+
+
+# -- boots -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_restarted_container_keeps_its_earlier_boots() -> None:
+    """docker's log of one container holds all its runs; the verdict is the last one's."""
+    facts = parse(OOM.read_bytes() + HEAD.read_bytes())
+    assert (facts["state"], facts["restarts"], facts["version"]) == ("ready", 1, "0.25.2.dev0+gabc123.d20260701")
+    assert [b["state"] for b in facts["boots"]] == ["failed", "ready"]
+    assert facts["boots"][0]["failure"]["class"] == "cuda_oom"
+    assert facts["boots"][1]["failure"] is None
+    assert set(facts["boots"][0]) <= set(facts)
+    assert facts["kv_cache"]["tokens"] == 2493464
+
+
+def test_the_last_boot_is_judged_even_if_an_earlier_one_was_ready() -> None:
+    """A restart into a failure is a failure."""
+    facts = parse(HEAD.read_bytes() + OOM.read_bytes())
+    assert (facts["state"], facts["failure"]["class"], facts["restarts"]) == ("failed", "cuda_oom", 1)
+    assert facts["failure"]["line_number"] == len(HEAD.read_text().splitlines()) + 11
+
+
+def test_a_restart_into_an_argument_error() -> None:
+    """It prints only its usage and its error, also behind a boot that served."""
+    refused = "usage: vllm [-h] [-v]\n            {chat,complete,serve} ...\nvllm: error: unrecognized arguments: --no-such-flag 3\n"
+    served = parse(HEAD.read_text() + refused)
+    assert (served["state"], served["failure"]["class"], served["restarts"]) == ("failed", "bad_argument", 1)
+    facts = parse(HEAD.read_text().split("(APIServer pid=1) INFO:     192.168", 1)[0] + "usage: vllm serve [model_tag] [options]\nvllm serve: error: argument --max-model-len: invalid value: 'eight'\n")
+    assert (facts["state"], facts["failure"]["class"], facts["restarts"]) == ("failed", "bad_argument", 1)
+
+
+def test_a_new_engine_process_without_a_banner_is_a_new_boot() -> None:
+    """A log that was rotated has no banner, but the pid changes."""
+    line = "(EngineCore_DP0 pid={}) INFO 01-01 00:00:00 [kv_cache_utils.py:1] GPU KV cache size: {} tokens\n"
+    facts = parse(line.format(10, "9,000") + line.format(11, "12,000"))
+    assert (facts["restarts"], facts["kv_cache"]["tokens"]) == (1, 12000)
+
+
+def test_two_engines_of_one_name_in_one_file_are_no_restart_loop() -> None:
+    """Two servers that log into the same file alternate."""
+    line = "(EngineCore pid={}) INFO 01-01 00:00:00 [kv_cache_utils.py:1] GPU KV cache size: {} tokens\n"
+    facts = parse((line.format(10, "9,000") + line.format(11, "12,000")) * 10)
+    assert facts["restarts"] == 1
+    assert facts["kv_cache"]["tokens"] == 9000
+
+
+def test_children_that_detect_the_platform_are_no_boots() -> None:
+    """0.8 to 0.10 print it once per process."""
+    line = "INFO 09-03 04:36:42 [__init__.py:241] Automatically detected platform cuda.\n"
+    text = line + "(APIServer pid=1) INFO 09-03 04:36:09 [api_server.py:1805] vLLM API server version 0.10.1.1\n" + line + line + READY
+    assert parse(text)["restarts"] == 0
+
+
+def test_two_workers_that_restart_are_told_apart() -> None:
+    """A headless worker prints its own launch line at each start."""
+    facts = parse(WORKER.read_bytes() * 3)
+    assert (facts["restarts"], facts["state"], facts["stage"]) == (2, "starting", "graphs")
+
+
+def test_very_many_boots_stay_bounded() -> None:
+    """A restart loop of days: the last ones are kept, all are counted."""
+    facts = parse(OOM.read_bytes() * 60)
+    assert facts["restarts"] == 59
+    assert len(facts["boots"]) == 20
+
+
+# -- what users can write into a log --------------------------------------------------------------------------------------
+
+QUOTES = {
+    "repr in a request record": "(APIServer pid=1) INFO 07-02 09:05:00 [logger.py:41] Received request cmpl-1: prompt: {!r}, params: x\n",
+    "V0 request record": "INFO 07-02 09:05:00 async_llm_engine.py:211] Added request cmpl-1: {!r}\n",
+    "dumped scheduler output": "(EngineCore pid=90) ERROR 07-02 09:05:00 [dump_input.py:79] Dumping scheduler output for model execution: SchedulerOutput(prompt={!r})\n",
+    "chat error": "(APIServer pid=1) ERROR 07-02 09:05:00 [serving_chat.py:254] Error in preprocessing prompt inputs {!r}\n",
+    "warning with text": "(APIServer pid=1) WARNING 07-02 09:05:00 [protocol.py:54] The following fields were present: {!r}\n",
+    "another logger": "2026-07-02 09:05:00 - gateway - INFO - body={!r}\n",
+    "a JSON gateway": '{{"level": "info", "logger": "gateway", "msg": "prompt was: {0}"}}\n',
+}
+BOOT_LINES = [
+    "GPU KV cache size: 5 tokens",
+    "Maximum concurrency for 7 tokens per request: 1.00x",
+    "Available KV cache memory: 0.01 GiB",
+    "(EngineCore pid=90) INFO 07-02 09:03:41 [kv_cache_utils.py:2146] GPU KV cache size: 5 tokens",
+    "(APIServer pid=1) INFO 07-02 09:00:01 [api_server.py:1] vLLM API server version 9.9.9",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB",
+    "EngineCore encountered a fatal error.",
+    "vllm: error: unrecognized arguments: --x",
+    "Killed",
+    "INFO:     Application startup complete.",
+]
+
+
+@pytest.mark.parametrize("quote", QUOTES.values(), ids=QUOTES.keys())
+@pytest.mark.parametrize("line", BOOT_LINES)
+def test_a_prompt_that_quotes_boot_lines_changes_no_verdict(quote: str, line: str) -> None:
+    """In a request record and in whatever else repeats it, before and after the first answer."""
+    log = HEAD.read_text()
+    before, after = log.split("(APIServer pid=1) INFO:     192.168.100.9:45422", 1)
+    for text in (log + quote.format(line), before + quote.format(line) + "(APIServer pid=1) INFO:     192.168.100.9:45422" + after):
+        facts, plain = parse(text), parse(log)
+        assert verdict(facts) == verdict(plain)
+        assert facts["restarts"] == 0
+
+
+def test_a_prompt_printed_bare_while_serving_changes_no_fact() -> None:
+    """Some middleware prints bodies as they are, one line after the other."""
+    log = HEAD.read_text() + "\n".join(line for line in BOOT_LINES if line != "Killed" and "pid=" not in line) + "\n" + ACCESS
+    assert verdict(parse(log)) == verdict(parse(HEAD.read_text()))
+
+
+SECRETS = {
+    "list": "{'api_key': ['S3CRET'], 'x': 1}",
+    "string": "{'api_key': 'S3CRET', 'x': 1}",
+    "namespace": "Namespace(api_key='S3CRET', x=1)",
+    "hub token": "{'hf_token': 'S3CRET'}",
+    "environment": "HF_TOKEN=S3CRET HUGGING_FACE_HUB_TOKEN=S3CRET VLLM_API_KEY=S3CRET",
+    "bearer": "Authorization: Bearer S3CRET",
+    "flag": "vllm serve x --api-key S3CRET",
+    "bare token": "login with hf_S3CRETS3CRETS3CRET failed",
+    "url": "tcp://user:S3CRET@10.0.0.1:1",
+}
+
+
+@pytest.mark.parametrize("text", SECRETS.values(), ids=SECRETS.keys())
+def test_secrets_leave_no_trace(text: str) -> None:
+    """Neither redact nor a failure's line shows them."""
+    assert "S3CRET" not in redact(text)
+    facts = parse(f"INFO 01-01 00:00:00 [u.py:1] non-default args: {text}\nRuntimeError: {text}\n")
+    assert facts["state"] == "failed"
+    assert "S3CRET" not in json.dumps(facts)
+
+
+def test_redaction_leaves_counts_alone() -> None:
+    """`tokens` is no token."""
+    text = "GPU KV cache size: 1,990,142 tokens; max_tokens=5, num_tokens: 7, api_key=None"
+    assert redact(text) == text
+
+
+# -- slices, ends, bounds --------------------------------------------------------------------------------------------------
+
+
+def test_an_unterminated_last_line_waits() -> None:
+    """The container is still writing it."""
+    log = BootLog()
+    log.feed(b"GPU KV cache size: 1,990,142 tok")
+    assert log.facts()["kv_cache"]["tokens"] is None
+    log.feed(b"ens\nMaximum concurrency for 1,048,576 tokens per request: 1.9")
+    facts = log.facts()
+    assert (facts["kv_cache"]["tokens"], facts["kv_cache"]["max_concurrency"]) == (1990142, None)
+    log.feed(b"5x\n")
+    assert log.facts()["kv_cache"]["max_concurrency"] == 1.95
+
+
+PARTIAL = {
+    "a number that may go on": ("INFO 01-01 00:00:00 [m.py:1] Using max model len 1310", ("context",), None),
+    "a rate that may go on": ("Maximum concurrency for 8,192 tokens per request: 1.1", ("kv_cache", "max_concurrency"), None),
+    "a finished rate": ("Maximum concurrency for 8,192 tokens per request: 1.11x", ("kv_cache", "max_concurrency"), 1.11),
+    "a finished pool": ("GPU KV cache size: 9,072 tokens", ("kv_cache", "tokens"), 9072),
+    "readiness": ("INFO:     Application startup complete.", ("state",), "ready"),
+    "a failure": ("RuntimeError: No CUDA GPUs are available", ("state",), "failed"),
+    "blocks that may go on": ("INFO 01-01 00:00:00 [e.py:1] # GPU blocks: 138", ("kv_cache", "blocks"), None),
+}
+
+
+@pytest.mark.parametrize(("text", "path", "value"), PARTIAL.values(), ids=PARTIAL.keys())
+def test_the_last_line_of_a_finished_log(text: str, path: tuple[str, ...], value: Any) -> None:
+    """It counts, but no number at its very end does."""
+    found: Any = parse(text)
+    for key in path:
+        found = found[key]
+    assert found == value
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
+def test_slices_of_any_size_give_the_same(size: int) -> None:
+    """Also in the middle of a character and of a line end."""
+    raw = (OOM.read_bytes() + HEAD.read_bytes()).replace(b"\n", b"\r\n")
+    log = BootLog()
+    for at in range(0, len(raw), size):
+        log.feed(raw[at : at + size])
+        if at % 500 == 0:
+            log.facts()
+    assert log.facts(final=True) == parse(raw)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig"])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_log_written_by_powershell(encoding: str, size: int) -> None:
+    """With a byte order mark."""
+    raw = HEAD.read_text().replace("\n", "\r\n").encode(encoding)
+    raw = raw if encoding != "utf-16-be" else b"\xfe\xff" + raw
+    log = BootLog()
+    for at in range(0, len(raw), size):
+        log.feed(raw[at : at + size])
+    assert verdict(log.facts(final=True)) == verdict(parse(HEAD.read_bytes()))
+
+
+def test_line_numbers_count_newlines() -> None:
+    """As an editor shows them; a bare carriage return begins no line."""
+    facts = parse("a\rb\rc\r\n\nGPU KV cache size: 9,072 tokens\n")
+    assert facts["lines"]["kv_cache"] == 3
+
+
+def test_line_numbers_behind_the_zone_of_wrapped_lines() -> None:
+    """The fast path counts like the slow one."""
+    filler = ACCESS * 30000
+    text = READY + filler + "(APIServer pid=7) INFO 01-01 00:00:00 [a.py:1] vLLM API server version 0.10.0\nGPU KV cache size: 9,072 tokens\n"
+    facts = parse(text)
+    assert facts["lines"]["kv_cache"] == 30003
+    assert facts["restarts"] == 1
+
+
+def test_the_fast_path_sees_what_the_slow_one_sees() -> None:
+    """The same logs behind two megabytes of serving."""
+    filler = (READY + ACCESS * 40000).encode()
+    for log in (HEAD, OOM):
+        raw = log.read_bytes()
+        near, far = parse(READY.encode() + raw), parse(filler + raw)
+        drop = 40000
+        assert verdict(far) == verdict(near)
+        assert far["nccl"] == near["nccl"]
+        assert far["stages"].keys() == near["stages"].keys()
+        assert far["lines"]["kv_cache"] - drop == near["lines"]["kv_cache"]
+
+
+def test_a_user_class_outranks_the_catalogue() -> None:
+    """Users add classes in the inventory; their groups fill the remedy."""
+    mine = [{"class": "licence_expired", "pattern": r"licence of (?P<plugin>\w+) has expired on \d+", "remedy": "Renew the licence of {plugin}.", "anchor": "wiki/licence"}]
+    text = ERROR + "RuntimeError: CUDA out of memory: the licence of fastkv has expired on 20260701\n"
+    for filler in ("", READY.replace("startup", "stuff") + "x" * 100 + "\n" * 1200000):
+        failure = parse(filler + text, mine)["failure"]
+        assert (failure["class"], failure["remedy"], failure["anchor"]) == ("licence_expired", "Renew the licence of fastkv.", "wiki/licence")
+
+
+BAD_CLASSES = {
+    "no mapping": ("x", "expected a mapping"),
+    "no remedy": ({"class": "a", "pattern": "b"}, "has no remedy"),
+    "no regular expression": ({"class": "a", "pattern": "(", "remedy": "c"}, "no regular expression"),
+    "a pattern that can hang": ({"class": "a", "pattern": "(a+)+b", "remedy": "c"}, "repeats a group that repeats"),
+}
+
+
+@pytest.mark.parametrize(("entry", "message"), BAD_CLASSES.values(), ids=BAD_CLASSES.keys())
+def test_a_bad_user_class_is_refused_in_a_sentence(entry: Any, message: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(ValueError, match=message):
+        BootLog([entry])
+
+
+CONTAINERS = {
+    "killed by the kernel": ({"running": False, "exit_code": 137, "oom_killed": True}, OOM, "failed", "cuda_oom"),
+    "killed without a line": ({"running": False, "exit_code": 137, "oom_killed": True}, WORKER, "failed", "oom_killed"),
+    "killed after it served": ({"running": False, "exit_code": 137, "oom_killed": False}, HEAD, "served_then_failed", "oom_killed"),
+    "ended by itself": ({"running": False, "exit_code": 1, "oom_killed": False}, WORKER, "starting", None),
+    "running": ({"running": True, "exit_code": 0, "oom_killed": False}, HEAD, "ready", None),
+}
+
+
+@pytest.mark.parametrize(("container", "log", "state", "failure"), CONTAINERS.values(), ids=CONTAINERS.keys())
+def test_the_containers_state_counts(container: dict[str, Any], log: Path, state: str, failure: str | None) -> None:
+    """A kill leaves no line."""
+    facts = with_container(parse(log.read_bytes()), {"name": "c", **container})
+    assert (facts["state"], facts["failure"] and facts["failure"]["class"]) == (state, failure)
+    assert facts["boots"][-1]["state"] == state
+
+
+def test_a_stop_that_needed_a_kill_is_no_failure() -> None:
+    """docker stop kills after ten seconds; the log says that it was asked to stop."""
+    facts = parse(HEAD.read_text() + "(APIServer pid=1) INFO 07-02 09:10:00 [launcher.py:254] [shutdown] API server: shutdown triggered\n")
+    assert with_container(facts, {"name": "c", "running": False, "exit_code": 137, "oom_killed": False})["state"] == "ready"
+
+
+def test_peeling_tells_level_file_time_and_processes() -> None:
+    """The grammar of one line."""
+    line = peel("\x1b[0;36m(EngineCore_DP0 pid=1)\x1b[0;0m (RayWorkerWrapper pid=2, ip=10.0.0.2) \x1b[32mINFO\x1b[0m 01-31 14:21:03 [parallel_state.py:1234] hello")
+    assert (line.level, line.file, line.time, line.message) == ("INFO", "parallel_state.py", "01-31 14:21:03", "hello")
+    assert line.procs == (("EngineCore_DP0", "1", ""), ("RayWorkerWrapper", "2", "10.0.0.2"))

@@ -1,0 +1,240 @@
+"""The readahead module on a node made of a folder and a small systemd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils import readahead as plan
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils.readahead import ReadaheadError
+from ansible_collections.gb10.cluster.plugins.modules.readahead import Readahead
+
+PARAMS: dict[str, Any] = {
+    "state": "present",
+    "phase": None,
+    "classes": ["nvme"],
+    "mounts": ["/srv/models"],
+    "devices": [],
+    "load_kb": 8,
+    "steady_kb": 256,
+    "restore_after": 2700,
+    "guard": True,
+    "guard_floor_gib": 8.0,
+    "guard_interval": 1.0,
+}
+
+
+class Machine:
+    """Two disks, one of them under a mapper that holds the model store; transient units that really run their line."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.running: dict[str, list[str]] = {}
+        self.commands: list[str] = []
+        self.refuse = ""
+        self.put("/proc/meminfo", "MemTotal: 127600000 kB\nMemFree: 119000000 kB\n")
+        self.put("/proc/self/mountinfo", "22 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw\n31 22 252:0 / /srv/models rw - xfs /dev/mapper/vg-m rw\n")
+        self.block("nvme0n1", 128)
+        self.block("nvme1n1", 128)
+        self.block("dm-0", 512)
+        self.put("/sys/devices/virtual/block/dm-0/dm/name", "vg-m\n")
+        (root / "sys/devices/virtual/block/dm-0/slaves").mkdir()
+        (root / "sys/devices/virtual/block/dm-0/slaves/nvme1n1").symlink_to("../../nvme1n1")
+        self.put("/sys/devices/virtual/block/nvme0n1/nvme0n1p2/partition", "2\n")
+        self.link("/sys/class/block/nvme0n1p2", "../../devices/virtual/block/nvme0n1/nvme0n1p2")
+        self.link("/sys/dev/block/259:2", "../../devices/virtual/block/nvme0n1/nvme0n1p2")
+        self.link("/sys/dev/block/252:0", "../../devices/virtual/block/dm-0")
+
+    def put(self, path: str, text: str) -> None:
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def link(self, path: str, target: str) -> None:
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+
+    def block(self, name: str, kb: int) -> None:
+        self.put(f"/sys/devices/virtual/block/{name}/queue/read_ahead_kb", f"{kb}\n")
+        self.link(f"/sys/class/block/{name}", f"../../devices/virtual/block/{name}")
+        self.link(f"/sys/block/{name}", f"../devices/virtual/block/{name}")
+
+    def live(self) -> dict[str, int]:
+        return {name: int((self.root / f"sys/block/{name}/queue/read_ahead_kb").read_text()) for name in ("dm-0", "nvme0n1", "nvme1n1")}
+
+    def get(self, path: str) -> str | None:
+        target = self.root / path.lstrip("/")
+        return target.read_text() if target.exists() else None
+
+    def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        self.commands.append(" ".join(argv))
+        if self.refuse and argv[0] == self.refuse:
+            return 1, "", "Failed to start transient unit: permission denied"
+        if argv[0] == "systemd-run":
+            unit = next(word[7:] for word in argv if word.startswith("--unit="))
+            suffix = "timer" if any(word.startswith("--on-active=") for word in argv) else "service"
+            self.running[f"{unit}.{suffix}"] = list(argv)
+            return 0, "", ""
+        if argv[:2] == ["systemctl", "is-active"]:
+            return (0, "active\n", "") if argv[2] in self.running else (3, "inactive\n", "")
+        if argv[:2] == ["systemctl", "stop"]:
+            self.running.pop(argv[2], None)
+            return 0, "", ""
+        return (0, "", "") if argv[0] == "udevadm" else (127, "", "command not found")
+
+    def readahead(self, check: bool = False, **params: Any) -> dict[str, Any]:
+        given = {**PARAMS, **params}
+        if given["phase"]:
+            given["state"] = None
+        return Readahead(Node(str(self.root), self.run), given, check, "/usr/bin/python3").run()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_first_run_second_run_and_undo(machine: Machine) -> None:
+    before = machine.live()
+    predicted = machine.readahead(check=True)
+    assert machine.live() == before
+    assert machine.get(plan.RULE) is None
+    result = machine.readahead()
+    assert predicted["changes"] == result["changes"]
+    assert predicted["diff"] == result["diff"]
+    assert machine.live() == {"dm-0": 256, "nvme0n1": 256, "nvme1n1": 256}
+    assert 'ATTR{dm/name}=="vg-m"' in (machine.get(plan.RULE) or "")
+    assert "class Guard" in (machine.get(plan.GUARD_SCRIPT) or "")
+    assert machine.readahead()["changed"] is False
+    foreseen = machine.readahead(check=True, state="absent")
+    gone = machine.readahead(state="absent")
+    assert foreseen["changes"] == gone["changes"]
+    assert machine.live() == before
+    assert [machine.get(path) for path in (plan.RULE, plan.GUARD_SCRIPT)] == [None, None]
+    assert not (machine.root / "var/lib/gb10-cluster").exists()
+    assert machine.readahead(state="absent")["changed"] is False
+
+
+def test_load_and_steady(machine: Machine) -> None:
+    machine.readahead()
+    load = machine.readahead(phase="load")
+    assert (load["phase"], set(machine.live().values())) == ("load", {8})
+    assert set(machine.running) == {"gb10-readahead-restore.timer", "gb10-page-cache-guard.service"}
+    assert machine.readahead()["phase"] == "load"
+    assert set(machine.live().values()) == {8}
+    machine.put(plan.GUARD_RECEIPT, '{"drops": 3}')
+    steady = machine.readahead(phase="steady")
+    assert (steady["guard_receipt"], set(machine.live().values()), machine.running) == ({"drops": 3}, {256}, {})
+    assert machine.readahead(phase="steady")["changed"] is False
+
+
+def test_the_way_back_is_armed_before_anything_changes(machine: Machine) -> None:
+    machine.readahead()
+    machine.refuse = "systemd-run"
+    with pytest.raises(ReadaheadError, match=r"systemd-run failed \(rc 1: Failed to start transient unit"):
+        machine.readahead(phase="load")
+    assert set(machine.live().values()) == {256}
+
+
+def test_the_timers_own_line_restores_every_device(machine: Machine) -> None:
+    machine.readahead()
+    machine.readahead(phase="load")
+    line = machine.running["gb10-readahead-restore.timer"][-1]
+    assert line == "; ".join(f"echo 256 > /sys/block/{name}/queue/read_ahead_kb" for name in ("dm-0", "nvme0n1", "nvme1n1")) + "; true"
+
+
+def test_a_second_load_starts_the_clock_anew(machine: Machine) -> None:
+    machine.readahead()
+    machine.readahead(phase="load")
+    machine.readahead(phase="load")
+    assert machine.commands.count("systemctl stop gb10-readahead-restore.timer") == 1
+    assert "gb10-readahead-restore.timer" in machine.running
+
+
+def test_check_mode_switches_nothing(machine: Machine) -> None:
+    machine.readahead()
+    assert machine.readahead(check=True, phase="load")["changed"] is True
+    assert (set(machine.live().values()), machine.running) == ({256}, {})
+
+
+def test_without_the_role_a_phase_does_nothing(machine: Machine) -> None:
+    result = machine.readahead(phase="load")
+    assert result["changed"] is False
+    assert "the readahead role has not run on this node" in result["skipped_reason"]
+    assert machine.live()["nvme0n1"] == 128
+
+
+def test_absent_ends_a_load_phase(machine: Machine) -> None:
+    machine.readahead()
+    machine.readahead(phase="load")
+    machine.readahead(state="absent")
+    assert (machine.running, machine.live()) == ({}, {"dm-0": 512, "nvme0n1": 128, "nvme1n1": 128})
+
+
+def test_without_the_guard_none_is_written_or_started(machine: Machine) -> None:
+    machine.readahead()
+    machine.readahead(guard=False)
+    assert machine.get(plan.GUARD_SCRIPT) is None
+    machine.readahead(phase="load")
+    assert set(machine.running) == {"gb10-readahead-restore.timer"}
+
+
+def test_a_small_node_gets_a_small_floor(machine: Machine) -> None:
+    machine.put("/proc/meminfo", "MemTotal: 1536000 kB\nMemFree: 900000 kB\n")
+    machine.readahead()
+    result = machine.readahead(phase="load")
+    assert "--floor-kb=96000" in machine.running["gb10-page-cache-guard.service"]
+    assert "more than half of this node's memory" in result["notes"][0]
+
+
+def test_a_container_is_left_alone(machine: Machine) -> None:
+    machine.put("/run/systemd/container", "docker\n")
+    wishes: list[dict[str, Any]] = [{"state": "present"}, {"state": "absent"}, {"phase": "load"}]
+    for params in wishes:
+        result = machine.readahead(**params)
+        assert result["changed"] is False
+        assert "this node is a container (docker), where block devices and the page cache belong to the host" in result["skipped_reason"]
+    assert machine.live() == {"dm-0": 512, "nvme0n1": 128, "nvme1n1": 128}
+
+
+def test_a_device_that_is_no_longer_wanted_goes_back(machine: Machine) -> None:
+    machine.readahead()
+    machine.readahead(mounts=[])
+    assert machine.live() == {"dm-0": 512, "nvme0n1": 256, "nvme1n1": 256}
+    assert machine.readahead(mounts=[])["changed"] is False
+
+
+def test_a_network_mount_is_said(machine: Machine) -> None:
+    machine.put("/proc/self/mountinfo", "22 1 0:40 / / rw - nfs4 nas:/root rw\n")
+    assert machine.readahead()["notes"] == ["/srv/models lies on nfs4 (nas:/root), which has no read-ahead of its own to set"]
+
+
+def test_another_rule_is_said(machine: Machine) -> None:
+    machine.put("/etc/udev/rules.d/99-x.rules", 'KERNEL=="nvme0n1", ATTR{queue/read_ahead_kb}="4096"\n')
+    assert machine.readahead()["notes"] == [f"/etc/udev/rules.d/99-x.rules line 1 sets read-ahead too, and is read after {plan.RULE}"]
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "not whole pages": ({"load_kb": 10}, "readahead_load_kb is 10 KiB, and this kernel's pages are 4 KiB"),
+    "too short": ({"restore_after": 5}, "readahead_restore_after is 5 s, which no model loads in"),
+    "an unknown device": ({"devices": ["sdq"]}, "readahead_devices names sdq"),
+}
+
+
+@pytest.mark.parametrize(("params", "message"), FAULTS.values(), ids=FAULTS.keys())
+def test_faults(machine: Machine, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ReadaheadError, match=message):
+        machine.readahead(**params)
+    assert machine.live()["nvme0n1"] == 128
+
+
+def test_a_foreign_rule_of_our_name_is_not_overwritten(machine: Machine) -> None:
+    machine.put(plan.RULE, "# mine\n")
+    with pytest.raises(ReadaheadError, match="exists and is not ours"):
+        machine.readahead()
+    machine.readahead(state="absent")
+    assert machine.get(plan.RULE) == "# mine\n"

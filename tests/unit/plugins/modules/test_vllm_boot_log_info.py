@@ -1,0 +1,168 @@
+"""The module: file, text, container and unit to facts, run as a process with tools of our own in PATH."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info as module
+
+ROOT = Path(__file__).resolve().parents[4]
+FIXTURES = ROOT / "tests" / "unit" / "fixtures" / "vllm_log"
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A directory for tools that stand before the real ones in PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return folder
+
+
+def tool(folder: Path, name: str, script: str) -> None:
+    """Write an executable shell script."""
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+
+
+def run(tools: Path, **params: Any) -> dict[str, Any]:
+    """Run the module in its own process, as Ansible does, and return what it printed."""
+    args = {"ANSIBLE_MODULE_ARGS": {**params, "_ansible_remote_tmp": str(tools), "_ansible_tmpdir": str(tools), "_ansible_keep_remote_files": True}}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "collections"), "PATH": f"{tools}:/usr/bin:/bin", "_ANSIBLE_MODULE_ARGS": ""}
+    code = (
+        "import sys; from ansible.module_utils import basic; from ansible.module_utils.common import json as _j\n"
+        "from ansible.module_utils.testing import patch_module_args\n"
+        f"args = {args['ANSIBLE_MODULE_ARGS']!r}\n"
+        "from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info as m\n"
+        "with patch_module_args(args): m.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.stdout.strip().startswith("{"), done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_a_file(tools: Path) -> None:
+    """The public return values are at the top level."""
+    result = run(tools, path=str(FIXTURES / "oom.log"))
+    assert result["changed"] is False
+    assert (result["state"], result["failure"]["class"], result["kv_cache"]["tokens"], result["restarts"]) == ("failed", "cuda_oom", 300000, 0)
+    assert [b["state"] for b in result["boots"]] == ["failed"]
+    assert "warnings" not in result
+
+
+def test_a_compressed_file(tools: Path, tmp_path: Path) -> None:
+    """Rotated logs are."""
+    path = tmp_path / "boot.log.gz"
+    path.write_bytes(gzip.compress((FIXTURES / "head.log").read_bytes()))
+    assert run(tools, path=str(path))["state"] == "ready"
+
+
+def test_text_in_check_mode(tools: Path) -> None:
+    """Reading is all that it does."""
+    result = run(tools, text=(FIXTURES / "v0.log").read_text(), _ansible_check_mode=True)
+    assert (result["state"], result["kv_cache"]["blocks"]) == ("ready", 9526)
+
+
+def test_every_documented_value_is_returned(tools: Path) -> None:
+    """RETURN and the module agree, both ways."""
+    documented = set(yaml.safe_load(module.RETURN))
+    returned = set(run(tools, path=str(FIXTURES / "head.log"))) - {"changed", "invocation"}
+    internal = {
+        "first_line",
+        "last_line",
+        "bytes_read",
+        "lines_read",
+        "compilation_seconds",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "platform",
+        "listen",
+        "head_address",
+    }
+    assert documented - {"container"} <= returned
+    assert returned - documented <= internal
+
+
+INSPECT = """
+case "$1" in
+inspect) cat <<'JSON'
+[{"Name": "/gb10-vllm", "RestartCount": 2, "State": {"Running": %s, "Status": "x", "ExitCode": %d, "OOMKilled": %s, "StartedAt": "2026-11-20T21:12:19.5Z"}}]
+JSON
+;;
+logs) echo "$@" > "$(dirname "$0")/asked"; cat %s; echo 'INFO:     Uvicorn running on socket' >&2 ;;
+esac
+"""
+
+
+def test_a_container_is_read_from_its_start_with_both_streams(tools: Path) -> None:
+    """Readiness is on stderr; older runs of the container are not this one."""
+    tool(tools, "docker", INSPECT % ("true", 0, "false", FIXTURES / "worker.log"))
+    result = run(tools, container="gb10-vllm")
+    assert (result["state"], result["ready"]["evidence"], result["container"]["running"], result["container"]["restart_count"]) == ("ready", "uvicorn", True, 2)
+    assert (tools / "asked").read_text().split() == ["logs", "--since", "2026-11-20T21:12:19.5Z", "gb10-vllm"]
+
+
+def test_all_runs_of_a_container(tools: Path) -> None:
+    """On request."""
+    tool(tools, "docker", INSPECT % ("true", 0, "false", FIXTURES / "worker.log"))
+    run(tools, container="gb10-vllm", since="all")
+    assert (tools / "asked").read_text().split() == ["logs", "gb10-vllm"]
+
+
+def test_a_killed_container_fails_without_a_line(tools: Path) -> None:
+    """The kernel's kill is only in its state."""
+    tool(tools, "docker", (INSPECT % ("false", 137, "true", FIXTURES / "worker.log")).replace("echo 'INFO:     Uvicorn running on socket' >&2", ":"))
+    result = run(tools, container="gb10-vllm")
+    assert (result["state"], result["failure"]["class"]) == ("failed", "oom_killed")
+
+
+def test_a_unit_is_read_by_its_invocation(tools: Path) -> None:
+    """So that an older run of the unit is not this one."""
+    tool(tools, "systemctl", "echo 0123456789abcdef0123456789abcdef\n")
+    tool(tools, "journalctl", f'echo "$@" > "$(dirname "$0")/asked"; cat {FIXTURES / "head.log"}\n')
+    assert run(tools, unit="gb10-vllm.service")["state"] == "ready"
+    assert "_SYSTEMD_INVOCATION_ID=0123456789abcdef0123456789abcdef" in (tools / "asked").read_text()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no source": ({}, "one of the following is required"),
+    "two sources": ({"path": "/x", "text": "y"}, "mutually exclusive"),
+    "no such file": ({"path": "/nonexistent/boot.log"}, "cannot be read (No such file or directory): give the path"),
+    "a directory": ({"path": "/"}, "cannot be read (Is a directory)"),
+    "no docker": ({"container": "x", "docker_command": "no-such-docker"}, "no-such-docker is not installed"),
+    "bad class": ({"text": "x", "extra_classes": [{"class": "a", "pattern": "(", "remedy": "b"}]}, "no regular expression"),
+}
+
+
+@pytest.mark.parametrize(("params", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_wrong_call_is_refused_in_a_sentence(tools: Path, params: dict[str, Any], message: str) -> None:
+    """With what was found and what to do."""
+    result = run(tools, **params)
+    assert result["failed"] is True
+    assert message in result["msg"]
+    assert "Traceback" not in result["msg"]
+
+
+def test_an_unknown_container_is_refused_in_a_sentence(tools: Path) -> None:
+    """docker's own words are in it."""
+    tool(tools, "docker", "echo 'Error: No such container: x' >&2; exit 1\n")
+    assert "Container x was not found on this host (Error: No such container: x)" in run(tools, container="x")["msg"]
+
+
+def test_a_log_that_docker_cannot_read_is_refused_in_a_sentence(tools: Path) -> None:
+    """For instance with a logging driver that keeps none."""
+    refuse = "logs) echo 'configured logging driver does not support reading' >&2; exit 1;;\nx)"
+    tool(tools, "docker", INSPECT.replace("logs)", refuse) % ("true", 0, "false", "/dev/null"))
+    result = run(tools, container="gb10-vllm")
+    assert "does not support reading" in result["msg"]
+    assert "ended with 1" in result["msg"]

@@ -1,0 +1,142 @@
+"""The probe against a real HTTP server on the loopback address that answers as vLLM does, or does not."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.modules import vllm_probe
+
+METRICS = (
+    "# HELP vllm:cache_config_info x\n"
+    'vllm:cache_config_info{block_size="16",kv_cache_max_concurrency="195.5",kv_cache_size_tokens="400448",num_gpu_blocks="None"} 1.0\n'
+    "vllm:num_requests_running 0.0\n"
+)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers as the class attributes say."""
+
+    key = ""
+    completion: tuple[int, str] = (200, json.dumps({"choices": [{"text": " Paris.", "finish_reason": "stop"}], "usage": {"completion_tokens": 7}}))
+    models: tuple[int, str] = (200, json.dumps({"data": [{"id": "m", "max_model_len": 4096}, {"id": "lora"}]}))
+    seen: list[dict[str, Any]]
+
+    def _answer(self, status: int, text: str) -> None:
+        if self.key and self.headers.get("Authorization") != f"Bearer {self.key}":
+            status, text = 401, "Unauthorized"
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self) -> None:
+        pages = {"/v1/models": self.models, "/version": (200, '{"version": "0.32.0"}'), "/metrics": (200, METRICS)}
+        self._answer(*pages[self.path])
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).seen.append({"path": self.path, **body})
+        self._answer(*self.completion)
+
+    def log_message(self, *_args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[type[Handler], str]]:
+    kind = type("OneHandler", (Handler,), {"seen": []})
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    yield kind, f"http://127.0.0.1:{httpd.server_address[1]}"
+    httpd.shutdown()
+    httpd.server_close()
+
+
+def ask(capsys: pytest.CaptureFixture[str], **arguments: Any) -> dict[str, Any]:
+    with patch_module_args(arguments), pytest.raises(SystemExit):
+        vllm_probe.main()
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_models_pool_and_completion(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str]) -> None:
+    kind, url = server
+    out = ask(capsys, url=url, requests=[{"prompt": "The capital of France is", "max_tokens": 8}])
+    assert out["models"] == [{"id": "m", "max_model_len": 4096}, {"id": "lora", "max_model_len": None}]
+    assert out["metrics"][0]["kv_cache_max_concurrency"] == "195.5"
+    assert out["version"] == "0.32.0"
+    assert out["error"] == ""
+    [reply] = out["replies"]
+    assert (reply["ok"], reply["text"], reply["finish_reason"], reply["completion_tokens"]) == (True, " Paris.", "stop", 7)
+    assert kind.seen == [{"path": "/v1/completions", "model": "m", "max_tokens": 8, "temperature": 0, "prompt": "The capital of France is"}]
+
+
+def test_a_chat_request(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str]) -> None:
+    kind, url = server
+    kind.completion = (200, json.dumps({"choices": [{"message": {"content": "42"}, "finish_reason": "stop"}]}))
+    out = ask(capsys, url=url, model="m", requests=[{"prompt": "6*7?", "chat": True, "body": {"temperature": 0.6}}])
+    assert out["replies"][0]["text"] == "42"
+    assert kind.seen[0]["path"] == "/v1/chat/completions"
+    assert kind.seen[0]["messages"] == [{"role": "user", "content": "6*7?"}]
+    assert kind.seen[0]["temperature"] == 0.6
+
+
+def test_the_key_is_read_on_the_node_and_never_returned(server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kind, url = server
+    kind.key = "horse-battery"
+    kind.completion = (200, json.dumps({"choices": [{"text": "the key is horse-battery"}]}))
+    env = tmp_path / "secrets.env"
+    env.write_text("VLLM_API_KEY='horse-battery'\n")
+    out = ask(capsys, url=url, env_file=str(env), requests=[{"prompt": "x"}])
+    assert out["replies"][0]["ok"]
+    assert "horse-battery" not in json.dumps(out)
+
+
+def test_no_env_file_stands_for_no_key(server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ask(capsys, url=server[1], env_file=str(tmp_path / "none"))
+    assert out["error"] == ""
+
+
+UNHAPPY = [
+    ("key refused", {"key": "k"}, "refuses the API key (HTTP 401)", 401),
+    ("another server", {"models": (200, "<html>hello</html>")}, "does not answer as a vLLM server does: <html>", 200),
+    ("no list", {"models": (200, '{"data": 1}')}, "does not answer as a vLLM server does", 200),
+    ("server error", {"models": (503, "no")}, "does not answer (HTTP 503)", 503),
+]
+
+
+@pytest.mark.parametrize(("attributes", "sentence", "status"), [u[1:] for u in UNHAPPY], ids=[u[0] for u in UNHAPPY])
+def test_models_that_do_not_answer(
+    server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str], attributes: dict[str, Any], sentence: str, status: int
+) -> None:
+    kind, url = server
+    for name, value in attributes.items():
+        setattr(kind, name, value)
+    out = ask(capsys, url=url, requests=[{"prompt": "x"}])
+    assert sentence in out["error"]
+    assert out["http_status"] == status
+    assert out["replies"] == []
+
+
+def test_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    out = ask(capsys, url="http://127.0.0.1:1", requests=[{"prompt": "x"}])
+    assert "does not answer (ConnectionRefusedError" in out["error"]
+    assert out["http_status"] == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "error"),
+    [
+        (500, "EngineDeadError", "HTTP 500: EngineDeadError"), (200, "[]", "the answer is no completion"),
+        (0, "TimeoutError: timed out", "no answer: TimeoutError"),
+    ],
+)
+def test_replies_that_are_none(status: int, text: str, error: str) -> None:
+    reply = vllm_probe.reply_of(status, text, 1.0)
+    assert not reply["ok"]
+    assert reply["error"].startswith(error)

@@ -1,0 +1,58 @@
+"""What is run to download, where the token goes, and what is said when it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.modules import weights_download
+
+PARAMS: dict[str, Any] = {
+    "store": "/srv/models/", "model": "o/n", "revision": "main", "layout": "hub", "image": "vllm:1", "python": "python3", "token": "hf_secret", "endpoint": "",
+}  # fmt: skip
+
+
+def test_the_token_is_in_the_env_file_and_nowhere_else() -> None:
+    argv = weights_download.command(PARAMS, "/srv/models/hub/models--o--n", "gb10-copy-x", "/run/x/env")
+    assert "hf_secret" not in " ".join(argv)
+    assert argv[argv.index("--env-file") + 1] == "/run/x/env"
+    assert "HF_TOKEN=hf_secret\n" in weights_download.environment(PARAMS)
+    assert "HF_TOKEN" not in weights_download.environment({**PARAMS, "token": ""})
+    assert "hf_secret" not in weights_download.why("error: hf_secret is wrong", PARAMS)
+    with pytest.raises(ManifestError, match="line break"):
+        weights_download.environment({**PARAMS, "token": "a\nLD_PRELOAD=x"})
+
+
+def test_only_the_store_is_mounted() -> None:
+    argv = weights_download.command(PARAMS, "/srv/models/hub/models--o--n", "c", "e")
+    assert [argv[i + 1] for i, word in enumerate(argv) if word == "--volume"] == ["/srv/models:/srv/models"]
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("ModuleNotFoundError: No module named 'huggingface_hub'", "weights_download_image"),
+        ("GatedRepoError: 403 Client Error", "weights_hf_token"),
+        ("RepositoryNotFoundError: 404", "model.id"),
+        ("MaxRetryError: Failed to resolve 'huggingface.co'", "a way to the hub"),
+        ("docker: Error: No such image: vllm:1", "image role"),
+        ("OSError: No space left on device", "make room"),
+        ("", "no output"),
+    ],
+)
+def test_a_failure_is_told_with_its_remedy(log: str, words: str) -> None:
+    assert words in weights_download.why(log, PARAMS)
+
+
+def test_size_counts_files_once(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "x").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("blobs/x")
+    assert weights_download.size_of(str(tmp_path)) == 5
+    assert weights_download.size_of(str(tmp_path / "none")) == 0
+
+
+def test_the_program_is_python() -> None:
+    compile(weights_download.PROGRAM, "program", "exec")

@@ -1,0 +1,131 @@
+"""Where something stands in the files of an inventory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Index, scan
+
+GROUPS = {"all": ["a", "b"], "ungrouped": [], "gb10": ["a", "b"], "pair1": ["a", "b"]}
+HOSTS = """all:
+  vars:
+    x: 1
+gb10:
+  vars:
+    x: 2
+  children:
+    pair1:
+      vars:
+        x: 3
+      hosts:
+        a:
+          x: 4
+        b:
+"""
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Write files by name; a double underscore is a slash."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.yml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def place(index: Index, host: str, key: str) -> tuple[str, str, str, int] | None:
+    """(kind, owner, file's name, line) of what wins for a host."""
+    found = index.find(host, key, GROUPS)
+    return (found[0], found[1], found[2].path.name, found[2].line) if found else None
+
+
+@pytest.mark.parametrize(
+    ("files", "host", "expected"),
+    [
+        pytest.param({}, "a", ("host", "a", "hosts.yml", 13), id="host in the file"),
+        pytest.param({}, "b", ("group", "pair1", "hosts.yml", 10), id="deepest group in the file"),
+        pytest.param({"group_vars__all": "y: 0\nx: 5"}, "b", ("group", "all", "all.yml", 2), id="group_vars/all before groups of the file"),
+        pytest.param({"group_vars__gb10": "x: 5", "group_vars__all": "x: 5"}, "b", ("group", "gb10", "gb10.yml", 1), id="group before all"),
+        pytest.param({"group_vars__gb10": "x: 5", "group_vars__pair1": "x: 5"}, "b", ("group", "pair1", "pair1.yml", 1), id="child before parent"),
+        pytest.param({"group_vars__pair1": "x: 5"}, "a", ("host", "a", "hosts.yml", 13), id="host before group"),
+        pytest.param({"host_vars__a": "# here\nx: 5"}, "a", ("host", "a", "a.yml", 2), id="host_vars before the file"),
+        pytest.param({"group_vars__pair1__serving": "x: 5"}, "b", ("group", "pair1", "serving.yml", 1), id="directory of group_vars"),
+    ],
+)
+def test_the_definition_that_wins_is_the_one_that_ansible_takes(files: dict[str, str], host: str, expected: tuple[str, str, str, int], tmp_path: Path) -> None:
+    """Ansible's order of precedence."""
+    assert place(scan([str(write(tmp_path, hosts=HOSTS, **files))]), host, "x") == expected
+
+
+def test_group_vars_beside_the_playbook_win_over_those_beside_the_inventory(tmp_path: Path) -> None:
+    """And neither is read twice where the two are one directory."""
+    inventory = write(tmp_path / "inv", hosts=HOSTS, group_vars__gb10="x: 5")
+    play = write(tmp_path / "play", group_vars__gb10="\n\nx: 6")
+    assert place(scan([str(inventory)], [str(play)]), "b", "x") == ("group", "gb10", "gb10.yml", 3)
+    assert len(scan([str(inventory)], [str(inventory)]).entries["group", "gb10", "x"]) == 2
+
+
+def test_a_source_may_be_one_file(tmp_path: Path) -> None:
+    """Then group_vars beside it count."""
+    folder = write(tmp_path, hosts=HOSTS, group_vars__pair1="\nx: 5", other="c: {hosts: {z: }}")
+    index = scan([str(folder / "hosts.yml")])
+    assert place(index, "b", "x") == ("group", "pair1", "pair1.yml", 2)
+    assert ("host", "z", "z") not in index.entries
+
+
+def test_ini(tmp_path: Path) -> None:
+    """Hosts, variables of hosts and groups, and children."""
+    path = tmp_path / "hosts"
+    path.write_text('# ours\n[pair1]\na x=1 y="2 3" # why\nb\n\n[pair1:vars]\nz = 1\n[gb10:children]\npair1\n[broken\n', encoding="utf-8")
+    index = scan([str(path)])
+    assert place(index, "a", "y") == ("host", "a", "hosts", 3)
+    assert place(index, "b", "z") == ("group", "pair1", "hosts", 7)
+    assert index.depth("pair1") == index.depth("gb10") + 1
+    assert index.entries["group", "pair1", "b"][0].line == 4
+
+
+def test_the_line_of_a_part_of_a_value(tmp_path: Path) -> None:
+    """As deep as the file shows it."""
+    index = scan([str(write(tmp_path, hosts="gb10:\n  vars:\n    x:\n      - a\n      - b:\n          c: 1\n"))])
+    (entry,) = index.entries["group", "gb10", "x"]
+    assert [entry.line_of(below) for below in ((), (0,), (1,), (1, "b", "c"), (1, "q"), (7,), (0, "deep"))] == [3, 4, 5, 6, 5, 3, 4]
+
+
+def test_tags_and_vaulted_files_are_passed_over(tmp_path: Path) -> None:
+    """Nothing is decrypted, nothing constructed."""
+    folder = write(tmp_path, hosts="gb10:\n  vars:\n    x: !vault |\n      abc\n    y: !unknown z\n", group_vars__gb10="$ANSIBLE_VAULT;1.1;AES256\n6162\n")
+    index = scan([str(folder)])
+    assert index.entries["group", "gb10", "y"][0].line == 5
+    assert index.unreadable == []
+
+
+def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
+    """And the others are read."""
+    index = scan([str(write(tmp_path, hosts=HOSTS, group_vars__gb10="a: 1\nb: [\n"))])
+    assert [(path.name, line) for path, line, _rest in index.unreadable] == [("gb10.yml", 3)]
+    assert place(index, "a", "x") is not None
+
+
+@pytest.mark.parametrize("source", ["a,b,", "/does/not/exist", ""], ids=["list of hosts", "nowhere", "empty"])
+def test_sources_without_files_are_no_error(source: str) -> None:
+    """A list of hosts on the command line, for one."""
+    index = scan([source]) if source else scan([])
+    assert index.entries == {}
+    assert index.find("a", "x", GROUPS) is None
+
+
+def test_scripts_and_backups_are_not_read(tmp_path: Path) -> None:
+    """As Ansible does."""
+    write(tmp_path, hosts=HOSTS)
+    (tmp_path / "hosts.yml~").write_text("gb10:\n  vars:\n    old: 1\n", encoding="utf-8")
+    script = tmp_path / "source.sh"
+    script.write_text("#!/bin/sh\n[gb10]\nzz old=1\n", encoding="utf-8")
+    script.chmod(0o755)
+    assert "old" not in scan([str(tmp_path)]).variables()
+
+
+def test_groups_that_are_their_own_children_end(tmp_path: Path) -> None:
+    """Ansible refuses them later; depth only has to end."""
+    index = scan([str(write(tmp_path, hosts="a:\n  children:\n    b:\nb:\n  children:\n    a:\n"))])
+    assert index.depth("a") >= 1

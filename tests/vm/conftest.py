@@ -1,0 +1,112 @@
+"""The VM lab as fixtures. `make test` runs these after the container lab; a module that changes the machines asks for fresh ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import playbook
+import pytest
+
+VMLAB = (sys.executable, str(playbook.REPO / "lab/vm/vmlab.py"))
+INVENTORY = playbook.REPO / "inventories/vm-lab"
+
+
+class VmLab:
+    """Both machines, reached over SSH and through their cables; node 1 is the head."""
+
+    nodes = (1, 2)
+    hosts = ("vm-1", "vm-2")
+    netdevs = ("enp1s0f0np0", "enP2p1s0f0np0")
+    hcas = ("rocep1s0f0", "roceP2p1s0f0")
+    inventory = INVENTORY
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pristine = False
+
+    @staticmethod
+    def command(*words: str, timeout: float = 900) -> str:
+        """Run vmlab.py; a failure is the test's failure, with the command's own sentence."""
+        done = subprocess.run([*VMLAB, *words], capture_output=True, text=True, timeout=timeout, check=False)
+        assert done.returncode == 0, f"vmlab.py {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}"
+        return done.stdout
+
+    @staticmethod
+    def try_on(node: int, shell: str, *, root: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run a shell line on a node and return the whole outcome."""
+        words = ["sudo", "sh", "-c", _quoted(shell)] if root else ["sh", "-c", _quoted(shell)]
+        return subprocess.run([*VMLAB, "ssh", str(node), *words], capture_output=True, text=True, timeout=timeout, check=False)
+
+    def on(self, node: int, shell: str, *, root: bool = True, timeout: float = 120) -> str:
+        """Run a shell line on a node; return what it printed, stripped."""
+        done = self.try_on(node, shell, root=root, timeout=timeout)
+        assert done.returncode == 0, f"{self.hosts[node - 1]}: {shell}: {done.stderr.strip()}"
+        return done.stdout.strip()
+
+    def reset(self, *nodes: int) -> None:
+        """Fresh disks, fresh boot."""
+        self.command("reset", *map(str, nodes))
+
+    def reboot(self, *nodes: int, hard: bool = False) -> float:
+        """Reboot, in order or as if the power had failed; return the seconds until SSH answered again."""
+        started = time.monotonic()
+        self.command("reboot", *(["--hard"] if hard else []), *map(str, nodes))
+        return time.monotonic() - started
+
+    def cut(self, cable: str, *nodes: int) -> None:
+        """Pull `rail0`, `rail1` (both ends) or `mgmt` (the nodes named)."""
+        self.command("cut", cable, *map(str, nodes))
+
+    def heal(self, cable: str, *nodes: int) -> None:
+        """Plug it in again."""
+        self.command("heal", cable, *map(str, nodes))
+
+    def play(self, name: str = "site.yml", *arguments: str, **more: Any) -> playbook.Run:
+        """Run a playbook on the machines; receipts and evidence land in the session's folder."""
+        variables = {"gb10_receipts": str(self.folder / "receipts"), "gb10_evidence": str(self.folder / "evidence"), **(more.pop("variables", None) or {})}
+        env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **(more.pop("env", None) or {})}
+        return playbook.run(self.folder, name, more.pop("inventory", INVENTORY), *arguments, variables=variables, env=env, **more)
+
+
+def _quoted(shell: str) -> str:
+    """One word for the remote shell."""
+    return "'" + shell.replace("'", "'\\''") + "'"
+
+
+@pytest.fixture(scope="session")
+def vmlab_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VmLab]:
+    """The machines, started if they were not; stopped again by the session that started them, unless GB10_VMLAB_KEEP is set."""
+    was_up = subprocess.run([*VMLAB, "status"], capture_output=True, check=False).returncode == 0
+    done = subprocess.run([*VMLAB, "up"], stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stderr.strip() or "no message").splitlines()[-1]
+        # Without the machines nothing is proven: never a skip where CI counts on it.
+        (pytest.fail if playbook.in_ci() else pytest.skip)(f"The VM lab did not come up: {said}")
+    lab = VmLab(tmp_path_factory.mktemp("vm"))
+    lab.pristine = not was_up
+    yield lab
+    if not was_up and not os.environ.get("GB10_VMLAB_KEEP"):
+        VmLab.command("down")
+
+
+@pytest.fixture(scope="module")
+def vmlab(vmlab_up: VmLab) -> VmLab:
+    """The machines as an earlier module left them, with every cable in."""
+    for cable in ("mgmt", "rail0", "rail1"):
+        vmlab_up.heal(cable)
+    return vmlab_up
+
+
+@pytest.fixture(scope="module")
+def fresh_vmlab(vmlab: VmLab) -> VmLab:
+    """Factory-fresh machines: fresh disks and a fresh boot at the module's start, if anybody has had them before."""
+    if not vmlab.pristine:
+        vmlab.reset()
+    vmlab.pristine = False
+    return vmlab

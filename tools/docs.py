@@ -1,0 +1,224 @@
+"""Write the variable tables of the READMEs and of docs/inventory.md from argument_specs and CLUSTER_SPEC, or check them.
+
+    tools/docs.py           writes what differs
+    tools/docs.py --check   changes nothing; exit 1 with what differs
+    tools/docs.py FILE...   looks at these documents only
+
+Either way a role's defaults/main.yml must hold exactly what its argument_specs document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO / "collections"))
+
+from ansible_collections.gb10.cluster.plugins.module_utils.cluster import CLUSTER_SPEC  # noqa: E402  the checkout's links are on the path now
+from ansible_collections.gb10.cluster.plugins.module_utils.inventory_check import exported, is_computed, role_options  # noqa: E402
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_HEAD = "| variable | type | default | meaning |\n|---|---|---|---|\n"
+
+
+def load(path: Path) -> Any:
+    """Read a YAML file."""
+    with path.open(encoding="utf-8") as stream:
+        return yaml.load(stream, Loader=_Loader)  # noqa: S506  CSafeLoader is a safe loader
+
+
+# --- Tables -----------------------------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    """Turn Ansible's markup into Markdown for one table cell."""
+    text = re.sub(r"\b[CVO]\(((?:[^()\\]|\\.|\([^()]*\))*)\)", lambda m: f"`{m.group(1)}`", text)
+    text = re.sub(r"\b[MP]\(([^()#]*)(?:#\w+)?\)", r"`\1`", text)
+    text = re.sub(r"\bB\(([^()]*)\)", r"**\1**", text)
+    text = re.sub(r"\bI\(([^()]*)\)", r"*\1*", text)
+    text = re.sub(r"\bU\(([^()]*)\)", r"<\1>", text)
+    return " ".join(text.split())
+
+
+def cell(text: str) -> str:
+    """Keep a text inside its cell."""
+    return text.replace("|", "\\|")
+
+
+def default_text(option: Mapping[str, Any]) -> str:
+    """Return a default as the user would write it."""
+    if option.get("required"):
+        return "(required)"
+    value = option.get("default")
+    if value is None:
+        return ""
+    if value == "":
+        return "`\"\"`"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict, bool)) else str(value)
+    return f"`{text}`"
+
+
+def type_text(option: Mapping[str, Any]) -> str:
+    """Return a type with its elements and choices."""
+    kind = str(option.get("type") or "raw")
+    if option.get("elements"):
+        kind = f"{kind} of {option['elements']}"
+    if option.get("choices"):
+        kind += ": " + ", ".join(f"`{choice}`" for choice in option["choices"])
+    return kind
+
+
+def rows(options: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield one table row for each option and for what lies below it."""
+    for name, option in options.items():
+        described = option.get("description") or []
+        sentences = [described] if isinstance(described, str) else described
+        meaning = " ".join(plain(str(sentence)) for sentence in sentences)
+        full = f"{above}{name}"
+        yield f"| `{full}` | {cell(type_text(option))} | {cell(default_text(option))} | {cell(meaning)} |\n"
+        if option.get("options"):
+            yield from rows(option["options"], f"{full}[]." if option.get("type") == "list" else f"{full}.")
+
+
+def variable_table(options: Mapping[str, Any]) -> str:
+    """Return the table of a set of options."""
+    return _HEAD + "".join(rows(options))
+
+
+def with_table(text: str, marker: str, table: str) -> str | None:
+    """Return a document with the table between its markers, or None where it has none."""
+    start, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
+    before, found, rest = text.partition(start)
+    _sep, closed, after = rest.partition(end)
+    if not found or not closed:
+        return None
+    return f"{before}{start}\n\n{table}\n{end}{after}"
+
+
+def documents(repo: Path) -> Iterator[tuple[Path, str, str]]:
+    """Yield (document, marker, table) for everything that is generated."""
+    for specs in sorted((repo / "roles").glob("*/meta/argument_specs.yml")):
+        defaults = specs.parents[1] / "defaults" / "main.yml"
+        options = role_options(load(specs) or {}, (load(defaults) or {}) if defaults.exists() else {})
+        yield specs.parents[1] / "README.md", "variables", variable_table(options)
+    yield repo / "docs" / "inventory.md", "variables", variable_table(CLUSTER_SPEC)
+
+
+# --- Specs and defaults -------------------------------------------------------------------------------------------------
+
+
+def role_faults(role: Path) -> Iterator[str]:
+    """Yield what a role's argument_specs and defaults/main.yml say differently."""
+    specs_file, defaults_file = role / "meta" / "argument_specs.yml", role / "defaults" / "main.yml"
+    name = f"roles/{role.name}"
+    if not specs_file.exists():
+        yield f"{name}/meta/argument_specs.yml is missing: every role documents its variables"
+        return
+    defaults = (load(defaults_file) or {}) if defaults_file.exists() else {}
+    specs = role_options(load(specs_file) or {}, defaults)
+    for variable, option in role_options(load(specs_file) or {}).items():
+        if is_computed(option.get("default")) and option.get("type") not in ("str", "path", "raw"):
+            yield f"{name}/meta/argument_specs.yml: {variable} is no text, so its computed default belongs in defaults/main.yml only"
+    for variable, value in defaults.items():
+        if not variable.startswith((f"{role.name}_", f"__{role.name}_")):
+            yield f"{name}/defaults/main.yml: {variable} does not begin with the role's name"
+        if variable not in specs:
+            yield f"{name}/defaults/main.yml: {variable} is not in meta/argument_specs.yml"
+        elif specs[variable].get("required"):
+            yield f"{name}/defaults/main.yml: {variable} has a default, but meta/argument_specs.yml says required"
+        elif value != specs[variable].get("default") or type(value) is not type(specs[variable].get("default")):
+            yield f"{name}/defaults/main.yml: {variable} is {value!r}, but meta/argument_specs.yml says {specs[variable].get('default')!r}"
+    for variable, option in specs.items():
+        if variable not in defaults and not option.get("required"):
+            yield f"{name}/meta/argument_specs.yml: {variable} is not in defaults/main.yml"
+        yield from option_faults(f"{name}/meta/argument_specs.yml: {variable}", option)
+
+
+def option_faults(where: str, option: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what an option lacks: a type, elements of a list, a description."""
+    if not option.get("type"):
+        yield f"{where} has no type"
+    if option.get("type") == "list" and not option.get("elements"):
+        yield f"{where} is a list without elements"
+    if not option.get("description"):
+        yield f"{where} has no description"
+    default, choices = option.get("default"), option.get("choices")
+    if choices and default is not None and option.get("type") != "list" and default not in choices:
+        yield f"{where} has the default {default!r}, which is none of its choices"
+    for key, below in (option.get("options") or {}).items():
+        yield from option_faults(f"{where}.{key}", below or {})
+
+
+def variables_used(role: Path) -> Iterator[str]:
+    """Yield variables with the role's name that tasks, templates, handlers and vars use and nobody defines."""
+    specs_file = role / "meta" / "argument_specs.yml"
+    if not specs_file.exists():
+        return
+    known = set(role_options(load(specs_file) or {}))
+    for tasks in (role / "tasks").glob("*.yml"):
+        known |= exported(load(tasks))
+    pattern = re.compile(rf"(?<![\w./-])({role.name}_\w+)\b(?![\w/]*\.(?:yml|j2|py|conf|json|sh|service))")
+    for folder in ("tasks", "templates", "handlers", "vars", "defaults"):
+        for path in sorted((role / folder).rglob("*")):
+            if not path.is_file():
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                code = " ".join(re.findall(r"\{\{.*?\}\}|\{%.*?%\}|(?:when|that|until|failed_when|changed_when|loop):.*", line))
+                for variable in pattern.findall(code):
+                    if variable not in known:
+                        yield f"roles/{role.name}/{path.relative_to(role)}:{number}: {variable} is not in meta/argument_specs.yml"
+
+
+# --- Command ------------------------------------------------------------------------------------------------------------
+
+
+def run(repo: Path, check: bool, only: list[Path] | None = None) -> list[str]:
+    """Write or check every table, or those of some documents; returns what is wrong, one entry each."""
+    wrong: list[str] = []
+    for role in sorted(path for path in (repo / "roles").iterdir() if (path / "tasks").is_dir()):
+        wrong += role_faults(role)
+        wrong += dict.fromkeys(variables_used(role))
+    for path, marker, table in documents(repo):
+        if only and path.resolve() not in [each.resolve() for each in only]:
+            continue
+        shown = path.relative_to(repo)
+        if not path.exists():
+            wrong.append(f"{shown} is missing")
+            continue
+        text = path.read_text(encoding="utf-8")
+        wanted = with_table(text, marker, table)
+        if wanted is None:
+            wrong.append(f"{shown} has no <!-- {marker} --> and <!-- /{marker} --> to put the table between")
+        elif wanted != text and check:
+            lines = difflib.unified_diff(text.splitlines(), wanted.splitlines(), str(shown), f"{shown} (generated)", n=0, lineterm="")
+            wrong.append("\n".join([f"{shown} is out of date, run tools/docs.py:", *lines]))
+        elif wanted != text:
+            path.write_text(wanted, encoding="utf-8")
+            print(f"wrote {shown}")
+    return wrong
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 with what differs")
+    parser.add_argument("--repo", type=Path, default=REPO, help=argparse.SUPPRESS)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="look at these documents only")
+    options = parser.parse_args(arguments)
+    wrong = run(options.repo, options.check, options.files)
+    for each in wrong:
+        print(each, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Write docs/failures.md from the failure catalogue; with --check only say whether it is up to date."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "failures.md"
+KINDS = {
+    "strong": "the engine cannot live after it",
+    "weak": "a request can cause it too: after readiness it counts only beside proof that the engine died",
+    "tail": "a symptom: named only where nothing else is found",
+}
+
+
+def text() -> str:
+    """Return the page."""
+    sys.path.insert(0, str(ROOT / "collections"))
+    from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import BENIGN, CATALOGUE
+
+    out = [
+        "# Failures in vLLM's log",
+        "",
+        "Generated from `plugins/module_utils/failure_catalogue.py` by `tools/failures_doc.py`; do not edit.",
+        "",
+        "`vllm_boot_log_info` and the gate name one of these classes as the root cause of a boot that failed. They stand here in the order in which they",
+        "outrank each other: of several classes in one boot the one further up is the cause, and the others are in `failure.also`.",
+        "",
+        "| class | it means |",
+        "|---|---|",
+    ]
+    out += [f"| [`{e['class']}`](#{e['class']}) | {plain(e['means'])} |" for e in CATALOGUE]
+    for entry in CATALOGUE:
+        out += [
+            "",
+            f'## <a id="{entry["class"]}"></a>`{entry["class"]}`',
+            "",
+            f"**It means:** {plain(entry['means'])}",
+            "",
+            f"**It looks like:** `{entry['example']}`",
+            "",
+            f"**Why:** {entry['why']}",
+            "",
+            f"**What to do:** {plain(entry['remedy'])}",
+        ]
+        if entry.get("remedy_plain"):
+            out += ["", f"Where the line gives no figures: {entry['remedy_plain']}"]
+        if entry["needs_peer"]:
+            out += ["", f"**From the other rank:** {entry['needs_peer']}."]
+        out += ["", f"Weight: {entry['kind']}, {KINDS[entry['kind']]}."]
+    out += [
+        "",
+        '## <a id="benign"></a>What looks like a failure and is none',
+        "",
+        "These lines are counted in `benign` and change no verdict.",
+        "",
+        "| name | the line has | it is |",
+        "|---|---|---|",
+    ]
+    out += [f"| `{b['name']}` | `{b['needle']}` | {b['means']} |" for b in BENIGN]
+    out += [
+        "",
+        '## <a id="your-own"></a>Classes of your own',
+        "",
+        "Add them in the inventory, as `extra_classes` of `vllm_boot_log_info` or of the gate; they outrank the classes above:",
+        "",
+        "```yaml",
+        "extra_classes:",
+        "  - class: licence_expired",
+        "    pattern: 'licence of plugin (?P<plugin>\\w+) has expired'",
+        "    remedy: Renew the licence of {plugin}.",
+        "    anchor: https://wiki.example/licence",
+        "```",
+        "",
+    ]
+    return "\n".join(out)
+
+
+def plain(sentence: str) -> str:
+    """Show the placeholders of a sentence as what they stand for."""
+    return re.sub(r"\{(\w+)\}", lambda m: f"*{m.group(1)}*", sentence)
+
+
+def main() -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if the page is out of date")
+    options = parser.parse_args()
+    page = text()
+    if options.check:
+        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
+            print("docs/failures.md is not what the catalogue says: run tools/failures_doc.py", file=sys.stderr)
+            return 1
+        return 0
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

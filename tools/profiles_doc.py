@@ -1,0 +1,171 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Write docs/profiles.md from profiles/*.yml and the schema; with --check only say whether it is up to date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "collections"))
+
+from ansible_collections.gb10.cluster.plugins.module_utils import kv_plan  # noqa: E402  the path must stand first
+from ansible_collections.gb10.cluster.plugins.module_utils import profile as schema  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils import profile_text as text  # noqa: E402
+
+PAGE = ROOT / "docs" / "profiles.md"
+HEAD = """\
+<!-- Written by tools/profiles_doc.py from profiles/*.yml: change those, then run it. -->
+# Profiles
+
+A profile is a serving system as data: image, model, every argument of `vllm serve`, environment, container, and what a good boot shows.
+One variable selects it. `ansible-playbook playbooks/profiles.yml` prints this page's table and the selected profile.
+
+```yaml
+# inventories/<yours>/group_vars/all.yml
+gb10_profile: dspark-nvfp4-1m        # the default
+```
+
+{table}
+
+The pool is in effective tokens (maximum concurrency x context); the gate fails a boot below or above it. A dash: nothing is published.
+
+## A profile of your own
+
+Extend one: mappings merge key by key, lists and values replace, `null` removes a key. New arguments go to the end of the line.
+
+```yaml
+gb10_profile: mine
+gb10_profiles:
+  mine:
+    extends: dspark-nvfp4-1m
+    engine:
+      args:
+        max-model-len: 500000
+        max-num-seqs: 4
+        enable-flashinfer-autotune: null      # leave it out
+    gate:
+      concurrency: {{min: 3.7}}
+```
+
+- `gate.context`, `gate.kv_cache_dtype` and `gate.speculative_method` follow the arguments: leave them out.
+- Inherited bounds go where they lose their meaning: `gate.concurrency` with another `max-model-len`, the upper bounds with another
+  `gpu-memory-utilization`, all of them with another `kv-cache-dtype`. Bounds of your own always count.
+- A profile under a shipped name changes the shipped one, without `extends`. Shipped profiles build on shipped ones only.
+- A profile may stand on its own: `summary`, `image.reference`, `model.id` and `model.path` are the least it needs.
+- A key that does not exist, a value of the wrong type, a contradiction: one sentence says which key, what was found and what is expected.
+- Secrets have no place here. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
+- The shipped profiles answer on every address of the head, as their seeds do. Set an API key, or `engine.api.host: 127.0.0.1`.
+
+### Arguments
+
+`engine.args` is in the order of the command line. `true` is a bare flag, `false` leaves it out, a list repeats values after the flag, a mapping
+becomes compact JSON, a key with a dot is written `--key=value`. The collection writes these itself, after the model or at the end:
+{managed}.
+To put one at another place, name it with its placeholder, as in `host: "{{host}}"`.
+
+### Environment
+
+Weakest first: `env`; `head_env` or `worker_env`; what the fabric says of this node ({fabric}), which also removes every other one of
+these from the profile; `NODE_RANK`, `HEADLESS`, `MASTER_ADDR`, `MASTER_PORT`, `VLLM_HOST_IP`; the user's extra environment.
+
+### Ray
+
+With `executor: ray` the head's container starts Ray's head, then the engine; the others wait for its port, join and stay. Each node keeps its own
+`engine.ray.own_env`, which Ray would otherwise overwrite with the head's.
+
+## The plan: which pool to expect
+
+`kv_pool_plan` reckons `utilization x MemTotal - weights - reserve` for each rank; the smallest, divided by the bytes a token, is the pool.
+The figures are calibrated on measured boots (one of each profile's, so that one is 0.0 by construction); the error on each:
+
+{calibration}
+
+The stated error is the profile's `plan.error_percent`. It grows by 2 to 8 points for each argument that differs from the measured boot, and
+nothing is expected where the KV dtype, the block size, the quantization or the number of ranks differ. Unknown never blocks. A boot is refused only
+when even the upper end of the error is below what the gate needs, or when vLLM's start check would fail.
+Without `plan.kv_bytes_per_token`, a model's `config.json` gives it where all layers are alike; hybrid models stay unknown.
+
+"""
+SPARK_GIB = 121.69  # what a DGX Spark reports
+QWEN2_7B = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584, "torch_dtype": "bfloat16"}
+QWEN3_235B = {"num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "torch_dtype": "bfloat16"}
+# A profile's whole plan on two nodes of SPARK_GIB, against a measured pool.
+POOLS = (
+    ("seed 003, 2026-06-30", "dspark-nvfp4-1m", 1990142),
+    ("seed 003, 2026-06-29", "dspark-nvfp4-1m", 2044166),
+    ("seed 003, code microbench", "dspark-nvfp4-1m", 1901239),
+    ("seed 000, 1M", "fp8-1m", 1430000),
+    ("seed 000, 512K", "fp8-512k", 1180000),
+    ("seed 004", "piecewise-200k", 865000),
+)
+# Bytes a token alone: KV memory in GiB, against a measured pool.
+TOKENS = (
+    ("boot log 055, 18.08 GiB, bytes a token of dspark-nvfp4-1m", 18.08, None, 2493464),
+    ("third party, 10.02 GiB, bytes a token of dspark-nvfp4-1m", 10.02, None, 1487645),
+    ("boot log 021, 11.03 GiB, Qwen2-7B on two nodes, from config.json", 11.03, (QWEN2_7B, 2), 412944),
+    ("boot log 023, 5.01 GiB, Qwen2-7B, from config.json", 5.01, (QWEN2_7B, 1), 93872),
+    ("boot log 071, 27.85 GiB, Qwen3-235B on four GPUs, from config.json", 27.85, (QWEN3_235B, 4), 621392),
+)
+UNKNOWN = (
+    ("11.97 GiB, 21.54, 18.63 pinned, 15.01, 4.00 pinned", "1,219,414; 1,942,028; 652,465; 934,680; 414,615", "not foretold: models not named"),
+    (
+        "boot logs 001, 003, 005, 009, 011: hybrid models",
+        "519,920; 1,251,446; 177,440; 1,934,432; 623,040",
+        "not foretold: a token's cost depends on the context",
+    ),
+)
+
+
+def calibration(profiles: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the rows: figure, measured pool, error of the plan."""
+    rows = []
+    for label, name, measured in POOLS:
+        ranks = [{"total_kib": SPARK_GIB * kv_plan.KIB_PER_GIB}] * 2
+        rows.append((f"{label} ({name})", measured, kv_plan.make_plan(profiles[name], ranks)["expected_tokens"]))
+    for label, gib, config, measured in TOKENS:
+        per = kv_plan.kv_bytes_from_config(*config)[0] if config else profiles["dspark-nvfp4-1m"]["plan"]["kv_bytes_per_token"]
+        assert per, label
+        rows.append((label, measured, gib * kv_plan.GIB / per))
+    return [(label, f"{measured:,}", f"{100 * (found - measured) / measured:+.1f} %") for label, measured, found in rows] + list(UNKNOWN)
+
+
+def page() -> str:
+    """Return the page's text."""
+    shipped = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "profiles").glob("*.yml"))}
+    profiles = {name: schema.resolve(name, shipped) for name in shipped}
+    names = sorted(profiles, key=lambda n: (n != schema.DEFAULT_PROFILE, n))
+    linked = [(f"[{r[0]}](#{r[0]})", *r[1:]) for r in (text.row(profiles[n]) for n in names)]
+    out = HEAD.format(
+        table="\n".join(text.markdown_table(text.HEADER, linked)),
+        managed=", ".join(f"`--{flag}`" for flag in schema.PLACEHOLDERS),
+        fabric="`NCCL_IB_*`, `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`, `UCX_NET_DEVICES`",
+        calibration="\n".join(text.markdown_table(("figure", "measured pool, tokens", "error of the plan"), calibration(profiles))),
+    )
+    for name in names:
+        lines = text.sheet(profiles[name])
+        out += f"## {name}\n\n{profiles[name]['summary']}.\n\n```text\n" + "\n".join(lines[2:]) + "\n```\n\n"
+    rows = [(f"`{path}`", kind, f"`{default}`" if default else "", doc) for path, kind, default, doc in schema.schema_rows()]
+    return out + "## Every key\n\n" + "\n".join(text.markdown_table(("key", "type", "default", "meaning"), rows)) + "\n"
+
+
+def main(argv: list[str]) -> int:
+    """Write the page, or check it."""
+    wanted = page()
+    if "--check" in argv:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted:
+            return 0
+        print(f"{PAGE.relative_to(ROOT)} is not what tools/profiles_doc.py writes: run it", file=sys.stderr)
+        return 1
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

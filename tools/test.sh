@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Every test, stage by stage, each with its time. Stops at the first stage that fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+stage() { local name=$1; shift; .venv/bin/python tools/stage.py "$name" -- "$@"; }
+export PATH=$PWD/.venv/bin:$PATH
+
+if [ ! -d ../shared/samples ] && [ -z "${GB10_SHARED:-}" ]; then
+  echo "NOTE: ../shared is not beside this checkout: the tests on third-party captures and boot logs are left out (CI fails without them)."
+fi
+stage "lint, types, unit tests (make check)" make --no-print-directory check
+stage "fuzz" pytest tests/fuzz -q
+stage "ansible-test sanity, antsibull-docs" tools/sanity.sh
+stage "contract: inventory, docs, layout" pytest tests/contract -q -n 2
+stage "the container lab" python lab/container/lab.py up
+stage "molecule: one scenario a role" tools/molecule.sh
+stage "end to end on the real engine" pytest tests/lab -q --durations=12
+stage "the container lab, away again" python lab/container/lab.py down
