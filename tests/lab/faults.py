@@ -121,10 +121,11 @@ def inject(lab: Any, fault: Fault, rollback: bool = False) -> Outcome:
     stop = threading.Event()
 
     def strike() -> None:
-        container = lab.container(fault.watch)
-        pattern = PHASES[fault.phase]
+        # The engine that still runs from before shows every phase in its log: only what is printed from now on counts.
+        log = f"docker logs --since {time.time():.3f} {lab.container(fault.watch)} 2>&1"
+        found = f"{log} | grep -qE '{PHASES[fault.phase]}' && echo yes || true"
         while not stop.is_set():
-            if lab.on(fault.watch, f"docker logs {container} 2>&1 | grep -qE '{pattern}' && echo yes || true", check=False).strip() == "yes":
+            if lab.on(fault.watch, found, check=False).strip() == "yes":
                 done.append(time.time())
                 lab.on(fault.node, fault.act, check=False)
                 return
