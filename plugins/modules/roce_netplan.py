@@ -363,11 +363,17 @@ class Change:
             wants.parent.mkdir(parents=True, exist_ok=True)
             if not wants.is_symlink():
                 wants.symlink_to(commit.BOOT_UNIT)
+        self.write(commit.BOOT_ID, self.boot_id(), 0o600)
         rc, out, err = self.start_timer(self.params["confirm_seconds"] + APPLY_SECONDS)
         if rc != 0:
             if not again:
                 self.clear_pending()
             raise RefusedError(f"The timer that would bring the network back could not be armed ({(err or out).strip()[-300:]}); nothing was changed.")
+
+    @staticmethod
+    def boot_id() -> str:
+        """Return the kernel's name for this boot."""
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
 
     def start_timer(self, seconds: int) -> tuple[int, str, str]:
         """Start the timer, or start it anew."""
@@ -787,6 +793,9 @@ class Change:
         """Cancel the way back. True if there was a pending change."""
         if self.module.check_mode:
             return self.pending()
+        if self.current(commit.BOOT_ID) not in (None, self.boot_id()):
+            # The node restarted with the change half-way: nobody may keep it. The boot's own unit does the same, whichever comes first.
+            self.run(["/bin/sh", f"{commit.PENDING}/restore.sh", "boot"], check=False)
         self.disarm_timer()
         done = self.clear_pending()
         if not done and Path(commit.RESTORING).exists():

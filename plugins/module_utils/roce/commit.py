@@ -17,6 +17,7 @@ from typing import Any
 
 STATE_DIR = "/var/lib/gb10-cluster/roce"
 PENDING = STATE_DIR + "/pending"
+BOOT_ID = PENDING + "/boot_id"  # of the kernel that the change was made under
 RESTORING = STATE_DIR + "/restoring"
 RESTORED = STATE_DIR + "/restored.json"
 BASELINE = STATE_DIR + "/baseline.json"
