@@ -311,6 +311,7 @@ def main() -> None:
     verdict = classify(
         [rail["gbps"] for rail in found],
         Thresholds(params["rail_gbps"], params["hotplug_low_gbps"], params["hotplug_high_gbps"]),
+        [rail["reason"] for rail in found],
     )
     accepted = verdict.name in params["accept"]
     result = {"bandwidth_class": verdict.name, "message": verdict.message, "remedy": verdict.remedy, "rails": found}

@@ -24,6 +24,10 @@ options:
     description: Where the role keeps the group's files on the node.
     type: path
     default: /opt/gb10-cluster/vllm_tp2
+  image:
+    description: An image to look for on the node, by name; empty to look for none.
+    type: str
+    default: ""
   docker_socket:
     description: The Docker Engine's socket.
     type: path
@@ -63,6 +67,11 @@ receipt:
   type: dict
   returned: always
   sample: {passed: true, seconds: 412.0}
+image:
+  description: What the node has under the name in O(image); C(exists) is false where it has nothing, or no name was given.
+  type: dict
+  returned: always
+  sample: {exists: true, id: "sha256:8d0f...", repo_digests: ["vllm/vllm-openai@sha256:51a6..."]}
 devices:
   description: Which of the devices that a rank may be given exist on the node.
   type: list
@@ -86,7 +95,7 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import container_log, docker_socket
+from ansible_collections.gb10.cluster.plugins.module_utils import container_log, docker_socket, layers_engine
 
 DEVICES = ("/dev/infiniband",)
 
@@ -116,12 +125,21 @@ def releases_in(folder: str) -> list[dict[str, Any]]:
     return sorted(out, key=lambda release: (-release["time"], release["id"]))
 
 
+def image_of(name: str, socket: str) -> dict[str, Any]:
+    """Return what the node has under an image's name. Raises DockerError."""
+    found = layers_engine.inspect_image(name, socket) if name else None
+    if found is None:
+        return {"exists": False, "id": "", "repo_digests": []}
+    return {"exists": True, "id": found["Id"], "repo_digests": sorted(found.get("RepoDigests") or [])}
+
+
 def main() -> None:
     """Read, and return what is there."""
     module = AnsibleModule(
         argument_spec={
             "group": {"type": "str", "required": True},
             "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
+            "image": {"type": "str", "default": ""},
             "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
@@ -130,8 +148,10 @@ def main() -> None:
     link = os.path.join(folder, "current")
     current = os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
     containers: list[dict[str, Any]] = []
+    image = {"exists": False, "id": "", "repo_digests": []}
     problem = ""
     try:
+        image = image_of(module.params["image"], module.params["docker_socket"])
         for entry in docker_socket.list_containers([f"gb10.cluster.group={module.params['group']}"], module.params["docker_socket"]):
             state = container_log.state_of(docker_socket.inspect(entry["Id"], module.params["docker_socket"]))
             if state:
@@ -146,6 +166,7 @@ def main() -> None:
         releases=releases_in(folder),
         containers=containers,
         receipt=read_json(os.path.join(folder, "releases", current, "receipt.json")) if current else {},
+        image=image,
         devices=[device for device in DEVICES if os.path.exists(device)],
         memory=memory,
         engine_error=problem,

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 _HEADER = re.compile(r"^\s*#bytes\s.*BW average\[(?P<unit>[^\]]+)\]", re.M)
-_ROW = re.compile(r"^\s*\d+\s+\d+\s+(?P<peak>[\d.]+)\s+(?P<average>[\d.]+)\s+[\d.]+(?:\s+[\d.]+)?\s*$", re.M)
+_ROW = re.compile(r"^\s*\d+\s+(?P<count>\d+)\s+(?P<peak>[\d.]+)\s+(?P<average>[\d.]+)\s+[\d.]+(?:\s+[\d.]+)?\s*$", re.M)
+# perftest derives its rates from the processor's cycle counter. Where that runs unevenly it says so, in the middle of any line, and prints 0.
+_NO_CLOCK = re.compile(r"Correlation coefficient r\^2: [\d.]+ < [\d.]+")
+NO_CLOCK = "its messages arrive, but perftest could not measure their rate: the processor's clock ran too unevenly"
 _UNITS = {"Gb/sec": 1.0, "MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9}
 
 CLASSES = ("healthy", "one_rail", "hotplug_13g", "tcp_only", "unknown")
@@ -38,6 +41,7 @@ class Verdict:
 
 def parse(text: str) -> float | None:
     """Return the average rate of the last result row, None if there is none (a wrong GID index prints the header and exits 0) or it is 0."""
+    text = _NO_CLOCK.sub("", text)
     header = _HEADER.search(text)
     if header is None:
         return None
@@ -49,7 +53,9 @@ def parse(text: str) -> float | None:
 
 
 def reason(text: str, rc: int) -> str:
-    """Return why a run gave no rate, in its own words where it has some."""
+    """Return why a run gave no rate, in its own words where it has some; ``NO_CLOCK`` where only the measuring failed."""
+    clock = _NO_CLOCK.search(text)
+    text = _NO_CLOCK.sub("", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     complaints = [line for line in lines if re.search(r"fail|error|couldn't|unable|cannot|not found|refused|timed? ?out", line, re.I)]
     if complaints:
@@ -57,20 +63,25 @@ def reason(text: str, rc: int) -> str:
     if rc == 124:
         return "it did not end in time"
     header = _HEADER.search(text)
-    if header is not None and _ROW.search(text, header.end()):
+    row = _ROW.search(text, header.end()) if header is not None else None
+    if row is not None:
+        if clock is not None and int(row.group("count")) > 0:
+            return NO_CLOCK
         return "it finished no message in the time of the test"
     if header is not None:
         return "it printed the header and no result row, as with a wrong GID index"
     return f"it ended with rc {rc} and no result"
 
 
-def classify(rates: Sequence[float | None], thresholds: Thresholds) -> Verdict:
-    """Name the class of rails that were measured at the same time; None is a rail without a result."""
+def classify(rates: Sequence[float | None], thresholds: Thresholds, reasons: Sequence[str | None] = ()) -> Verdict:
+    """Name the class of rails that were measured at the same time; None is a rail without a result, for the reason at the same place."""
     shown = ", ".join("no result" if rate is None else f"{rate:g} Gb/s" for rate in rates) or "nothing"
     known = [rate for rate in rates if rate is not None]
     total = sum(known)
     good = thresholds.rail_gbps
     said = f"RDMA write over {len(rates)} rail(s) at once: {shown}"
+    if NO_CLOCK in reasons and all(rate is not None or why == NO_CLOCK for rate, why in zip(rates, reasons)):
+        return Verdict("unknown", f"{said}: {NO_CLOCK}.", "Run --tags roce again while nothing else keeps the processors busy.")
     if not rates or not known:
         return Verdict(
             "tcp_only",

@@ -91,6 +91,24 @@ def test_the_reason_is_in_the_tools_own_words(text: str, rc: int, words: str) ->
     assert words in bandwidth.reason(text, rc)
 
 
+# As a machine with an uneven cycle counter prints it, on standard error into the middle of a line or before the table.
+UNEVEN = (
+    HEAD.format("Gb/sec") + " 65536      50           0.000000            0.000000            0.000000Correlation coefficient r^2: 0.870992 < 0.9\n---\n",
+    "Correlation coefficient r^2: 0.871755 < 0.9\n" + HEAD.format("Gb/sec") + " 65536 50 0.000000 0.000000 0.000000\n",
+)
+
+
+@pytest.mark.parametrize("text", UNEVEN)
+def test_a_rate_that_could_not_be_measured_is_not_called_a_dead_rail(text: str) -> None:
+    assert parse(text) is None
+    assert bandwidth.reason(text, 0) == bandwidth.NO_CLOCK
+    verdict = classify([None, None], Thresholds(), [bandwidth.NO_CLOCK] * 2)
+    assert verdict.name == "unknown"
+    assert "messages arrive" in verdict.message
+    assert "again" in verdict.remedy
+    assert classify([None, None], Thresholds(), [bandwidth.NO_CLOCK, "it did not end in time"]).name == "tcp_only"
+
+
 RAILS = [{"hca": "rocep1s0f0", "ipv4": "192.168.100.10"}, {"hca": "roceP2p1s0f0", "ipv4": "192.168.101.10"}]
 
 
