@@ -120,7 +120,7 @@ rails:
 ports:
   description:
     - Every port of the card, with or without link, by cage and PCIe segment, with the keys of a rail and
-      C(segment), C(phys_state), C(linked), C(mac), C(driver), C(master), C(lower), C(protected).
+      C(segment), C(phys_state), C(link_layer), C(linked), C(mac), C(driver), C(master), C(lower), C(protected).
   returned: always
   type: list
   elements: dict
@@ -132,6 +132,8 @@ twins:
 management:
   description:
     - The path by which this node is reached, the SSH session's interface, else that of the default route with the lowest metric.
+    - Without both it is the one addressed interface that is neither a port of the card nor virtual; C(reason) says which it was,
+      C(ssh session), C(default route) or C(only addressed interface), and that last one is not in C(protected).
     - C(protected) lists every interface that the roce role will not touch.
   returned: always
   type: dict
@@ -144,10 +146,18 @@ management:
     default_route_interfaces: [enP7s7]
     protected: [enP7s7]
 hotplug:
-  description: State of the card's hot-plug controller MTKP0001:00, as far as this kernel shows it.
+  description:
+    - State of the card's hot-plug controller MTKP0001:00, as far as this kernel shows it.
+    - C(plugged) is what it says of the cable (C(debug_state)), null where it does not say.
   returned: always
   type: dict
-  sample: {"present": true, "interface": pcie_hotplug, "enabled": true, "files": {"pcie_hotplug/hotplug_enabled": "1"}, "summary": "hotplug_enabled=1"}
+  sample:
+    present: true
+    interface: pcie_hotplug
+    enabled: true
+    plugged: true
+    files: {"pcie_hotplug/debug_state": "1", "pcie_hotplug/hotplug_enabled": "1"}
+    summary: debug_state=1, hotplug_enabled=1
 foreign:
   description: Configuration files of others that say something of the rails.
   returned: always
@@ -168,6 +178,7 @@ env:
     - This node's NCCL, GLOO and TP variables. One that cannot be decided is left out, never empty.
     - E(NCCL_IB_GID_INDEX) is there only when every rail has a GID index and all are equal;
       else E(NCCL_IB_ADDR_FAMILY) and E(NCCL_IB_ROCE_VERSION_NUM) are.
+    - A rail with nothing but a link-local address does not count beside a rail with a real one.
   returned: always
   type: dict
   sample:
@@ -182,7 +193,7 @@ problems:
     - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(no_rdma), C(rdma_unreadable), C(no_ipv4), C(link_local_only),
       C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small), C(active_mtu_small), C(mtu_mismatch),
       C(one_subnet_for_both_rails), C(rails_crossed), C(ports_asymmetric), C(rail_unplaced), C(rail_is_management),
-      C(interface_missing), C(hca_without_netdev), C(netdev_by_name), C(foreign_netplan), C(bad_input), C(unreadable)."
+      C(interface_missing), C(infiniband_mode), C(hca_without_netdev), C(netdev_by_name), C(foreign_netplan), C(bad_input), C(unreadable)."
   returned: always
   type: list
   elements: dict

@@ -101,6 +101,9 @@ class TreeReader:
         if path is None:
             return None, None
         try:
+            mode = os.stat(path).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                return None, "not a regular file"  # a pipe of a captured tree would keep us waiting
             with open(path, "rb") as handle:
                 return handle.read(MAX_BYTES).decode("utf-8", "replace"), None
         except FileNotFoundError:
@@ -109,18 +112,27 @@ class TreeReader:
             return None, exc.strerror or str(exc)
 
     def link(self, relative: str) -> str | None:
-        """Return where a link points (its text), None if it is none."""
-        try:
-            return os.readlink(self.root / relative)
-        except OSError:
-            parent, _sep, name = relative.rpartition("/")
-            path = self.real(parent)
-            if path is None:
-                return None
+        """Return where a link points (its text), None if it is none.
+
+        Some archives (a checkout without links, a FAT disk) hold a link as a small file with its target.
+        """
+        parent, _sep, name = relative.rpartition("/")
+        path = self.real(parent)
+        for place in (self.root / relative, *([path / name] if path is not None else [])):
             try:
-                return os.readlink(path / name)
+                return os.readlink(place)
             except OSError:
-                return None
+                continue
+        if self.live or path is None:
+            return None
+        try:
+            mode = os.lstat(path / name)
+            if stat.S_ISREG(mode.st_mode) and mode.st_size < 512:
+                text = (path / name).read_text(errors="replace").strip()
+                return text if "\n" not in text and text.startswith(("../", "/sys/")) else None
+        except OSError:
+            return None
+        return None
 
 
 def _take(capture: Capture, reader: TreeReader, path: str, quiet: bool = False) -> str | None:
@@ -194,9 +206,8 @@ def read_infiniband(capture: Capture, reader: TreeReader) -> None:
 
 def read_platform(capture: Capture, reader: TreeReader) -> None:
     """Read the hot-plug controller of the ConnectX-7 (newer kernels: pcie_hotplug; older: cx7_dbg)."""
-    for base in ("sys/devices/platform/MTKP0001:00", "sys/bus/platform/devices/MTKP0001:00"):
-        if reader.real(base) is None:
-            continue
+    parents = ("sys/devices/platform", "sys/bus/platform/devices")
+    for base in [f"{parent}/{name}" for parent in parents for name in reader.listdir(parent)[0] if name.startswith("MTKP0001:")]:
         names, _error = reader.listdir(base)
         if not names:
             continue
@@ -239,7 +250,7 @@ def read_recorded_commands(capture: Capture, reader: TreeReader) -> None:
     for name in _list(capture, reader, "cmd"):
         text = _take(capture, reader, f"cmd/{name}")
         stem = name.rsplit(".", 1)[0] if name.endswith((".json", ".txt", ".out")) else name
-        if text is not None and (stem not in capture.commands or name.endswith(".json")):
+        if text is not None and (stem not in capture.commands or (name.endswith(".json") and text.strip()) or not capture.commands[stem].strip()):
             capture.commands[stem] = text
 
 

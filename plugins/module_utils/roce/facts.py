@@ -21,14 +21,17 @@ from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import C
 
 Record = dict[str, Any]
 
+ROCE_V1 = "IB/RoCE v1"
 ROCE_V2 = "RoCE v2"
 OVERHEAD = 96  # bytes of RoCE v2 headers the kernel takes off the netdev's MTU before it rounds down (iboe_get_mtu)
 SPARK_PORT = re.compile(r"^en(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<slot>\d+)f(?P<function>\d)np(?P<cage>\d)$")
+BARE_PORT = re.compile(r"^en(?:P(?P<segment>2))?p1s0f(?P<function>[01])$")  # kernels and udev versions that write no npN
 SPARK_HCA = re.compile(r"^roce(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<slot>\d+)f(?P<function>\d)$")
 PCI_ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
-VIRTUAL = re.compile(r"^(?:lo|docker|br-|veth|virbr|tailscale|wg|tun|tap|wl|cni|flannel|cali|dummy|podman|nerdctl|zt|ib)")
+VIRTUAL = re.compile(r"^(?:lo$|docker|br|veth|virbr|vxlan|tailscale|wg|tun|tap|cni|flannel|cali|dummy|podman|nerdctl|zt|ib|vnet|lxc|incus)")
 VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
 VIRTUAL_KINDS = ("veth", "bridge", "dummy", "tun", "wireguard", "vxlan", "macvlan", "ipvlan", "ifb", "sit", "ip6tnl", "gre")
+STACKED_KINDS = ("bond", "bridge", "team")  # a device of these kinds carries the addresses of its members
 
 
 # --- parsing -------------------------------------------------------------------------------------------------------------------
@@ -40,23 +43,39 @@ def json_records(text: str, key: str) -> list[Record]:
     found: list[Record] = []
     at = 0
     opener = re.compile(r"[\[{]")
-    while True:
+    for _attempt in range(_MOST_ATTEMPTS):
         match = opener.search(text, at)
         if match is None:
-            return found
+            break
         try:
             value, end = decoder.raw_decode(text, match.start())
-        except (ValueError, RecursionError):
+        except RecursionError:
+            at = _OPENERS.match(text, match.start()).end()  # type: ignore[union-attr]  # it starts with one
+            continue
+        except ValueError:
             at = match.start() + 1
             continue
         at = end
         items = value if isinstance(value, list) else [value]
-        found += [item for item in items if isinstance(item, dict) and item.get(key) is not None]
+        found += [item for item in items if isinstance(item, dict) and isinstance(item.get(key), str) and item[key]]
+    return found
 
 
+def lists_nothing(text: str) -> bool:
+    """Return whether a command answered properly that there is nothing: `[]`, `[ ]`, `[{}]`."""
+    start = text.find("[")
+    try:
+        value, _end = json.JSONDecoder().raw_decode(text, start) if start >= 0 else (None, 0)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, list) and all(item == {} for item in value)
+
+
+_MOST_ATTEMPTS = 2000  # where a document could begin; a noisy capture has a few, a hostile one a million
+_OPENERS = re.compile(r"[\[{\s]+")
 _RDMA_LINE = re.compile(
-    r"^\s*(?:\d+:\s*)?(?:link\s+)?(?P<hca>[^\s/]+)/(?P<port>\d+)[: ].*?state\s+(?P<state>\w+)"
-    r"(?:.*?physical_state\s+(?P<phys>\w+))?(?:.*?netdev\s+(?P<netdev>\S+))?",
+    r"^[ \t]*(?:\d+(?:/\d+)?:[ \t]*)?(?:link[ \t]+)?(?P<hca>[^\s/]+)/(?P<port>\d+)[: ].*?\bstate[ \t]+(?P<state>\w+)"
+    r"(?:.*?\bphysical_state[ \t]+(?P<phys>\w+))?(?:.*?\bnetdev[ \t]+(?P<netdev>\S+))?",
     re.M,
 )
 
@@ -158,12 +177,13 @@ def parse_proc_route(text: str) -> list[Record]:
         try:
             dst, gateway, mask = (bytes.fromhex(cells[i])[::-1] for i in (1, 2, 7))
             record: Record = {"dev": cells[0], "metric": int(cells[6])}
+            network = ipaddress.IPv4Network((int.from_bytes(dst, "big"), bin(int.from_bytes(mask, "big")).count("1")), strict=False)
+            via = str(ipaddress.IPv4Address(gateway))
         except ValueError:
             continue
-        network = ipaddress.ip_network((int.from_bytes(dst, "big"), bin(int.from_bytes(mask, "big")).count("1")), strict=False)
         record["dst"] = "default" if network.prefixlen == 0 else str(network)
         if any(gateway):
-            record["gateway"] = str(ipaddress.IPv4Address(gateway))
+            record["gateway"] = via
         records.append(record)
     return records
 
@@ -208,8 +228,28 @@ def parse_ethtool(text: str) -> Record:
 def _integer(value: Any) -> int | None:
     try:
         return int(str(value).strip())
-    except (TypeError, ValueError):
+    except ValueError:
         return None
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a file's name is a number (isdigit alone also takes digits that int() refuses)."""
+    return text.isascii() and text.isdigit()
+
+
+def _records(value: Any) -> list[Record]:
+    """Return the objects of a JSON array, whatever else stands there."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _strings(value: Any) -> list[str]:
+    """Return the strings of a JSON array, whatever else stands there."""
+    return [item for item in value if isinstance(item, str) and item] if isinstance(value, list) else []
+
+
+def _word(value: Any) -> str | None:
+    """Return a JSON string that is not empty."""
+    return value if isinstance(value, str) and value else None
 
 
 def _address(text: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -273,6 +313,8 @@ class Port:
     mac: str | None = None
     driver: str | None = None
     mellanox: bool | None = None
+    link_layer: str | None = None
+    soft: bool = False
     master: str | None = None
     lower: str | None = None
     addresses: tuple[Address, ...] = ()
@@ -284,6 +326,16 @@ class Port:
         if self.state is not None:
             return self.state == "ACTIVE"
         return bool(self.carrier)
+
+    @property
+    def ethernet(self) -> bool:
+        """Return whether the port can carry RoCE: InfiniBand mode cannot."""
+        return self.link_layer is None or self.link_layer.lower() != "infiniband"
+
+    @property
+    def hca_spec(self) -> str:
+        """Return the HCA as NCCL_IB_HCA names it: with its port where that is not 1."""
+        return str(self.hca) if self.hca_port == 1 else f"{self.hca}:{self.hca_port}"
 
     @property
     def ipv4(self) -> list[Address]:
@@ -354,21 +406,21 @@ def _segment(pci: str | None, *names: str | None) -> int | None:
     if pci is not None:
         return int(pci.split(":")[0], 16)
     for name in names:
-        match = (SPARK_PORT.match(name) or SPARK_HCA.match(name)) if name else None
+        match = (SPARK_PORT.match(name) or BARE_PORT.match(name) or SPARK_HCA.match(name)) if name else None
         if match is not None:
             return int(match.group("segment") or "0", 16)
     return None
 
 
-def _cage(capture: Capture, netdev: str, pci: str | None, hca: str | None) -> int | None:
-    """Return the cage: phys_port_name (p0, p1), else npN of the netdev's name, else the PCI function, else fN of the HCA's name."""
-    match = re.match(r"^p(\d+)$", capture.text(f"sys/class/net/{netdev}/phys_port_name") or "")
-    if match is None:
-        match = re.search(r"np(\d+)$", netdev)
+def _cage(capture: Capture, names: Sequence[str], pci: str | None, hca: str | None) -> int | None:
+    """Return the cage: phys_port_name (p0, p1), else npN of a name, else fN of a Spark's name, else the PCI function, else fN of the HCA."""
+    match = re.match(r"^p(\d+)$", capture.text(f"sys/class/net/{names[0]}/phys_port_name") or "")
+    match = match or next(filter(None, (re.search(r"f\d+np(\d+)$", name) for name in names)), None)
+    match = match or next(filter(None, (re.match(r"^en(?:P2)?p1s0f([01])$", name) for name in names)), None)
     if match is None and pci is not None:
         match = re.search(r"\.([0-7])$", pci)
     if match is None and hca is not None:
-        match = re.search(r"f(\d+)$", hca)
+        match = re.search(r"s\d+f(\d+)$", hca)
     return int(match.group(1)) if match else None
 
 
@@ -382,12 +434,18 @@ def _gid_text(text: str) -> tuple[str, str | None, bool]:
     return shown, str(mapped) if mapped is not None else None, int(value) == 0
 
 
+def _gid_type(text: str | None) -> str | None:
+    """Return the type as the kernel writes it, `RoCE v2` or `IB/RoCE v1`; another text stays as it is."""
+    plain = re.sub(r"[\s_-]+", "", text or "").lower()
+    return {"rocev2": ROCE_V2, "ib/rocev1": ROCE_V1, "rocev1": ROCE_V1}.get(plain, text)
+
+
 def _gids(capture: Capture, hca: str, port: int) -> list[Gid]:
     """Return the used entries of a GID table in the order of their index."""
     base = f"sys/class/infiniband/{hca}/ports/{port}"
     rows = []
     for name in capture.dirs.get(f"{base}/gids", []):
-        text = capture.text(f"{base}/gids/{name}") if name.isdigit() else None
+        text = capture.text(f"{base}/gids/{name}") if _is_number(name) else None
         if text is None:
             continue
         gid, ipv4, zero = _gid_text(text)
@@ -397,7 +455,7 @@ def _gids(capture: Capture, hca: str, port: int) -> list[Gid]:
             Gid(
                 int(name),
                 gid,
-                capture.text(f"{base}/gid_attrs/types/{name}"),
+                _gid_type(capture.text(f"{base}/gid_attrs/types/{name}")),
                 capture.text(f"{base}/gid_attrs/ndevs/{name}"),
                 ipv4,
             )
@@ -405,17 +463,18 @@ def _gids(capture: Capture, hca: str, port: int) -> list[Gid]:
     return sorted(rows, key=lambda row: row.index)
 
 
-_STATE_NUMBERS = {0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
+_STATES = {0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
+_PHYS_STATES = {1: "SLEEP", 2: "POLLING", 3: "DISABLED", 4: "PORTCONFIGURATIONTRAINING", 5: "LINKUP", 6: "LINKERRORRECOVERY", 7: "PHYTEST"}
 
 
-def _numbered(text: str | None) -> str | None:
+def _numbered(text: str | None, names: Mapping[int, str] = _STATES) -> str | None:
     """`4: ACTIVE` -> ACTIVE, `5: LinkUp` -> LINKUP, `4` -> ACTIVE."""
     if text is None:
         return None
     number, _colon, word = text.partition(":")
     word = word.strip()
-    if not word and number.strip().isdigit():
-        return _STATE_NUMBERS.get(int(number))
+    if not word and _is_number(number.strip()):
+        return names.get(int(number))
     return (word or number).strip().upper() or None
 
 
@@ -428,7 +487,8 @@ class Node:
         self.links: dict[str, Record] = {}
         for record in parse_ip_addr(commands.get("ip-addr", "")):
             self.links.setdefault(str(record["ifname"]).split("@", maxsplit=1)[0], record)
-        self.have_addresses = any(record.get("addr_info") for record in self.links.values())
+        self.have_addresses = any(_records(record.get("addr_info")) for record in self.links.values())
+        self.altnames = {name: netdev for netdev, record in self.links.items() for name in self._altnames(record)}
         self.routes = parse_ip_route(commands.get("ip-route", ""))
         self.routes_from = "ip route"
         if not self.routes and capture.text("proc/net/route"):
@@ -443,6 +503,18 @@ class Node:
         self._join()
         self.ports = self._ports()
 
+    @staticmethod
+    def _altnames(record: Record) -> list[str]:
+        return _strings(record.get("altnames"))
+
+    def real_name(self, name: str) -> str:
+        """Return a device's name for its name or one of its alternative names."""
+        return name if name in self.netdevs else self.altnames.get(name, name)
+
+    def names(self, netdev: str) -> list[str]:
+        """Return a device's name and its alternative names: udev's renaming leaves the old one there."""
+        return [netdev, *(name for name, owner in self.altnames.items() if owner == netdev)]
+
     def _netdevs(self) -> list[str]:
         """Return the names of all network devices, of sysfs and of `ip`."""
         base = "sys/class/net"
@@ -453,85 +525,116 @@ class Node:
         """Return every (hca, port), of sysfs, rdma and ibv_devinfo, sorted."""
         found: set[tuple[str, int]] = set(self.rdma) | set(self.devinfo)
         for hca in self.capture.dirs.get("sys/class/infiniband", []):
-            ports = [int(p) for p in self.capture.dirs.get(f"sys/class/infiniband/{hca}/ports", []) if p.isdigit()]
+            ports = [int(p) for p in self.capture.dirs.get(f"sys/class/infiniband/{hca}/ports", []) if _is_number(p)]
             found |= {(hca, port) for port in ports or [1]}
         return sorted(found)
 
     def _netdev_of(self, hca: str, port: int) -> str | None:
-        """Return the netdev of an HCA's port, by the first source that knows."""
+        """Return the netdev of an HCA's port: the first source whose device is there, else the first source that knows a name."""
+        told = [self.real_name(name) for name in self._told_netdevs(hca, port)]
+        for name in told:
+            if name in self.netdevs:
+                return name
+        if told:
+            return told[0]
+        match = SPARK_HCA.match(hca)
+        if match is not None:
+            bare = f"en{hca[len('roce') :]}"
+            stem = next((n for n in (f"{bare}np{match.group('function')}", bare) if n in self.netdevs), None)
+            if stem is not None or not self.netdevs:
+                self.guessed.append((hca, stem or f"{bare}np{match.group('function')}"))
+                return self.guessed[-1][1]
+        return None
+
+    def _told_netdevs(self, hca: str, port: int) -> list[str]:
+        """Return what the sources say about an HCA's netdev, the best source first."""
         capture = self.capture
+        told: list[str] = []
         row = self.rdma.get((hca, port))
-        if row is not None and row.get("netdev"):
-            return str(row["netdev"]).split("@", maxsplit=1)[0]
+        if row is not None and _word(row.get("netdev")):
+            told.append(str(row["netdev"]).split("@", maxsplit=1)[0])
         base = f"sys/class/infiniband/{hca}"
         here = [n for n in capture.dirs.get(f"{base}/device/net", []) if n]
         parent = capture.text(f"{base}/parent")
         if parent is not None:
-            return parent
+            told.append(parent)
         at = f"{base}/ports/{port}/gid_attrs/ndevs/"
-        attributes = sorted((int(path[len(at) :]), path) for path in capture.files if path.startswith(at) and path[len(at) :].isdigit())
+        attributes = sorted((int(path[len(at) :]), path) for path in capture.files if path.startswith(at) and _is_number(path[len(at) :]))
         first = [text for text in (capture.text(path) for _index, path in attributes) if text]
-        direct = [name for name in first if name in here] or [name for name in first if "." not in name] or first
-        if direct:
-            return direct[0]
+        told += [name for name in first if name in here] or [name for name in first if "." not in name] or first
         if len(here) == 1:
-            return here[0]
+            told += here
         pci = _pci_of(capture, base)
         if pci is not None:
             twins = [n for n in self.netdevs if _pci_of(capture, f"sys/class/net/{n}") == pci]
-            if len(twins) == 1:
-                return twins[0]
-        for netdev in self.netdevs:
-            if hca in capture.dirs.get(f"sys/class/net/{netdev}/device/infiniband", []):
-                return netdev
-        match = SPARK_HCA.match(hca)
-        if match is not None:
-            stem = f"en{hca[len('roce') :]}np{match.group('function')}"
-            if stem in self.netdevs or not self.netdevs:
-                self.guessed.append((hca, stem))
-                return stem
-        return None
+            told += twins if len(twins) == 1 else []
+        return told + [n for n in self.netdevs if hca in capture.dirs.get(f"sys/class/net/{n}/device/infiniband", [])]
 
     def _join(self) -> None:
-        for hca, port in self.hcas():
+        for hca, port in sorted(self.hcas(), key=lambda item: (self.soft(item[0]), item)):
             netdev = self._netdev_of(hca, port)
             if netdev is None:
                 self.orphans.append(hca)
             else:
                 self.hca_of.setdefault(netdev, (hca, port))
 
+    def knows_addresses(self, netdev: str) -> bool:
+        """Return whether `ip addr` was read and speaks of a device; if not, other sources stand in."""
+        return self.have_addresses and netdev in self.links
+
     def addresses(self, netdev: str) -> tuple[Address, ...]:
-        """Return the addresses that `ip addr` shows on a device."""
+        """Return the addresses that `ip addr` shows on a device; where it says nothing, those that its connected routes name."""
         found = []
-        for item in self.links.get(netdev, {}).get("addr_info") or []:
-            if not isinstance(item, dict) or _address(item.get("local")) is None:
+        for item in _records(self.links.get(netdev, {}).get("addr_info")):
+            local = _address(item.get("local"))
+            if local is None:
                 continue
             prefix = _integer(item.get("prefixlen"))
+            valid = prefix is not None and 0 <= prefix <= local.max_prefixlen
             found.append(
                 Address(
-                    str(item.get("family") or ("inet6" if ":" in str(item["local"]) else "inet")),
+                    "inet" if local.version == 4 else "inet6",
                     str(item["local"]),
-                    32 if prefix is None else prefix,
-                    str(item.get("scope") or "global"),
+                    prefix if valid and prefix is not None else local.max_prefixlen,
+                    _word(item.get("scope")) or "global",
                     bool(item.get("secondary")),
                 )
             )
-        return tuple(found)
+        if found or self.knows_addresses(netdev):
+            return tuple(found)
+        return tuple(self._routed_addresses(netdev))
+
+    def _routed_addresses(self, netdev: str) -> list[Address]:
+        """Return the addresses that a device's connected routes name as their source."""
+        found = []
+        for route in self.routes:
+            local = _address(route.get("prefsrc"))
+            if route.get("dev") != netdev or local is None or route.get("gateway"):
+                continue
+            try:
+                net = ipaddress.ip_network(str(route.get("dst")))
+            except ValueError:
+                continue
+            if local in net:
+                found.append(Address("inet" if local.version == 4 else "inet6", str(local), net.prefixlen, "link" if local.is_link_local else "global", False))
+        return list(dict.fromkeys(found))
 
     def master(self, netdev: str) -> str | None:
-        """Return the bond or bridge that a device is a member of."""
-        value = self.links.get(netdev, {}).get("master")
-        if value:
-            return str(value)
-        link = self.capture.links.get(f"sys/class/net/{netdev}/master")
-        return link.rsplit("/", 1)[-1] if link else None
+        """Return the bond or bridge that a device is a member of; a VRF leaves a device its addresses and does not count."""
+        value = _word(self.links.get(netdev, {}).get("master"))
+        if value is None:
+            link = self.capture.links.get(f"sys/class/net/{netdev}/master")
+            value = link.rsplit("/", 1)[-1] if link else None
+        return None if value is None or self.kind(value) == "vrf" else value
 
     def lower(self, netdev: str) -> str | None:
         """Return the device a VLAN (or macvlan) sits on."""
         record = self.links.get(netdev, {})
-        kind = (record.get("linkinfo") or {}).get("info_kind") if isinstance(record.get("linkinfo"), dict) else None
-        if record.get("link") and kind in ("vlan", "macvlan", "ipvlan"):
+        kind = self.kind(netdev)
+        if _word(record.get("link")) and kind in ("vlan", "macvlan", "ipvlan"):
             return str(record["link"])
+        if kind in (*STACKED_KINDS, "vrf") or {"bonding", "bridge"} & set(self.capture.dirs.get(f"sys/class/net/{netdev}", [])):
+            return None
         lowers = [n[len("lower_") :] for n in self.capture.dirs.get(f"sys/class/net/{netdev}", []) if n.startswith("lower_")]
         if len(lowers) == 1:
             return lowers[0]
@@ -541,7 +644,7 @@ class Node:
     def kind(self, netdev: str) -> str | None:
         """Return the kind of a virtual device (veth, bridge, vlan, bond, ...)."""
         info = self.links.get(netdev, {}).get("linkinfo")
-        return str(info["info_kind"]) if isinstance(info, dict) and info.get("info_kind") else None
+        return _word(info.get("info_kind")) if isinstance(info, dict) else None
 
     def port(self, netdev: str) -> Port:
         """Return everything known about one device."""
@@ -557,13 +660,15 @@ class Node:
         if pci is None and lower is not None:
             pci = _pci_of(capture, f"sys/class/net/{lower}")
         record = self.links.get(netdev, {})
-        flags = record.get("flags") if isinstance(record.get("flags"), list) else None
+        flags = _strings(record.get("flags")) or None
         row = self.rdma.get((hca, number), {}) if hca else {}
         info = self.devinfo.get((hca, number), {}) if hca else {}
         ethtool = parse_ethtool(capture.commands.get(f"ethtool-{netdev}", ""))
         carrier = {"1": True, "0": False}.get(capture.text(f"{base}/carrier") or "")
         if carrier is None and flags is not None:
             carrier = "LOWER_UP" in flags
+        if carrier is None:  # reading carrier fails with EINVAL while the device is not up
+            carrier = {"up": True, "down": False, "lowerlayerdown": False, "notpresent": False}.get(capture.text(f"{base}/operstate") or "")
         if carrier is None:
             carrier = ethtool["carrier"]
         state = _numbered(capture.text(f"{at}/state")) if hca else None
@@ -571,7 +676,7 @@ class Node:
             state = str(row["state"]).upper()
         if state is None and info.get("state"):
             state = info["state"].replace("PORT_", "").upper()
-        phys = _numbered(capture.text(f"{at}/phys_state")) if hca else None
+        phys = _numbered(capture.text(f"{at}/phys_state"), _PHYS_STATES) if hca else None
         if phys is None and row.get("physical_state"):
             phys = str(row["physical_state"]).upper().replace("_", "")
         speed = _integer(capture.text(f"{base}/speed"))
@@ -586,46 +691,60 @@ class Node:
         mellanox: bool | None = None
         if vendor is not None or driver is not None:
             mellanox = vendor == "0x15b3" or driver == "mlx5_core"
+        elif (hca and self.soft(hca)) or (lower is None and self.kind(netdev) in VIRTUAL_KINDS):
+            mellanox = False
         if speed is None and mellanox is not False and hca and (state == "ACTIVE" or state is None):
             match = re.match(r"([\d.]+) Gb/sec", capture.text(f"{at}/rate") or "")
             if match is not None and float(match.group(1)) >= 10:  # soft-RoCE says 2.5 or 10 whatever it sits on
-                speed = int(float(match.group(1)) * 1000) if mellanox or not self._soft(hca) else None
+                speed = int(float(match.group(1)) * 1000) if mellanox or not self.soft(hca) else None
         mtu = _integer(record.get("mtu")) or _integer(capture.text(f"{base}/mtu"))
         active = _integer(info.get("active_mtu"))
         return Port(
             netdev=netdev,
             hca=hca,
             hca_port=number,
-            cage=_cage(capture, lower or netdev, pci, hca),
+            cage=_cage(capture, self.names(lower or netdev), pci if mellanox is not False else None, hca),
             pci=pci,
-            segment=_segment(pci if mellanox is not False else None, netdev, lower, hca),
+            segment=_segment(pci if mellanox is not False else None, *self.names(netdev), lower, hca),
             state=state,
             phys_state=phys,
             carrier=carrier,
             speed_mbps=speed,
             mtu=mtu,
             active_mtu=active if active else (rdma_mtu(mtu) if mtu and hca else None),
-            mac=record.get("address") or capture.text(f"{base}/address"),
+            mac=_word(record.get("address")) or capture.text(f"{base}/address"),
             driver=driver,
             mellanox=mellanox,
+            link_layer=capture.text(f"{at}/link_layer") if hca else None,
+            soft=bool(hca) and self.soft(str(hca)),
             master=self.master(netdev),
             lower=lower,
             addresses=self.addresses(netdev),
             gids=tuple(_gids(capture, hca, number)) if hca else (),
         )
 
-    def _soft(self, hca: str) -> bool:
-        """Return whether an HCA is soft-RoCE."""
+    def soft(self, hca: str) -> bool:
+        """Return whether an HCA is soft-RoCE: it has a parent device, or no PCI device and a GID table without any RoCE v1."""
         base = f"sys/class/infiniband/{hca}"
-        return f"{base}/parent" in self.capture.files
+        if f"{base}/parent" in self.capture.files or re.match(r"^(?:rxe|siw)[\d_]", hca):
+            return True
+        if _pci_of(self.capture, base) is not None or "/virtual/" not in self.capture.links.get(base, "/virtual/"):
+            return False
+        at = f"{base}/ports/1/gid_attrs/types/"
+        types = {_gid_type(self.capture.text(path)) for path in self.capture.files if path.startswith(at)}
+        return types - {None} == {ROCE_V2}
 
     def _looks_like_port(self, netdev: str) -> bool:
         """A card's device without (visible) HCA: NVIDIA's vendor id, or a Spark's name."""
         base = f"sys/class/net/{netdev}"
+        vendor = self.capture.text(f"{base}/device/vendor")
         link = self.capture.links.get(f"{base}/device/driver", "")
-        if self.capture.text(f"{base}/device/vendor") == "0x15b3" or link.endswith("mlx5_core"):
+        if vendor == "0x15b3" or link.endswith("mlx5_core"):
             return True
-        return SPARK_PORT.match(netdev) is not None
+        names = self.names(netdev)
+        if any(SPARK_PORT.match(name) for name in names):
+            return True
+        return vendor is None and not link and self.kind(netdev) is None and any(BARE_PORT.match(name) for name in names)
 
     def _ports(self) -> list[Port]:
         names = set(self.hca_of) | {n for n in self.netdevs if self._looks_like_port(n)}
@@ -639,14 +758,16 @@ class Node:
         for route in self.routes:
             if str(route.get("dst")) not in ("default", "0.0.0.0/0", "::/0"):
                 continue
-            hops = route.get("nexthops") if isinstance(route.get("nexthops"), list) else [route]
-            for hop in hops or []:
-                if isinstance(hop, dict) and hop.get("dev"):
-                    metric = _integer(route.get("metric"))
-                    found.append(
-                        {"dev": str(hop["dev"]), "gateway": hop.get("gateway") or route.get("gateway"), "metric": metric or 0, "src": route.get("prefsrc")}
-                    )
-        return sorted(found, key=lambda item: int(item["metric"]))
+            for hop in _records(route.get("nexthops")) or [route]:
+                dev = _word(hop.get("dev"))
+                if dev is None or dev == "lo":
+                    continue
+                via = next(iter(_records([hop.get("via")])), {})  # an IPv4 route over an IPv6 gateway
+                gateway = _word(hop.get("gateway")) or _word(via.get("host")) or _word(route.get("gateway"))
+                flags = [*_strings(route.get("flags")), *_strings(hop.get("flags"))]
+                dead = bool({"dead", "linkdown"} & set(flags))
+                found.append({"dev": dev, "gateway": gateway, "metric": _integer(route.get("metric")) or 0, "src": route.get("prefsrc"), "dead": dead})
+        return sorted(found, key=lambda item: (bool(item["dead"]), int(item["metric"])))
 
     def holder(self, address: str) -> str | None:
         """Return the device that carries an address."""
@@ -688,12 +809,14 @@ def ssh_server_address(connection: str | None) -> str | None:
 def management(node: Node, ssh_connection: str | None) -> Record:
     """Return the management path: the device of the SSH session, else of the default route with the lowest metric.
 
-    `protected` lists every device that must not be touched: both, with bond members and the parents of VLANs.
+    Without both it is the one addressed device that is neither a port of the card nor virtual, if there is just one; nothing hangs on
+    that guess, so it protects nothing. `protected` lists every device that must not be touched: both, with bond members and the parents of VLANs.
     """
     defaults = node.default_routes()
     server = ssh_server_address(ssh_connection)
     by_ssh = node.holder(server) if server and not _is_loopback(server) else None
-    interface = by_ssh or (defaults[0]["dev"] if defaults else None)
+    alone = _only_other_interface(node) if not by_ssh and not defaults else None
+    interface = by_ssh or (defaults[0]["dev"] if defaults else alone)
     protected: set[str] = set()
     for name in {item["dev"] for item in defaults} | ({by_ssh} if by_ssh else set()):
         protected |= node.closure(name)
@@ -709,10 +832,24 @@ def management(node: Node, ssh_connection: str | None) -> Record:
         "address": address,
         "prefix": prefix,
         "gateway": gateway,
-        "reason": "ssh session" if by_ssh else ("default route" if defaults else None),
+        "reason": "ssh session" if by_ssh else ("default route" if defaults else ("only addressed interface" if alone else None)),
         "default_route_interfaces": sorted({item["dev"] for item in defaults}),
         "protected": sorted(protected),
     }
+
+
+def _only_other_interface(node: Node) -> str | None:
+    """Return the one device that is no port and not virtual and has an address; wired goes before Wi-Fi."""
+    ports = {name for port in node.ports for name in (port.netdev, port.lower, port.master) if name is not None}
+    found = []
+    for name in node.netdevs:
+        if name in ports or VIRTUAL.match(name) or node.kind(name) in VIRTUAL_KINDS or node.lower(name) in ports:
+            continue
+        if any(a.scope == "global" and not _is_loopback(a.local) for a in node.addresses(name)):
+            found.append(name)
+    wired = [name for name in found if not name.startswith("wl")]
+    best = wired or found
+    return best[0] if len(best) == 1 else None
 
 
 def _is_loopback(text: str) -> bool:
@@ -755,41 +892,63 @@ def wanted_rails(addresses: Sequence[str], cidrs: Sequence[str], interfaces: Seq
                         "Write it like 192.168.100.10 or 192.168.100.10/24.",
                     )
                 )
-        wishes.append(Wanted(index, interfaces[index] if index < len(interfaces) else None, address, prefix, network))
+        interface = (str(interfaces[index]).strip() or None) if index < len(interfaces) else None
+        if interface is not None and interface in [wish.interface for wish in wishes]:
+            problems.append(Problem("bad_input", f"interfaces[{index}] names {interface} a second time.", "Name each rail's interface once."))
+        wishes.append(Wanted(index, interface, address, prefix, network))
     return wishes, problems
 
 
 def _carriers(node: Node, ports: Sequence[Port]) -> list[Port]:
-    """Return the ports plus what sits on them (VLANs, the bond) and, for labs without RDMA, every other addressed wired device."""
-    known = {port.netdev for port in ports}
-    extra = []
-    for name in node.netdevs:
-        if name in known or name == "lo":
-            continue
-        lower = node.lower(name)
-        members = [p for p in ports if p.master == name]
-        if lower in known or members:
-            extra.append(node.port(name) if not members or node.hca_of.get(name) else _of_bond(node, name, members))
-    return list(ports) + extra
+    """Return the ports plus what sits on them: VLANs, a bond or a bridge, and a VLAN on that."""
+    found = {port.netdev: port for port in ports}
+    for _level in range(3):
+        added = []
+        for name in node.netdevs:
+            if name in found or name == "lo":
+                continue
+            lower = found.get(node.lower(name) or "")
+            members = [port for port in found.values() if port.master == name]
+            if lower is not None:
+                own = node.port(name)
+                added.append(own if own.hca else _on_top(own, lower))
+            elif members:
+                added.append(node.port(name) if node.hca_of.get(name) else _of_bond(node, name, members))
+        if not added:
+            break
+        found.update((port.netdev, port) for port in added)
+    return list(found.values())
+
+
+def _on_top(own: Port, base: Port) -> Port:
+    """Return a device on top of a port as a port: its own addresses, the HCA and the place of the port below."""
+    return replace(
+        own,
+        hca=base.hca,
+        hca_port=base.hca_port,
+        cage=base.cage,
+        segment=base.segment,
+        pci=base.pci,
+        gids=base.gids,
+        state=own.state or base.state,
+        phys_state=base.phys_state,
+        active_mtu=base.active_mtu,
+        speed_mbps=own.speed_mbps or base.speed_mbps,
+        mellanox=base.mellanox,
+        link_layer=base.link_layer,
+        soft=base.soft,
+    )
 
 
 def _of_bond(node: Node, name: str, members: Sequence[Port]) -> Port:
-    """Return a bond as a port: its own addresses, the first member's HCA and GIDs."""
-    first = members[0]
+    """Return a bond or bridge as a port: its own addresses, HCA and GIDs of the member that has its GIDs, else of the first one with link."""
     own = node.port(name)
-    return replace(
-        own,
-        hca=first.hca,
-        hca_port=first.hca_port,
-        cage=first.cage,
-        segment=first.segment,
-        pci=first.pci,
-        gids=first.gids,
-        state=own.state or first.state,
-        phys_state=first.phys_state,
-        active_mtu=first.active_mtu,
-        speed_mbps=own.speed_mbps or first.speed_mbps,
-    )
+    mine = {a.local for a in own.ipv4}
+
+    def rank(port: Port) -> tuple[bool, bool, tuple[int, int, str, str]]:
+        return (not any(gid.ipv4 in mine for gid in port.gids), not port.linked, port.sort_key())
+
+    return _on_top(own, min(members, key=rank))
 
 
 def _usable_ipv4(port: Port) -> list[Address]:
@@ -810,7 +969,7 @@ def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follo
     """
     alive = {port.cage for port in node.ports if port.linked and port.netdev not in protected}
     dark = {port.netdev for port in node.ports if follow_link and alive and port.cage not in alive and not port.linked}
-    pool = _carriers(node, node.ports)
+    pool = _carriers(node, [port for port in node.ports if port.ethernet])
     by_name = {port.netdev: port for port in pool}
     taken: dict[int, Port] = {}
 
@@ -820,14 +979,15 @@ def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follo
 
     for wish in wishes:
         if wish.interface is not None:
-            taken[wish.index] = by_name.get(wish.interface) or node.port(wish.interface)
+            name = node.real_name(wish.interface)
+            taken[wish.index] = by_name.get(name) or node.port(name)
     for wish in wishes:
         if wish.index in taken or wish.address is None:
             continue
         match = [p for p in free() if p.netdev not in dark and any(_address(a.local) == _address(wish.address) for a in p.addresses)]
         if not match:
-            name = node.holder(wish.address)
-            match = [node.port(name)] if name is not None and name != "lo" and name not in dark else []
+            holder = node.holder(wish.address)
+            match = [node.port(holder)] if holder is not None and holder != "lo" and holder not in dark else []
         if match:
             taken[wish.index] = match[0]
     for wish in wishes:
@@ -857,24 +1017,34 @@ def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follo
 
 
 def derive(node: Node, protected: Sequence[str]) -> list[Port]:
-    """Return the rails of a node about which nothing is wanted: linked or addressed ports, and the twin of such a port."""
-    pool = _carriers(node, node.ports)
-    members = {p.netdev for p in node.ports if p.master is not None and any(q.netdev == p.master for q in pool)}
+    """Return the rails of a node about which nothing is wanted: linked or addressed ports, and the twin of such a port.
+
+    A bond or bridge stands for its members unless they have addresses of their own. An RDMA device on the NIC of the default route is a
+    rail only on a machine that has no other.
+    """
+    pool = _carriers(node, [port for port in node.ports if port.ethernet])
+    names = {port.netdev for port in pool}
+    members = {p.netdev for p in pool if p.master in names and not _usable_ipv4(p)}
+    masters = {p.master for p in pool if p.master is not None and p.netdev not in members}
     vlan_parents = {p.lower for p in pool if p.lower is not None and _usable_ipv4(p)}
-    pool = [p for p in pool if p.netdev not in members]
+    pool = [p for p in pool if p.netdev not in members and (p.netdev not in masters or _usable_ipv4(p))]
     active = []
     for port in pool:
         addressed = bool(_usable_ipv4(port))
-        if port.lower is not None and not addressed:
-            continue
-        if port.netdev in vlan_parents and not addressed:
+        if (port.lower is not None or port.netdev in vlan_parents) and not addressed:
             continue
         if port.linked or addressed:
             active.append(port)
+    fabric = [p for p in active if p.netdev not in protected or p.mellanox or _spark_name(p)]
+    active = fabric or active
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active}
     twins = [p for p in pool if p.netdev not in names and p.cage in cages and p.lower is None and p.netdev not in vlan_parents and p.netdev not in protected]
     return sorted(active + twins, key=Port.sort_key)
+
+
+def _spark_name(port: Port) -> bool:
+    return SPARK_PORT.match(port.lower or port.netdev) is not None
 
 
 def resolve(node: Node, port: Port, index: int, wish: Wanted | None) -> Rail:
@@ -893,9 +1063,10 @@ def resolve(node: Node, port: Port, index: int, wish: Wanted | None) -> Rail:
     else:
         pool = [a for a in have if not _is_link_local(a.local)] or have
         pool = [a for a in pool if not a.secondary] or pool
+        pool = [a for a in pool if a.prefix < 32] or pool  # a /32 is somebody's service address: it reaches no peer
         chosen = [(a.local, a.prefix) for a in pool]
     own = [g for g in port.gids if g.netdev in (None, port.netdev, port.master)]
-    if not have and not node.have_addresses:
+    if not have and not node.knows_addresses(port.netdev) and not (port.master and node.knows_addresses(port.master)):
         from_gids = sorted({g.ipv4 for g in own if g.ipv4 is not None})
         chosen = [(text, wish.prefix if wish is not None else None) for text in from_gids]
         if wish is not None and wish.address is not None:
@@ -986,7 +1157,7 @@ def _judge_speed(port: Port) -> bool:
     """Speed is judged on a ConnectX only: by vendor or driver, else by a Spark's name on no known virtual driver."""
     if port.mellanox is True:
         return True
-    return port.driver not in VIRTUAL_DRIVERS and port.hca is not None and (SPARK_PORT.match(port.lower or port.netdev) is not None)
+    return port.driver not in VIRTUAL_DRIVERS and port.hca is not None and not port.soft and _spark_name(port)
 
 
 def _networks(rails: Sequence[Rail]) -> list[tuple[Rail, Any]]:
@@ -1070,8 +1241,10 @@ def _node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: b
             found.append(
                 Problem(
                     "no_cable",
-                    f"No mlx5 device is visible. A GB10 powers its ConnectX-7 down while no cable is plugged{state}.",
-                    REPLUG,
+                    f"No mlx5 device is visible although the hot-plug controller reports a cable{state}."
+                    if hotplug["plugged"]
+                    else f"No mlx5 device is visible. A GB10 powers its ConnectX-7 down while no cable is plugged{state}.",
+                    f"{REPLUG} Never write to /sys/bus/pci/rescan while the card is powered down: the kernel panics.",
                 )
             )
     elif node.ports and not any(port.linked for port in node.ports):
@@ -1095,6 +1268,16 @@ def _node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: b
                 "Look at `rdma link`; the interface may be in another network namespace.",
             )
         )
+    for port in node.ports:
+        if not port.ethernet:
+            found.append(
+                Problem(
+                    "infiniband_mode",
+                    f"{port.hca} ({port.netdev}) is in InfiniBand mode, so it has no RoCE GIDs and is no rail.",
+                    "Set the port to Ethernet: `mlxconfig -d <PCI address> set LINK_TYPE_P1=ETH`, then power the machine off and on.",
+                    port.netdev,
+                )
+            )
     for hca, netdev in node.guessed:
         found.append(
             Problem(
@@ -1136,11 +1319,15 @@ def _missing(node: Node) -> list[Problem]:
         if records:
             continue
         raw = capture.commands.get(name)
-        if name == "rdma-link" and raw is not None and (not node.hcas() or raw.strip() in ("[]", "")) and not node.hcas():
+        nothing = raw is not None and lists_nothing(raw)
+        if name == "rdma-link" and raw is not None and not node.hcas() and (nothing or not raw.strip()):
             continue
-        if name == "ip-route" and raw is not None and raw.strip() == "[]":
+        if name == "ip-route" and nothing and raw is not None and "{" not in raw:
             continue
-        why = "is missing" if raw is None else ("is empty" if not raw.strip() else f"is not understood (starts with {raw.strip()[:60]!r})")
+        shown = (raw or "").strip()
+        why = "is empty" if not shown else ("lists nothing" if nothing else f"is not understood (starts with {shown[:60]!r})")
+        if raw is None:
+            why = "is missing"
         found.append(
             Problem(
                 "unreadable",
@@ -1166,12 +1353,15 @@ def hotplug_state(capture: Capture) -> Record:
     enabled = {"1": True, "y": True, "yes": True, "enabled": True, "0": False, "n": False, "no": False, "disabled": False}.get(
         (enabled_text or "").strip().lower()
     )
+    plugged_text = next((text for path, text in files.items() if path.endswith("debug_state")), None)
+    plugged = {"1": True, "0": False}.get((plugged_text or "").strip())
     interface = next((path.split("/")[0] for path in files), None)
     summary = ", ".join(f"{path.split('/')[-1]}={text.splitlines()[0] if text else '(empty)'}" for path, text in files.items())
     return {
         "present": "hotplug" in capture.dirs,
         "interface": interface,
         "enabled": enabled,
+        "plugged": plugged,
         "files": files,
         "summary": summary or "not exposed by this kernel",
     }
@@ -1184,15 +1374,19 @@ def environment(rails: Sequence[Rail]) -> dict[str, str]:
     """Return the NCCL, GLOO and TP variables of this node; a variable that cannot be decided is left out, never empty.
 
     NCCL_IB_HCA lists the HCAs of the rails that have a link and a resolved GID, in canonical order (cage, then PCIe segment).
+    A rail with a link-local address only does not count beside one with a real address: the peer is not there (169.254 is autoconfigured
+    on every port), and NCCL pairs HCAs by their position.
     The socket variables name the first such rail (without RDMA: the first rail that is up and addressed).
     """
-    up = [r for r in rails if r.port.linked]
+    real = [r for r in rails if r.port.linked and r.gid_index is not None and r.ipv4 is not None and not _is_link_local(r.ipv4)]
+    counted = [r for r in rails if not real or r.ipv4 is None or not _is_link_local(r.ipv4)]
+    up = [r for r in counted if r.port.linked]
     ready = sorted((r for r in up if r.port.hca is not None and r.gid_index is not None), key=lambda r: r.port.sort_key())
     env: dict[str, str] = {}
     if ready:
-        env["NCCL_IB_HCA"] = ",".join(dict.fromkeys(str(r.port.hca) for r in ready))
+        env["NCCL_IB_HCA"] = ",".join(dict.fromkeys(r.port.hca_spec for r in ready))
         indices = {r.gid_index for r in ready}
-        everyone = all(r.gid_index is not None for r in rails if r.port.hca is not None)
+        everyone = all(r.gid_index is not None for r in counted if r.port.hca is not None)
         if len(indices) == 1 and everyone:
             env["NCCL_IB_GID_INDEX"] = str(ready[0].gid_index)
         else:
@@ -1201,7 +1395,7 @@ def environment(rails: Sequence[Rail]) -> dict[str, str]:
     elif any(r.port.hca is not None for r in up):
         env["NCCL_IB_ADDR_FAMILY"] = "AF_INET"
         env["NCCL_IB_ROCE_VERSION_NUM"] = "2"
-    first = sorted((r for r in up if r.ipv4 is not None and (r in ready or not ready)), key=lambda r: (r.index, r.port.sort_key()))
+    first = sorted((r for r in up if r.ipv4 is not None and (r in ready or not ready)), key=lambda r: (_is_link_local(str(r.ipv4)), r.index, r.port.sort_key()))
     if first:
         port = first[0].port
         name = port.master if port.master is not None and not _usable_ipv4(port) and not first[0].inferred else port.netdev
@@ -1220,6 +1414,7 @@ def _show_port(port: Port, protected: Sequence[str]) -> Record:
     row["linked"] = port.linked
     row["protected"] = port.netdev in protected
     del row["mellanox"]
+    del row["soft"]
     return row
 
 

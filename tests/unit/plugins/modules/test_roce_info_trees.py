@@ -1,0 +1,716 @@
+"""roce_info on trees that nobody has captured yet: states of other people's machines, and damage. Each through the module's own entry point.
+
+What each machine looks like is taken from field reports (issues and pages on DGX Sparks, GX10s, Dell GB10s); none of it is a capture.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.modules import roce_info
+from unit.fixtures.roce.tree import SPARK, V1, V2, Tree, link_local, mapped, spark, v4_gids
+
+RAIL0, RAIL1 = "enp1s0f0np0", "enP2p1s0f0np0"
+HCA0, HCA1 = "rocep1s0f0", "roceP2p1s0f0"
+PAIR = {RAIL0: ["192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
+WANTED = ["192.168.100.0/24", "192.168.101.0/24"]
+ALL_FOUR = tuple(row[0] for row in SPARK)
+SOCKETS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return a function that runs the module on a root."""
+
+    def run(root: Path, **args: Any) -> dict[str, Any]:
+        with patch_module_args({"root": str(root), **args}), pytest.raises(SystemExit):
+            roce_info.main()
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert result.get("failed") is not True, result
+        for found in result["problems"]:
+            assert found["id"], found
+            assert found["message"], found
+            assert found["remedy"], found
+        assert all(isinstance(value, str) and value for value in result["env"].values())
+        return result
+
+    return run
+
+
+def ids(result: dict[str, Any]) -> list[str]:
+    return [found["id"] for found in result["problems"]]
+
+
+def netdevs(result: dict[str, Any]) -> list[str]:
+    return [rail["netdev"] for rail in result["rails"]]
+
+
+def indices(result: dict[str, Any]) -> list[int | None]:
+    return [rail["gid_index"] for rail in result["rails"]]
+
+
+def link(tree: Tree, name: str) -> dict[str, Any]:
+    """Return the ip addr record of a device."""
+    return next(item for item in tree.addr if item["ifname"] == name)
+
+
+def gid(tree: Tree, hca: str, index: int, kind: str, value: str, ndev: str | None) -> None:
+    """Put one entry into a GID table."""
+    at = tree.root / f"sys/class/infiniband/{hca}/ports/1"
+    for name in ("types", "ndevs"):
+        where = at / f"gid_attrs/{name}/{index}"
+        if where.is_dir():
+            where.rmdir()
+    tree.file(f"sys/class/infiniband/{hca}/ports/1/gids/{index}", value + "\n")
+    tree.file(f"sys/class/infiniband/{hca}/ports/1/gid_attrs/types/{index}", kind + "\n")
+    if ndev is not None:
+        tree.file(f"sys/class/infiniband/{hca}/ports/1/gid_attrs/ndevs/{index}", ndev + "\n")
+
+
+def renamed(root: Path, names: dict[str, str], *, phys: bool = True, altnames: bool = False) -> Tree:
+    """A Spark whose rails have other names everywhere."""
+    tree = Tree(root)
+    tree.netdev("enP7s7", ["10.0.1.60/24"], pci="0007:01:00.0", vendor="0x10ec", driver="r8127", speed=10000)
+    for number, (netdev, hca, pci, port) in enumerate(SPARK):
+        name = names.get(netdev, netdev)
+        mine = PAIR.get(netdev, [])
+        up = bool(mine)
+        tree.netdev(name, mine, mtu=9000, up=up, speed=200000 if up else -1, phys=port if phys else None, pci=pci, vendor="0x15b3", driver="mlx5_core")
+        if altnames:
+            tree.addr[-1]["altnames"] = [netdev]
+        tree.hca(hca, name, active=up, gids=v4_gids(mine[0].split("/")[0] if mine else None, number))
+    tree.default_route("enP7s7", "10.0.1.1")
+    return tree
+
+
+# --- names ---------------------------------------------------------------------------------------------------------------------
+
+BARE = {row[0]: row[0][:-3] for row in SPARK}
+RAILS = {RAIL0: "rail0", RAIL1: "rail1", "enp1s0f1np1": "spare0", "enP2p1s0f1np1": "spare1"}
+
+
+@pytest.mark.parametrize("phys", [True, False])
+@pytest.mark.parametrize("names", [BARE, RAILS], ids=["no npN", "udev"])
+def test_other_names(tmp_path: Path, ask: Any, names: dict[str, str], phys: bool) -> None:
+    result = ask(renamed(tmp_path, names, phys=phys).write())
+    assert netdevs(result) == [names[RAIL0], names[RAIL1]]
+    assert [(rail["hca"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [(HCA0, 0, 3), (HCA1, 0, 3)]
+    assert result["twins"] == {"0": [names[RAIL0], names[RAIL1]], "1": [names["enp1s0f1np1"], names["enP2p1s0f1np1"]]}
+    assert result["env"]["NCCL_IB_HCA"] == f"{HCA0},{HCA1}"
+    assert result["env"]["NCCL_SOCKET_IFNAME"] == names[RAIL0]
+    assert result["problems"] == []
+
+
+def test_names_without_np_and_nothing_but_commands(tmp_path: Path, ask: Any) -> None:
+    tree = renamed(tmp_path, BARE)
+    root = tree.write()
+    shutil.rmtree(root / "sys")
+    result = ask(root)
+    assert netdevs(result) == ["enp1s0f0", "enP2p1s0f0"]
+    assert [(rail["cage"], rail["ipv4"], rail["gid_index"]) for rail in result["rails"]] == [(0, "192.168.100.10", None), (0, "192.168.101.10", None)]
+
+
+def test_alternative_names_are_names(tmp_path: Path, ask: Any) -> None:
+    tree = renamed(tmp_path, RAILS, phys=False, altnames=True)
+    for row in tree.rdma:
+        row["netdev"] = {new: old for old, new in RAILS.items()}.get(row["netdev"], row["netdev"])  # recorded before the renaming
+    root = tree.write()
+    assert netdevs(ask(root)) == ["rail0", "rail1"]
+    assert netdevs(ask(root, interfaces=[RAIL1, RAIL0])) == ["rail1", "rail0"]
+
+
+def test_an_old_rdma_link_does_not_hide_what_sysfs_says(tmp_path: Path, ask: Any) -> None:
+    tree = renamed(tmp_path, RAILS)
+    for row in tree.rdma:
+        row["netdev"] = {new: old for old, new in RAILS.items()}[row["netdev"]]
+    result = ask(tree.write())
+    assert [(rail["netdev"], rail["hca"], rail["gid_index"]) for rail in result["rails"]] == [("rail0", HCA0, 3), ("rail1", HCA1, 3)]
+
+
+# --- cages, cables and twins -----------------------------------------------------------------------------------------------------
+
+
+def test_both_cages_with_four_addresses(tmp_path: Path, ask: Any) -> None:
+    more = PAIR | {"enp1s0f1np1": ["192.168.102.10/24"], "enP2p1s0f1np1": ["192.168.103.10/24"]}
+    result = ask(spark(tmp_path, more, up=ALL_FOUR).write())
+    assert [(rail["netdev"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [
+        (RAIL0, 0, 3),
+        (RAIL1, 0, 3),
+        ("enp1s0f1np1", 1, 3),
+        ("enP2p1s0f1np1", 1, 3),
+    ]
+    assert result["env"]["NCCL_IB_HCA"] == "rocep1s0f0,roceP2p1s0f0,rocep1s0f1,roceP2p1s0f1"
+    assert result["problems"] == []
+
+
+def test_link_local_ports_beside_real_rails_are_not_for_nccl(tmp_path: Path, ask: Any) -> None:
+    # a node of a switched fabric: two real addresses, and 169.254 by autoconfiguration on the other two ports
+    addresses = {
+        RAIL0: ["192.168.200.1/24"],
+        "enp1s0f1np1": ["169.254.60.178/16"],
+        RAIL1: ["169.254.227.230/16"],
+        "enP2p1s0f1np1": ["192.168.201.1/24"],
+    }
+    result = ask(spark(tmp_path, addresses, up=ALL_FOUR).write())
+    assert result["env"] == {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f1", "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, RAIL0)}
+    assert ids(result).count("link_local_only") == 2
+
+
+def test_the_first_socket_interface_is_not_the_link_local_one(tmp_path: Path, ask: Any) -> None:
+    addresses = {RAIL0: ["169.254.3.4/16"], RAIL1: ["10.100.0.13/24"]}
+    result = ask(spark(tmp_path, addresses).write())
+    assert result["env"]["NCCL_IB_HCA"] == HCA1
+    assert result["env"]["GLOO_SOCKET_IFNAME"] == RAIL1
+    cold = ask(spark(tmp_path / "cold", addresses, gids={RAIL0: v4_gids(None), RAIL1: v4_gids(None)}).write())
+    assert cold["env"]["GLOO_SOCKET_IFNAME"] == RAIL1
+
+
+def test_addresses_on_the_wrong_twin(tmp_path: Path, ask: Any) -> None:
+    crossed = {RAIL0: ["192.168.101.10/24"], RAIL1: ["192.168.100.10/24"]}
+    result = ask(spark(tmp_path, crossed).write(), fabric_addresses=["192.168.100.10/24", "192.168.101.10/24"])
+    assert [(rail["netdev"], rail["ipv4"], rail["gid_index"]) for rail in result["rails"]] == [(RAIL1, "192.168.100.10", 3), (RAIL0, "192.168.101.10", 3)]
+    assert ids(result) == ["rails_crossed"]
+
+
+@pytest.mark.parametrize("state", ["1: DOWN", "2: INIT", "3: ARMED", "5: ACTIVE_DEFER", "1", "0: NOP"])
+def test_a_port_that_is_not_active_carries_nothing(tmp_path: Path, ask: Any, state: str) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.file(f"sys/class/infiniband/{HCA1}/ports/1/state", state + "\n")
+    result = ask(tree.write())
+    assert result["rails"][1]["state"] == (state.split(": ")[1] if ":" in state else "DOWN")
+    assert result["env"]["NCCL_IB_HCA"] == HCA0
+    assert {"link_down", "ports_asymmetric"} <= set(ids(result))
+
+
+def test_numbers_alone_of_port_and_physical_state(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.file(f"sys/class/infiniband/{HCA0}/ports/1/state", "4")
+    tree.file(f"sys/class/infiniband/{HCA0}/ports/1/phys_state", "5")
+    port = ask(tree.write(rdma=False))["ports"][0]
+    assert (port["state"], port["phys_state"]) == ("ACTIVE", "LINKUP")
+
+
+# --- hot-plug --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "plugged", "words"), [("0", False, "while no cable is plugged"), ("1", True, "although the hot-plug controller reports a cable")]
+)
+def test_a_card_that_is_powered_down(tmp_path: Path, ask: Any, text: str, plugged: bool, words: str) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("enP7s7", ["10.0.1.60/24"], vendor="0x10ec")
+    tree.default_route("enP7s7", "10.0.1.1")
+    tree.file("sys/devices/platform/MTKP0001:00/pcie_hotplug/debug_state", text + "\n")
+    tree.file("sys/devices/platform/MTKP0001:00/pcie_hotplug/hotplug_enabled", "1\n")
+    result = ask(tree.write())
+    assert ids(result) == ["no_cable"]
+    assert words in result["problems"][0]["message"]
+    assert "pci/rescan" in result["problems"][0]["remedy"]
+    assert (result["hotplug"]["plugged"], result["hotplug"]["enabled"]) == (plugged, True)
+    assert (result["rails"], result["env"], result["management"]["interface"]) == ([], {}, "enP7s7")
+
+
+def test_a_wanted_fabric_on_a_node_whose_card_is_powered_down(tmp_path: Path, ask: Any) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("enP7s7", ["10.0.1.60/24"], vendor="0x10ec")
+    tree.default_route("enP7s7", "10.0.1.1")
+    result = ask(tree.write(), fabric_cidrs=WANTED)
+    assert (ids(result), result["rails"], result["env"]) == (["no_cable"], [], {})
+
+
+# --- GIDs ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_ipv6_only_gids(tmp_path: Path, ask: Any) -> None:
+    tables = {n: {0: (V1, link_local(k)), 1: (V2, link_local(k)), 2: (V1, link_local(k + 9)), 3: (V2, link_local(k + 9))} for k, n in enumerate((RAIL0, RAIL1))}
+    result = ask(spark(tmp_path, {RAIL0: ["fe80::2/64"], RAIL1: ["fe80::3/64"]}, gids=tables).write())
+    assert indices(result) == [None, None]
+    assert set(ids(result)) == {"no_ipv4", "gid_missing"}
+    assert "NCCL_IB_GID_INDEX" not in result["env"]
+
+
+def test_the_gid_of_a_removed_address_stays_in_the_table(tmp_path: Path, ask: Any) -> None:
+    table = v4_gids("192.168.200.12") | {4: (V1, mapped("192.168.100.10")), 5: (V2, mapped("192.168.100.10"))}
+    result = ask(spark(tmp_path, PAIR, gids={RAIL0: table}).write())
+    assert indices(result) == [5, 3]
+    assert "gid_index_differs" in ids(result)
+    assert result["env"]["NCCL_IB_ADDR_FAMILY"] == "AF_INET"
+
+
+def test_a_netdev_of_a_gid_that_cannot_be_read(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    for index in range(4):
+        (tmp_path / f"sys/class/infiniband/{HCA0}/ports/1/gid_attrs/ndevs/{index}").unlink()
+        (tmp_path / f"sys/class/infiniband/{HCA0}/ports/1/gid_attrs/ndevs/{index}").mkdir()
+    result = ask(tree.write())
+    assert indices(result) == [3, 3]
+    assert [entry["netdev"] for entry in result["rails"][0]["gids"]] == [None] * 4
+
+
+@pytest.mark.parametrize("spelling", ["RoCE v2", "RoCEv2", "ROCE V2", " RoCE v2\x00"])
+def test_the_spelling_of_a_type(tmp_path: Path, ask: Any, spelling: str) -> None:
+    tree = spark(tmp_path, PAIR)
+    gid(tree, HCA0, 3, spelling, mapped("192.168.100.10"), RAIL0)
+    result = ask(tree.write())
+    assert indices(result) == [3, 3]
+    assert result["rails"][0]["gids"][3]["type"] == "RoCE v2"
+
+
+def test_both_rails_have_the_index_5(tmp_path: Path, ask: Any) -> None:
+    tables = {RAIL0: v4_gids("192.168.100.10", at=4), RAIL1: v4_gids("192.168.101.10", at=4)}
+    result = ask(spark(tmp_path, PAIR, gids=tables).write())
+    assert result["env"]["NCCL_IB_GID_INDEX"] == "5"
+    assert result["problems"] == []
+
+
+def test_a_table_of_256_entries_with_odd_file_names(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    for index in range(8, 256):
+        tree.file(f"sys/class/infiniband/{HCA0}/ports/1/gids/{index}", "0000:0000:0000:0000:0000:0000:0000:0000\n")
+    for name in ("²", "x", "3~", ".swp"):
+        tree.file(f"sys/class/infiniband/{HCA0}/ports/1/gids/{name}", mapped("192.168.100.10") + "\n")
+    tree.file(f"sys/class/infiniband/{HCA0}/ports/³/state", "4: ACTIVE\n")
+    assert indices(ask(tree.write())) == [3, 3]
+
+
+# --- addresses -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", [30, 31, 16])
+def test_prefixes(tmp_path: Path, ask: Any, prefix: int) -> None:
+    result = ask(spark(tmp_path, {RAIL0: [f"10.20.0.2/{prefix}"], RAIL1: [f"10.21.0.2/{prefix}"]}).write())
+    assert [(rail["ipv4"], rail["prefix"], rail["gid_index"]) for rail in result["rails"]] == [("10.20.0.2", prefix, 3), ("10.21.0.2", prefix, 3)]
+    assert result["problems"] == []
+
+
+def test_one_subnet_by_a_wide_prefix(tmp_path: Path, ask: Any) -> None:
+    result = ask(spark(tmp_path, {RAIL0: ["10.0.1.1/16"], RAIL1: ["10.0.1.2/16"]}, management="192.168.0.7/24").write())
+    assert ids(result) == ["one_subnet_for_both_rails"]
+    assert indices(result) == [3, 3]
+
+
+def test_a_service_address_of_32_bits_is_no_rail_address(tmp_path: Path, ask: Any) -> None:
+    addresses = {RAIL0: ["192.168.100.10/24", "10.9.9.9/32"], RAIL1: ["192.168.101.10/24"]}
+    tables = {RAIL0: v4_gids("192.168.100.10") | v4_gids("10.9.9.9", at=4)}
+    result = ask(spark(tmp_path, addresses, gids=tables).write())
+    assert indices(result) == [3, 3]
+    assert result["problems"] == []
+
+
+def test_two_addresses_on_one_rail_are_decided_by_the_wish(tmp_path: Path, ask: Any) -> None:
+    addresses = {RAIL0: ["10.5.0.1/24", "192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
+    tables = {RAIL0: v4_gids("10.5.0.1") | v4_gids("192.168.100.10", at=4)}
+    root = spark(tmp_path, addresses, gids=tables).write()
+    assert indices(ask(root)) == [None, 3]
+    assert indices(ask(root, fabric_cidrs=WANTED)) == [5, 3]
+
+
+def test_a_link_local_address_beside_the_real_one(tmp_path: Path, ask: Any) -> None:
+    addresses = {RAIL0: ["169.254.7.7/16", "192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
+    tables = {RAIL0: v4_gids("169.254.7.7") | v4_gids("192.168.100.10", at=4)}
+    assert indices(ask(spark(tmp_path, addresses, gids=tables).write())) == [5, 3]
+
+
+def test_addresses_of_the_routes_stand_in_for_ip_addr(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    for dev, net, source in (
+        (RAIL0, "192.168.100.0/24", "192.168.100.10"),
+        (RAIL1, "192.168.101.0/24", "192.168.101.10"),
+        ("enP7s7", "10.0.1.0/24", "10.0.1.60"),
+    ):
+        tree.routes.append({"dst": net, "dev": dev, "protocol": "kernel", "scope": "link", "prefsrc": source, "flags": []})
+    result = ask(tree.write(addr=False))
+    assert [(rail["ipv4"], rail["prefix"], rail["gid_index"]) for rail in result["rails"]] == [("192.168.100.10", 24, 3), ("192.168.101.10", 24, 3)]
+    assert (result["management"]["address"], result["management"]["prefix"]) == ("10.0.1.60", 24)
+    assert ids(result) == ["unreadable"]
+
+
+def test_a_rail_that_a_cut_ip_addr_does_not_mention(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.addr = [item for item in tree.addr if item["ifname"] != RAIL1]
+    result = ask(tree.write())
+    assert [(rail["netdev"], rail["ipv4"], rail["gid_index"]) for rail in result["rails"]] == [(RAIL0, "192.168.100.10", 3), (RAIL1, "192.168.101.10", 3)]
+
+
+# --- things on top of a rail -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bond", "bridge"])
+def test_a_bond_or_bridge_over_both_twins(tmp_path: Path, ask: Any, kind: str) -> None:
+    tree = spark(tmp_path, {}, gids={RAIL0: v4_gids(None), RAIL1: v4_gids(None)})
+    tree.netdev("fabric0", ["192.168.100.10/24"], mtu=9000, kind=kind)
+    for name in (RAIL0, RAIL1):
+        link(tree, name)["master"] = "fabric0"
+    gid(tree, HCA1, 4, V1, mapped("192.168.100.10"), "fabric0")
+    gid(tree, HCA1, 5, V2, mapped("192.168.100.10"), "fabric0")
+    result = ask(tree.write())
+    assert [(rail["netdev"], rail["hca"], rail["ipv4"], rail["gid_index"]) for rail in result["rails"]] == [("fabric0", HCA1, "192.168.100.10", 5)]
+    assert result["env"] == {"NCCL_IB_HCA": HCA1, "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, "fabric0")}
+
+
+def test_a_vlan_on_a_bond(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, {}, gids={RAIL0: v4_gids(None), RAIL1: v4_gids(None)})
+    tree.netdev("bond0", mtu=9000, kind="bond")
+    tree.netdev("bond0.7", ["192.168.100.10/24"], mtu=9000, kind="vlan", link="bond0")
+    for name in (RAIL0, RAIL1):
+        link(tree, name)["master"] = "bond0"
+    gid(tree, HCA0, 5, V2, mapped("192.168.100.10"), "bond0.7")
+    result = ask(tree.write())
+    assert [(rail["netdev"], rail["hca"], rail["gid_index"]) for rail in result["rails"]] == [("bond0.7", HCA0, 5)]
+
+
+def test_a_vrf_is_no_bond(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.netdev("fabric", kind="vrf")
+    for name in (RAIL0, RAIL1):
+        link(tree, name)["master"] = "fabric"
+    result = ask(tree.write())
+    assert netdevs(result) == [RAIL0, RAIL1]
+    assert result["env"]["NCCL_SOCKET_IFNAME"] == RAIL0
+    assert result["problems"] == []
+
+
+def test_macvlans_of_containers_change_nothing(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.netdev("mac0", kind="macvlan", link=RAIL0)
+    tree.netdev("veth1", kind="veth", link="if2", master="docker0")
+    assert netdevs(ask(tree.write())) == [RAIL0, RAIL1]
+
+
+# --- speed and MTU ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("speed", "rate", "seen", "degraded"),
+    [
+        ("100000", "100 Gb/sec (1X NDR)", 100000, True),
+        ("-1", "200 Gb/sec (2X NDR)", 200000, False),
+        ("-1", "40 Gb/sec (4X QDR)", 40000, True),
+        ("4294967295", "", None, False),
+        ("garbage", "nonsense", None, False),
+        ("400000", "", 400000, False),
+    ],
+)
+def test_speeds(tmp_path: Path, ask: Any, speed: str, rate: str, seen: int | None, degraded: bool) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.file(f"sys/class/net/{RAIL0}/speed", speed)
+    tree.file(f"sys/class/infiniband/{HCA0}/ports/1/rate", rate)
+    result = ask(tree.write())
+    assert result["rails"][0]["speed_mbps"] == seen
+    assert ("speed_degraded" in ids(result)) is degraded
+
+
+def test_mtu_that_differs_between_netdev_and_rdma(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.file("cmd/ibv_devinfo.txt", f"hca_id:\t{HCA1}\n\tport:\t1\n\t\tstate:\tPORT_ACTIVE (4)\n\t\tmax_mtu:\t4096 (5)\n\t\tactive_mtu:\t1024 (3)\n")
+    result = ask(tree.write())
+    assert [(rail["mtu"], rail["active_mtu"]) for rail in result["rails"]] == [(9000, 4096), (9000, 1024)]
+    assert [(p["id"], p["interface"]) for p in result["problems"]] == [("active_mtu_small", RAIL1)]
+
+
+# --- soft-RoCE -------------------------------------------------------------------------------------------------------------------
+
+
+def soft(root: Path, *, parent: bool, names: tuple[str, str] = ("rxe0", "rxe1"), kind: str | None = None) -> Tree:
+    tree = Tree(root)
+    tree.netdev("eth0", ["10.0.2.15/24"], kind=kind)
+    for number, hca in enumerate(names):
+        netdev = f"enp1s0f{number}np{number}"
+        tree.netdev(netdev, [f"10.77.{number}.1/24"], mtu=9000, speed=10000, kind=kind)
+        tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(f"10.77.{number}.1"))}, rate="10 Gb/sec (4X SDR)")
+        if parent:
+            tree.file(f"sys/class/infiniband/{hca}/parent", netdev + "\n")
+    tree.default_route("eth0", "10.0.2.2")
+    return tree
+
+
+@pytest.mark.parametrize("parent", [True, False])
+@pytest.mark.parametrize("names", [("rxe0", "rxe1"), (HCA0, "rocep1s0f1")])
+@pytest.mark.parametrize("kind", [None, "veth"])
+def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, ask: Any, parent: bool, names: tuple[str, str], kind: str | None) -> None:
+    result = ask(soft(tmp_path, parent=parent, names=names, kind=kind).write())
+    assert [(rail["netdev"], rail["hca"], rail["gid_index"]) for rail in result["rails"]] == [("enp1s0f0np0", names[0], 1), ("enp1s0f1np1", names[1], 1)]
+    assert result["env"] == {"NCCL_IB_HCA": ",".join(names), "NCCL_IB_GID_INDEX": "1", **dict.fromkeys(SOCKETS, "enp1s0f0np0")}
+    assert result["problems"] == []
+
+
+def test_soft_roce_on_the_only_nic(tmp_path: Path, ask: Any) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("eth0", ["10.0.2.15/24"])
+    tree.hca("rxe0", "eth0", gids={0: (V2, link_local(1)), 1: (V2, mapped("10.0.2.15"))}, rate="2.5 Gb/sec (1X SDR)")
+    tree.default_route("eth0", "10.0.2.2")
+    result = ask(tree.write())
+    assert [(rail["netdev"], rail["hca"], rail["gid_index"], rail["cage"]) for rail in result["rails"]] == [("eth0", "rxe0", 1, None)]
+    assert set(ids(result)) == {"rail_is_management", "mtu_small"}
+
+
+def test_soft_roce_on_the_management_nic_of_a_spark_is_no_rail(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.hca("rxe0", "enP7s7", gids={0: (V2, link_local(7)), 1: (V2, mapped("10.0.1.60"))}, rate="2.5 Gb/sec (1X SDR)")
+    tree.file("sys/class/infiniband/rxe0/parent", "enP7s7\n")
+    result = ask(tree.write())
+    assert netdevs(result) == [RAIL0, RAIL1]
+    assert result["env"]["NCCL_IB_GID_INDEX"] == "3"
+    assert result["problems"] == []
+
+
+def test_soft_roce_beside_the_card_on_one_rail(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR, hca_names={HCA0: "zz_0"})
+    tree.hca("rxe0", RAIL0, gids={0: (V2, link_local(7)), 1: (V2, mapped("192.168.100.10"))})
+    tree.file("sys/class/infiniband/rxe0/parent", RAIL0 + "\n")
+    assert [rail["hca"] for rail in ask(tree.write())["rails"]] == ["zz_0", HCA1]
+
+
+# --- other RDMA devices ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_hca_in_infiniband_mode(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.netdev("ibp3s0", pci="0003:01:00.0", vendor="0x15b3", driver="mlx5_core", mtu=2044)
+    tree.hca("ibp3s0", "ibp3s0", gids={0: (V1, link_local(3))})
+    tree.file("sys/class/infiniband/ibp3s0/ports/1/link_layer", "InfiniBand\n")
+    result = ask(tree.write())
+    assert netdevs(result) == [RAIL0, RAIL1]
+    assert ids(result) == ["infiniband_mode"]
+
+
+def test_the_second_port_of_one_rdma_device(tmp_path: Path, ask: Any) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("eth0", ["10.0.2.15/24"])
+    for number in (1, 2):
+        tree.netdev(f"ens1f{number}", [f"192.168.10{number}.10/24"], mtu=9000, pci="0000:41:00.0", vendor="0x15b3", driver="mlx5_core", speed=200000)
+        at = f"sys/class/infiniband/mlx4_0/ports/{number}"
+        tree.rdma.append({"ifname": "mlx4_0", "port": number, "state": "ACTIVE", "physical_state": "LINK_UP", "netdev": f"ens1f{number}"})
+        tree.file(f"{at}/state", "4: ACTIVE\n")
+        for index, kind in ((2, V1), (3, V2)):
+            tree.file(f"{at}/gids/{index}", mapped(f"192.168.10{number}.10") + "\n")
+            tree.file(f"{at}/gid_attrs/types/{index}", kind + "\n")
+    tree.default_route("eth0", "10.0.2.2")
+    result = ask(tree.write())
+    assert [(rail["hca"], rail["hca_port"], rail["gid_index"]) for rail in result["rails"]] == [("mlx4_0", 1, 3), ("mlx4_0", 2, 3)]
+    assert result["env"]["NCCL_IB_HCA"] == "mlx4_0,mlx4_0:2"
+
+
+def test_the_old_text_of_rdma_link(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    root = tree.write(rdma=False)
+    shutil.rmtree(root / "sys/class/infiniband")
+    tree.file(
+        "cmd/rdma-link.json",
+        f"1/1: {HCA0}/1: state ACTIVE physical_state LINK_UP netdev {RAIL0} \n2/1: {HCA1}/1: state DOWN physical_state LINK_UP netdev {RAIL1} \n3/1: odd/1:\n",
+    )
+    assert [(rail["hca"], rail["state"]) for rail in ask(root)["rails"]] == [(HCA0, "ACTIVE"), (HCA1, "DOWN")]
+
+
+# --- management ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["wlP9s9", "enx00e04c680001", "eno1"])
+def test_management_elsewhere(tmp_path: Path, ask: Any, name: str) -> None:
+    tree = spark(tmp_path, PAIR)
+    if name != "wlP9s9":
+        tree.netdev(name)
+    tree.routes = []
+    link(tree, name)["addr_info"] = [{"family": "inet", "local": "10.9.0.7", "prefixlen": 22, "scope": "global", "dynamic": True}]
+    tree.default_route(name, "10.9.0.1", metric=600)
+    management = ask(tree.write())["management"]
+    assert (management["interface"], management["address"], management["prefix"], management["gateway"]) == (name, "10.9.0.7", 22, "10.9.0.1")
+    assert management["protected"] == [name]
+
+
+def test_a_default_route_without_link_does_not_win(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.routes = [
+        {"dst": "default", "gateway": "10.0.1.1", "dev": "enP7s7", "metric": 100, "flags": ["dead", "linkdown"]},
+        {"dst": "default", "gateway": "10.9.0.1", "dev": "wlP9s9", "metric": 600, "flags": []},
+        {"type": "unreachable", "dst": "default", "dev": "lo", "metric": 1, "flags": []},
+        {"dst": "default", "via": {"family": "inet6", "host": "fe80::1"}, "dev": "wlP9s9", "metric": 700, "flags": []},
+    ]
+    management = ask(tree.write())["management"]
+    assert (management["interface"], management["gateway"]) == ("wlP9s9", "10.9.0.1")
+    assert management["protected"] == ["enP7s7", "wlP9s9"]
+
+
+def test_no_default_route_leaves_the_one_addressed_interface(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.routes = []
+    management = ask(tree.write())["management"]
+    assert (management["interface"], management["reason"], management["protected"]) == ("enP7s7", "only addressed interface", [])
+    tree.netdev("eno2", ["10.44.0.1/24"])
+    assert ask(tree.write())["management"]["interface"] is None
+
+
+@pytest.mark.parametrize("text", ["[ ]", "[]\n", "[ ]\n"])
+def test_an_empty_list_of_routes_is_an_answer(tmp_path: Path, ask: Any, text: str) -> None:
+    tree = spark(tmp_path, PAIR)
+    root = tree.write()
+    tree.file("cmd/ip-route.json", text)
+    assert ask(root)["problems"] == []
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_warnings_around_and_empty_objects_inside(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    clean = ask(tree.write())
+    for name, data in (("ip-addr", tree.addr), ("ip-route", tree.routes), ("rdma-link", tree.rdma)):
+        mixed: list[Any] = [{}, *data, {}, None, 7, "x", {"ifname": None, "dst": None}, {"ifname": 4, "dst": 4}, []]
+        tree.file(f"cmd/{name}.json", f"Warning: [1] old {{kernel}}\n\ufeff{json.dumps(mixed)}\nError: Peer netns reference is invalid. [x]\n")
+    noisy = ask(tmp_path)
+    assert {k: v for k, v in noisy.items() if k != "invocation"} == {k: v for k, v in clean.items() if k != "invocation"}
+
+
+ODD: list[Any] = [None, 0, -1, 1e300, True, "", "x", [], {}, [None], [[]], {"x": 1}, "9" * 400, "\u0000", [{"dev": None}]]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda value: repr(value)[:20])
+def test_no_value_of_the_wrong_kind_is_fatal(tmp_path: Path, ask: Any, odd: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    keys = {key for record in (*tree.addr, *tree.rdma, *tree.routes) for key in record} | {
+        "master",
+        "link",
+        "linkinfo",
+        "altnames",
+        "nexthops",
+        "via",
+        "prefsrc",
+    }
+    for key in sorted(keys):
+        for data in (tree.addr, tree.rdma, tree.routes):
+            for number, record in enumerate(data):
+                if number % 2:
+                    record[key] = copy.deepcopy(odd)
+    for record in tree.addr:
+        for entry in record["addr_info"] if isinstance(record["addr_info"], list) else []:
+            if isinstance(entry, dict):
+                entry.update(dict.fromkeys(("prefixlen", "scope", "secondary", "family"), odd))
+    tree.routes.append(dict.fromkeys(("dst", "dev", "gateway", "metric", "flags", "nexthops"), odd))
+    ask(tree.write(), fabric_cidrs=WANTED)
+    ask(tmp_path)
+
+
+@pytest.mark.parametrize("prefix", [33, -1, 999, "24", None, 24.5])
+def test_a_prefix_that_no_address_can_have(tmp_path: Path, ask: Any, prefix: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    for name in (RAIL0, RAIL1):
+        link(tree, name)["addr_info"][0]["prefixlen"] = prefix
+    assert indices(ask(tree.write())) == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "line", ["x\t00000000000\tAA\t1\t0\t0\t0\t00000000\n", "eth0\tZZ\t0\t1\t0\t0\t0\t0\n", "\x00\n", "eth0 00000000 0101A8C0 3 0 0 x 00000000 0 0 0\n"]
+)
+def test_a_damaged_proc_route(tmp_path: Path, ask: Any, line: str) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.file("proc/net/route", "Iface\n" + line)
+    assert ask(tree.write(route=False))["management"]["interface"] == "enP7s7"
+
+
+def test_links_that_became_small_files(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    for netdev, hca, pci, _phys in SPARK:
+        shutil.rmtree(tmp_path / f"sys/class/net/{netdev}")
+        tree.file(f"sys/class/net/{netdev}", f"../../devices/pci{pci[:4]}:00/{pci[:4]}:00:00.0/{pci}/net/{netdev}")
+        tree.file(f"sys/class/infiniband/{hca}/device", f"../../../{pci}")
+    tree.file("sys/class/net/bonding_masters", "\n")
+    for row in tree.rdma:
+        del row["netdev"]
+    shutil.rmtree(tmp_path / f"sys/class/infiniband/{HCA0}/ports/1/gid_attrs/ndevs")
+    result = ask(tree.write())
+    assert [(rail["netdev"], rail["hca"], rail["pci"], rail["gid_index"]) for rail in result["rails"]] == [
+        (RAIL0, HCA0, "0000:01:00.0", 3),
+        (RAIL1, HCA1, "0002:01:00.0", 3),
+    ]
+
+
+def test_only_uevents_and_no_other_attribute_of_the_devices(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR, hca_names={HCA0: "mlx5_2", HCA1: "mlx5_0"})
+    for netdev, _hca, _pci, _phys in SPARK:
+        for entry in list((tmp_path / f"sys/class/net/{netdev}").iterdir()):
+            if entry.is_file():
+                entry.unlink()
+        (tmp_path / f"sys/class/net/{netdev}/device/vendor").unlink()
+    result = ask(tree.write())
+    assert [(rail["hca"], rail["mtu"], rail["state"], rail["cage"], rail["speed_mbps"]) for rail in result["rails"]] == [
+        ("mlx5_2", 9000, "ACTIVE", 0, 200000),
+        ("mlx5_0", 9000, "ACTIVE", 0, 200000),
+    ]
+
+
+def test_operstate_says_what_carrier_does_not(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    shutil.rmtree(tmp_path / "sys/class/infiniband")
+    for netdev in ALL_FOUR:
+        (tmp_path / f"sys/class/net/{netdev}/carrier").unlink(missing_ok=True)
+    result = ask(tree.write(addr=False, rdma=False))
+    assert [(port["netdev"], port["carrier"]) for port in result["ports"]] == [(RAIL0, True), (RAIL1, True), ("enp1s0f1np1", False), ("enP2p1s0f1np1", False)]
+
+
+def test_pipes_and_folders_where_files_should_be(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.write()
+    for path in (f"sys/class/net/{RAIL0}/mtu", f"sys/class/infiniband/{HCA0}/ports/1/rate", "cmd/ip-route.json"):
+        (tmp_path / path).unlink()
+        os.mkfifo(tmp_path / path)
+    (tmp_path / "cmd/rdma-link.json").unlink()
+    (tmp_path / "cmd/rdma-link.json").mkdir()
+    (tmp_path / "etc/netplan/a.yaml").mkdir(parents=True)
+    result = ask(tmp_path)
+    assert indices(result) == [3, 3]
+    assert any("/cmd/ip-route.json (not a regular file)" in found["message"] for found in result["problems"])
+
+
+def test_the_json_record_is_empty_and_the_text_beside_it_is_not(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    root = tree.write(rdma=False)
+    tree.file("cmd/rdma-link.json", "\n")
+    tree.file(
+        "cmd/rdma-link.txt", "".join(f"link {r['ifname']}/1 state {r['state']} physical_state {r['physical_state']} netdev {r['netdev']}\n" for r in tree.rdma)
+    )
+    assert ask(root)["problems"] == []
+
+
+@pytest.mark.parametrize("text", ["[" * 300000, "{" * 300000, "[{" * 100000, '[{"ifname":' * 50000])
+def test_hostile_nesting_ends_soon(tmp_path: Path, ask: Any, text: str) -> None:
+    tree = spark(tmp_path, PAIR)
+    root = tree.write()
+    tree.file("cmd/ip-addr.json", text)
+    assert indices(ask(root)) == [3, 3]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_damage_is_survived(tmp_path: Path, ask: Any, seed: int) -> None:
+    choose = random.Random(seed)
+    tree = spark(tmp_path, PAIR, up=ALL_FOUR if seed % 3 else (RAIL0, RAIL1))
+    tree.file("etc/netplan/40-cx7.yaml", "network:\n  version: 2\n  ethernets:\n    enp1s0f0np0:\n      addresses: [192.168.100.10/24]\n")
+    tree.file("cmd/ibv_devinfo.txt", f"hca_id:\t{HCA1}\n\tport:\t1\n\t\tstate:\tPORT_ACTIVE (4)\n\t\tactive_mtu:\t1024 (3)\n")
+    tree.write()
+    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    for path in choose.sample(files, len(files) // 2):
+        data = path.read_bytes()
+        damage = choose.randrange(6)
+        if damage == 0:
+            path.unlink()
+        elif damage == 1:
+            path.write_bytes(data[: choose.randrange(len(data) + 1)])
+        elif damage == 2:
+            path.write_bytes(bytes(choose.randrange(256) for _byte in range(40)))
+        elif damage == 3:
+            path.unlink()
+            path.symlink_to(choose.choice(["missing", path.name, "/etc/hostname", ".."]))
+        elif damage == 4:
+            path.unlink()
+            path.mkdir()
+        else:
+            path.write_bytes(data.replace(b":", b"", 1).replace(b"0", b"f", 3))
+    ask(tmp_path)
+    ask(tmp_path, fabric_addresses=["192.168.100.10/24", "192.168.101.10"], interfaces=["", RAIL1])
