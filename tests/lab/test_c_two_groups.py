@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import playbook
 from container_lab import Lab, bring_up
 
@@ -18,6 +20,21 @@ def test_two_serving_groups_come_up_side_by_side_in_one_run(lab: Lab) -> None:
     starts = [state[1] for state in lab.identity((1, 2, 3, 4))]
     assert starts[1] < starts[0]
     assert starts[3] < starts[2]
+    # An upgrade takes one group after the other and stops at the first that fails: that one serves its old release again, the next is not touched.
+    other = lab.identity((3, 4))
+    failed = lab.play("playbooks/upgrade.yml", inventory=inventory, variables={"vllm_tp2_context": 999999})
+    assert failed.rc != 0
+    assert {host for host, _task, _text in failed.failures} == {"lab-1", "lab-2"}
+    assert re.search(r"pair1: .*(context_too_long|config_error)", failed.last_message), failed.last_message
+    assert lab.identity((3, 4)) == other
+    for head in (1, 3):
+        assert lab.complete(node=head) == (200, " Paris.")
+    upgraded = lab.play("playbooks/upgrade.yml", inventory=inventory, variables={"vllm_tp2_max_num_seqs": 3})
+    assert upgraded.rc == 0, upgraded.stdout[-4000:]
+    assert re.search(r"pair1: \d+ s without service.*pair2: \d+ s without service", " ".join(upgraded.stdout.split()))
+    first = [state[1] for state in lab.identity((1, 2))]
+    second = [state[1] for state in lab.identity((3, 4))]
+    assert max(first) < min(second), "one group after the other"
     # One group's failure is its own: the other one goes on serving, untouched.
     before = lab.identity((1, 2))
     assert lab.play("playbooks/stop.yml", "--limit", "localhost,pair2", inventory=inventory).rc == 0

@@ -80,6 +80,31 @@ def test_rollback_goes_to_the_release_before_and_a_second_run_changes_nothing(se
     assert site.changed == set(), "the inventory says the same as the release that was gone back to"
 
 
+def test_a_rollback_that_fails_goes_back_to_where_it_was_and_says_why(served: Lab) -> None:
+    folder = "/opt/gb10-cluster/vllm_tp2/pair1"
+    first = served.on(1, f"readlink {folder}/current").strip().rpartition("/")[2]
+    kept = [name for name in served.on(1, f"ls {folder}/releases").split() if name != first]
+    other = next(name for name in kept if '"passed": true' in served.on(1, f"cat {folder}/releases/{name}/receipt.json", check=False))
+    for node in (1, 2):  # a release that was good once and is so no more
+        compose = f"{folder}/releases/{other}/compose.yaml"
+        served.on(node, f"cp -p {compose} /root/kept-compose; sed -i 's/--max-num-seqs/--no-such-flag/' {compose}; grep -q no-such-flag {compose}")
+    try:
+        run = served.play("playbooks/rollback.yml", variables={"rollback_release": other})
+    finally:
+        for node in (1, 2):
+            served.on(node, f"mv /root/kept-compose {folder}/releases/{other}/compose.yaml")
+    assert run.rc != 0
+    assert "bad_argument" in run.last_message
+    assert "no-such-flag" in run.last_message
+    assert first in run.last_message, "the user reads what serves now"
+    assert served.complete() == (200, " Paris.")
+    for node in (1, 2):
+        assert served.on(node, f"readlink {folder}/current").strip() == f"releases/{first}"
+        state = served.inspect(node)
+        assert state is not None
+        assert state["Config"]["Labels"]["gb10.cluster.release"] == first
+
+
 @pytest.mark.parametrize("wanted", ["list", "000000000000"])
 def test_an_unknown_release_stops_nothing_and_lists_the_kept_ones(served: Lab, wanted: str) -> None:
     before = served.identity()
