@@ -9,7 +9,9 @@ How a floor becomes a cost (mm/page_alloc.c, `__setup_per_zone_wmarks` and `si_m
   gap = max(min / 4, managed * watermark_scale_factor / 10000); low = min + gap; high = low + gap
   MemAvailable = MemFree - sum(high + lowmem reserve) + pagecache - min(pagecache / 2, low) + slab - min(slab / 2, low)
 so `vm.min_free_kbytes` costs about 1.5 times its value, and up to twice its low watermark more where the page cache is small.
-A boosted zone adds up to `watermark_boost_factor / 10000` of its high watermark while the boost lasts.
+A boosted zone holds back up to `watermark_boost_factor / 10000` of its high watermark more while the boost lasts. /proc/zoneinfo prints
+min, low and high with the boost in them (`min_wmark_pages` and its sisters); the sum in MemAvailable is made without it, when the
+watermarks are set, and its `low` is the one of the moment, with the boost.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ LOW_FREE_KB = 8 * GIB_KB
 
 
 class Zone(NamedTuple):
-    """One zone of /proc/zoneinfo. Everything in KiB; `reserve` is the largest entry of its protection list."""
+    """One zone of /proc/zoneinfo. Everything in KiB; `reserve` is the largest entry of its protection list.
+
+    As the kernel prints them, min, low and high contain the boost.
+    """
 
     node: int
     name: str
@@ -131,7 +136,7 @@ def parse_swaps(text: str | None) -> list[Swap]:
     rows: list[Swap] = []
     for line in (text or "").splitlines():
         words = line.split()
-        if len(words) >= 5 and words[2].isdigit() and words[3].isdigit():
+        if len(words) >= 5 and all(re.fullmatch(r"-?[0-9]+", word) for word in words[2:5]):
             device = words[0].replace("\\040", " ")
             rows.append(Swap(device, words[1], int(words[2]), int(words[3]), int(words[4])))
     return rows
@@ -170,7 +175,7 @@ def watermarks(zones: Sequence[Zone], min_free_kb: int, scale_factor: int) -> li
 
 def available_kb(meminfo: Mapping[str, int], zones: Sequence[Zone]) -> int:
     """Return MemAvailable as the kernel calculates it from these zones' watermarks."""
-    reserve = sum(min(zone.managed_kb, zone.high_kb + zone.boost_kb + zone.reserve_kb) for zone in zones)
+    reserve = sum(min(zone.managed_kb, max(0, zone.high_kb - zone.boost_kb) + zone.reserve_kb) for zone in zones)
     low = sum(zone.low_kb for zone in zones)
     cache = meminfo.get("Active(file)", 0) + meminfo.get("Inactive(file)", 0)
     slab = meminfo.get("KReclaimable", meminfo.get("SReclaimable", 0))
@@ -188,13 +193,14 @@ def guess_zones(total_kb: int) -> list[Zone]:
 def floor_cost_kb(meminfo: Mapping[str, int], zones: Sequence[Zone], now: tuple[int, int], then: tuple[int, int], boost_factor: int = 0) -> int:
     """Return what MemAvailable loses (negative: gains) when (min_free_kbytes, watermark_scale_factor) goes from `now` to `then`.
 
-    `boost_factor` is the factor that stays in force: the loss then includes a full boost of the new watermarks.
+    `boost_factor` is the factor that stays in force: the loss then includes a full boost of the new watermarks, which the kernel holds
+    back although its own MemAvailable does not count it.
     """
     zones = zones or guess_zones(meminfo.get("MemTotal", 0))
     before = available_kb(meminfo, watermarks(zones, *now))
     planned = watermarks(zones, *then)
     if boost_factor:
-        planned = [zone._replace(boost_kb=zone.high_kb * boost_factor // 10000) for zone in planned]
+        planned = [zone._replace(high_kb=zone.high_kb + zone.high_kb * boost_factor // 10000) for zone in planned]
     return before - available_kb(meminfo, planned)
 
 

@@ -100,6 +100,28 @@ def test_this_kernels_own_watermarks_are_what_we_calculate() -> None:
         assert abs(planned.high_kb + live.boost_kb - live.high_kb) <= max(64, live.high_kb // 50), live
 
 
+BOOSTED = """Node 0, zone   Normal
+  pages free     20000000
+        boost    {boost}
+        min      {min}
+        low      {low}
+        high     {high}
+        managed  30000000
+        protection: (0, 0, 0)
+"""
+
+
+@pytest.mark.parametrize("boost", [0, 5000, 2000000])
+def test_a_boost_is_in_the_watermarks_that_the_kernel_prints_and_not_in_its_reserve(boost: int) -> None:
+    zones = uma.parse_zoneinfo(BOOSTED.format(boost=boost, min=10000 + boost, low=40000 + boost, high=70000 + boost), 4)
+    assert (zones[0].low_kb, zones[0].boost_kb) == ((40000 + boost) * 4, boost * 4)
+    free = 20000000 * 4
+    assert uma.available_kb({"MemFree": free}, zones) == free - 70000 * 4
+    # the part of the page cache that cannot be given away follows `low` with its boost, and is half of the cache at most
+    cached = uma.available_kb({"MemFree": free, "Inactive(file)": 8000000}, zones)
+    assert cached == free - 70000 * 4 + 8000000 - min(4000000, (40000 + boost) * 4)
+
+
 COSTS: dict[str, tuple[int, int, float, float]] = {
     "stock costs nothing": (45167, 0, 0.0, 0.0),
     "the seeds' 3 GiB": (3145728, 0, 4.1, 5.2),

@@ -123,6 +123,36 @@ def test_an_empty_tree_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFix
     assert result["msg"] == f"/proc/meminfo has neither MemTotal nor MemFree: it is empty or not a Linux meminfo (read below {tmp_path})"
 
 
+ODD_FILES = {
+    "no zones": ("proc/zoneinfo", ""),
+    "zones of text": ("proc/zoneinfo", "Node x, zone\nNode 0, zone Normal\n        managed many\n        protection: (a, b)\n"),
+    "no blocks": ("proc/buddyinfo", "Node 0, zone   Normal\nNode 0, zone Normal 1 two 3\n"),
+    "swaps of text": ("proc/swaps", "Filename Type Size Used Priority\n/swap.img file 1 2 x\n/dev/zram0 partition 7 0 100\nshort\n"),
+    "settings of text": ("proc/sys/vm/min_free_kbytes", "many\n"),
+    "negative settings": ("proc/sys/vm/swappiness", "-1\n"),
+    "a crash size of text": ("sys/kernel/kexec_crash_size", "none\n"),
+    "bytes": ("proc/buddyinfo", "\x00\x01Node"),
+    "a meminfo that is cut": ("proc/meminfo", "MemTotal:       127600000 kB\nMemFr"),
+}
+
+
+@pytest.mark.parametrize(("path", "text"), ODD_FILES.values(), ids=ODD_FILES.keys())
+def test_odd_files_are_survived(tree: Path, capsys: pytest.CaptureFixture[str], path: str, text: str) -> None:
+    put(tree, path, text)
+    assert ask(tree, capsys).get("failed") is not True
+
+
+def test_every_file_may_be_missing_but_meminfo(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in [path for path in tree.rglob("*") if path.is_file() and path.name != "meminfo"]:
+        text = path.read_text()
+        path.unlink()
+        assert ask(tree, capsys).get("failed") is not True, path
+        path.mkdir()
+        assert ask(tree, capsys).get("failed") is not True, path
+        path.rmdir()
+        path.write_text(text)
+
+
 def test_the_documented_sample_has_every_key(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documented = set(yaml.safe_load(uma_info.RETURN))
     assert documented == set(ask(tree, capsys)) - {"changed", "invocation"}
