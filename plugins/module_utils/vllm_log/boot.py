@@ -45,14 +45,14 @@ INIT = re.compile(
 CTX = re.compile(r"Using max model len (\d{1,12})(?P<end>\s|$|[.,])")
 AUTO_FIT = re.compile(r"Auto-fit max_model_len: (?:reduced from (\d{1,12}) to (\d{1,12})|full model context length (\d{1,12}) fits)")
 ENGINE = re.compile(r"(?:Initializing (?:a V[01] |an )?LLM engine) \(v([^)\s]{1,80})\)")
+#: What a dying engine says of itself, before it prints what it was working on.
+DUMP = re.compile(r"(?:Dumping input data for )?V[01] LLM engine \(v([^)\s]{1,80})\) with config: ")
 API_VERSION = re.compile(r"vLLM API server version (\S{1,80})")
 BANNER = re.compile(r"[▀-▟ ]{3,80}version (\d\S{0,79})")
 BANNER_MODEL = re.compile(r"[▀-▟ ]{3,80}model +(\S{1,400})")
 HEADLESS = re.compile(r"Launching vLLM \(v([^)]{1,80})\) headless.{0,80}?with head node address (\S{1,120}?)(?: for|\.?$)")
 HEADLESS_DP = re.compile(r"Launching (\d{1,5}) data parallel engine\(s\) in headless mode, with head node address (\S{1,120}?)\.?$")
-RANK = re.compile(
-    r"world_size=(\d{1,6}) rank=(\d{1,6}) local_rank=(-?\d{1,6}) distributed_init_method=(\S{1,200}) backend=(\w{1,20})(?P<end>\s|$|,)"
-)
+RANK = re.compile(r"world_size=(\d{1,6}) rank=(\d{1,6}) local_rank=(-?\d{1,6}) distributed_init_method=(\S{1,200}) backend=(\w{1,20})(?P<end>\s|$|,)")
 RANK_ASSIGNED = re.compile(r"rank (\d{1,6}) in world size (\d{1,6}) is assigned as (.{0,300})")
 RANK_PART = re.compile(r"([A-Z]{2,4}) rank (\d{1,6})(?!\d)")
 LEADER = re.compile(r"DP group leader: node_rank=(\d{1,6}), .{0,80}?master_addr=([^\s,]{1,80}),.{0,120}?world_size=(\d{1,6}), local_world_size=(\d{1,6})")
@@ -83,7 +83,7 @@ NCCL_NO_IB = re.compile(r"NET/IB : No device found")
 GRAPH_MEMORY = re.compile(r"CUDA graph pool memory: " + _F + r" GiB \(actual\)")
 PROGRESS = re.compile(r"((?:Multi-thread l|L)oading[^%|\r]{0,80}?):\s{1,8}(\d{1,3})% Completed \| (\d{1,6})/(\d{1,6})")
 CAPTURE = re.compile(r"(Capturing CUDA ?[Gg]raphs?[^%|\r]{0,80}?):\s{1,8}(\d{1,3})%\|.{0,400}?\| {0,4}(\d{1,6})/(\d{1,6})")
-STATS = re.compile(r"Running: (\d{1,9}) reqs?")
+STATS = re.compile(r"Avg prompt throughput: .{1,200}?Running: (\d{1,9}) reqs?")
 _CFG = {
     "model": re.compile(r"with config: model=['\"]([^'\"]{1,400})['\"]"),
     "dtype": re.compile(r"[ ,]dtype=(?:torch\.)?(\w{1,20})[,)\s]"),
@@ -340,6 +340,7 @@ class Boot:
         self.ended_facts: dict[str, Any] | None = None
         self.open: dict[str, int] = {}
         self.ended = False
+        self.ignoring = 0
 
     # -- small helpers -------------------------------------------------------------------------------------------------
 
@@ -404,7 +405,7 @@ class Boot:
         if line.file and line.is_request:
             if level == "INFO" and "eceived request" in line.message:
                 self.frozen = True
-            return False
+            return "LLM engine (v" in line.message and self._dump(line.message, number_, min_end)
         found = False
         if level in ERROR_LEVELS:
             if plan.classifiers or plan.death:
@@ -412,12 +413,14 @@ class Boot:
         elif not line.foreign:
             for classifier in plan.classifiers:
                 if classifier.any_level:
-                    found = self._failure(classifier, line, number_, min_end) or found
-        if plan.benign and min_end <= 0 and level in ("WARNING", "INFO", None):
+                    found = bool(self._failure(classifier, line, number_, min_end)) or found
+        if plan.benign and min_end <= 0 and (level in ("WARNING", "INFO", None) or "hub_lookup_of_a_path" in plan.benign):
             for name in plan.benign:
                 if name != "free_memory_info" or "less than" not in line.message:
                     self.benign[name] = self.benign.get(name, 0) + 1
                     self.recognised = True
+                    if name == "exception_ignored":
+                        self.ignoring = number_
         if line.foreign or level in ("ERROR", "CRITICAL", "FATAL"):
             return found
         for method in plan.always:
@@ -466,11 +469,13 @@ class Boot:
             self.recognised = True
         return True
 
-    def _f_stats(self, line: Line, _number: int, min_end: int, _whole: bool) -> bool:
+    def _f_stats(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
         match = STATS.search(line.message)
         if match is None or match.end() <= min_end:
             return False
         self.busy = match.group(1) != "0"
+        if self.busy and self.ready is None and line.level == "INFO" and line.file.endswith(("loggers.py", "metrics.py")):
+            self._became_ready("access", line.message, number_, line.time)  # requests run: somebody could ask
         return True
 
     def _f_request(self, line: Line, _number: int, _min_end: int, _whole: bool) -> bool:
@@ -571,6 +576,21 @@ class Boot:
         if not line.message.startswith("model="):
             return False
         return self._config("with config: " + line.message, number_, 0)
+
+    def _dump(self, message: str, number_: int, min_end: int) -> bool:
+        """Take version and configuration from the dump of an engine whose beginning this log may not have."""
+        match = DUMP.match(message)
+        if match is None or "engine_version" in self.facts_:
+            return False
+        if match.end() > min_end:
+            self.put("engine_version", match.group(1), number_)
+        return self._config(message, number_, min_end)
+
+    def _f_placement(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
+        if min_end > 40 or not line.message.startswith("Waiting for creating a placement group"):
+            return False
+        self.reach("rendezvous", number_, line.time)
+        return True
 
     def _f_version(self, line: Line, number_: int, min_end: int, whole: bool) -> bool:
         found = False
@@ -888,32 +908,40 @@ class Boot:
         for classifier in plan.classifiers:
             if source and classifier.name != "mamba_blocks" and not classifier.users:
                 continue
-            if self._failure(classifier, line, number_, min_end, bare and classifier.name not in ("oom_killed", "driver_no_memory")):
-                return True
+            taken = self._failure(classifier, line, number_, min_end, bare and classifier.name not in ("oom_killed", "driver_no_memory"))
+            if taken is not None:
+                return taken or found
         return found
 
-    def _failure(self, classifier: Classifier, line: Line, number_: int, min_end: int, weak: bool = False) -> bool:
+    def _failure(self, classifier: Classifier, line: Line, number_: int, min_end: int, weak: bool = False) -> bool | None:
+        """Take a line of a class. Returns None if it is none, False if it was taken before the line was rejoined with the next."""
         message = line.message
+        known = self.failures.get(classifier.name)
         if any(u in message for u in classifier.unless):
-            return False
+            if min_end > 0 and known is not None and known.number == number_:
+                del self.failures[classifier.name]  # the half of it that was seen alone
+            return None
         match = None
         for pattern in classifier.patterns:
             match = pattern.search(message)
             if match is not None:
                 break
         if match is None:
-            return False
+            return None
         groups = {k: v for k, v in match.groupdict().items() if v}
         for detail in classifier.details:
             extra = detail.search(message)
             if extra is not None:
                 groups.update({k: v for k, v in extra.groupdict().items() if v})
         if match.end() <= min_end:
-            same = self.failures.get(classifier.name)
-            if same is not None and same.number == number_ and len(groups) > len(same.groups):
-                same.groups = groups
-                same.message = message
+            if known is not None and known.number == number_ and len(groups) > len(known.groups):
+                known.groups = groups
+                known.message = message
             return False
+        if self.ignoring and classifier.name == "unclassified":
+            ignored, self.ignoring = self.ignoring, 0
+            if number_ - ignored <= 30:
+                return False
         for key in ("message", "name"):
             if key in groups:
                 groups[key] = groups[key].strip()[:300]
@@ -925,7 +953,6 @@ class Boot:
         failure = Failure(classifier, message, number_, line, groups, after, self.stage)
         if classifier.name == "peer_lost":
             failure.idle = after and self.last_access_get and not self.busy
-        known = self.failures.get(classifier.name)
         if known is not None and (known.after_ready or not after):
             known.count += 1
             if (classifier.last and not self.death) or (classifier.name == "config_error" and "validation error" in known.message and "Value error" in message):
@@ -1195,6 +1222,7 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("Completed | ", "Capturing CUDA"), Boot._f_progress),
     (("eager mode", "Enforce eager set"), Boot._f_eager),
     (("Starting to load model",), Boot._f_loading),
+    (("creating a placement group",), Boot._f_placement),
     (("Automatically detected platform",), Boot._f_platform),
 )
 _PUBLIC_LINES = frozenset(

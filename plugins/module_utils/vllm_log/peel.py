@@ -25,24 +25,28 @@ _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\
 _LOST = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _TAIL = re.compile(r"(?:\s{0,400}[│┃]|<br ?/?>)\s*$")
 _LOST_MARK = re.compile(r"[←␛]?\[\d{1,3}(?:;\d{1,3}){0,4}m")
-_LEVEL = re.compile(
-    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?"
+_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?")
+_SHORT = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}\[?([\w./<>-]{1,160}\.py):\d{1,6}\]?\s{1,8}")
+_GLUED = re.compile(
+    r"(?<![^\s\w.)%])(?:\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?){0,4}"
+    r"(?<![\w'\"`])(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./<>-]{1,160}\.py:\d{1,6}\] "
 )
-_PROC = re.compile(r"\((?:([A-Za-z][\w.:-]{0,80}(?: (?:rank=\d{1,5}|[A-Z]{1,4}\d{1,5}))?) )?pid=(\d{1,10})(?:, ip=([^)\s]{1,60}))?\)\s?")
+_PROC = re.compile(r"\((?:([A-Za-z][\w.:-]{0,80}(?: (?:rank=\d{1,5}|[A-Z]{1,4}\d{1,5}))?),? )?pid=(\d{1,10})(?:, ip=([^)\s]{1,60}))?\)\s?")
 _COMMON = re.compile(
     r"(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})\) ?)?(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})(?:, ip=([\d.]{1,40}))?\) ?)?"
     r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL) (\d\d-\d\d \d\d:\d\d:\d\d) \[?([\w./<>-]{1,160}):\d{1,6}\]\s?"
 )
-_PROCS_ONLY = re.compile(r"(?:\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?){1,4}$")
 _OUTER = (
     re.compile(r"[\s\ufeff]{1,64}"),
     re.compile(r">\s?"),
     re.compile(r"(?:`{1,3}|\*{1,3}|~{3})(?=\S)"),
-    re.compile(r"(?:[-*•+]|\d{1,3}[.)])\s{1,4}(?=\S)"),
+    re.compile(r"(?:[-*•+]|\d{1,3}[.)]|#{1,6}(?!\s\w{1,20} blocks: ))\s{1,4}(?=\S)"),
     re.compile(r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?\s*\|?\s*"),
     re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+"),
     re.compile(r"(?:stdout|stderr) [FP]\s"),
-    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*"),
+    re.compile(r"[^\W\d_]{2,6}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*"),
+    re.compile(r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*"),
+    re.compile(r"\[(?:INFO|WARN|WARNING|ERROR|DEBUG) {0,4}\] (?:[\w.-]{1,60} - )?[\w.-]{1,80}-std(?:out|err)(?: MODEL_LOG -|:) "),
     re.compile(r"[A-Za-z0-9][\w.-]{0,80}\s{0,40}\|\s{1,4}"),
     re.compile(r"[|│┃]\s{0,4}"),
     re.compile(r"\[rank\d{1,5}\]:\s?"),
@@ -54,6 +58,8 @@ _OUTER = (
     ),
     re.compile(r"\[[\w-]{1,16},[\w-]{1,16}\]<std(?:out|err)>:?\s?"),
 )
+#: A wrapper that names the stream of its child passes its lines on; it says nothing of its own.
+_STREAM = re.compile(r"-std(?:out|err)(?::| MODEL_LOG -) ")
 _TIMESTAMP = re.compile(r"(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
 _UVICORN = re.compile(r"(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL):\s{1,8}")
 _FOREIGN = re.compile(
@@ -63,6 +69,8 @@ _FOREIGN = re.compile(
     r"|level=(debug|info|warn|warning|error|fatal)\b"
     r"|(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{0,8}\|"
 )
+#: Rust's tracing, also with Python's records in it (`INFO kv_cache_utils.function: ...`).
+_TRACING = re.compile(r"(TRACE|DEBUG|INFO|WARN|WARNING|ERROR)\s{1,2}[A-Za-z_]\w{0,60}(?:(?:::|\.)\w{1,60}){0,8}: ")
 _GLOG = re.compile(
     r"\[?([IWEF])\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,9})? (?:\s{0,8}\d{1,10} )?(?:[\w./-]{1,160}:\d{1,6}\]\s?)?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{1,6} ([IWEF]) \d{1,10} \d{1,10}\]\s[\w.]{1,60}:\d{1,6}:\s"
@@ -104,6 +112,8 @@ def strip_ansi(text: str) -> str:
         text = _ANSI.sub("", text)
     if _LOST.search(text) is not None:
         text = _LOST_MARK.sub("", text)
+    if text[-1:] == " ":
+        text = text.rstrip(" ")
     if text[-1:] in "│┃>":
         text = _TAIL.sub("", text)
     return text
@@ -131,27 +141,12 @@ def peel(raw: str) -> Line:
     match = _LEVEL.search(text, 0, 2000)
     if match is not None:
         prefix = text[: match.start()]
-        if (not prefix or not _QUOTED.search(prefix) or _PROGRESS.search(prefix)) and (not prefix or _FOREIGN.match(prefix[-200:]) is None):
+        if (not prefix or not _QUOTED.search(prefix) or _PROGRESS.search(prefix)) and (
+            not prefix or _FOREIGN.match(prefix[-200:]) is None or _STREAM.search(prefix[-200:]) is not None
+        ):
             file = match.group(3)
-            return Line(
-                match.group(1), False, file, match.group(2), _procs(prefix[-400:]), text[match.end() :], match.end(), text, _is_cri_partial(prefix)
-            )
+            return Line(match.group(1), False, file, match.group(2), _procs(prefix[-400:]), text[match.end() :], match.end(), text, _is_cri_partial(prefix))
     return _peel_unlevelled(text)
-
-
-def _says(prefix: str) -> bool:
-    """Whether another program's logger says something before the record, that is, quotes it; a bare wrapper around it does not."""
-    at = 0
-    for _round in range(12):
-        for outer in _OUTER:
-            match = outer.match(prefix, at)
-            if match is not None and match.end() > at:
-                at = match.end()
-                break
-        else:
-            break
-    match = _FOREIGN.match(prefix, at)
-    return match is not None and re.search(r"[A-Za-z]{3}", _PROC.sub("", prefix[match.end() :])) is not None
 
 
 def _is_cri_partial(prefix: str) -> bool:
@@ -195,9 +190,13 @@ def _peel_unlevelled(text: str) -> Line:
         at = match.end()
     else:
         match = _GLOG.match(text, at)
+        short = _SHORT.match(text, at) if match is None else None
         if match is not None:
             level = _GLOG_LEVEL[match.group(1) or match.group(2)]
             at = match.end()
+        elif short is not None:
+            level, file = short.groups()
+            at = short.end()
         else:
             match = _BARE_FILE.match(text, at)
             if match is not None:
@@ -210,11 +209,36 @@ def _peel_unlevelled(text: str) -> Line:
                     level = {"WARN": "WARNING", "NOTICE": "INFO"}.get(level, level)
                     foreign = True
                     at = match.end()
+                elif stamp and _TRACING.match(text, at) is not None:
+                    match = _TRACING.match(text, at)
+                    assert match is not None
+                    level = {"TRACE": "DEBUG", "WARN": "WARNING"}.get(match.group(1), match.group(1))
+                    at = match.end()
                 elif _WARNINGS.match(text, at) is not None or " NCCL WARN " in text[at : at + 200] or text.startswith("NCCL WARN ", at):
                     level = "WARNING"
                 elif " NCCL INFO " in text[at : at + 200] or text.startswith("NCCL INFO ", at):
                     level = "INFO"
     return Line(level, foreign, file, stamp, tuple(procs), text[at:], at, text, partial)
+
+
+def split(line: Line) -> list[Line]:
+    """Return the records that one physical line glues together, by two processes that write at once or by a paste that lost its line ends.
+
+    Only for lines before the server is ready: later a record in a record is a quote of a user.
+    """
+    message = line.message
+    if ".py:" not in message or not line.file or line.is_request or message.startswith(("Received request", "Added request")):
+        return [line]
+    starts = [m.start() for m in _GLUED.finditer(message, 0, KEEP)][:200]
+    if not starts:
+        return [line]
+    out = [line._replace(message=message[: starts[0]].rstrip())]
+    for start, end in zip(starts, [*starts[1:], len(message)]):
+        record = peel(message[start:end].rstrip())
+        out.append(record)
+        if record.is_request:
+            break
+    return out
 
 
 def expand(raw: str, depth: int = 0) -> list[Line]:

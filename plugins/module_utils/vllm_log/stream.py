@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import check_user_class, user_entry
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import boot as _b
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.boot import Boot, Classifier, Plan, compile_catalogue, literals, plan_for, undigited
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import KEEP, Line, cap, expand, peel, redact, strip_ansi
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import KEEP, Line, cap, expand, peel, redact, split, strip_ansi
 
 #: Boots whose facts are kept; older ones only count as restarts.
 KEEP_BOOTS = 20
@@ -52,9 +52,9 @@ _REQUEST_SHAPE = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request |as
 _ACCESS_SHAPE = re.compile(rb'" - ".|- "(?:GET|POST) /')
 _RECORD = re.compile(
     rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|]){0,12}"
-    rb"(?:\([A-Za-z(]?[^()\n]{0,80}pid=\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\[?\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:"
-    rb"|\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\"|[\w.-]{1,60}\s{0,20}\|\s|[A-Za-z]\S{0,60}:\d+:\d+ \[\d"
-    rb"|Traceback |frame #|Exception raised |The above |During handling |Loading |Capturing |  File |File \"|Process |\w[\w.]*(?:Error|Exception)\b)"
+    rb"(?:\([A-Za-z(]?[^()\n]{0,80}pid=\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\[?\d{4}-\d\d-\d\d[T ]"
+    rb"|(?:[A-Z][a-z]{2}|[\xc0-\xf4]\S{2,12}) [ \d]\d \d\d:\d\d:|\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\"|[\w.-]{1,60}\s{0,20}\|\s|[A-Za-z]\S{0,60}:\d+:\d+ \[\d"
+    rb"|Traceback |frame #|Exception raised |The above |During handling |Loading |Capturing |  File |File \"|Process |\w?[\w.]{0,200}(?:Error|Exception)\b)"
 )
 _ARGPARSE = re.compile(r"vllm(?: [\w-]{1,20})?: error: ")
 _DIGITS = b"0123456789"
@@ -304,7 +304,7 @@ class BootLog:
                     self._partial = _unwrapped(line)
                     self._partial_number = number
                     return
-                found = self._take(line, number, plan) or found
+                found = self._take_all(line, number, plan) or found
         if record:
             self._previous = self._spaced = text if len(text) >= 30 else ""
             self._previous_number = number
@@ -324,12 +324,17 @@ class BootLog:
             return
         self._previous_joins += 1
         # cut at a width, which may be within a word, or between words, whose space is then gone
+        tried: set[str] | None = None
         for previous, joined in ((self._previous, self._previous + text), (self._spaced, f"{self._spaced} {text}")):
             shape = self._shape(joined.encode("utf-8", "replace").translate(None, _DIGITS))
             if isinstance(shape, _Shape):
-                line = peel(joined)
-                if self._take(line, self._previous_number, shape.plan(self._classifiers), len(strip_ansi(previous)) - line.offset):
+                plan = shape.plan(self._classifiers)
+                names = {c.name for c in plan.classifiers}
+                if tried is not None and names <= tried:
                     break
+                line = peel(joined)
+                if self._take(line, self._previous_number, plan, len(strip_ansi(previous)) - line.offset):
+                    tried = names
         if self._previous:
             self._previous += text
             self._spaced += " " + text
@@ -338,9 +343,18 @@ class BootLog:
         text = raw.decode("utf-8", "replace")
         if "{" in text:
             for line in expand(text):
-                self._take(line, number, plan)
+                self._take_all(line, number, plan)
         else:
-            self._take(peel(text), number, plan)
+            self._take_all(peel(text), number, plan)
+
+    def _take_all(self, line: Line, number: int, plan: Plan) -> bool:
+        """Take a line, which before readiness may be several records."""
+        if ".py:" not in line.message or self._boot.ready is not None:
+            return self._take(line, number, plan)
+        found = False
+        for record in split(line):
+            found = self._take(record, number, plan) or found
+        return found
 
     def _take(self, line: Line, number: int, plan: Plan, min_end: int = 0, whole: bool = True) -> bool:
         if min_end <= 0 and self._boot.recognised and self._starts_boot(line, plan, number):
