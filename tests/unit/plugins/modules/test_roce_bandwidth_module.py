@@ -1,0 +1,187 @@
+"""roce_bandwidth through its own main(): servers, clients, the receipt, and each sentence with which it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.modules import roce_bandwidth
+from unit.fixtures.roce.node import FakeNode
+from unit.fixtures.roce.tree import Tree, spark, v4_gids
+
+RAIL0, RAIL1 = "enp1s0f0np0", "enP2p1s0f0np0"
+PAIR = {RAIL0: ["192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
+ADDRESSES = ["192.168.100.10/24", "192.168.101.10/24"]
+CLIENT = {"mode": "client", "addresses": ADDRESSES, "server": ["192.168.100.11/24", "192.168.101.11"]}
+HEADER = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
+
+
+def row(rate: float) -> str:
+    return f"{HEADER} 65536      5000             {rate + 1:.2f}              {rate:.2f}              0.176\n"
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return a function that makes a node of spark()'s arguments."""
+    monkeypatch.setattr(roce_bandwidth, "RECEIPT", tmp_path / "state" / "bandwidth.json")
+
+    def node(addresses: Any = None, **more: Any) -> FakeNode:
+        return FakeNode(monkeypatch, capsys, roce_bandwidth, spark(tmp_path / "node", PAIR if addresses is None else addresses, **more))
+
+    return node
+
+
+def receipt(tmp_path: Path) -> Any:
+    place = tmp_path / "state" / "bandwidth.json"
+    return json.loads(place.read_text()) if place.exists() else None
+
+
+def results(node: FakeNode, *outputs: tuple[str, str] | None) -> None:
+    """Let the shell line of the clients leave these (output, rc); None leaves nothing."""
+
+    def shell(argv: list[str]) -> tuple[int, str, str]:
+        for number, found in enumerate(re.findall(r">(\S+)/\d+\.out", argv[-1])):
+            output = outputs[number]
+            if output is not None:
+                Path(found, f"{number}.out").write_text(output[0])
+                Path(found, f"{number}.rc").write_text(output[1])
+        return 0, "", ""
+
+    node.answers.append(("/bin/sh -c", shell))
+
+
+# --- server ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_listens_once_per_rail_and_client(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make()
+    monkeypatch.setattr(roce_bandwidth, "listening", lambda ports, _text: ports)
+    result = node.call(mode="server", addresses=ADDRESSES, clients=2, seconds=3)
+    assert (result["changed"], result.get("failed")) == (False, None)
+    started = node.ran("systemd-run")
+    assert [re.search(r"--unit=gb10-roce-bandwidth-(\d+)", line).group(1) for line in started] == ["18600", "18601", "18602", "18603"]  # type: ignore[union-attr]
+    assert "-d roceP2p1s0f0 -i 1 -x 3 -p 18601 -s 65536 -D 3 -F --report_gbits" in started[1]
+    assert "--property=RuntimeMaxSec=106" in started[0]
+    assert node.commands[0] == "systemctl stop gb10-roce-bandwidth-*"
+
+
+def test_iterations_replace_seconds(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make()
+    monkeypatch.setattr(roce_bandwidth, "listening", lambda ports, _text: ports)
+    node.call(mode="server", addresses=ADDRESSES, iterations=5)
+    assert all("-n 5 -F" in line and " -D " not in line for line in node.ran("systemd-run"))
+
+
+def test_a_server_that_cannot_be_started(make: Any) -> None:
+    node = make()
+    node.answers.append(("systemd-run", (1, "", "Failed to start transient service unit: Unit exists.\n")))
+    result = node.call(mode="server", addresses=ADDRESSES)
+    assert result["msg"] == "The bandwidth server on port 18600 could not be started: Failed to start transient service unit: Unit exists."
+
+
+@pytest.mark.parametrize(("journal", "said"), [("Couldn't get device attributes\n", "Couldn't get device attributes"), ("", "it said nothing")])
+def test_a_server_that_does_not_listen(make: Any, monkeypatch: pytest.MonkeyPatch, journal: str, said: str) -> None:
+    node = make()
+    monkeypatch.setattr(roce_bandwidth, "listening", lambda ports, _text: ports - {18601})
+    node.answers.append(("journalctl", (0, journal, "")))
+    result = node.call(mode="server", addresses=ADDRESSES)
+    assert result["msg"] == f"ib_write_bw does not listen on port(s) 18601 after 30 s: {said}"
+    assert node.ran("journalctl .* -u gb10-roce-bandwidth-18601")
+
+
+def test_who_listens_is_read_from_proc_net_tcp() -> None:
+    text = (
+        "  sl  local_address rem_address   st tx_queue\n"
+        "   0: 00000000:48A8 00000000:0000 0A 00000000:00000000\n"
+        "   1: 0100007F:48A9 0100007F:1F90 01 00000000:00000000\n"
+        "  sl  local_address                         remote_address st\n"
+        "   0: 00000000000000000000000000000000:48AA 00000000000000000000000000000000:0000 0A 0\n"
+        "short\n"
+    )
+    assert roce_bandwidth.listening({18600, 18601, 18602, 18603}, text) == {18600, 18602}
+
+
+# --- client ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_fabric_leaves_a_receipt(make: Any, tmp_path: Path) -> None:
+    node = make()
+    results(node, (row(95.1), "0"), (row(96.2), "0"))
+    result = node.call(**CLIENT, client=1)
+    assert (result["changed"], result["bandwidth_class"], result["remedy"]) == (False, "healthy", "")
+    assert [(r["hca"], r["gbps"], r["reason"]) for r in result["rails"]] == [("rocep1s0f0", 95.1, None), ("roceP2p1s0f0", 96.2, None)]
+    script = node.ran("/bin/sh -c")[0]
+    assert "timeout -k 5 34 /bin/ib_write_bw -d rocep1s0f0 -i 1 -x 3 -p 18602 -s 65536 -D 4 -F --report_gbits 192.168.100.11 >" in script
+    assert "-p 18603" in script
+    kept = receipt(tmp_path)
+    assert kept["key"] == sorted([["rocep1s0f0", "192.168.100.10"], ["roceP2p1s0f0", "192.168.101.10"]])
+    assert (kept["class"], kept["when"]) == ("healthy", "1970-01-01T00:00:00Z")
+
+
+FAULTS: dict[str, tuple[list[tuple[str, str] | None], str, str]] = {
+    "13 Gb/s": ([(row(13.1), "0"), (row(12.9), "0")], "hotplug_13g", "Reboot both machines"),
+    "one rail": ([(row(95.0), "0"), (row(3.0), "0")], "one_rail", "Both PCIe functions"),
+    "header only, rc 0": ([(HEADER, "0"), (HEADER, "0")], "tcp_only", "rocep1s0f0 to 192.168.100.11/24: it printed the header and no result row"),
+    "time over": ([("", "124"), ("", "124")], "tcp_only", "it did not end in time"),
+    "no file at all": ([None, None], "tcp_only", "it ended with rc 1 and no result"),
+    "its own words": ([("Couldn't connect to 192.168.100.11:18600\n", "1"), ("", "x")], "tcp_only", "Couldn't connect to 192.168.100.11:18600"),
+    "slow": ([(row(30.0), "0"), (row(31.0), "0")], "unknown", "set roce_bandwidth_rail_gbps"),
+}
+
+
+@pytest.mark.parametrize(("outputs", "name", "words"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_is_named_and_takes_the_receipt_away(make: Any, tmp_path: Path, outputs: list[tuple[str, str] | None], name: str, words: str) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "bandwidth.json").write_text("{}")
+    node = make()
+    results(node, *outputs)
+    result = node.call(**CLIENT)
+    assert result["failed"] is True
+    assert result["msg"].startswith(f"{name}: RDMA write over 2 rail(s) at once")
+    assert words in result["msg"]
+    assert result["bandwidth_class"] == name
+    assert receipt(tmp_path) is None
+
+
+def test_a_class_that_is_accepted_passes(make: Any, tmp_path: Path) -> None:
+    node = make()
+    results(node, (row(30.0), "0"), (row(31.0), "0"))
+    result = node.call(**CLIENT, accept=["healthy", "unknown"])
+    assert (result.get("failed"), result["bandwidth_class"]) == (None, "unknown")
+    assert receipt(tmp_path)["class"] == "unknown"
+
+
+def test_check_mode_does_nothing(make: Any) -> None:
+    node = make()
+    result = node.call(check=True, **CLIENT)
+    assert (result["changed"], result.get("failed"), node.commands) == (False, None, [])
+
+
+def test_no_perftest(make: Any) -> None:
+    node = make()
+    node.missing.add("ib_write_bw")
+    result = node.call(**CLIENT)
+    assert result["msg"] == "The command `ib_write_bw` is missing: `apt install perftest`, or set roce_bandwidth_test to never."
+
+
+def test_one_server_address_per_rail(make: Any) -> None:
+    result = make().call(mode="client", addresses=ADDRESSES, server=["192.168.100.11"])
+    assert result["msg"] == "server has 1 address(es) for 2 rail(s); give one per rail."
+
+
+def test_rails_that_cannot_be_measured(make: Any) -> None:
+    node = make(gids={RAIL0: v4_gids(None)})
+    result = node.call(**CLIENT)
+    assert result["msg"].startswith("The RDMA bandwidth cannot be measured: rocep1s0f0 has no RoCE v2 GID for 192.168.100.10")
+    assert node.commands == []
+
+
+def test_no_card_at_all(make: Any, tmp_path: Path) -> None:
+    node = make()
+    node.tree = Tree(tmp_path / "bare")
+    node.tree.netdev("enP7s7", ["10.0.1.60/24"])
+    result = node.call(**CLIENT)
+    assert result["msg"].startswith("The RDMA bandwidth cannot be measured: No mlx5 device is visible.")

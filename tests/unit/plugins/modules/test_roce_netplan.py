@@ -1,0 +1,414 @@
+"""roce_netplan through its own main(): plan, apply, confirm, take back, and each sentence with which it refuses.
+
+The paths of its own files lie below a folder; netplan, systemd and ip are stand-ins, and `ip addr` shows what they were told.
+What moves other people's files (roce_foreign_policy `replace`) needs a machine of its own and is proven in the VM lab.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils.roce import commit, netplan
+from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
+from unit.fixtures.roce.node import FakeNode
+from unit.fixtures.roce.tree import Tree, spark
+
+RAIL0, RAIL1 = "enp1s0f0np0", "enP2p1s0f0np0"
+PAIR = {RAIL0: ["192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
+ADDRESSES = ["192.168.100.10/24", "192.168.101.10/24"]
+FOREIGN = (
+    "network:\n  version: 2\n  ethernets:\n    enp1s0f0np0:\n      addresses: [{}]\n      mtu: 9000\n"
+    "    enP2p1s0f0np0:\n      addresses: [{}]\n      mtu: 9000\n"
+)
+
+
+class Machine(FakeNode):
+    """A Spark with netplan, NetworkManager and a place for the module's files."""
+
+    root: Path
+
+    def start(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Move every absolute path of the module below `root`."""
+        self.root = root
+        for name in ("STATE_DIR", "PENDING", "BOOT_ID", "RESTORING", "RESTORED", "BASELINE", "BACKUP_DIR", "BOOT_UNIT", "BOOT_WANTS"):
+            monkeypatch.setattr(commit, name, f"{root}{getattr(commit, name)}")
+        for name in ("OWN_PATH", "SYSCTL_PATH"):
+            monkeypatch.setattr(netplan, name, f"{root}/{getattr(netplan, name)}".lstrip("/"))
+        Path(commit.STATE_DIR).mkdir(parents=True)
+        monkeypatch.setattr(roce_netplan, "RUN_FOLDERS", (f"{root}/run/systemd/network", f"{root}/run/NetworkManager/system-connections"))
+        monkeypatch.setattr(roce_netplan, "GENERATORS", ())
+        monkeypatch.setattr(roce_netplan, "in_container", lambda: None)
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        monkeypatch.setattr(roce_netplan.Change, "boot_id", staticmethod(lambda: "boot-1\n"))
+        self.before_read = self.own_file
+        self.answers += [
+            ("^netplan generate", self.generate),
+            ("connection up", self.up),
+            ("^/bin/ip ", self.ip),
+            ("is-active --quiet systemd-networkd", (3, "", "")),
+        ]
+
+    def own_file(self) -> None:
+        """Show the module's own file to its reader."""
+        place = Path("/" + netplan.OWN_PATH)
+        shown = self.tree.root / "etc/netplan/60-gb10-cluster.yaml"
+        shown.unlink(missing_ok=True)
+        if place.exists():
+            self.tree.file("etc/netplan/60-gb10-cluster.yaml", place.read_text())
+
+    def generate(self, argv: list[str]) -> tuple[int, str, str]:
+        """Write a keyfile per rail, and one for the management NIC which nobody may touch."""
+        folder = Path(argv[-1] + roce_netplan.RUN_FOLDERS[1])
+        folder.mkdir(parents=True)
+        place = Path(argv[-1], netplan.OWN_PATH)
+        if place.exists():
+            for name in re.findall(r"^    (\S+):$", place.read_text(), re.M):
+                (folder / f"netplan-{name}.nmconnection").write_text(f"[connection]\nid=netplan-{name}\n")
+        (folder / "netplan-enP7s7.nmconnection").write_text("")
+        return 0, "", ""
+
+    def up(self, argv: list[str]) -> tuple[int, str, str]:
+        """Give a rail what our file says."""
+        name = argv[-1].replace("netplan-", "")
+        text = Path("/" + netplan.OWN_PATH).read_text().split(f"    {name}:\n")[1].split("\n    en")[0]
+        self.give(name, re.findall(r"- (\S+)", text), int(re.findall(r"mtu: (\d+)", text)[0]))
+        return 0, "", ""
+
+    def give(self, name: str, addresses: list[str], mtu: int) -> None:
+        record = self.link(name)
+        record["mtu"] = mtu
+        record["addr_info"] = [{"family": "inet", "local": a.split("/")[0], "prefixlen": int(a.split("/")[1]), "scope": "global"} for a in addresses]
+
+    def ip(self, argv: list[str]) -> tuple[int, str, str]:
+        """Do what `ip` is asked to."""
+        words = argv[1:]
+        record = self.link(words[words.index("dev") + 1])
+        if words[:2] == ["addr", "add"]:
+            local, prefix = words[2].split("/")
+            record["addr_info"].append({"family": "inet", "local": local, "prefixlen": int(prefix), "scope": "global"})
+        elif words[:2] == ["addr", "del"]:
+            record["addr_info"] = [a for a in record["addr_info"] if a["local"] != words[2].split("/")[0]]
+        elif "mtu" in words:
+            record["mtu"] = int(words[-1])
+        return 0, "", ""
+
+    @property
+    def own(self) -> str | None:
+        """The text of the module's netplan file."""
+        place = Path("/" + netplan.OWN_PATH)
+        return place.read_text() if place.exists() else None
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return a function that makes a machine of spark()'s arguments."""
+
+    def machine(addresses: Any = None, **more: Any) -> Machine:
+        node = Machine(monkeypatch, capsys, roce_netplan, spark(tmp_path / "node", addresses or {}, **{"mtu": 1500, **more}))
+        node.start(tmp_path / "disk", monkeypatch)
+        return node
+
+    return machine
+
+
+def present(node: Machine, **args: Any) -> dict[str, Any]:
+    return node.call(**{"addresses": ADDRESSES, **args})
+
+
+# --- the way that works ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -> None:
+    node = make()
+    result = present(node)
+    assert (result.get("failed"), result["changed"], result["pending"], result["managed"], result["restored"]) == (None, True, True, True, None)
+    assert result["actions"][:2] == [f"write /{netplan.OWN_PATH}", f"write /{netplan.SYSCTL_PATH}"]
+    assert [rail["netdev"] for rail in result["rails"]] == [RAIL0, RAIL1]
+    assert node.own is not None
+    assert "renderer: NetworkManager" in node.own
+    assert Path("/" + netplan.OWN_PATH).stat().st_mode & 0o777 == 0o600
+    assert f"-net/ipv4/conf/{RAIL1}/arp_announce = 2" in Path("/" + netplan.SYSCTL_PATH).read_text()
+    # the timer is armed before NetworkManager is told, and again when all is done
+    lines = [line for line in node.commands if "systemd-run" in line or "nmcli" in line]
+    assert "--on-active=210s" in lines[0]
+    assert lines[1] == "nmcli connection reload"
+    assert "--on-active=120s" in lines[-1]
+    connections = Path(roce_netplan.RUN_FOLDERS[1])
+    assert sorted(path.name for path in connections.iterdir()) == [f"netplan-{RAIL1}.nmconnection", f"netplan-{RAIL0}.nmconnection"]
+    assert (Path(commit.PENDING) / "restore.sh").exists()
+    assert Path(commit.BOOT_WANTS).is_symlink()
+    baseline = json.loads(Path(commit.BASELINE).read_text())
+    assert baseline["rails"][RAIL0] == {"addresses": [], "mtu": 1500, "up": True}
+    assert result["diff"][0]["after"] == node.own
+
+
+def test_confirmed_takes_the_way_back_away_and_the_second_run_changes_nothing(make: Any) -> None:
+    node = make()
+    present(node)
+    done = node.call(state="confirmed")
+    assert (done["confirmed"], done["pending"], done["changed"]) == (True, False, False)
+    assert not Path(commit.PENDING).exists()
+    assert not Path(commit.BOOT_WANTS).is_symlink()
+    assert node.ran(f"systemctl stop {commit.TIMER}.timer")
+    node.commands.clear()
+    again = present(node)
+    assert (again["changed"], again["actions"], again["diff"], again["pending"]) == (False, [], [], False)
+    assert not node.ran("systemd-run|netplan|nmcli|^/bin/ip")
+
+
+def test_check_mode_shows_the_change_and_makes_none(make: Any) -> None:
+    node = make()
+    result = node.call(check=True, addresses=ADDRESSES)
+    assert (result["changed"], result["pending"], node.own) == (True, False, None)
+    assert any(f"give {RAIL0} 192.168.100.10/24 and MTU 9000 (now: no address, MTU 1500)" in action for action in result["actions"])
+    assert not node.ran("systemd-run|nmcli|^/bin/ip")
+    assert not Path(commit.BASELINE).exists()
+
+
+def test_drift_is_put_right_on_the_rail_without_netplan(make: Any) -> None:
+    node = make()
+    present(node)
+    node.call(state="confirmed")
+    node.give(RAIL1, [], 1500)
+    node.commands.clear()
+    result = present(node)
+    assert result["actions"] == [f"give {RAIL1} 192.168.101.10/24 and MTU 9000 (now: no address, MTU 1500)"]
+    assert (result["changed"], result["pending"]) == (True, False)
+    assert node.ran("^/bin/ip") == [f"/bin/ip link set dev {RAIL1} mtu 9000", f"/bin/ip addr add 192.168.101.10/24 brd + dev {RAIL1}"]
+    assert not node.ran("systemd-run|nmcli")
+
+
+def test_a_connection_that_does_not_come_up_is_said_and_set_directly(make: Any) -> None:
+    node = make()
+    node.answers.insert(0, (f"connection up netplan-{RAIL1}", (4, "", "Error: Connection activation failed\n")))
+    result = present(node)
+    assert result["notes"] == [
+        f"NetworkManager did not bring up {RAIL1}: Error: Connection activation failed",
+        f"{RAIL1} stayed incomplete for 45 s; address and MTU were set directly.",
+    ]
+    assert f"/bin/ip addr add 192.168.101.10/24 brd + dev {RAIL1}" in node.commands
+
+
+def test_networkd_where_networkmanager_does_not_run(make: Any) -> None:
+    node = make()
+    node.answers.insert(0, ("is-active --quiet NetworkManager", (3, "", "")))
+    present(node)
+    assert node.own is not None
+    assert "renderer: networkd" in node.own
+
+
+def test_absent_gives_back_what_stood_before(make: Any) -> None:
+    node = make()
+    present(node)
+    node.call(state="confirmed")
+    checked = node.call(check=True, state="absent")
+    assert (checked["changed"], node.own is not None) == (True, True)
+    result = node.call(state="absent")
+    assert (result["changed"], result["pending"], node.own) == (True, True, None)
+    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", f"forget {commit.BASELINE}"]
+    assert (node.link(RAIL0)["addr_info"], node.link(RAIL0)["mtu"]) == ([], 1500)
+    assert not Path(commit.BASELINE).exists()
+    assert node.call(state="confirmed")["confirmed"] is True
+    assert node.call(state="absent")["changed"] is False
+
+
+# --- other people's files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_foreign_file_is_refused(make: Any) -> None:
+    node = make(PAIR)
+    node.tree.file("etc/netplan/40-cx7.yaml", FOREIGN.format(*ADDRESSES))
+    result = present(node)
+    assert result["failed"] is True
+    assert result["msg"].startswith("/etc/netplan/40-cx7.yaml (NVIDIA's playbook, sparkrun or a fleet tool) configures")
+    assert "Nothing was changed: set roce_foreign_policy to `adopt`" in result["msg"]
+    assert (result["pending"], node.own) == (False, None)
+
+
+def test_a_foreign_file_is_adopted(make: Any) -> None:
+    node = make(PAIR, mtu=9000)
+    node.tree.file("etc/netplan/40-cx7.yaml", FOREIGN.format(*ADDRESSES))
+    result = present(node, foreign="adopt")
+    assert (result.get("failed"), result["pending"], node.own) == (None, False, None)
+    assert result["actions"] == [f"write /{netplan.SYSCTL_PATH}"]
+
+
+def test_an_adopted_file_that_gives_something_else(make: Any) -> None:
+    node = make(PAIR)
+    node.tree.file("etc/netplan/40-cx7.yaml", FOREIGN.format("10.0.9.1/24", ADDRESSES[1]))
+    result = present(node, foreign="adopt")
+    assert f"/etc/netplan/40-cx7.yaml gives {RAIL0} 10.0.9.1/24, wanted is 192.168.100.10/24" in result["msg"]
+    good = node.call(check=True, addresses=["10.0.9.1/24", ADDRESSES[1]], foreign="adopt")
+    assert f"{RAIL0} has not what its adopted file should give it (10.0.9.1/24, MTU 9000)." in good["notes"]
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------------------
+
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "no address": ({"addresses": []}, "No fabric address is wanted for this node; set gb10_fabric_cidrs"),
+    "a word": ({"addresses": ["here"]}, "fabric_addresses[0] is 'here', which is no IP address."),
+    "no prefix": ({"addresses": ["192.168.100.10"]}, "The address 192.168.100.10 of rail 0 has no prefix length; write it like 192.168.100.10/24."),
+    "names for some": ({"interfaces": [RAIL0]}, "1 interface(s) for 2 address(es): give roce_interfaces one name per rail, or none."),
+    "a name twice": ({"interfaces": [RAIL0, RAIL0]}, f"interfaces[1] names {RAIL0} a second time."),
+    "a name that is not there": ({"interfaces": [RAIL0, "enp9s0"]}, "The interface enp9s0 does not exist on this node"),
+    "management": ({"interfaces": ["enP7s7", RAIL1]}, "enP7s7 carries the default route or this SSH session"),
+    "a network in use": ({"addresses": ["10.0.1.9/24", ADDRESSES[1]]}, f"The fabric network 10.0.1.0/24 of {RAIL0} overlaps 10.0.1.60/24 on enP7s7"),
+    "one network": ({"addresses": ["192.168.100.10/24", "192.168.100.14/24"]}, "would be in one subnet, which leaves one of them idle"),
+    "the network's own address": ({"addresses": ["192.168.100.0/24", ADDRESSES[1]]}, "is the network's own or broadcast address"),
+    "MTU": ({"mtu": 100}, f"MTU 100 for {RAIL0} is out of range (1280 to 9978)"),
+    "too many": ({"addresses": [f"192.168.{n}.10/24" for n in range(100, 105)]}, "No port was found for rail 4 (192.168.104.10/24)."),
+}
+
+
+@pytest.mark.parametrize(("args", "sentence"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_wish_that_cannot_be_is_refused_with_nothing_changed(make: Any, args: dict[str, Any], sentence: str) -> None:
+    node = make()
+    result = present(node, **args)
+    assert result["failed"] is True
+    assert sentence in result["msg"]
+    assert (result["pending"], node.own) == (False, None)
+    assert not node.ran("systemd-run|nmcli|^/bin/ip")
+
+
+def test_no_cable(make: Any) -> None:
+    result = present(make(up=()))
+    assert result["msg"].startswith("No port has a link")
+    assert "Plug the QSFP cable" in result["msg"]
+
+
+def test_no_card(make: Any, tmp_path: Path) -> None:
+    node = make()
+    node.tree = Tree(tmp_path / "bare")
+    node.tree.netdev("enP7s7", ["10.0.1.60/24"])
+    assert present(node)["msg"].startswith("No port was found for rail 0 (192.168.100.10/24). No mlx5 device is visible.")
+
+
+def test_a_rail_with_the_ssh_session(make: Any) -> None:
+    result = present(make(PAIR), ssh_connection="192.168.100.11 5000 192.168.100.10 22")
+    assert f"{RAIL0} carries the default route or this SSH session" in result["msg"]
+
+
+def test_rdma_in_use(make: Any) -> None:
+    node = make()
+    node.users = ["VLLM::Worker (77)"]
+    result = present(node)
+    assert result["msg"] == (
+        f"VLLM::Worker (77) use(s) RDMA on this node, and changing {RAIL0}, {RAIL1} would break that; nothing was changed. "
+        "Stop the serving group first (playbooks/stop.yml)."
+    )
+    assert node.own is None
+
+
+def test_no_netplan(make: Any) -> None:
+    node = make()
+    node.missing.add("netplan")
+    assert present(node)["msg"] == "The command `netplan` is missing: install netplan.io (`apt install netplan.io`), which DGX OS has."
+
+
+def test_netplan_refuses(make: Any) -> None:
+    node = make()
+    node.answers.insert(0, ("^netplan generate", lambda argv: (1, "", f"{argv[-1]}/etc/netplan/1.yaml:3:1: Invalid YAML\n")))
+    result = present(node)
+    assert result["msg"] == "netplan refuses the configuration as it would be, so nothing was changed: /etc/netplan/1.yaml:3:1: Invalid YAML"
+    assert node.own is None
+
+
+def test_no_timer_no_change(make: Any) -> None:
+    node = make()
+    node.answers.insert(0, ("systemd-run", (1, "", "Failed to connect to bus\n")))
+    result = present(node)
+    assert result["msg"] == "The timer that would bring the network back could not be armed (Failed to connect to bus); nothing was changed."
+    assert (result["pending"], node.own) == (False, None)
+
+
+def test_a_configuration_that_cannot_be_read(make: Any) -> None:
+    node = make()
+    (node.tree.root / "etc/netplan/50-x.yaml").mkdir(parents=True)
+    assert present(node)["msg"] == "Could not read /etc/netplan/50-x.yaml (Is a directory); run as root (become: true)."
+
+
+def test_a_baseline_that_cannot_be_read(make: Any) -> None:
+    node = make()
+    Path(commit.BASELINE).write_text("{cut")
+    result = node.call(state="absent")
+    assert result["msg"].startswith(f"{commit.BASELINE} cannot be read (")
+    assert result["msg"].endswith("and it says what stood before: repair it or move it away.")
+
+
+def test_absent_does_not_touch_what_became_the_management_path(make: Any) -> None:
+    node = make()
+    present(node)
+    node.call(state="confirmed")
+    result = node.call(state="absent", ssh_connection="192.168.100.11 5000 192.168.100.10 22")
+    assert result["msg"] == f"{RAIL0} carries the default route or this SSH session now, so it is not touched; nothing was changed."
+    assert node.own is not None
+
+
+def test_not_root(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make()
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert present(node)["msg"] == "roce_netplan reads and writes files of root; set become: true."
+
+
+@pytest.mark.parametrize(("state", "extra"), [("present", {"rails": []}), ("confirmed", {"confirmed": False}), ("absent", {})])
+def test_a_container_is_left_alone(make: Any, monkeypatch: pytest.MonkeyPatch, state: str, extra: dict[str, Any]) -> None:
+    node = make()
+    monkeypatch.setattr(roce_netplan, "in_container", lambda: "/.dockerenv")
+    result = present(node, state=state)
+    assert (result["managed"], result["changed"], result["pending"], node.commands) == (False, False, False, [])
+    assert result["notes"] == ["This is a container (/.dockerenv): its rails belong to the host, so nothing is written here."]
+    assert {key: result[key] for key in extra} == extra
+
+
+# --- the way back ----------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_waits_for_a_confirmation(make: Any) -> None:
+    node = make()
+    result = node.call(state="confirmed")
+    assert result["failed"] is True
+    assert result["msg"].startswith("No change waits for its confirmation on this node: the connection was lost before the change began")
+    assert node.call(check=True, state="confirmed").get("failed") is None
+
+
+def test_a_restore_that_happened_is_told_once(make: Any) -> None:
+    node = make()
+    record = {"when": "2026-11-20T10:00:00Z", "why": "the change was not confirmed within 120 s", "change": {"summary": "write x", "seconds": 120}}
+    sentence = "At 2026-11-20T10:00:00Z this node put its network back as it was before (write x), because the change was not confirmed within 120 s."
+    Path(commit.RESTORED).write_text(json.dumps(record))
+    confirmed = node.call(state="confirmed")
+    assert confirmed["msg"] == f"{sentence} The fabric is not as wanted: look at {commit.STATE_DIR}/restore.log on the node."
+    assert not Path(commit.RESTORED).exists()
+    Path(commit.RESTORED).write_text(json.dumps(record))
+    result = present(node)
+    assert (node.warnings, result["restored"]["message"]) == ([sentence], sentence)
+    assert present(node)["restored"] is None
+
+
+def test_a_record_of_a_restore_that_cannot_be_read_is_told_all_the_same(make: Any) -> None:
+    node = make()
+    Path(commit.RESTORED).write_text("{cut")
+    assert "At an unknown time this node put its network back" in node.call(state="confirmed")["msg"]
+
+
+def test_a_node_that_restarted_half_way_is_not_confirmed(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make()
+    present(node)
+    monkeypatch.setattr(roce_netplan.Change, "boot_id", staticmethod(lambda: "boot-2\n"))
+
+    def restored(_argv: list[str]) -> tuple[int, str, str]:
+        Path(commit.PENDING).rename(commit.RESTORING)
+        Path(commit.RESTORED).write_text(json.dumps({"when": "now", "why": "the node restarted before the change was confirmed"}))
+        for path in sorted(Path(commit.RESTORING).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        Path(commit.RESTORING).rmdir()
+        return 0, "", ""
+
+    node.answers.insert(0, ("restore.sh boot", restored))
+    result = node.call(state="confirmed")
+    assert result["failed"] is True
+    assert "because the node restarted before the change was confirmed." in result["msg"]
