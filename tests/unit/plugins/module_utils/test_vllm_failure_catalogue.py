@@ -83,19 +83,13 @@ def test_a_look_alike_is_counted_and_is_no_failure(benign: dict[str, str]) -> No
 
 
 MORE = {
-    "0.8.0 says GB": (
-        "ValueError: To serve at least one request with the models's max seq len (8192), (2.00 GB KV cache is needed, which is larger than the available KV cache memory (1.00 GB).",
-        "kv_too_small",
-    ),
+    "0.8.0 says GB": ("ValueError: To serve at least one request with the models's max seq len (8192), (2.00 GB KV cache is needed, which is larger than the available KV cache memory (1.00 GB).", "kv_too_small"),
     "0.8.5 without the number": (
         "ValueError: To serve at least one request with the models's max seq len (8192), (2.00 GiB KV cache is needed, which is larger than the available KV cache memory (1.00 GiB). Based on the available memory, Try increasing",
         "kv_too_small",
     ),
     "auto-fit fails": ("ValueError: Cannot auto-fit max_model_len: not even one block fits", "kv_no_memory"),
-    "CPU node": (
-        "ValueError: Available memory on node 0 (11.08/17.34 GiB) on startup is less than desired CPU memory utilization (0.92, 15.95 GiB).",
-        "startup_free_memory",
-    ),
+    "CPU node": ("ValueError: Available memory on node 0 (11.08/17.34 GiB) on startup is less than desired CPU memory utilization (0.92, 15.95 GiB).", "startup_free_memory"),
     "an older wording": ("ValueError: Free memory on device (31.44/47.38 GiB) on startup is less than the engine needs", "startup_free_memory"),
     "mamba assert": ("    assert num_cache_lines >= batch", "mamba_blocks"),
     "completion queue": ("NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory", "rdma_register"),
@@ -104,14 +98,8 @@ MORE = {
     "Ray's memory monitor": ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "oom_killed"),
     "shell": ("/start.sh: line 12:    87 Killed                  vllm serve /models/x", "oom_killed"),
     "sampler warm-up": ("RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests.", "cuda_oom"),
-    "TPU": (
-        "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 20G of 15G hbm.",
-        "cuda_oom",
-    ),
-    "placement group": (
-        "ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}] within 1800 seconds. See `ray status`",
-        "rendezvous",
-    ),
+    "TPU": ("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 20G of 15G hbm.", "cuda_oom"),
+    "placement group": ("ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}] within 1800 seconds. See `ray status`", "rendezvous"),
     "gloo mesh": ("RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error", "rendezvous"),
     "c10d timeout": ("[E socket.cpp:957] [c10d] The client socket has timed out after 60s while trying to connect to (10.1.16.222, 29400).", "rendezvous"),
     "master port": (
@@ -128,31 +116,19 @@ MORE = {
     "no such revision": ("huggingface_hub.errors.RevisionNotFoundError: 404 Client Error.", "weights_missing"),
     "no tokenizer": ("OSError: Can't load tokenizer for '/models/x'. If you were trying to load it from", "weights_missing"),
     "gated": ("OSError: You are trying to access a gated repo. Cannot access gated repo for url https://hf", "weights_missing"),
-    "a shard is gone": ('FileNotFoundError: No such file or directory: "/models/x/model-00002-of-00004.safetensors"', "weights_missing"),
-    "NCCL peer": (
-        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error, NCCL version 2.27.3",
-        "peer_lost",
-    ),
+    "a shard is gone": ("FileNotFoundError: No such file or directory: \"/models/x/model-00002-of-00004.safetensors\"", "weights_missing"),
+    "NCCL peer": ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error, NCCL version 2.27.3", "peer_lost"),
     "unknown model": ("ValueError: Model architectures ['NewForCausalLM'] are not supported for now. Supported architectures: []", "arch_unsupported"),
     "pydantic wraps it": ("  Value error, Model architectures ['NewForCausalLM'] are not supported for now.", "arch_unsupported"),
-    "unknown to transformers": (
-        "  Value error, The checkpoint you are trying to load has model type `new` but Transformers does not recognize this architecture. This",
-        "arch_unsupported",
-    ),
+    "unknown to transformers": ("  Value error, The checkpoint you are trying to load has model type `new` but Transformers does not recognize this architecture. This", "arch_unsupported"),
     "compiler too old for the GPU": ("nvcc fatal   : Unsupported gpu architecture 'compute_121a'", "arch_unsupported"),
     "PTX newer than the driver": ("torch.AcceleratorError: CUDA error: the provided PTX was compiled with an unsupported toolchain.", "arch_unsupported"),
-    "shared memory of the GPU": (
-        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 114688, Hardware limit: 101376.",
-        "arch_unsupported",
-    ),
+    "shared memory of the GPU": ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 114688, Hardware limit: 101376.", "arch_unsupported"),
     "no kernel": ("ValueError: Failed to find a kernel that can implement the ScaledMM linear layer.", "arch_unsupported"),
     "world size": ("ValueError: World size (2) is larger than the number of available GPUs (1) in this node.", "no_gpu"),
     "0.7 world size": ("RuntimeError: please ensure that world_size (2) is less than than max local gpu count (1)", "no_gpu"),
     "old driver": ("RuntimeError: The NVIDIA driver on your system is too old (found version 12020). Please", "no_gpu"),
-    "driver and library": (
-        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver / cuda driver combination",
-        "no_gpu",
-    ),
+    "driver and library": ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver / cuda driver combination", "no_gpu"),
     "device type": ("RuntimeError: Failed to infer device type, please set the environment variable", "no_gpu"),
     "Xid": ("[  99.1] NVRM: Xid (PCI:000f:01:00): 13, pid=4711, Graphics Exception", "cuda_fault"),
     "HIP": ("RuntimeError: HIP error: invalid device function", "cuda_fault"),
@@ -170,10 +146,7 @@ MORE = {
     "native crash": ("Fatal Python error: Segmentation fault", "worker_died"),
     "signal seen by Ray": ("(RayWorkerWrapper pid=5, ip=10.0.0.2) *** SIGSEGV received at time=1746566409 on cpu 131 ***", "worker_died"),
     "signal": ("CRITICAL 03-27 22:19:40 [core_client.py:319] Got fatal signal from worker processes, shutting down.", "worker_died"),
-    "0.28 tail": (
-        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}, failed frontend proc(s): {}",
-        "engine_failed",
-    ),
+    "0.28 tail": ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}, failed frontend proc(s): {}", "engine_failed"),
 }
 
 

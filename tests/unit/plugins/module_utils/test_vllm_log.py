@@ -176,9 +176,7 @@ KV_LINES = {
 }
 
 
-@pytest.mark.parametrize(
-    "prefix", ["INFO 07-02 09:03:41 [kv_cache_utils.py:2146] ", "(EngineCore pid=9) INFO 07-02 09:03:41 [kv_cache_utils.py:2146] ", "", "   - "]
-)
+@pytest.mark.parametrize("prefix", ["INFO 07-02 09:03:41 [kv_cache_utils.py:2146] ", "(EngineCore pid=9) INFO 07-02 09:03:41 [kv_cache_utils.py:2146] ", "", "   - "])
 @pytest.mark.parametrize(("text", "tokens", "rate", "context"), KV_LINES.values(), ids=KV_LINES.keys())
 def test_the_kv_lines_of_each_version(prefix: str, text: str, tokens: int, rate: float, context: int) -> None:
     """One line, two lines, one word GPU or another."""
@@ -234,23 +232,11 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
         ("kv_cache", "available_gib"),
         8.5,
     ),
-    "CPU backend": (
-        "(Worker pid=1) INFO 01-01 00:00:00 [cpu_worker.py:260] Explicitly set (0.06/10.46) GiB for KV cache on node 0.",
-        ("kv_cache", "available_gib"),
-        0.06,
-    ),
+    "CPU backend": ("(Worker pid=1) INFO 01-01 00:00:00 [cpu_worker.py:260] Explicitly set (0.06/10.46) GiB for KV cache on node 0.", ("kv_cache", "available_gib"), 0.06),
     "blocks of 0.7 V1": ("INFO 01-01 00:00:00 kv_cache_utils.py:395] # GPU blocks: 1381", ("kv_cache", "blocks"), 1381),
     "blocks rocm": ("INFO 01-01 00:00:00 [executor_base.py:112] # rocm blocks: 65263, # CPU blocks: 1638", ("kv_cache", "blocks"), 65263),
-    "blocks override": (
-        "INFO 01-01 00:00:00 [kv_cache_utils.py:826] Overriding num_gpu_blocks=900 with num_gpu_blocks_override=512",
-        ("kv_cache", "blocks_override"),
-        512,
-    ),
-    "blocks override of the graph profile": (
-        "INFO 01-01 00:00:00 [k.py:826] Overriding num_gpu_blocks=0 with num_gpu_blocks_override=256",
-        ("kv_cache", "blocks_override"),
-        None,
-    ),
+    "blocks override": ("INFO 01-01 00:00:00 [kv_cache_utils.py:826] Overriding num_gpu_blocks=900 with num_gpu_blocks_override=512", ("kv_cache", "blocks_override"), 512),
+    "blocks override of the graph profile": ("INFO 01-01 00:00:00 [k.py:826] Overriding num_gpu_blocks=0 with num_gpu_blocks_override=256", ("kv_cache", "blocks_override"), None),
     "weights 0.8.0": ("INFO 01-01 00:00:00 [m.py:1] Model loading took 13.1664 GB and 7.351825 seconds", ("weights", "gib"), 13.1664),
     "weights 0.10": ("INFO 01-01 00:00:00 [m.py:1] Model loading took 7.1217 GiB and 198.627679 seconds", ("load_seconds",), 198.627679),
     "weights 0.14": ("INFO 01-01 00:00:00 [m.py:1] Model loading took 48.5 GiB memory and 455.900544 seconds", ("weights", "gib"), 48.5),
@@ -258,28 +244,16 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "graphs 0 secs": ("INFO 01-01 00:00:00 [m.py:1] Graph capturing finished in 0 secs, took -0.02 GiB", ("graphs", "gib"), -0.02),
     "encoder graphs are others": ("INFO 01-01 00:00:00 [m.py:1] Encoder graph capturing finished in 3 secs, took 0.02 GiB", ("graphs", "seconds"), None),
     "eager": ("INFO 01-01 00:00:00 [v.py:1] Cudagraph is disabled under eager mode", ("graphs", "eager"), True),
-    "init in s": (
-        "INFO 01-01 00:00:00 [core.py:1] init engine (profile, create kv cache, warmup model) took 103.27 s (compilation: 40.45 s)",
-        ("compilation_seconds",),
-        40.45,
-    ),
+    "init in s": ("INFO 01-01 00:00:00 [core.py:1] init engine (profile, create kv cache, warmup model) took 103.27 s (compilation: 40.45 s)", ("compilation_seconds",), 40.45),
     "init in seconds": ("INFO 01-01 00:00:00 [core.py:1] init engine (profile, create kv cache, warmup model) took 69.64 seconds", ("init_seconds",), 69.64),
     "auto-fit": (
         "INFO 01-01 00:00:00 [k.py:1] Auto-fit max_model_len: reduced from 262144 to 98304 to fit in available GPU memory (12.3 GiB available for KV cache)",
         ("context",),
         98304,
     ),
-    "auto-fit full": (
-        "INFO 01-01 00:00:00 [k.py:1] Auto-fit max_model_len: full model context length 262144 fits in available KV cache memory (12.3 GiB)",
-        ("context",),
-        262144,
-    ),
+    "auto-fit full": ("INFO 01-01 00:00:00 [k.py:1] Auto-fit max_model_len: full model context length 262144 fits in available KV cache memory (12.3 GiB)", ("context",), 262144),
     "old version line": ("INFO 11-20 08:34:06 api_server.py:339] vLLM API server version 0.5.4", ("version",), "0.5.4"),
-    "V1 engine version": (
-        "INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='x', max_seq_len=4096, a=1",
-        ("version",),
-        "0.8.5",
-    ),
+    "V1 engine version": ("INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='x', max_seq_len=4096, a=1", ("version",), "0.8.5"),
     "headless version": (
         "INFO 01-01 00:00:00 [serve.py:1] Launching vLLM (v0.12.0) headless multiproc executor, with head node address 127.0.0.1:29501 for torch.distributed process group.",
         ("version",),
@@ -287,26 +261,10 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     ),
     "attention old": ("INFO 01-01 00:00:00 [cuda.py:328] Using Flash Attention backend on V1 engine.", ("attention_backend",), "Flash Attention"),
     "attention enum": ("INFO 01-01 00:00:00 [cuda.py:308] Using AttentionBackendEnum.TRITON_ATTN backend.", ("attention_backend",), "TRITON_ATTN"),
-    "attention list": (
-        "INFO 01-01 00:00:00 [cuda.py:482] Using FLASHMLA attention backend out of potential backends: ('FLASHMLA',)",
-        ("attention_backend",),
-        "FLASHMLA",
-    ),
-    "attention of a vision tower": (
-        "INFO 01-01 00:00:00 [cuda.py:541] Using backend AttentionBackendEnum.FLASH_ATTN for vit attention",
-        ("attention_backend",),
-        None,
-    ),
-    "MoE backend is none": (
-        "INFO 01-01 00:00:00 [nvfp4.py:239] Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['MARLIN'].",
-        ("attention_backend",),
-        None,
-    ),
-    "kv dtype line": (
-        "INFO 01-01 00:00:00 [config.py:1] Using fp8 data type to store kv cache. It reduces the GPU memory footprint",
-        ("kv_cache_dtype",),
-        "fp8",
-    ),
+    "attention list": ("INFO 01-01 00:00:00 [cuda.py:482] Using FLASHMLA attention backend out of potential backends: ('FLASHMLA',)", ("attention_backend",), "FLASHMLA"),
+    "attention of a vision tower": ("INFO 01-01 00:00:00 [cuda.py:541] Using backend AttentionBackendEnum.FLASH_ATTN for vit attention", ("attention_backend",), None),
+    "MoE backend is none": ("INFO 01-01 00:00:00 [nvfp4.py:239] Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['MARLIN'].", ("attention_backend",), None),
+    "kv dtype line": ("INFO 01-01 00:00:00 [config.py:1] Using fp8 data type to store kv cache. It reduces the GPU memory footprint", ("kv_cache_dtype",), "fp8"),
     "ngram": (
         "INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='x', speculative_config=SpeculativeConfig(draft_model='[ngram]', num_spec_tokens=2), x=1",
         ("speculative_method",),
@@ -326,11 +284,7 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     ),
     "usage is no size": ("INFO 01-01 00:00:00 [loggers.py:1] Engine 000: Running: 1 reqs, GPU KV cache usage: 12.3%", ("kv_cache", "tokens"), None),
     "sockets": ("h:1:1 [0] NCCL INFO Using network Socket", ("nccl", "transport"), "tcp"),
-    "channels say more than the network": (
-        "h:1:1 [0] NCCL INFO Using network IB\nh:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0",
-        ("nccl", "transport"),
-        "tcp",
-    ),
+    "channels say more than the network": ("h:1:1 [0] NCCL INFO Using network IB\nh:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0", ("nccl", "transport"), "tcp"),
     "a plugin": ("h:1:1 [0] NCCL INFO Using network Libfabric", ("nccl", "transport"), "plugin"),
     "IBext": ("h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IBext_v8/0/GDRDMA", ("nccl", "transport"), "rdma"),
     "OOB alone is no HCA": ("h:1:1 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>", ("nccl", "hcas"), []),
@@ -348,11 +302,7 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "a launcher before the process": ("(job-1, pid=21) (EngineCore_0 pid=39) INFO:     Application startup complete.", ("state",), "ready"),
     "without its date": ("(EngineCore pid=258) INFO gpu_worker.py:440 Available KV cache memory: 0.56 GiB", ("kv_cache", "available_gib"), 0.56),
     "through Rust's tracing": ("2026-11-04T12:25:41.391597Z  INFO kv_cache_utils.report: GPU KV cache size: 3,198,272 tokens", ("kv_cache", "tokens"), 3198272),
-    "waiting for the Ray nodes": (
-        "INFO 03-03 03:06:23 ray_utils.py:212] Waiting for creating a placement group of specs for 10 seconds. specs=[{'GPU': 1.0}]",
-        ("stage",),
-        "rendezvous",
-    ),
+    "waiting for the Ray nodes": ("INFO 03-03 03:06:23 ray_utils.py:212] Waiting for creating a placement group of specs for 10 seconds. specs=[{'GPU': 1.0}]", ("stage",), "rendezvous"),
     "version in the dump of a dying engine": (
         "(EngineCore pid=196) ERROR 05-13 10:46:44 [dump_input.py:72] Dumping input data for V1 LLM engine (v0.20.2) with config: model='/m', max_seq_len=262144, a=1",
         ("version",),
@@ -376,11 +326,7 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
         3.5,
     ),
     "other weights loaders": ("Multi-thread loading shards:  10% Completed | 3/30 [00:05<00:40]", ("progress", "percent"), 10),
-    "carriage returns": (
-        "\rLoading safetensors checkpoint shards:  25% Completed | 1/4\rLoading safetensors checkpoint shards:  50% Completed | 2/4\r",
-        ("progress", "percent"),
-        50,
-    ),
+    "carriage returns": ("\rLoading safetensors checkpoint shards:  25% Completed | 1/4\rLoading safetensors checkpoint shards:  50% Completed | 2/4\r", ("progress", "percent"), 50),
 }
 
 
@@ -394,20 +340,8 @@ def test_a_line_gives_its_fact(text: str, path: tuple[str, ...], value: Any) -> 
 
 
 JSON_LOG = [
-    {
-        "asctime": "2026-11-20 21:12:20,100",
-        "levelname": "INFO",
-        "name": "vllm.entrypoints",
-        "message": "vLLM API server version 0.32.0",
-        "processName": "APIServer",
-        "process": 1,
-    },
-    {
-        "asctime": "2026-11-20 21:12:21,100",
-        "levelname": "INFO",
-        "name": "vllm.v1",
-        "message": "GPU KV cache size: 300,000 tokens, Maximum concurrency for 131,072 tokens per request: 2.29x",
-    },
+    {"asctime": "2026-11-20 21:12:20,100", "levelname": "INFO", "name": "vllm.entrypoints", "message": "vLLM API server version 0.32.0", "processName": "APIServer", "process": 1},
+    {"asctime": "2026-11-20 21:12:21,100", "levelname": "INFO", "name": "vllm.v1", "message": "GPU KV cache size: 300,000 tokens, Maximum concurrency for 131,072 tokens per request: 2.29x"},
 ]
 
 
@@ -492,9 +426,7 @@ def test_a_rejoined_line_adds_no_weaker_class() -> None:
     """Neither what the next line says, nor the half of a symptom, becomes a cause."""
     facts = parse("OSError: [Errno 98] Address already in use\nStarting it again now\n")
     assert (facts["failure"]["class"], facts["failure"]["also"]) == ("addr_in_use", [])
-    facts = parse(
-        "(EngineCore pid=111) ERROR 01-01 00:00:00 [core.py:1] Exception: WorkerProc\ninitialization failed due to an exception in a background process.\n"
-    )
+    facts = parse("(EngineCore pid=111) ERROR 01-01 00:00:00 [core.py:1] Exception: WorkerProc\ninitialization failed due to an exception in a background process.\n")
     assert (facts["failure"]["class"], facts["failure"]["also"]) == ("worker_died", [])
 
 
@@ -513,33 +445,15 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "stdout alone: an answered request is readiness": ('INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 200 OK\n', "ready", None),
     "a refused request is none": ('INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 503 Service Unavailable\n', "unknown", None),
     "listening is not yet ready": ("INFO 01-01 00:00:00 [entry.py:1] Starting vLLM server on http://0.0.0.0:8000\n", "starting", None),
-    "an error before readiness does not count": (
-        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'flash_attn_3'\n" + READY,
-        "ready",
-        None,
-    ),
-    "a client's error after readiness does not count": (
-        READY + ACCESS + "ERROR 01-01 00:00:00 [serving_chat.py:254] Error in preprocessing\nValueError: bad request\n",
-        "ready",
-        None,
-    ),
-    "an ASGI traceback does not count": (
-        READY + ACCESS + "ERROR:    Exception in ASGI application\nTraceback (most recent call last):\nRuntimeError: client went away\n",
-        "ready",
-        None,
-    ),
+    "an error before readiness does not count": ("Traceback (most recent call last):\nModuleNotFoundError: No module named 'flash_attn_3'\n" + READY, "ready", None),
+    "a client's error after readiness does not count": (READY + ACCESS + "ERROR 01-01 00:00:00 [serving_chat.py:254] Error in preprocessing\nValueError: bad request\n", "ready", None),
+    "an ASGI traceback does not count": (READY + ACCESS + "ERROR:    Exception in ASGI application\nTraceback (most recent call last):\nRuntimeError: client went away\n", "ready", None),
     "the engine dies while serving": (READY + ACCESS + DEATH + ERROR + "RuntimeError: cannot do it\n", "served_then_failed", "unclassified"),
     "the cause stands before the proof": (READY + ACCESS + ERROR + "KeyError: 'x'\n" + DEATH, "served_then_failed", "unclassified"),
-    "only the tail": (
-        READY + DEATH + ERROR + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n",
-        "served_then_failed",
-        "engine_failed",
-    ),
+    "only the tail": (READY + DEATH + ERROR + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n", "served_then_failed", "engine_failed"),
     "out of memory while serving": (READY + ACCESS + ERROR + "torch.OutOfMemoryError: CUDA out of memory. Tried\n" + DEATH, "served_then_failed", "cuda_oom"),
     "V0 dies while serving": (
-        READY
-        + ACCESS
-        + "ERROR 01-01 00:00:00 async_llm_engine.py:68] Engine background task failed\nERROR 01-01 00:00:00 async_llm_engine.py:68] RuntimeError: CUDA error: an illegal memory access was encountered\n",
+        READY + ACCESS + "ERROR 01-01 00:00:00 async_llm_engine.py:68] Engine background task failed\nERROR 01-01 00:00:00 async_llm_engine.py:68] RuntimeError: CUDA error: an illegal memory access was encountered\n",
         "served_then_failed",
         "cuda_fault",
     ),
@@ -553,43 +467,21 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     ),
     "exit code -9": (ERROR + "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.\n", "failed", "oom_killed"),
     "exit code unknown": (ERROR + "Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down executor.\n", "failed", "worker_died"),
-    "exit code -15 is a stop": (
-        "ERROR 11-20 08:34:06 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 118 died, exit code: -15\n",
-        "failed",
-        "worker_died",
-    ),
+    "exit code -15 is a stop": ("ERROR 11-20 08:34:06 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 118 died, exit code: -15\n", "failed", "worker_died"),
     "docker inspect says no": ('        "OOMKilled": false,\n', "unknown", None),
     "docker inspect says yes": ('        "OOMKilled": true,\n', "failed", "oom_killed"),
     "kubectl describe": ("    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137\n", "failed", "oom_killed"),
-    "the engine process was killed": (
-        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': -9}\n",
-        "failed",
-        "oom_killed",
-    ),
-    "only the last line of a tail": (
-        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n",
-        "failed",
-        "engine_failed",
-    ),
+    "the engine process was killed": ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': -9}\n", "failed", "oom_killed"),
+    "only the last line of a tail": ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n", "failed", "engine_failed"),
     "a bare exception": (ERROR + "AssertionError\n", "failed", "config_error"),
     "a source line is not the error": (ERROR + '    raise ValueError("CUDA out of memory")\n' + ERROR + "TypeError: no\n", "failed", "unclassified"),
-    "the more specific class wins over the earlier": (
-        ERROR + "EngineCore failed to start.\n" + ERROR + "ValueError: odd\n" + ERROR + "RuntimeError: No CUDA GPUs are available\n",
-        "failed",
-        "no_gpu",
-    ),
+    "the more specific class wins over the earlier": (ERROR + "EngineCore failed to start.\n" + ERROR + "ValueError: odd\n" + ERROR + "RuntimeError: No CUDA GPUs are available\n", "failed", "no_gpu"),
     "an optional import that failed ranks low": (
-        "ModuleNotFoundError: No module named 'optional'\n(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\n"
-        + ERROR
-        + "RuntimeError: cannot do it\n",
+        "ModuleNotFoundError: No module named 'optional'\n(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\n" + ERROR + "RuntimeError: cannot do it\n",
         "failed",
         "unclassified",
     ),
-    "the fatal import ranks as itself": (
-        "(APIServer pid=1) INFO 01-01 00:00:00 [m.py:1] Using max model len 5\nModuleNotFoundError: No module named 'needed'\n",
-        "failed",
-        "toolchain",
-    ),
+    "the fatal import ranks as itself": ("(APIServer pid=1) INFO 01-01 00:00:00 [m.py:1] Using max model len 5\nModuleNotFoundError: No module named 'needed'\n", "failed", "toolchain"),
     "a retry of the rendezvous is waiting": (
         "(Worker pid=1) INFO 01-01 00:00:00 [p.py:1] world_size=2 rank=1 local_rank=0 distributed_init_method=tcp://10.0.0.1:29501 backend=nccl\n"
         "[W1120 21:40:30.388 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 10.0.0.1:29501 - retrying (try=0, timeout=60000ms)\n"
@@ -607,21 +499,15 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         None,
     ),
     "nor is it the cause of another failure": (
-        "ERROR 01-01 00:00:00 [config.py:133] Error retrieving file list: Repo id must be in the form 'repo_name': '/models/x'., retrying 1 of 2\n"
-        + ERROR
-        + "KeyError: 'blk.0'\n",
+        "ERROR 01-01 00:00:00 [config.py:133] Error retrieving file list: Repo id must be in the form 'repo_name': '/models/x'., retrying 1 of 2\n" + ERROR + "KeyError: 'blk.0'\n",
         "failed",
         "unclassified",
     ),
-    "nor the arguments of a broken log call": (
-        "(load pid=11, ip=10.0.0.5) Arguments: (HFValidationError(\"Repo id must be in the form 'repo_name': '/models/x'.\"),)\n",
-        "unknown",
-        None,
-    ),
+    "nor the arguments of a broken log call": ("(load pid=11, ip=10.0.0.5) Arguments: (HFValidationError(\"Repo id must be in the form 'repo_name': '/models/x'.\"),)\n", "unknown", None),
     "what Python ignores at the end": (
         ERROR
         + "RuntimeError: the cause\nException ignored in: <function LLM.__del__ at 0x7f>\nTraceback (most recent call last):\n"
-        + "  File \"/x/llm.py\", line 500, in __del__\nAttributeError: no attribute\nTraceback (most recent call last):\nKeyError: '/psm_9a'\n"
+        + '  File "/x/llm.py", line 500, in __del__\nAttributeError: no attribute\nTraceback (most recent call last):\nKeyError: \'/psm_9a\'\n'
         + "RuntimeError: Engine core initialization failed. See root cause above.\n",
         "failed",
         "unclassified",
@@ -706,10 +592,7 @@ def test_a_restart_into_an_argument_error() -> None:
     refused = "usage: vllm [-h] [-v]\n            {chat,complete,serve} ...\nvllm: error: unrecognized arguments: --no-such-flag 3\n"
     served = parse(HEAD.read_text() + refused)
     assert (served["state"], served["failure"]["class"], served["restarts"]) == ("failed", "bad_argument", 1)
-    facts = parse(
-        HEAD.read_text().split("(APIServer pid=1) INFO:     192.168", 1)[0]
-        + "usage: vllm serve [model_tag] [options]\nvllm serve: error: argument --max-model-len: invalid value: 'eight'\n"
-    )
+    facts = parse(HEAD.read_text().split("(APIServer pid=1) INFO:     192.168", 1)[0] + "usage: vllm serve [model_tag] [options]\nvllm serve: error: argument --max-model-len: invalid value: 'eight'\n")
     assert (facts["state"], facts["failure"]["class"], facts["restarts"]) == ("failed", "bad_argument", 1)
 
 
@@ -908,14 +791,7 @@ def test_the_fast_path_sees_what_the_slow_one_sees() -> None:
 
 def test_a_user_class_outranks_the_catalogue() -> None:
     """Users add classes in the inventory; their groups fill the remedy."""
-    mine = [
-        {
-            "class": "licence_expired",
-            "pattern": r"licence of (?P<plugin>\w+) has expired on \d+",
-            "remedy": "Renew the licence of {plugin}.",
-            "anchor": "wiki/licence",
-        }
-    ]
+    mine = [{"class": "licence_expired", "pattern": r"licence of (?P<plugin>\w+) has expired on \d+", "remedy": "Renew the licence of {plugin}.", "anchor": "wiki/licence"}]
     text = ERROR + "RuntimeError: CUDA out of memory: the licence of fastkv has expired on 20260701\n"
     for filler in ("", READY.replace("startup", "stuff") + "x" * 100 + "\n" * 1200000):
         failure = parse(filler + text, mine)["failure"]
@@ -962,8 +838,6 @@ def test_a_stop_that_needed_a_kill_is_no_failure() -> None:
 
 def test_peeling_tells_level_file_time_and_processes() -> None:
     """The grammar of one line."""
-    line = peel(
-        "\x1b[0;36m(EngineCore_DP0 pid=1)\x1b[0;0m (RayWorkerWrapper pid=2, ip=10.0.0.2) \x1b[32mINFO\x1b[0m 01-31 14:21:03 [parallel_state.py:1234] hello"
-    )
+    line = peel("\x1b[0;36m(EngineCore_DP0 pid=1)\x1b[0;0m (RayWorkerWrapper pid=2, ip=10.0.0.2) \x1b[32mINFO\x1b[0m 01-31 14:21:03 [parallel_state.py:1234] hello")
     assert (line.level, line.file, line.time, line.message) == ("INFO", "parallel_state.py", "01-31 14:21:03", "hello")
     assert line.procs == (("EngineCore_DP0", "1", ""), ("RayWorkerWrapper", "2", "10.0.0.2"))
