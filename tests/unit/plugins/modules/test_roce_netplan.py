@@ -36,6 +36,8 @@ class Machine(FakeNode):
         self.root = root
         for name in ("STATE_DIR", "PENDING", "BOOT_ID", "RESTORING", "RESTORED", "BASELINE", "BACKUP_DIR", "BOOT_UNIT", "BOOT_WANTS"):
             monkeypatch.setattr(commit, name, f"{root}{getattr(commit, name)}")
+        plain, real = netplan.OWN_PATH, netplan.read_files
+        monkeypatch.setattr(netplan, "read_files", lambda files, devices: real({plain if p == netplan.OWN_PATH else p: t for p, t in files.items()}, devices))
         for name in ("OWN_PATH", "SYSCTL_PATH"):
             monkeypatch.setattr(netplan, name, f"{root}/{getattr(netplan, name)}".lstrip("/"))
         Path(commit.STATE_DIR).mkdir(parents=True)
