@@ -463,6 +463,16 @@ def _gids(capture: Capture, hca: str, port: int) -> list[Gid]:
     return sorted(rows, key=lambda row: row.index)
 
 
+def _link_local_of(mac: str | None) -> str | None:
+    """Return the link-local address that a MAC makes (EUI-64): 02:00:00:00:00:02 -> fe80::ff:fe00:2."""
+    parts = (mac or "").split(":")
+    if len(parts) != 6 or not all(re.fullmatch(r"[0-9a-fA-F]{2}", part) for part in parts):
+        return None
+    octets = [int(part, 16) for part in parts]
+    host = bytes([octets[0] ^ 2, *octets[1:3], 0xFF, 0xFE, *octets[3:]])
+    return str(ipaddress.IPv6Address(b"\xfe\x80" + bytes(6) + host))
+
+
 _STATES = {0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
 _PHYS_STATES = {1: "SLEEP", 2: "POLLING", 3: "DISABLED", 4: "PORTCONFIGURATIONTRAINING", 5: "LINKUP", 6: "LINKERRORRECOVERY", 7: "PHYTEST"}
 
@@ -568,7 +578,23 @@ class Node:
         if pci is not None:
             twins = [n for n in self.netdevs if _pci_of(capture, f"sys/class/net/{n}") == pci]
             told += twins if len(twins) == 1 else []
-        return told + [n for n in self.netdevs if hca in capture.dirs.get(f"sys/class/net/{n}/device/infiniband", [])]
+        told += [n for n in self.netdevs if hca in capture.dirs.get(f"sys/class/net/{n}/device/infiniband", [])]
+        return told or self._netdevs_by_gid(hca, port)
+
+    def _netdevs_by_gid(self, hca: str, port: int) -> list[str]:
+        """Return the one device that an HCA's GIDs are made from: its link-local GID from the MAC, the others from the addresses."""
+        gids = _gids(self.capture, hca, port)
+        base = [n for n in self.netdevs if self.lower(n) is None and self.master(n) is None]
+        by_mac = {n for n in base for gid in gids if gid.gid == _link_local_of(self.mac(n))}
+        if len(by_mac) == 1:
+            return list(by_mac)
+        holders = {self.holder(gid.ipv4) for gid in gids if gid.ipv4 is not None} - {None}
+        by_address = {self.lower(str(name)) or str(name) for name in holders}
+        return list(by_address) if len(by_address) == 1 else []
+
+    def mac(self, netdev: str) -> str | None:
+        """Return the hardware address of a device."""
+        return _word(self.links.get(netdev, {}).get("address")) or self.capture.text(f"sys/class/net/{netdev}/address")
 
     def _join(self) -> None:
         for hca, port in sorted(self.hcas(), key=lambda item: (self.soft(item[0]), item)):
@@ -712,7 +738,7 @@ class Node:
             speed_mbps=speed,
             mtu=mtu,
             active_mtu=active if active else (rdma_mtu(mtu) if mtu and hca else None),
-            mac=_word(record.get("address")) or capture.text(f"{base}/address"),
+            mac=self.mac(netdev),
             driver=driver,
             mellanox=mellanox,
             link_layer=capture.text(f"{at}/link_layer") if hca else None,
@@ -1119,7 +1145,7 @@ def _rail_problems(rail: Rail, wish: Wanted | None, mtu: int, min_speed: int) ->
             "Run the roce role, which gives each rail an address of its own /24.",
         )
     if port.hca is not None:
-        kinds = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}" for g in port.gids) or "none"
+        kinds = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}" for g in port.gids) or f"empty or not readable (/sys/class/infiniband/{port.hca})"
         if len(rail.candidates) > 1:
             say(
                 "gid_ambiguous",
@@ -1269,6 +1295,15 @@ def _node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: b
             )
         )
     for port in node.ports:
+        if port.hca is not None and node.netdevs and port.netdev not in node.netdevs:
+            found.append(
+                Problem(
+                    "hca_without_netdev",
+                    f"{port.hca} belongs to {port.netdev}, which this node does not show.",
+                    "Look at `rdma link` and `ip link`; the interface may be in another network namespace.",
+                    port.netdev,
+                )
+            )
         if not port.ethernet:
             found.append(
                 Problem(
@@ -1331,7 +1366,7 @@ def _missing(node: Node) -> list[Problem]:
         found.append(
             Problem(
                 "unreadable",
-                f"`{' '.join(_COMMAND_WORDS[name])}` {why}, so {what} come from other sources where they exist.",
+                f"`{' '.join(_COMMAND_WORDS[name])}` {why}, so {what} can only be taken from other sources.",
                 "Install iproute2 and run as root; in a captured tree record it as cmd/" + name + ".json.",
             )
         )

@@ -469,6 +469,33 @@ def test_soft_roce_beside_the_card_on_one_rail(tmp_path: Path, ask: Any) -> None
     assert [rail["hca"] for rail in ask(tree.write())["rails"]] == ["zz_0", HCA1]
 
 
+# --- what joins a device to its HCA ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clue", ["address", "MAC"])
+def test_an_hca_is_joined_by_its_gids_where_nothing_else_is_said(tmp_path: Path, ask: Any, clue: str) -> None:
+    tree = spark(tmp_path, PAIR if clue == "address" else {}, hca_names={row[1]: f"mlx5_{number}" for number, row in enumerate(SPARK)})
+    for row in tree.rdma:
+        del row["netdev"]
+    for number, (netdev, _hca, _pci, _phys) in enumerate(SPARK):
+        shutil.rmtree(tmp_path / f"sys/class/infiniband/mlx5_{number}/ports/1/gid_attrs/ndevs")
+        if clue == "MAC":
+            link(tree, netdev)["address"] = f"4c:bb:47:00:{number:02x}:6e"
+            tree.file(f"sys/class/infiniband/mlx5_{number}/ports/1/gids/1", f"fe80:0000:0000:0000:4ebb:47ff:fe00:{number:02x}6e\n")
+    result = ask(tree.write())
+    assert [(rail["netdev"], rail["hca"]) for rail in result["rails"]] == [(RAIL0, "mlx5_0"), (RAIL1, "mlx5_2")]
+    if clue == "address":
+        assert indices(result) == [3, 3]
+
+
+def test_an_interface_that_is_not_there_is_said(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.addr = [item for item in tree.addr if item["ifname"] != RAIL1]
+    shutil.rmtree(tmp_path / f"sys/class/net/{RAIL1}")
+    result = ask(tree.write())
+    assert ("hca_without_netdev", RAIL1) in [(found["id"], found["interface"]) for found in result["problems"]]
+
+
 # --- other RDMA devices ----------------------------------------------------------------------------------------------------------
 
 
