@@ -210,8 +210,9 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture, TreeReader, find_ssh_connection, read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Node, Wishes, gather
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.netplan import Device, foreign_files, read_files
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.node import Node
 
 CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkManager/", "etc/systemd/network/")
 

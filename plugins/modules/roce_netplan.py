@@ -168,7 +168,9 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils.roce import commit, netplan
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture, TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Node, Wishes, assign, gather, management, wanted_rails
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.node import Node
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import assign, management, wanted_rails
 
 CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkManager/", "etc/systemd/network/")
 SETTLE_SECONDS = 45

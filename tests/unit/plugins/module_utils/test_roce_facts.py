@@ -1,4 +1,4 @@
-"""roce/facts.py: rails, GIDs, management, environment and problems, on captures and on trees built for each case."""
+"""What roce_info knows (roce/facts.py and its parts): rails, GIDs, management, environment and problems, on captures and built trees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils.roce import facts
+from ansible_collections.gb10.cluster.plugins.module_utils.roce import facts, parse, problems, rails
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import read_tree
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
 from shared_samples import needs_shared, samples
@@ -468,7 +468,7 @@ def test_rdma_mtu_that_did_not_follow(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mtu", "rdma"), [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (1280, 1024), (600, 256), (100, 0)])
 def test_rdma_mtu(mtu: int, rdma: int) -> None:
-    assert facts.rdma_mtu(mtu) == rdma
+    assert parse.rdma_mtu(mtu) == rdma
 
 
 def test_link_local_ipv4_of_nvidias_first_playbook(tmp_path: Path) -> None:
@@ -729,19 +729,19 @@ def test_repair_leaves_a_rail_alone_that_is_down_or_carries_the_session(tmp_path
 
 
 def test_failures_are_what_and_remedy_and_rdma_can_be_optional(tmp_path: Path) -> None:
-    problems = run(spark(tmp_path, PAIR_HEAD, mtu=1500, speed=25000, gids={"enp1s0f0np0": v4_gids(None)}).write())["problems"]
-    required = facts.failures_of(problems, True)
+    found = run(spark(tmp_path, PAIR_HEAD, mtu=1500, speed=25000, gids={"enp1s0f0np0": v4_gids(None)}).write())["problems"]
+    required = problems.failures_of(found, True)
     assert any("MTU 1500" in sentence and "roce_mtu" in sentence for sentence in required)
     assert any("no RoCE v2 GID" in sentence for sentence in required)
     assert not any("25000" in sentence for sentence in required)
-    assert not any("GID" in sentence for sentence in facts.failures_of(problems, False))
+    assert not any("GID" in sentence for sentence in problems.failures_of(found, False))
 
 
 def test_the_roles_assignment_follows_a_cable_that_was_moved(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR_HEAD, up=("enp1s0f1np1", "enP2p1s0f1np1"))
     node = facts.Node(read_tree(str(tree.write())))
-    wanted, _bad = facts.wanted_rails(["192.168.100.10/24", "192.168.101.10/24"], [], [])
-    moved = facts.assign(node, wanted, ["enP7s7"], follow_link=True)
+    wanted, _bad = rails.wanted_rails(["192.168.100.10/24", "192.168.101.10/24"], [], [])
+    moved = rails.assign(node, wanted, ["enP7s7"], follow_link=True)
     assert [port.netdev for _wish, port in moved if port] == ["enp1s0f1np1", "enP2p1s0f1np1"]
-    stays = facts.assign(node, wanted, ["enP7s7"])
+    stays = rails.assign(node, wanted, ["enP7s7"])
     assert [port.netdev for _wish, port in stays if port] == ["enp1s0f0np0", "enP2p1s0f0np0"]

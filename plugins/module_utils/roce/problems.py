@@ -1,0 +1,332 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: what is wrong with a node's fabric, each with a stable id, a sentence and a remedy. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.node import Node, Port
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import Record, lists_nothing, rdma_mtu
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import Problem, Rail, Wanted, has_spark_name, is_link_local
+
+VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
+REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."
+
+
+def rail_problems(rail: Rail, wish: Wanted | None, mtu: int, min_speed: int) -> list[Problem]:
+    """Return what is wrong with one rail."""
+    port, name = rail.port, rail.port.netdev
+    found: list[Problem] = []
+
+    def say(pid: str, message: str, remedy: str) -> None:
+        found.append(Problem(pid, message, remedy, name))
+
+    if port.hca is None:
+        say(
+            "no_rdma",
+            f"{name} has no RDMA device, so NCCL falls back to TCP on it.",
+            "On a GB10 load mlx5_ib (`modprobe mlx5_ib`) and look at `rdma link`; in a container pass /dev/infiniband through.",
+        )
+    if not port.linked:
+        shown = port.state or "no carrier"
+        say("link_down", f"{name} ({port.hca or 'no HCA'}) is {shown}{f', {port.phys_state}' if port.phys_state else ''}.", REPLUG)
+    elif port.speed_mbps is not None and min_speed and port.speed_mbps < min_speed and port.mellanox is not False and _judge_speed(port):
+        say(
+            "speed_degraded",
+            f"{name} runs at {port.speed_mbps} Mb/s; a GB10 cage links at {min_speed} Mb/s.",
+            "Reboot both machines with the cable in; if it stays, use a 200 Gb/s QSFP56 cable or pull the power plugs for a minute.",
+        )
+    if rail.ipv4 is None:
+        wanted = f" (wanted: {wish.address})" if wish is not None and wish.address else ""
+        say("no_ipv4", f"{name} has no fabric IPv4 address{wanted}.", "Run the roce role, which gives it one: `ansible-playbook site.yml --tags roce`.")
+    elif is_link_local(rail.ipv4):
+        say(
+            "link_local_only",
+            f"{name} has only the link-local address {rail.ipv4}, which changes at will.",
+            "Run the roce role, which gives each rail an address of its own /24.",
+        )
+    if port.hca is not None:
+        kinds = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}" for g in port.gids) or f"empty or not readable (/sys/class/infiniband/{port.hca})"
+        if len(rail.candidates) > 1:
+            say(
+                "gid_ambiguous",
+                f"{name} has several fabric addresses ({', '.join(rail.candidates)}), so the GID of {port.hca} is not decided.",
+                "Set gb10_fabric_cidrs (or gb10_fabric_addresses) to the one that counts, or remove the others.",
+            )
+        elif len(rail.matches) > 1:
+            say(
+                "gid_ambiguous",
+                f"{port.hca} has {len(rail.matches)} RoCE v2 GIDs for {rail.ipv4} (indices {', '.join(map(str, rail.matches))}); one was expected.",
+                f"Remove and add the address again (`ip addr del`, `ip addr add` on {name}), which the roce role does with roce_gid_repair.",
+            )
+        elif rail.gid_index is None:
+            say(
+                "gid_missing",
+                f"{port.hca} has no RoCE v2 GID for {rail.ipv4 or 'an IPv4 address'} of {name}; its table: {kinds}.",
+                f"Give {name} its IPv4 address with the link up; if it has one, remove and add it again (roce_gid_repair does that).",
+            )
+    if port.mtu is not None and mtu and port.mtu < mtu:
+        say(
+            "mtu_small",
+            f"{name} has MTU {port.mtu}, wanted is {mtu} (RDMA MTU {port.active_mtu or '?'} instead of {rdma_mtu(mtu)}).",
+            "Run the roce role; set roce_mtu to 1500 if a switch between the nodes cannot carry more.",
+        )
+    elif port.mtu is not None and port.active_mtu is not None and port.hca is not None and port.linked and port.active_mtu < rdma_mtu(port.mtu):
+        say(
+            "active_mtu_small",
+            f"{port.hca} uses RDMA MTU {port.active_mtu} although {name} has MTU {port.mtu} (expected {rdma_mtu(port.mtu)}).",
+            f"Set the link down and up once (`ip link set {name} down`, `up`) while nothing serves.",
+        )
+    return found
+
+
+def _judge_speed(port: Port) -> bool:
+    """Speed is judged on a ConnectX only: by vendor or driver, else by a Spark's name on no known virtual driver."""
+    if port.mellanox is True:
+        return True
+    return port.driver not in VIRTUAL_DRIVERS and port.hca is not None and not port.soft and has_spark_name(port)
+
+
+def _networks(rails: Sequence[Rail]) -> list[tuple[Rail, Any]]:
+    return [(rail, ipaddress.ip_network(f"{rail.ipv4}/{rail.prefix}", strict=False)) for rail in rails if rail.ipv4 is not None and rail.prefix is not None]
+
+
+def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[Problem]:
+    """Return what is wrong between rails."""
+    found: list[Problem] = []
+    nets = _networks(rails)
+    for at, (rail, net) in enumerate(nets):
+        for other, net2 in nets[at + 1 :]:
+            if net.version == net2.version and net.overlaps(net2):
+                found.append(
+                    Problem(
+                        "one_subnet_for_both_rails",
+                        f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) and {other.port.netdev} ({other.ipv4}/{other.prefix}) are in one subnet, "
+                        "so the kernel sends everything over one of them.",
+                        "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
+                    )
+                )
+    indices = {rail.gid_index for rail in rails if rail.gid_index is not None}
+    if len(indices) > 1:
+        shown = ", ".join(f"{r.port.hca}={r.gid_index}" for r in rails if r.gid_index is not None)
+        found.append(
+            Problem(
+                "gid_index_differs",
+                f"The rails' GID indices differ ({shown}), which one NCCL_IB_GID_INDEX cannot say.",
+                "Nothing breaks: NCCL_IB_ADDR_FAMILY and NCCL_IB_ROCE_VERSION_NUM select the GIDs instead; roce_gid_repair evens them out.",
+            )
+        )
+    mtus = {rail.port.mtu for rail in rails if rail.port.mtu is not None}
+    if len(mtus) > 1:
+        shown = ", ".join(f"{r.port.netdev}={r.port.mtu}" for r in rails)
+        found.append(Problem("mtu_mismatch", f"The rails have different MTUs ({shown}).", "Run the roce role, which sets roce_mtu on every rail."))
+    cages = sorted({rail.port.cage for rail in rails if rail.port.cage is not None and rail.port.linked})
+    per_cage = {cage: [r for r in rails if r.port.cage == cage and r.port.linked] for cage in cages}
+    for cage, members in per_cage.items():
+        down = [r for r in rails if r.port.cage == cage and not r.port.linked]
+        if members and down:
+            found.append(
+                Problem(
+                    "ports_asymmetric",
+                    f"Cage {cage}: {', '.join(r.port.netdev for r in members)} has link, its twin {', '.join(r.port.netdev for r in down)} has not.",
+                    "Both PCIe functions of a cage share one cable; reboot with the cable in.",
+                )
+            )
+    ordered = sorted((r for r in rails if r.index in wishes), key=lambda r: r.index)
+    canonical = sorted(ordered, key=lambda r: r.port.sort_key())
+    if ordered != canonical and len(cages) <= 1 and all(wishes[r.index].interface is None for r in ordered):
+        shown = ", ".join(f"{r.port.netdev}={r.ipv4}" for r in ordered)
+        found.append(
+            Problem(
+                "rails_crossed",
+                f"The fabric networks sit on the twins in reverse order ({shown}); NCCL pairs HCAs across nodes by position.",
+                "Let the first network be on the port of the lower PCIe segment on every node, or name both ports in roce_interfaces.",
+            )
+        )
+    return found
+
+
+def _no_device(node: Node) -> bool:
+    return not node.ports and not node.hcas()
+
+
+def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bool) -> list[Problem]:
+    """Return what is wrong with the node as a whole."""
+    found: list[Problem] = []
+    capture = node.capture
+    if _no_device(node):
+        if not node.netdevs and not capture.dirs.get("sys/class/infiniband"):
+            found.append(
+                Problem(
+                    "unreadable",
+                    "Neither sys/class/net nor sys/class/infiniband nor `ip addr` could be read, so nothing is known of this node's ports.",
+                    "Run as root on the node, or capture sys/ and cmd/ again.",
+                )
+            )
+        elif not rails:
+            state = f"; hot-plug state: {hotplug['summary']}" if hotplug["present"] else ""
+            found.append(
+                Problem(
+                    "no_cable",
+                    f"No mlx5 device is visible although the hot-plug controller reports a cable{state}."
+                    if hotplug["plugged"]
+                    else f"No mlx5 device is visible. A GB10 powers its ConnectX-7 down while no cable is plugged{state}.",
+                    f"{REPLUG} Never write to /sys/bus/pci/rescan while the card is powered down: the kernel panics.",
+                )
+            )
+    elif node.ports and not any(port.linked for port in node.ports):
+        dark = [p for p in node.ports if p.phys_state in (None, "DISABLED") and not p.carrier]
+        if len(dark) == len(node.ports):
+            found.append(
+                Problem(
+                    "no_cable",
+                    f"No port has a link ({', '.join(p.netdev for p in node.ports)}): no cable is plugged, or its other end is off.",
+                    REPLUG,
+                )
+            )
+        elif not rails:
+            shown = ", ".join(f"{p.netdev} {p.state or 'no carrier'} {p.phys_state or ''}".strip() for p in node.ports)
+            found.append(Problem("link_down", f"No port has a link ({shown}).", REPLUG))
+    for hca in node.orphans:
+        found.append(
+            Problem(
+                "hca_without_netdev",
+                f"{hca} has no network device in rdma link, gid_attrs/ndevs or its PCI function.",
+                "Look at `rdma link`; the interface may be in another network namespace.",
+            )
+        )
+    for port in node.ports:
+        if port.hca is not None and node.netdevs and port.netdev not in node.netdevs:
+            found.append(
+                Problem(
+                    "hca_without_netdev",
+                    f"{port.hca} belongs to {port.netdev}, which this node does not show.",
+                    "Look at `rdma link` and `ip link`; the interface may be in another network namespace.",
+                    port.netdev,
+                )
+            )
+        if not port.ethernet:
+            found.append(
+                Problem(
+                    "infiniband_mode",
+                    f"{port.hca} ({port.netdev}) is in InfiniBand mode, so it has no RoCE GIDs and is no rail.",
+                    "Set the port to Ethernet: `mlxconfig -d <PCI address> set LINK_TYPE_P1=ETH`, then power the machine off and on.",
+                    port.netdev,
+                )
+            )
+    for hca, netdev in node.guessed:
+        found.append(
+            Problem(
+                "netdev_by_name",
+                f"{hca} was joined to {netdev} by its name only, because rdma link and sysfs do not say.",
+                "Install rdma-core's `rdma` (iproute2) and run as root.",
+            )
+        )
+    if node.ports and not node.hcas():
+        found.append(
+            Problem(
+                "rdma_unreadable" if "sys/class/infiniband" not in capture.dirs and not capture.commands.get("rdma-link") else "no_rdma",
+                f"Ports are there ({', '.join(p.netdev for p in node.ports)}) but no RDMA device.",
+                "`modprobe mlx5_ib`, then `rdma link`; in a container pass /dev/infiniband and /sys through.",
+            )
+        )
+    if len(rails) == 1 and not wished and node.ports:
+        twin = [p for p in node.ports if p.cage == rails[0].port.cage and p.netdev != rails[0].port.netdev]
+        if not twin and rails[0].port.mellanox:
+            found.append(
+                Problem(
+                    "ports_asymmetric",
+                    f"Only {rails[0].port.netdev} is visible; a GB10 cage has two PCIe functions (twins), and one alone gives half the bandwidth.",
+                    "Reboot with the cable in; compare `lspci -d 15b3:` on both machines (four functions are expected).",
+                )
+            )
+    return found
+
+
+def missing_sources(node: Node) -> list[Problem]:
+    """Say which sources were missing or unreadable; only those that are wanted."""
+    found: list[Problem] = []
+    capture = node.capture
+    for name, records, what in (
+        ("ip-addr", node.links, "addresses and MTU"),
+        ("ip-route", node.routes if node.routes_from == "ip route" else [], "the default route"),
+        ("rdma-link", node.rdma, "the RDMA links"),
+    ):
+        if records:
+            continue
+        raw = capture.commands.get(name)
+        nothing = raw is not None and lists_nothing(raw)
+        if name == "rdma-link" and raw is not None and not node.hcas() and (nothing or not raw.strip()):
+            continue
+        if name == "ip-route" and nothing and raw is not None and "{" not in raw:
+            continue
+        shown = (raw or "").strip()
+        why = "is empty" if not shown else ("lists nothing" if nothing else f"is not understood (starts with {shown[:60]!r})")
+        if raw is None:
+            why = "is missing"
+        found.append(
+            Problem(
+                "unreadable",
+                f"`{' '.join(_COMMAND_WORDS[name])}` {why}, so {what} can only be taken from other sources.",
+                "Install iproute2 and run as root; in a captured tree record it as cmd/" + name + ".json.",
+            )
+        )
+    important = sorted(path for path in capture.unreadable if path.startswith(("sys/class/infiniband", "sys/class/net", "etc/netplan", "cmd")))
+    if important:
+        shown = ", ".join(f"/{path} ({capture.unreadable[path]})" for path in important[:4])
+        more = f" and {len(important) - 4} more" if len(important) > 4 else ""
+        found.append(Problem("unreadable", f"Could not read {shown}{more}.", "Run as root (`become: true`)."))
+    return found
+
+
+_COMMAND_WORDS = {"ip-addr": ("ip", "-j", "-d", "addr"), "ip-route": ("ip", "-j", "route"), "rdma-link": ("rdma", "-j", "link")}
+
+
+def hotplug_state(capture: Capture) -> Record:
+    """Return the state of the ConnectX-7's hot-plug controller MTKP0001:00: {present, enabled, files, summary}."""
+    files = {path[len("hotplug/") :]: (capture.text(path) or "") for path in sorted(capture.files) if path.startswith("hotplug/")}
+    enabled_text = next((text for path, text in files.items() if path.endswith("hotplug_enabled")), None)
+    enabled = {"1": True, "y": True, "yes": True, "enabled": True, "0": False, "n": False, "no": False, "disabled": False}.get(
+        (enabled_text or "").strip().lower()
+    )
+    plugged_text = next((text for path, text in files.items() if path.endswith("debug_state")), None)
+    plugged = {"1": True, "0": False}.get((plugged_text or "").strip())
+    interface = next((path.split("/")[0] for path in files), None)
+    summary = ", ".join(f"{path.split('/')[-1]}={text.splitlines()[0] if text else '(empty)'}" for path, text in files.items())
+    return {
+        "present": "hotplug" in capture.dirs,
+        "interface": interface,
+        "enabled": enabled,
+        "plugged": plugged,
+        "files": files,
+        "summary": summary or "not exposed by this kernel",
+    }
+
+
+# what keeps a fabric from working; the rest of the problems are for the reader
+FATAL = (
+    "no_cable",
+    "link_down",
+    "no_ipv4",
+    "mtu_small",
+    "mtu_mismatch",
+    "one_subnet_for_both_rails",
+    "interface_missing",
+    "rail_unplaced",
+    "bad_input",
+    "gid_ambiguous",
+    "gid_missing",
+    "no_rdma",
+    "rdma_unreadable",
+)
+RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma", "rdma_unreadable")
+
+
+def failures_of(problems: Sequence[Mapping[str, Any]], require_rdma: bool) -> list[str]:
+    """Return the sentences (what and remedy) of the problems that keep the fabric from working; `problems` as gather() gives them."""
+    return [f"{problem['message']} {problem['remedy']}" for problem in problems if problem["id"] in FATAL and (require_rdma or problem["id"] not in RDMA_ONLY)]
