@@ -46,7 +46,7 @@ CTX = re.compile(r"Using max model len (\d{1,12})(?P<end>\s|$|[.,])")
 AUTO_FIT = re.compile(r"Auto-fit max_model_len: (?:reduced from (\d{1,12}) to (\d{1,12})|full model context length (\d{1,12}) fits)")
 ENGINE = re.compile(r"(?:Initializing (?:a V[01] |an )?LLM engine) \(v([^)\s]{1,80})\)")
 #: What a dying engine says of itself, before it prints what it was working on.
-DUMP = re.compile(r"(?:Dumping input data for )?V[01] LLM engine \(v([^)\s]{1,80})\) with config: ")
+DUMP = re.compile(r"(?:Dumping input data for )?V[01] LLM engine \(v([^)\s]{1,80})\) with config:")
 API_VERSION = re.compile(r"vLLM API server version (\S{1,80})")
 BANNER = re.compile(r"[▀-▟ ]{3,80}version (\d\S{0,79})")
 BANNER_MODEL = re.compile(r"[▀-▟ ]{3,80}model +(\S{1,400})")
@@ -340,6 +340,7 @@ class Boot:
         self.ended_facts: dict[str, Any] | None = None
         self.open: dict[str, int] = {}
         self.ended = False
+        self.before = 0
         self.ignoring = 0
 
     # -- small helpers -------------------------------------------------------------------------------------------------
@@ -432,10 +433,23 @@ class Boot:
             found = method(self, line, number_, min_end, whole) or found
         return found
 
+    def take_across(self, line: Line, number_: int, plan: Plan, at: int) -> bool:
+        """Take the facts that begin before `at` and end behind it, in a rejoined line whose second half was taken alone."""
+        for classifier in plan.classifiers:
+            self._retract(classifier, line.message, number_)
+        if line.level in ("ERROR", "CRITICAL", "FATAL") or line.foreign or line.is_request or self.frozen:
+            return False
+        self.before = at
+        found = False
+        for method in plan.facts:
+            found = method(self, line, number_, at, True) or found
+        self.before = 0
+        return found
+
     def _ok(self, line: Line, match: re.Match[str], min_end: int, whole: bool) -> bool:
         """Whether a match in a message is a fact: at the message's beginning, not quoted, whole."""
         start = match.start()
-        if match.end() <= min_end:
+        if match.end() <= min_end or (self.before and start >= self.before):
             return False
         self.ended = match.end() == len(line.message)
         if start > (40 if line.file else 90):
@@ -497,6 +511,8 @@ class Boot:
         if match is None or match.end() <= min_end or "steady-state" in message or not (whole or match.group("end") == "x"):
             return False
         if not self._ok(line, match, min_end, True):
+            if self.before:
+                return False
             size = KV.search(message)
             if size is None or not self._ok(line, size, 0, True):
                 return False
@@ -507,6 +523,8 @@ class Boot:
         match = BLOCKS.search(line.message)
         if match is None or not self._ok(line, match, min_end, whole):
             return False
+        if match.group("dev") == "CPU" and not line.file:
+            return False  # the second half of a wrapped line
         blocks = int(match.group(2))
         known = blocks if self.open.get("blocks") == number_ else self.facts_.get("blocks", blocks)
         self.facts_["blocks"] = min(blocks, known)
@@ -580,7 +598,7 @@ class Boot:
     def _dump(self, message: str, number_: int, min_end: int) -> bool:
         """Take version and configuration from the dump of an engine whose beginning this log may not have."""
         match = DUMP.match(message)
-        if match is None or "engine_version" in self.facts_:
+        if match is None or self.lines.get("engine_version", number_) != number_:
             return False
         if match.end() > min_end:
             self.put("engine_version", match.group(1), number_)
@@ -918,8 +936,8 @@ class Boot:
         message = line.message
         known = self.failures.get(classifier.name)
         if any(u in message for u in classifier.unless):
-            if min_end > 0 and known is not None and known.number == number_:
-                del self.failures[classifier.name]  # the half of it that was seen alone
+            if min_end > 0:
+                self._retract(classifier, message, number_)
             return None
         match = None
         for pattern in classifier.patterns:
@@ -966,6 +984,12 @@ class Boot:
             return True
         self.failures[classifier.name] = failure
         return True
+
+    def _retract(self, classifier: Classifier, message: str, number_: int) -> None:
+        """Take back a class that half a line was taken for, if the whole line is none."""
+        known = self.failures.get(classifier.name)
+        if known is not None and known.number == number_ and any(u in message for u in classifier.unless):
+            del self.failures[classifier.name]
 
     # -- results -------------------------------------------------------------------------------------------------------
 

@@ -52,10 +52,11 @@ _OUTER = (
     re.compile(r"\[rank\d{1,5}\]:\s?"),
     re.compile(r"\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))"),
     re.compile(
-        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]) "
-        r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup"
+        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]|[a-z0-9][a-z0-9.-]{0,80} [a-z0-9][a-z0-9-]{0,62}(?= )) "
+        r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup|  \S|\d{4}-\d\d-\d\dT"
         r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |vllm(?: serve)?: error)"
     ),
+    re.compile(r"\[pod/[\w./-]{1,200}\] |[^\t]{1,100}\t[^\t]{1,100}\t(?=\d{4}-\d\d-\d\dT)"),
     re.compile(r"\[[\w-]{1,16},[\w-]{1,16}\]<std(?:out|err)>:?\s?"),
 )
 #: A wrapper that names the stream of its child passes its lines on; it says nothing of its own.

@@ -51,10 +51,12 @@ class _Shape:
 _REQUEST_SHAPE = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request |async_llm_engine\.py:\] (?:Received|Added) request ")
 _ACCESS_SHAPE = re.compile(rb'" - ".|- "(?:GET|POST) /')
 _RECORD = re.compile(
-    rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|]){0,12}"
+    rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|#-]|\xc2\xa0|\xe2\x94[\x82\x83]){0,12}"
     rb"(?:\([A-Za-z(]?[^()\n]{0,80}pid=\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\[?\d{4}-\d\d-\d\d[T ]"
-    rb"|(?:[A-Z][a-z]{2}|[\xc0-\xf4]\S{2,12}) [ \d]\d \d\d:\d\d:|\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\"|[\w.-]{1,60}\s{0,20}\|\s|[A-Za-z]\S{0,60}:\d+:\d+ \[\d"
-    rb"|Traceback |frame #|Exception raised |The above |During handling |Loading |Capturing |  File |File \"|Process |\w?[\w.]{0,200}(?:Error|Exception)\b)"
+    rb"|(?:[A-Z][a-z]{2}|[\xc0-\xf4]\S{2,12}) [ \d]\d \d\d:\d\d:|\d\d:\d\d:\d\d |\[(?:INFO|WARN|ERROR) {0,4}\] |\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\""
+    rb"|[\w.-]{1,60}\s{0,20}\|\s|[A-Za-z]\S{0,60}:\d+:\d+ \[\d|\[?[\w./-]{1,80}\.(?:py|cc):\d|NCCL "
+    rb"|Traceback |frame #|Exception raised |The above |During handling |Loading |Capturing |  File |File \"|Process "
+    rb"|model='|\w?[\w.]{0,200}(?:Error|Exception)\b)"
 )
 _ARGPARSE = re.compile(r"vllm(?: [\w-]{1,20})?: error: ")
 _DIGITS = b"0123456789"
@@ -113,6 +115,7 @@ class BootLog:
         self._restarts = 0
         self._previous = ""
         self._previous_number = 0
+        self._previous_taken = False
         self._previous_joins = 0
         self._spaced = ""
         self._partial = ""
@@ -296,7 +299,7 @@ class BootLog:
             return
         record = _RECORD.match(raw) is not None
         shape = self._shape(raw.translate(None, _DIGITS))
-        found = False
+        found = taken = False
         if shape or b" P " in raw[:80] or raw[:2] == b'{"' or any(u.search(raw) for u in self._users):
             plan = shape.plan(self._classifiers) if isinstance(shape, _Shape) else plan_for(undigited(text), self._classifiers)
             for line in expand(text):
@@ -305,10 +308,12 @@ class BootLog:
                     self._partial_number = number
                     return
                 found = self._take_all(line, number, plan) or found
+                taken = True
         if record:
             self._previous = self._spaced = text if len(text) >= 30 else ""
             self._previous_number = number
             self._previous_joins = 0
+            self._previous_taken = taken
             return
         if not self._previous:
             return
@@ -319,7 +324,12 @@ class BootLog:
             return
         if found:
             if self._previous:
-                self._previous += text
+                joined = self._previous + text
+                shape = self._shape(joined.encode("utf-8", "replace").translate(None, _DIGITS))
+                if isinstance(shape, _Shape):
+                    line = peel(joined)
+                    self._boot.take_across(line, self._previous_number, shape.plan(self._classifiers), len(strip_ansi(self._previous)) - line.offset)
+                self._previous = joined
                 self._spaced += " " + text
             return
         self._previous_joins += 1
@@ -333,8 +343,10 @@ class BootLog:
                 if tried is not None and names <= tried:
                     break
                 line = peel(joined)
-                if self._take(line, self._previous_number, plan, len(strip_ansi(previous)) - line.offset):
+                seen = len(strip_ansi(previous)) - line.offset if self._previous_taken else 1
+                if self._take(line, self._previous_number, plan, max(seen, 1)):
                     tried = names
+                self._previous_taken = True
         if self._previous:
             self._previous += text
             self._spaced += " " + text
@@ -357,7 +369,8 @@ class BootLog:
         return found
 
     def _take(self, line: Line, number: int, plan: Plan, min_end: int = 0, whole: bool = True) -> bool:
-        if min_end <= 0 and self._boot.recognised and self._starts_boot(line, plan, number):
+        rejoined = min_end > 0
+        if not (rejoined and self._previous_taken) and self._boot.recognised and self._starts_boot(line, plan, number):
             for name, pid in self._boot.pids.items():
                 if len(self._pids) < 64:
                     seen = self._pids.setdefault(name, set())
@@ -367,7 +380,8 @@ class BootLog:
             self._boots.append(self._boot)
             self._restarts += 1
             self._boot = Boot(number)
-            self._previous = ""
+            if not rejoined:
+                self._previous = ""
         if line.procs:
             name, pid, _ip = line.procs[0]
             pids = self._boot.pids

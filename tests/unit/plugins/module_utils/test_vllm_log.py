@@ -91,6 +91,13 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "compose over timestamps": lambda line: b"vllm  | 2026-11-20T21:12:20.123456789Z " + line,
     "CRLF": lambda line: line + b"\r",
     "HTML": lambda line: line + b"<br/>",
+    "kubectl with pod names": lambda line: b"[pod/vllm-0/vllm] " + line,
+    "kubectl with pod names and timestamps": lambda line: b"[pod/vllm-0/vllm] 2026-11-20T21:12:20.123456789Z " + line,
+    "stern": lambda line: b"vllm-head-0 vllm " + line,
+    "gh run view": lambda line: b"Serve\tBoot it\t2026-11-20T21:12:20.1234567Z " + line,
+    "journald over compose over colours": lambda line: (
+        b"Nov 20 21:12:20 spark1 docker[1234]: vllm-1  | " + re.sub(rb"^(\([^)]*\)) (INFO|ERROR)", b"\x1b[0;36m\\1\x1b[0;0m \x1b[32m\\2\x1b[0m", line)
+    ),
     "commented out": lambda line: b"# " + line,
     "padded": lambda line: line + b"      ",
     "journald in Russian": lambda line: "авг 18 14:15:02 spark1 docker[1234]: ".encode() + line,
@@ -420,6 +427,29 @@ def test_the_words_that_a_wrap_took_apart_are_found() -> None:
     )["failure"]
     assert failure["class"] == "startup_free_memory"
     assert "36.75 of 121.63 GiB" in failure["remedy"]
+
+
+@pytest.mark.parametrize("width", range(74, 170, 5))
+@pytest.mark.parametrize("prefix", ["", "# ", "│ ", "2026-11-20T21:12:20Z ", "\u00a0 | "])
+def test_a_combined_line_is_rejoined_wherever_it_was_cut(width: int, prefix: str) -> None:
+    """Also where its second half alone says something, and where the cut is within the line that begins a boot."""
+    first = "(EngineCore pid=91) INFO 01-01 00:00:00 [core.py:1] Initializing a V1 LLM engine (v0.30.0) with config: model='/m', max_seq_len=4096, quantization=None, x\n"
+    size = "(EngineCore pid={}) INFO 01-01 00:00:09 [k.py:2395] GPU KV cache size: {} tokens, Maximum concurrency for 4,096 tokens per request: {}x\n"
+    log = first + size.format(91, "262,144", "64.00") + first.replace("91", "733").replace("0.30", "0.31") + size.format(733, "131,072", "32.00")
+    text = "".join(f"{(prefix + line)[at : at + width]}\n" for line in log.splitlines() for at in range(0, len(prefix + line), width))
+    facts = parse(text)
+    assert [(b["version"], b["context"], b["kv_cache"]["tokens"], b["kv_cache"]["max_concurrency"]) for b in facts["boots"]] == [
+        ("0.30.0", 4096, 262144, 64.0),
+        ("0.31.0", 4096, 131072, 32.0),
+    ]
+
+
+def test_a_class_of_half_a_line_is_taken_back() -> None:
+    """The first half is a rendezvous, the whole line a port in use."""
+    facts = parse(
+        "(Worker pid=3) ERROR 01-01 00:00:00 [m.py:1] torch.distributed.DistNetworkError: The server socket has failed to listen.\n port: 29501, name: EADDRINUSE\n"
+    )
+    assert (facts["failure"]["class"], facts["failure"]["also"]) == ("addr_in_use", [])
 
 
 def test_a_rejoined_line_adds_no_weaker_class() -> None:
