@@ -242,7 +242,7 @@ class Node:
             self.routes = parse_proc_route(capture.files["proc/net/route"])
             self.routes_from = "/proc/net/route"
         self.rdma = {(row["hca"], row["port"]): row for row in parse_rdma_link(commands.get("rdma-link", ""))}
-        self.devinfo = parse_ibv_devinfo(commands.get("ibv_devinfo", ""))
+        self.devinfo = parse_ibv_devinfo(next((commands[name] for name in ("ibv_devinfo", "ibv_devinfo-v", "ibv-devinfo") if name in commands), ""))
         self.netdevs = self._netdevs()
         self.hca_of: dict[str, tuple[str, int]] = {}
         self.orphans: list[str] = []
@@ -436,7 +436,7 @@ class Node:
             carrier = ethtool["carrier"]
         state = _numbered(capture.text(f"{at}/state")) if hca else None
         if state is None and row.get("state"):
-            state = str(row["state"]).upper()
+            state = str(row["state"]).upper().removeprefix("PORT_")
         if state is None and info.get("state"):
             state = info["state"].replace("PORT_", "").upper()
         phys = _numbered(capture.text(f"{at}/phys_state"), _PHYS_STATES) if hca else None
@@ -533,13 +533,14 @@ class Node:
         return sorted(found, key=lambda item: (bool(item["dead"]), int(item["metric"])))
 
     def holder(self, address: str) -> str | None:
-        """Return the device that carries an address."""
+        """Return the device that carries an address; of a link-local one with its zone (fe80::1%enP7s7), that zone's."""
+        address, _percent, zone = address.partition("%")
         wanted = as_address(address)
         if isinstance(wanted, ipaddress.IPv6Address) and wanted.ipv4_mapped is not None:
             wanted = wanted.ipv4_mapped
         if wanted is None:
             return None
-        for netdev in self.netdevs:
+        for netdev in [zone] if zone else self.netdevs:
             if any(as_address(a.local) == wanted for a in self.addresses(netdev)):
                 return netdev
         return None

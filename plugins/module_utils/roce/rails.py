@@ -58,9 +58,9 @@ class Rail:
 
 
 def ssh_server_address(connection: str | None) -> str | None:
-    """Return this node's own address of `SSH_CONNECTION` (client, port, server, port)."""
+    """Return this node's own address of `SSH_CONNECTION` (client, port, server, port), with its zone where it has one."""
     words = (connection or "").split()
-    return words[2].split("%")[0] if len(words) == 4 and as_address(words[2].split("%")[0]) is not None else None
+    return words[2] if len(words) == 4 and as_address(words[2].split("%")[0]) is not None else None
 
 
 def management(node: Node, ssh_connection: str | None) -> Record:
@@ -81,7 +81,8 @@ def management(node: Node, ssh_connection: str | None) -> Record:
     address, prefix = None, None
     if interface is not None:
         own = [a for a in node.addresses(interface) if not (a.family == "inet6" and a.scope == "link")]
-        first = [a for a in own if by_ssh and as_address(a.local) == as_address(server)] or [a for a in own if a.family == "inet"] or own
+        used = as_address((server or "").split("%")[0])
+        first = [a for a in own if by_ssh and as_address(a.local) == used] or [a for a in own if a.family == "inet"] or own
         if first:
             address, prefix = first[0].local, first[0].prefix
     return {

@@ -583,6 +583,26 @@ def test_an_empty_list_of_routes_is_an_answer(tmp_path: Path, ask: Any, text: st
     assert ask(root)["problems"] == []
 
 
+@pytest.mark.parametrize("zone", ["enP7s7", RAIL0])
+def test_a_link_local_session_is_on_the_interface_of_its_zone(tmp_path: Path, ask: Any, zone: str) -> None:
+    tree = spark(tmp_path, {name: [*addresses, "fe80::1/64"] for name, addresses in PAIR.items()})
+    management = ask(tree.write(), ssh_connection=f"fe80::9%{zone} 5000 fe80::1%{zone} 22")["management"]
+    assert (management["interface"], management["reason"]) == (zone, "ssh session")
+
+
+def test_files_of_others_are_named_while_the_card_is_powered_down(tmp_path: Path, ask: Any) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("enP7s7", ["10.0.1.60/24"], vendor="0x10ec")
+    tree.default_route("enP7s7", "10.0.1.1")
+    tree.file("etc/netplan/01-all.yaml", "network:\n  version: 2\n  ethernets:\n    all:\n      match: {name: 'en*'}\n      dhcp4: true\n")
+    assert ids(ask(tree.write())) == ["no_cable"]
+    (tmp_path / "etc/netplan/01-all.yaml").unlink()
+    tree.file("etc/netplan/40-cx7.yaml", "network:\n  version: 2\n  ethernets:\n    enp1s0f1np1:\n      addresses: [192.168.100.10/24]\n")
+    result = ask(tree.write())
+    assert ids(result) == ["no_cable", "foreign_netplan"]
+    assert result["foreign"][0]["interfaces"] == ["enp1s0f1np1"]
+
+
 # --- damage ----------------------------------------------------------------------------------------------------------------------
 
 
