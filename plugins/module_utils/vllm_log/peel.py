@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 #: A line longer than this keeps its two halves of this many bytes; the middle is dropped.
@@ -36,29 +37,31 @@ _COMMON = re.compile(
     r"(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})\) ?)?(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})(?:, ip=([\d.]{1,40}))?\) ?)?"
     r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL) (\d\d-\d\d \d\d:\d\d:\d\d) \[?([\w./<>-]{1,160}):\d{1,6}\]\s?"
 )
+#: One wrapper around a line, tried in this order.
 _OUTER = (
-    re.compile(r"[\s\ufeff]{1,64}"),
-    re.compile(r">\s?"),
-    re.compile(r"(?:`{1,3}|\*{1,3}|~{3})(?=\S)"),
-    re.compile(r"(?:[-*•+]|\d{1,3}[.)]|#{1,6}(?!\s\w{1,20} blocks: ))\s{1,4}(?=\S)"),
-    re.compile(r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?\s*\|?\s*"),
-    re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+"),
-    re.compile(r"(?:stdout|stderr) [FP]\s"),
-    re.compile(r"[^\W\d_]{2,6}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*"),
-    re.compile(r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*"),
-    re.compile(r"\[(?:INFO|WARN|WARNING|ERROR|DEBUG) {0,4}\] (?:[\w.-]{1,60} - )?[\w.-]{1,80}-std(?:out|err)(?: MODEL_LOG -|:) "),
-    re.compile(r"[A-Za-z0-9][\w.-]{0,80}\s{0,40}\|\s{1,4}"),
-    re.compile(r"[|│┃]\s{0,4}"),
-    re.compile(r"\[rank\d{1,5}\]:\s?"),
-    re.compile(r"\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))"),
-    re.compile(
-        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]|[a-z0-9][a-z0-9.-]{0,80} [a-z0-9][a-z0-9-]{0,62}(?= )) "
+    r"[\s\ufeff]{1,64}",
+    r">\s?",
+    r"(?:`{1,3}|\*{1,3}|~{3})(?=\S)",
+    r"(?:[-*•+]|\d{1,3}[.)]|#{1,6}(?!\s\w{1,20} blocks: ))\s{1,4}(?=\S)",
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?\s*\|?\s*",
+    r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+",
+    r"(?:stdout|stderr) [FP]\s",
+    r"[^\W\d_]{2,6}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*",
+    r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*",
+    r"\[(?:INFO|WARN|WARNING|ERROR|DEBUG) {0,4}\] (?:[\w.-]{1,60} - )?[\w.-]{1,80}-std(?:out|err)(?: MODEL_LOG -|:) ",
+    r"[A-Za-z0-9][\w.-]{0,80}\s{0,40}\|\s{1,4}",
+    r"[|│┃]\s{0,4}",
+    r"\[rank\d{1,5}\]:\s?",
+    r"\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))",
+    (
+        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}) "
         r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup|  \S|\d{4}-\d\d-\d\dT"
         r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |vllm(?: serve)?: error)"
     ),
-    re.compile(r"\[pod/[\w./-]{1,200}\] |[^\t]{1,100}\t[^\t]{1,100}\t(?=\d{4}-\d\d-\d\dT)"),
-    re.compile(r"\[[\w-]{1,16},[\w-]{1,16}\]<std(?:out|err)>:?\s?"),
+    r"\[pod/[\w./-]{1,200}\] |[^\t]{1,100}\t[^\t]{1,100}\t(?=\d{4}-\d\d-\d\dT)",
+    r"\[[\w-]{1,16},[\w-]{1,16}\]<std(?:out|err)>:?\s?",
 )
+_WRAPPER = re.compile("|".join(f"(?:{outer})" for outer in _OUTER))
 #: A wrapper that names the stream of its child passes its lines on; it says nothing of its own.
 _STREAM = re.compile(r"-std(?:out|err)(?::| MODEL_LOG -) ")
 _TIMESTAMP = re.compile(r"(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
@@ -83,6 +86,11 @@ _PROGRESS = re.compile(r"\d+/\d+ \[|it/s|s/it|%\|")
 _QUOTED = re.compile(r"[\"'{}]|HTTP/")
 
 
+@lru_cache(maxsize=512)
+def _is_request_file(file: str) -> bool:
+    return _REQUEST_FILES.search(file) is not None
+
+
 class Line(NamedTuple):
     """One peeled line.
 
@@ -104,7 +112,7 @@ class Line(NamedTuple):
     @property
     def is_request(self) -> bool:
         """Whether the record carries users' text."""
-        return bool(self.file) and _REQUEST_FILES.search(self.file) is not None
+        return bool(self.file) and _is_request_file(self.file)
 
 
 def strip_ansi(text: str) -> str:
@@ -160,21 +168,16 @@ def _peel_unlevelled(text: str) -> Line:
     stamp = ""
     partial = False
     for _round in range(12):
-        moved = False
-        for outer in _OUTER:
-            match = outer.match(text, at)
-            if match is not None and match.end() > at:
-                piece = match.group(0)
-                if not stamp:
-                    found = _TIMESTAMP.search(piece)
-                    if found is not None:
-                        stamp = found.group(1)[5:].replace("/", "-").replace("T", " ")
-                if piece[-2:] == "P " and piece.startswith("std"):
-                    partial = True
-                at = match.end()
-                moved = True
-                break
-        if moved:
+        match = _WRAPPER.match(text, at)
+        if match is not None:
+            piece = match.group(0)
+            if not stamp:
+                found = _TIMESTAMP.search(piece)
+                if found is not None:
+                    stamp = found.group(1)[5:].replace("/", "-").replace("T", " ")
+            if piece[-2:] == "P " and piece.startswith("std"):
+                partial = True
+            at = match.end()
             continue
         match = _PROC.match(text, at)
         if match is not None and len(procs) < 4:
