@@ -119,41 +119,43 @@ def _is_loopback(text: str) -> bool:
 
 
 def wanted_rails(addresses: Sequence[str], cidrs: Sequence[str], interfaces: Sequence[str]) -> tuple[list[Wanted], list[Problem]]:
-    """Turn the user's lists (one entry per rail) into wishes; an entry that is no address or network becomes a problem."""
+    """Turn the user's lists (one entry per rail) into wishes; an entry that is no IPv4 address or network becomes a problem."""
     wishes: list[Wanted] = []
     problems: list[Problem] = []
+
+    def bad(message: str, remedy: str) -> None:
+        problems.append(Problem("bad_input", message, remedy))
+
     for index in range(max(len(addresses), len(cidrs), len(interfaces))):
-        address, prefix, network = None, None, None
+        address, network = None, None
         if index < len(cidrs):
             try:
-                net = ipaddress.ip_network(str(cidrs[index]).strip(), strict=False)
-                network, prefix = str(net), net.prefixlen
+                network = ipaddress.IPv4Network(str(cidrs[index]).strip(), strict=False)
             except ValueError:
-                problems.append(
-                    Problem(
-                        "bad_input",
-                        f"fabric_cidrs[{index}] is {cidrs[index]!r}, which is no network.",
-                        "Write it like 192.168.100.0/24.",
-                    )
-                )
+                bad(f"fabric_cidrs[{index}] is {cidrs[index]!r}, which is no IPv4 network.", "Write it like 192.168.100.0/24.")
         if index < len(addresses):
             try:
-                face = ipaddress.ip_interface(str(addresses[index]).strip())
-                address = str(face.ip)
+                face = ipaddress.IPv4Interface(str(addresses[index]).strip())
+                address = face.ip
                 if "/" in str(addresses[index]):
-                    prefix, network = face.network.prefixlen, str(face.network)
+                    network = face.network
+                elif network is not None and address not in network:
+                    bad(f"fabric_addresses[{index}] {address} is not in fabric_cidrs[{index}] {network}.", "Take one of that network, or write its prefix.")
+                    network = None
             except ValueError:
-                problems.append(
-                    Problem(
-                        "bad_input",
-                        f"fabric_addresses[{index}] is {addresses[index]!r}, which is no IP address.",
-                        "Write it like 192.168.100.10 or 192.168.100.10/24.",
-                    )
-                )
+                bad(f"fabric_addresses[{index}] is {addresses[index]!r}, which is no IPv4 address.", "Write it like 192.168.100.10 or 192.168.100.10/24.")
         interface = (str(interfaces[index]).strip() or None) if index < len(interfaces) else None
         if interface is not None and interface in [wish.interface for wish in wishes]:
-            problems.append(Problem("bad_input", f"interfaces[{index}] names {interface} a second time.", "Name each rail's interface once."))
-        wishes.append(Wanted(index, interface, address, prefix, network))
+            bad(f"interfaces[{index}] names {interface} a second time.", "Name each rail's interface once.")
+        wishes.append(
+            Wanted(
+                index,
+                interface,
+                str(address) if address is not None else None,
+                network.prefixlen if network is not None else None,
+                str(network) if network is not None else None,
+            )
+        )
     return wishes, problems
 
 

@@ -10,11 +10,14 @@ import json
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import read_tree
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
 from ansible_collections.gb10.cluster.plugins.modules import roce_info
 from unit.fixtures.roce.tree import SPARK, V1, V2, Tree, link_local, mapped, spark, v4_gids
 
@@ -338,6 +341,25 @@ def test_a_rail_that_a_cut_ip_addr_does_not_mention(tmp_path: Path, ask: Any) ->
     tree.addr = [item for item in tree.addr if item["ifname"] != RAIL1]
     result = ask(tree.write())
     assert [(rail["netdev"], rail["ipv4"], rail["gid_index"]) for rail in result["rails"]] == [(RAIL0, "192.168.100.10", 3), (RAIL1, "192.168.101.10", 3)]
+
+
+WISHES: dict[str, tuple[dict[str, Any], str]] = {
+    "a network of IPv6": ({"fabric_cidrs": ["fd00::/64", WANTED[1]]}, "fabric_cidrs[0] is 'fd00::/64', which is no IPv4 network."),
+    "an address of IPv6": ({"fabric_addresses": ["fd00::1/64"]}, "fabric_addresses[0] is 'fd00::1/64', which is no IPv4 address."),
+    "an address outside of its network": (
+        {"fabric_addresses": ["192.168.100.10", "192.168.101.10"], "fabric_cidrs": [WANTED[1], WANTED[0]]},
+        "fabric_addresses[0] 192.168.100.10 is not in fabric_cidrs[0] 192.168.101.0/24.",
+    ),
+    "a prefix of 33": ({"fabric_addresses": ["192.168.100.10/33"]}, "which is no IPv4 address."),
+    "an interface twice": ({"interfaces": [RAIL0, RAIL0]}, f"interfaces[1] names {RAIL0} a second time."),
+}
+
+
+@pytest.mark.parametrize(("wishes", "sentence"), WISHES.values(), ids=WISHES.keys())
+@pytest.mark.parametrize("addr", [True, False])
+def test_a_wish_that_no_rail_can_fulfil_is_named(tmp_path: Path, ask: Any, wishes: dict[str, Any], sentence: str, addr: bool) -> None:
+    result = ask(spark(tmp_path, PAIR).write(addr=addr), **wishes)
+    assert any(sentence in found["message"] for found in result["problems"] if found["id"] == "bad_input")
 
 
 # --- things on top of a rail -----------------------------------------------------------------------------------------------------
@@ -761,3 +783,28 @@ def test_random_damage_is_survived(tmp_path: Path, ask: Any, seed: int) -> None:
             path.write_bytes(data.replace(b":", b"", 1).replace(b"0", b"f", 3))
     ask(tmp_path)
     ask(tmp_path, fabric_addresses=["192.168.100.10/24", "192.168.101.10"], interfaces=["", RAIL1])
+
+
+def test_any_wiring_of_devices_and_any_wish_ends_in_an_answer(tmp_path: Path) -> None:
+    choose = random.Random(7)
+    tree = spark(tmp_path, PAIR, up=ALL_FOUR)
+    tree.netdev("bond0", ["10.4.4.4/24"], kind="bond")
+    tree.netdev("enp1s0f0np0.7", ["10.4.5.4/24"], kind="vlan", link=RAIL0)
+    capture = read_tree(str(tree.write()))
+    names = [record["ifname"] for record in tree.addr]
+    texts = ["192.168.100.10/24", "192.168.101.10", "fd00::1/64", "169.254.1.1/16", "0.0.0.0/0", "::/0", "x", "", "10.4.5.0/24", "1.2.3.4/33", "127.0.0.1"]
+    for _turn in range(200):
+        records = copy.deepcopy(tree.addr)
+        for record in choose.sample(records, len(records) // 2):
+            record[choose.choice(["master", "link", "ifname"])] = choose.choice(names)
+            record["linkinfo"] = {"info_kind": choose.choice(["vlan", "macvlan", "bond", "bridge", "vrf", "team", "veth"])}
+            record["altnames"] = [choose.choice(names)]
+        choose.shuffle(records)
+        routes = [{"dst": choose.choice([*texts, "default"]), "dev": choose.choice(names), "prefsrc": choose.choice(texts)} for _route in range(4)]
+        rdma = [{**row, "netdev": choose.choice(names)} for row in tree.rdma]
+        commands = {"ip-addr": json.dumps(records), "ip-route": json.dumps(routes), "rdma-link": json.dumps(rdma)}
+        wishes = Wishes(*([choose.choice([*texts, *names]) for _wish in range(choose.randrange(4))] for _list in range(3)))
+        found = gather(replace(capture, commands=commands), wishes, choose.choice([None, "1 2 192.168.100.10 22", "1 2 fe80::1%x 22"]))
+        json.dumps(found)
+        assert all(entry["id"] and entry["message"] and entry["remedy"] for entry in found["problems"])
+        assert all(isinstance(value, str) and value for value in found["env"].values())

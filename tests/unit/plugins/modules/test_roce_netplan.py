@@ -252,7 +252,7 @@ def test_an_adopted_file_that_gives_something_else(make: Any) -> None:
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "no address": ({"addresses": []}, "No fabric address is wanted for this node; set gb10_fabric_cidrs"),
-    "a word": ({"addresses": ["here"]}, "fabric_addresses[0] is 'here', which is no IP address."),
+    "a word": ({"addresses": ["here"]}, "fabric_addresses[0] is 'here', which is no IPv4 address."),
     "no prefix": ({"addresses": ["192.168.100.10"]}, "The address 192.168.100.10 of rail 0 has no prefix length; write it like 192.168.100.10/24."),
     "names for some": ({"interfaces": [RAIL0]}, "1 interface(s) for 2 address(es): give roce_interfaces one name per rail, or none."),
     "a name twice": ({"interfaces": [RAIL0, RAIL0]}, f"interfaces[1] names {RAIL0} a second time."),
