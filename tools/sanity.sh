@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ansible-test sanity on a staged copy (ansible-test wants a real folder .../ansible_collections/gb10/cluster), then antsibull-docs.
+# ansible-test sanity and units on a staged copy (ansible-test wants a real folder .../ansible_collections/gb10/cluster), then antsibull-docs.
 # All that ansible-test keeps for itself lands below .venv, nothing in the home folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,9 +18,13 @@ version=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])
 for name in $(grep -rhoE 'get-pip-[0-9.]+\.py' .venv/lib/python*/site-packages/ansible_test/_internal/ | sort -u) get-pip-25.2.py; do
   printf 'import ensurepip\nensurepip.bootstrap()\n' > "$cache/$(echo "${name%.py}" | tr '.-' '__').py"
 done
+if [ -d "${GB10_SHARED:-$repo/../shared}" ]; then  # ansible-test passes no variables of ours on: the samples go where the tests look first
+  ln -s "$(cd "${GB10_SHARED:-$repo/../shared}" && pwd)" "$stage/ansible_collections/gb10/shared"
+fi
 cd "$copy"
 git init -q . && git add -A  # ansible-test asks git for the files
 "$repo/.venv/bin/ansible-test" sanity --python "$version" --color no --requirements "$@"
+"$repo/.venv/bin/ansible-test" units --python "$version" --color no --num-workers "$(nproc)"
 cd "$repo"
 .venv/bin/antsibull-docs lint-collection-docs --plugin-docs --skip-rstcheck .
 .venv/bin/antsibull-changelog lint

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils import cluster
 from ansible_collections.gb10.cluster.plugins.module_utils.cluster import ClusterError, Place
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 PAIR = {"all": ["a", "b"], "ungrouped": [], "gb10": ["a", "b"], "pair1": ["a", "b"]}
@@ -326,6 +326,7 @@ def test_only_addresses_of_the_examples_are_marked_as_such() -> None:
     assert [fault.example for fault in found] == [True, False]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly; nothing else is meant
 @given(
     st.dictionaries(
         st.sampled_from([*cluster.CLUSTER_SPEC, "ansible_host", "ansible_port"]),

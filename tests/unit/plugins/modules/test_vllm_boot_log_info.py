@@ -16,6 +16,7 @@ from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info 
 
 ROOT = Path(__file__).resolve().parents[4]
 FIXTURES = ROOT / "tests" / "unit" / "fixtures" / "vllm_log"
+COLLECTIONS = Path(module.__file__).parents[5]  # where this run imports the collection from
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def tool(folder: Path, name: str, script: str) -> None:
 def run(tools: Path, **params: Any) -> dict[str, Any]:
     """Run the module in its own process, as Ansible does, and return what it printed."""
     args = {"ANSIBLE_MODULE_ARGS": {**params, "_ansible_remote_tmp": str(tools), "_ansible_tmpdir": str(tools), "_ansible_keep_remote_files": True}}
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "collections"), "PATH": f"{tools}:/usr/bin:/bin", "_ANSIBLE_MODULE_ARGS": ""}
+    env = {**os.environ, "PYTHONPATH": str(COLLECTIONS), "PATH": f"{tools}:/usr/bin:/bin", "_ANSIBLE_MODULE_ARGS": ""}
     code = (
         "import sys; from ansible.module_utils import basic; from ansible.module_utils.common import json as _j\n"
         "from ansible.module_utils.testing import patch_module_args\n"
