@@ -42,14 +42,14 @@ _OUTER = (
     r"[\s\ufeff]{1,64}",
     r">\s?",
     r"(?:`{1,3}|\*{1,3}|~{3})(?=\S)",
-    r"(?:[-*•+]|\d{1,3}[.)]|#{1,6}(?!\s\w{1,20} blocks: ))\s{1,4}(?=\S)",
+    r"(?:[-*•+](?!\s[A-Z]{4,8}\s)|\d{1,3}[.)]|#{1,6}(?!\s\w{1,20} blocks: ))\s{1,4}(?=\S)",
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?\s*\|?\s*",
     r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+",
     r"(?:stdout|stderr) [FP]\s",
     r"[^\W\d_]{2,6}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*",
     r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*",
     r"\[(?:INFO|WARN|WARNING|ERROR|DEBUG) {0,4}\] (?:[\w.-]{1,60} - )?[\w.-]{1,80}-std(?:out|err)(?: MODEL_LOG -|:) ",
-    r"[A-Za-z0-9][\w.-]{0,80}\s{0,40}\|\s{1,4}",
+    r"(?![A-Z]{4,8}\s{1,8}\|\s[\w.]{1,80}:[\w<>]{1,80}:\d)(?:[A-Za-z0-9][\w.-]{0,80}\s{0,40}|\[[a-z][\w.-]{0,80}\] )\|\s{1,4}",
     r"[|│┃]\s{0,4}",
     r"\[rank\d{1,5}\]:\s?",
     r"\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))",
@@ -69,7 +69,8 @@ _UVICORN = re.compile(r"(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL):\s{1,8}")
 _FOREIGN = re.compile(
     r"-?\s?[\w.:/<>-]{0,80}\s{0,4}[-|\[]\s{0,4}(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b\s{0,8}[-|\]]"
     r"|(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}[\w.-]{1,80}:\d{1,6} -- "
-    r"|\[(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]\s"
+    r"|(?:\[[\w.-]{1,40}\]\s?)?\[(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]\s"
+    r"|[A-Z][\w-]{1,30} (DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL): "
     r"|level=(debug|info|warn|warning|error|fatal)\b"
     r"|(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{0,8}\|"
 )
@@ -295,7 +296,7 @@ def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
     if not file and name.startswith("vllm."):
         file = name.rsplit(".", 1)[-1] + ".py"
     pid = record.get("process", record.get("pid"))
-    proc = _text(record, "processName", "process_name")
+    proc = _text(record, "vllm_process_name", "processName", "process_name")
     procs = ((proc, str(pid), ""),) if isinstance(pid, (int, str)) and not isinstance(pid, bool) and proc else ()
     stamp = _text(record, "asctime", "time", "timestamp", "ts")
     found = _TIMESTAMP.search(stamp)

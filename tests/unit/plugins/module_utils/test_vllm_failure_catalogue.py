@@ -124,6 +124,7 @@ MORE = {
     "compiler too old for the GPU": ("nvcc fatal   : Unsupported gpu architecture 'compute_121a'", "arch_unsupported"),
     "PTX newer than the driver": ("torch.AcceleratorError: CUDA error: the provided PTX was compiled with an unsupported toolchain.", "arch_unsupported"),
     "shared memory of the GPU": ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 114688, Hardware limit: 101376.", "arch_unsupported"),
+    "kernel left out of the build": ("AttributeError: '_OpNamespace' '_C' object has no attribute 'some_fp4_quant'", "arch_unsupported"),
     "no kernel": ("ValueError: Failed to find a kernel that can implement the ScaledMM linear layer.", "arch_unsupported"),
     "world size": ("ValueError: World size (2) is larger than the number of available GPUs (1) in this node.", "no_gpu"),
     "0.7 world size": ("RuntimeError: please ensure that world_size (2) is less than than max local gpu count (1)", "no_gpu"),

@@ -98,6 +98,7 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "journald over compose over colours": lambda line: (
         b"Nov 20 21:12:20 spark1 docker[1234]: vllm-1  | " + re.sub(rb"^(\([^)]*\)) (INFO|ERROR)", b"\x1b[0;36m\\1\x1b[0;0m \x1b[32m\\2\x1b[0m", line)
     ),
+    "a log viewer": lambda line: b"[vllm] | " + line,
     "commented out": lambda line: b"# " + line,
     "padded": lambda line: line + b"      ",
     "journald in Russian": lambda line: "авг 18 14:15:02 spark1 docker[1234]: ".encode() + line,
@@ -360,6 +361,12 @@ def test_vllms_own_json_records_mixed_with_plain_lines() -> None:
     assert facts["stages"]["kv"]["time"] == "11-20 21:12:21"
 
 
+def test_json_records_name_the_process_of_vllm() -> None:
+    """The built-in formatter has a field of its own for it."""
+    record = {"levelname": "INFO", "name": "vllm.v1.core.kv_cache_planning", "vllm_process_name": "EngineCore", "process": 9, "message": "GPU KV cache size: 5 tokens"}
+    assert parse(json.dumps(record) + "\n")["kv_cache"]["engines"][0]["engine"] == "EngineCore"
+
+
 def test_an_exception_in_a_json_record() -> None:
     """The traceback is in exc_info, one string with line ends."""
     record = {
@@ -567,6 +574,14 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         None,
     ),
     "a warning without its date": ("(EngineCore pid=258) WARNING foo.py:12 fell back after ValueError: x\n", "unknown", None),
+    "a tactic that the autotuner skips": (
+        "(Worker_TP0 pid=95) 2026-09-20 06:29:54,210 - WARNING - autotuner.py:256 - flashinfer.jit: [Autotuner]: Skipping tactic 14, due to failure: CUDA out of memory\n",
+        "unknown",
+        None,
+    ),
+    "a warning of a cache connector": ("(Worker_TP0 pid=95) [2026-09-20 06:29:54,210] LMCache WARNING: failed: ValueError: no remote (utils.py:516:lmcache)\n", "unknown", None),
+    "a warning between brackets": ("(Worker_TP0 pid=95) [TensorRT-LLM][WARNING] Skipped: CUDA error: out of memory\n", "unknown", None),
+    "a warning of loguru": ("2026-05-10 12:00:03.123 | WARNING  | gateway.pool:_retry:98 - torch.OutOfMemoryError: CUDA out of memory. retry 1\n", "unknown", None),
     "a warning of Rust's tracing": ("2026-11-04T12:25:51.391597Z  WARN registry::watch: retry after ValueError: no etcd\n", "unknown", None),
     "two records in one line, the second an error": (
         "INFO 01-01 00:00:00 [api_server.py:1] vLLM API server version 0.8.5 ERROR 01-01 00:00:09 [engine.py:448] RuntimeError: No CUDA GPUs are available\n",
