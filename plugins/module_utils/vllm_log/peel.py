@@ -50,7 +50,7 @@ _OUTER = (
     r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*",
     r"\[(?:INFO|WARN|WARNING|ERROR|DEBUG) {0,4}\] (?:[\w.-]{1,60} - )?[\w.-]{1,80}-std(?:out|err)(?: MODEL_LOG -|:) ",
     r"(?![A-Z]{4,8}\s{1,8}\|\s[\w.]{1,80}:[\w<>]{1,80}:\d)(?:[A-Za-z0-9][\w.-]{0,80}\s{0,40}|\[[a-z][\w.-]{0,80}\] )\|\s{1,4}",
-    r"[|│┃]\s{0,4}",
+    r"[|│┃▎▏▌]\s{0,4}",
     r"\[rank\d{1,5}\]:\s?",
     r"\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))",
     (
@@ -60,6 +60,7 @@ _OUTER = (
     ),
     r"\[pod/[\w./-]{1,200}\] |[^\t]{1,100}\t[^\t]{1,100}\t(?=\d{4}-\d\d-\d\dT)",
     r"\[[\w-]{1,16},[\w-]{1,16}\]<std(?:out|err)>:?\s?",
+    r"[^|]{0,120}\d{1,3}%\|[^|]{0,300}\|\s{0,4}\d{1,9}/\d{1,9} \[[^\]]{1,80}\](?=[\d(\[A-Z])",
 )
 _WRAPPER = re.compile("|".join(f"(?:{outer})" for outer in _OUTER))
 #: A wrapper that names the stream of its child passes its lines on; it says nothing of its own.

@@ -418,6 +418,9 @@ class BootLog:
             if message.startswith("Launching vLLM (v") and (over or boot.stage > _b._STAGE_NUMBER["config"]):
                 return True
         settled = over or boot.stage >= _b._STAGE_NUMBER["kv"]
+        # each child of one boot detects the platform: after an error that an optional import can leave, it is no restart
+        if settled and boot.stage < _b._STAGE_NUMBER["kv"] and boot.ready is None and boot.stopped is None and not boot.death:
+            settled = any(f.classifier.kind != "weak" for f in boot.failures.values()) or not message.startswith("Automatically detected")
         if settled and not line.procs:
             if line.level == "INFO" and message.startswith("Automatically detected platform"):
                 return True

@@ -98,6 +98,7 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "journald over compose over colours": lambda line: (
         b"Nov 20 21:12:20 spark1 docker[1234]: vllm-1  | " + re.sub(rb"^(\([^)]*\)) (INFO|ERROR)", b"\x1b[0;36m\\1\x1b[0;0m \x1b[32m\\2\x1b[0m", line)
     ),
+    "quoted by a chat": lambda line: "▎ ".encode() + line,
     "a log viewer": lambda line: b"[vllm] | " + line,
     "commented out": lambda line: b"# " + line,
     "padded": lambda line: line + b"      ",
@@ -581,6 +582,11 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     ),
     "a warning of a cache connector": ("(Worker_TP0 pid=95) [2026-09-20 06:29:54,210] LMCache WARNING: failed: ValueError: no remote (utils.py:516:lmcache)\n", "unknown", None),
     "a warning between brackets": ("(Worker_TP0 pid=95) [TensorRT-LLM][WARNING] Skipped: CUDA error: out of memory\n", "unknown", None),
+    "a warning glued to a progress bar": (
+        "Tuning fp8_gemm:  86%|████ | 18/21 [00:00<00:00, 23.54profile/s]2026-07-07 20:45:29,170 - WARNING - autotuner.py:1315 - x: CUDA out of memory, falling back\n",
+        "unknown",
+        None,
+    ),
     "a warning of loguru": ("2026-05-10 12:00:03.123 | WARNING  | gateway.pool:_retry:98 - torch.OutOfMemoryError: CUDA out of memory. retry 1\n", "unknown", None),
     "a warning of Rust's tracing": ("2026-11-04T12:25:51.391597Z  WARN registry::watch: retry after ValueError: no etcd\n", "unknown", None),
     "two records in one line, the second an error": (
@@ -661,6 +667,15 @@ def test_children_that_detect_the_platform_are_no_boots() -> None:
     line = "INFO 09-03 04:36:42 [__init__.py:241] Automatically detected platform cuda.\n"
     text = line + "(APIServer pid=1) INFO 09-03 04:36:09 [api_server.py:1805] vLLM API server version 0.10.1.1\n" + line + line + READY
     assert parse(text)["restarts"] == 0
+
+
+def test_a_child_that_detects_the_platform_after_an_optional_import_failed_is_no_boot() -> None:
+    """A weak error is no end of a boot."""
+    facts = parse(
+        "INFO 01-01 00:00:00 [api_server.py:1] vLLM API server version 0.9.2\nModuleNotFoundError: No module named 'optional'\n"
+        "INFO 01-01 00:00:05 [__init__.py:1] Automatically detected platform cuda.\n" + READY
+    )
+    assert (len(facts["boots"]), facts["version"], facts["state"]) == (1, "0.9.2", "ready")
 
 
 def test_two_workers_that_restart_are_told_apart() -> None:
