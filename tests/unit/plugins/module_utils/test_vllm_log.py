@@ -474,6 +474,7 @@ READY = "INFO:     Application startup complete.\n"
 ACCESS = 'INFO:     10.0.0.9:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
 ERROR = "(EngineCore pid=9) ERROR 07-02 09:10:00 [core.py:1512] "
 DEATH = ERROR + "EngineCore encountered a fatal error.\n"
+LOADING = "(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\n"
 
 STATES: dict[str, tuple[str, str, str | None]] = {
     "nothing": ("", "unknown", None),
@@ -497,6 +498,22 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     ),
     "a clean shutdown is not a failure": (READY + ACCESS + "INFO:     Shutting down\nINFO:     Application shutdown complete.\n", "ready", None),
     "killed": ("(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\nKilled\n", "failed", "oom_killed"),
+    "the unit's memory": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: A process of this unit has been killed by the OOM killer.\n", "failed", "oom_killed"),
+    "the unit ended": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=exited, status=1/FAILURE\n", "failed", "engine_failed"),
+    "the unit was stopped": (READY + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=exited, status=143/n/a\n", "ready", None),
+    "the unit dumped core": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=dumped, status=11/SEGV\n", "failed", "worker_died"),
+    "the service of compose ended": (LOADING + "vllm-1 exited with code 1\n", "failed", "engine_failed"),
+    "the service of compose was stopped": (READY + ACCESS + "vllm-1 exited with code 143\n", "ready", None),
+    "the service of compose was killed": (LOADING + "vllm-1 exited with code 137\n", "failed", "oom_killed"),
+    "native code threw": (LOADING + "terminate called after throwing an instance of 'std::runtime_error'\n", "failed", "worker_died"),
+    "native code threw, and says what": (
+        LOADING + "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: an illegal memory access was encountered\n",
+        "failed",
+        "cuda_fault",
+    ),
+    "the shell saw a crash": (LOADING + "/start.sh: line 12:    87 Segmentation fault      (core dumped) vllm serve /models/x\n", "failed", "worker_died"),
+    "the driver does not answer": ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment\n", "failed", "no_gpu"),
+    "the GPU left the container": ("pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found\n", "failed", "no_gpu"),
     "Ray's guess about the OOM killer is no evidence": (
         "ERROR 01-01 00:00:00 [core.py:1] ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
         "ERROR 01-01 00:00:00 [core.py:1] There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage.\n",
