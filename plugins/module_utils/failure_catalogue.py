@@ -50,6 +50,7 @@ GENERIC = (
     "ChildFailedError",
     "KeyError: '/psm_",
     "ContextTerminated",
+    "RuntimeError: cancelled",
 )
 
 CATALOGUE: list[dict[str, Any]] = [

@@ -58,7 +58,7 @@ _OUTER = (
         r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup|  \S|\d{4}-\d\d-\d\dT"
         r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |vllm(?: serve)?: error)"
     ),
-    r"\[pod/[\w./-]{1,200}\] |[^\t]{1,100}\t[^\t]{1,100}\t(?=\d{4}-\d\d-\d\dT)",
+    r"[a-z0-9]{8,24}\[(?:info|warning|error|debug)\]\s?|\[pod/[\w./-]{1,200}\] |[^\t]{1,100}\t[^\t]{1,100}\t(?=\d{4}-\d\d-\d\dT)",
     r"\[[\w-]{1,16},[\w-]{1,16}\]<std(?:out|err)>:?\s?",
     r"[^|]{0,120}\d{1,3}%\|[^|]{0,300}\|\s{0,4}\d{1,9}/\d{1,9} \[[^\]]{1,80}\](?=[\d(\[A-Z])",
 )

@@ -99,6 +99,7 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
         b"Nov 20 21:12:20 spark1 docker[1234]: vllm-1  | " + re.sub(rb"^(\([^)]*\)) (INFO|ERROR)", b"\x1b[0;36m\\1\x1b[0;0m \x1b[32m\\2\x1b[0m", line)
     ),
     "quoted by a chat": lambda line: "▎ ".encode() + line,
+    "a serverless worker": lambda line: b"0s0n9esxgd0u45[info]" + line,
     "a log viewer": lambda line: b"[vllm] | " + line,
     "commented out": lambda line: b"# " + line,
     "padded": lambda line: line + b"      ",
@@ -491,6 +492,11 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "the cause stands before the proof": (READY + ACCESS + ERROR + "KeyError: 'x'\n" + DEATH, "served_then_failed", "unclassified"),
     "only the tail": (READY + DEATH + ERROR + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n", "served_then_failed", "engine_failed"),
     "out of memory while serving": (READY + ACCESS + ERROR + "torch.OutOfMemoryError: CUDA out of memory. Tried\n" + DEATH, "served_then_failed", "cuda_oom"),
+    "what the engine waited for is cancelled": (
+        READY + ACCESS + ERROR + "Worker proc VllmWorker-3 died unexpectedly, shutting down executor.\n" + DEATH + ERROR + "RuntimeError: cancelled\n",
+        "served_then_failed",
+        "worker_died",
+    ),
     "V0 dies while serving": (
         READY + ACCESS + "ERROR 01-01 00:00:00 async_llm_engine.py:68] Engine background task failed\nERROR 01-01 00:00:00 async_llm_engine.py:68] RuntimeError: CUDA error: an illegal memory access was encountered\n",
         "served_then_failed",
