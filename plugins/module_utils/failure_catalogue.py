@@ -331,6 +331,7 @@ CATALOGUE: list[dict[str, Any]] = [
             "RevisionNotFoundError",
             "EntryNotFoundError",
             "Can't load ",
+            "Incorrect path_or_model_id",
         ],
         "patterns": [
             r"LocalEntryNotFoundError",
@@ -340,6 +341,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"CacheNotFound",
             r"Cannot find any model weights(?: with `(?P<path>[^`]{1,300})`)?",
             r"GatedRepoError|[Aa]ccess (?:a )?gated repo|gated repo for url",
+            r"Incorrect path_or_model_id: '(?P<path>[^']{1,300})'",
             r"RepositoryNotFoundError|RevisionNotFoundError|(?<!\w)(?:Remote)?EntryNotFoundError",
             r"OSError: Can't load (?:the )?(?:configuration|model|(?:\w{1,20} )?(?:tokenizer|processor|extractor))(?: of| for) '(?P<path>[^']{1,300})'",
             r"weights were not initialized from checkpoint",

@@ -126,7 +126,19 @@ _DEATH = (
     "terminate called",
 )
 #: What can begin a new boot.
-_BOUNDARY = ("version ", "Launching vLLM", "Automatically detected platform", "usage: vllm", ": error: ", "== CUDA ==", "== vLLM ==", "== PyTorch ==")
+_BOUNDARY = (
+    "version ",
+    "Launching vLLM",
+    "Automatically detected platform",
+    "Resolved architecture: ",
+    "Using max model len ",
+    "LLM engine (v",
+    "usage: vllm",
+    ": error: ",
+    "== CUDA ==",
+    "== vLLM ==",
+    "== PyTorch ==",
+)
 SOURCE_LINE = re.compile(r'^\s{0,80}(?:File "|raise |\^|~|return |await |async with |with |self\.|[\w.]{1,60} = |except |from \S+ import|import |frame #\d)')
 _SERVING_STAGE = _STAGE_NUMBER["listen"]
 

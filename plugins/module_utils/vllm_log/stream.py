@@ -410,13 +410,18 @@ class BootLog:
                 if name == "MainProcess" and (boot.stage > _b._STAGE_NUMBER["config"] or over):
                     return True
         message = line.message
-        later = over or boot.stage >= _b._STAGE_NUMBER["config"]
+        later = over or boot.stage >= _b._STAGE_NUMBER["config"] or ("args" in boot.lines and not (line.procs and line.procs[0][0].startswith("ApiServer_")))
         levelled = line.level is not None or bool(line.procs)
         if later and (levelled or not boot.frozen):
             if message.startswith("vLLM API server version ") or ("version " in message and _b.BANNER.match(message) is not None):
                 return True
             if message.startswith("Launching vLLM (v") and (over or boot.stage > _b._STAGE_NUMBER["config"]):
                 return True
+            if message.startswith("Initializing a") and _b.ENGINE.match(message) is not None and (boot.ready is not None or boot.stopped is not None):
+                return True
+        if ("headless" in boot.facts_ or boot.ready is not None) and message.startswith(("Resolved architecture: ", "Using max model len ")):
+            # a headless rank says this before it launches, any other before it serves: after that it is the next boot, which has no banner
+            return line.level == "INFO" and (not line.procs or line.procs[0][0] == "MainProcess")
         settled = over or boot.stage >= _b._STAGE_NUMBER["kv"]
         # each child of one boot detects the platform: after an error that an optional import can leave, it is no restart
         if settled and boot.stage < _b._STAGE_NUMBER["kv"] and boot.ready is None and boot.stopped is None and not boot.death:

@@ -701,6 +701,33 @@ def test_a_child_that_detects_the_platform_after_an_optional_import_failed_is_no
     assert (len(facts["boots"]), facts["version"], facts["state"]) == (1, "0.9.2", "ready")
 
 
+@pytest.mark.parametrize("proc", ["(MainProcess pid=1) ", ""])
+def test_a_headless_rank_that_restarts_keeps_its_context(proc: str) -> None:
+    """It has no banner, and in a container the same pid: its boot begins before the line that launches it."""
+    boot = (
+        f"{proc}INFO 01-01 00:00:00 [model.py:1] Resolved architecture: LlamaForCausalLM\n{proc}INFO 01-01 00:00:00 [model.py:2] Using max model len {{}}\n"
+        f"{proc}INFO 01-01 00:00:00 [serve.py:1] Launching vLLM (v0.32.0) headless multiproc executor, with head node address 10.0.0.1:29501 for x.\n"
+        "(Worker_TP1 pid=9) INFO 01-01 00:00:05 [gpu_worker.py:1] Available KV cache memory: {}.5 GiB\n"
+    )
+    facts = parse(boot.format(512, 1) + boot.format(1024, 2))
+    assert [(b["first_line"], b["version"], b["context"], b["kv_cache"]["available_gib"]) for b in facts["boots"]] == [(1, "0.32.0", 512, 1.5), (5, "0.32.0", 1024, 2.5)]
+
+
+def test_an_engine_that_initializes_after_it_served_is_a_new_boot() -> None:
+    """A log without banners, for instance of a library."""
+    line = "INFO 01-01 00:00:00 llm_engine.py:1] Initializing an LLM engine (v0.5.{}) with config: model='x', max_seq_len=4096, a=1\n"
+    facts = parse(line.format(4) + READY + ACCESS + line.format(5))
+    assert [(b["version"], b["state"]) for b in facts["boots"]] == [("0.5.4", "ready"), ("0.5.5", "starting")]
+
+
+def test_a_boot_that_got_no_further_than_its_arguments_is_one() -> None:
+    """Killed there, and started again with another image; but the servers of one boot may all print their version."""
+    line = "(APIServer pid=1) INFO 01-01 00:00:00 [api_server.py:1] vLLM API server version {}\n(APIServer pid=1) INFO 01-01 00:00:00 [utils.py:1] non-default args: {{'model': 'x'}}\n"
+    assert [b["version"] for b in parse(line.format("0.11.0") + line.format("0.11.2"))["boots"]] == ["0.11.0", "0.11.2"]
+    many = line.replace("APIServer", "ApiServer_0").format("0.11.0") + line.replace("APIServer pid=1", "ApiServer_1 pid=2").format("0.11.0")
+    assert len(parse(many)["boots"]) == 1
+
+
 def test_two_workers_that_restart_are_told_apart() -> None:
     """A headless worker prints its own launch line at each start."""
     facts = parse(WORKER.read_bytes() * 3)
@@ -731,6 +758,7 @@ BOOT_LINES = [
     "Available KV cache memory: 0.01 GiB",
     "(EngineCore pid=90) INFO 07-02 09:03:41 [kv_cache_utils.py:2146] GPU KV cache size: 5 tokens",
     "(APIServer pid=1) INFO 07-02 09:00:01 [api_server.py:1] vLLM API server version 9.9.9",
+    "(EngineCore pid=90) INFO 07-02 09:00:01 [core.py:1] Initializing a V1 LLM engine (v9.9.9) with config: model='x', max_seq_len=5",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB",
     "EngineCore encountered a fatal error.",
     "vllm: error: unrecognized arguments: --x",
