@@ -125,6 +125,8 @@ def strip_ansi(text: str) -> str:
         text = _LOST_MARK.sub("", text)
     if text[-1:] == " ":
         text = text.rstrip(" ")
+    if text[-2:] == "\\n":
+        text = text[:-2]
     if text[-1:] in "│┃>":
         text = _TAIL.sub("", text)
     return text

@@ -103,6 +103,7 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "a log viewer": lambda line: b"[vllm] | " + line,
     "commented out": lambda line: b"# " + line,
     "padded": lambda line: line + b"      ",
+    "an escaped line end": lambda line: line + rb"\n",
     "journald in Russian": lambda line: "авг 18 14:15:02 spark1 docker[1234]: ".encode() + line,
     "journald short-iso": lambda line: b"2026-11-20T21:12:20+0100 spark1 docker[1234]: " + line,
     "journald short-full": lambda line: b"Fri 2026-11-20 21:12:20 CET spark1 docker[1234]: " + line,
