@@ -53,7 +53,7 @@ molecule: setup-dev  ## one scenario a role, in containers
 	@tools/molecule.sh
 e2e: setup-dev  ## the real engine over two nodes, faults included
 	@$(BIN)/pytest tests/lab -q
-vm-test: setup-dev  ## host bring-up on two emulated machines (not yet part of `make test`: see tests/vm/README.md)
+vm-test: setup-dev  ## host bring-up on two emulated machines: real kernels, reboots, soft-RoCE
 	@$(BIN)/pytest tests/vm -q --durations=20
 test: setup-dev  ## every test that is part of CI
 	@$(STAGE) "make test" -- tools/test.sh

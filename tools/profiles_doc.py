@@ -80,7 +80,8 @@ With `executor: ray` the head's container starts Ray's head, then the engine; th
 `engine.ray.own_env`, which Ray would otherwise overwrite with the head's.
 
 The lab cannot show it: with Ray 2.60 and a running cluster, vLLM 0.32 for CPU ends its boot with `ValueError: current platform cpu does not support ray.`
-(`initialize_ray_cluster`; only CUDA, ROCm and XPU name a Ray resource). Tried on 2026-11-21; the rendered files are tested against the seed's, argument by argument.
+(`initialize_ray_cluster`; only CUDA, ROCm and XPU name a Ray resource). Tried on 2026-11-21.
+The rendered files are tested against the seed's, argument by argument.
 
 ## The plan: which pool to expect
 

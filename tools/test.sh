@@ -16,3 +16,4 @@ stage "the container lab" python lab/container/lab.py up
 stage "molecule: one scenario a role" tools/molecule.sh
 stage "end to end on the real engine" pytest tests/lab -q --durations=12
 stage "the container lab, away again" python lab/container/lab.py down
+stage "host bring-up on two emulated machines" pytest tests/vm -q --durations=12

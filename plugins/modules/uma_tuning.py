@@ -67,6 +67,12 @@ options:
     type: str
     choices: ['off', swappiness0, leave]
     default: leave
+  lru_gen_min_ttl_ms:
+    description:
+      - Milliseconds whose working set the kernel keeps in memory, else the OOM killer runs (multi-generational LRU, C(min_ttl_ms)); 0 is the
+        kernel's default and switches the guard off, V(leave) does not touch it. On a kernel without it, RV(message) says so.
+    type: str
+    default: leave
   oom_policy:
     description:
       - V(earlyoom) runs earlyoom and stops systemd-oomd, V(no_earlyoom) stops both, V(leave) does not touch them.
@@ -140,7 +146,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import swap, sysctl_plan, uma, uma_node
+from ansible_collections.gb10.cluster.plugins.module_utils import swap, sysctl_plan, thrash, uma, uma_node
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils.sysctl_plan import SysctlError
 
@@ -221,6 +227,41 @@ class UmaTuning:
                 raise SysctlError(
                     f"the kernel refuses {value} for {key} ({error.strerror} on {path}): correct the value, or see whether /proc/sys is read-only"
                 ) from error
+
+    # The guard against thrashing.
+
+    def thrash(self, value: str) -> tuple[dict[str, Any], str]:
+        """Bring the guard to a value, or back to what it was; the record to keep, and a phrase about it. Raises SysctlError."""
+        old = self.record.get("thrash", {})
+        text = self.node.read(thrash.LIVE)
+        live = None if text is None else text.strip()
+        wanted = thrash.wanted(value)
+        problem = thrash.unavailable(live, self.node.read(thrash.ENABLED))
+        standing = self.node.read(thrash.TMPFILES)
+        if wanted is None or problem:
+            if standing is not None and sysctl_plan.MARKER in standing:
+                self.write(thrash.TMPFILES, None, f"{thrash.TMPFILES} removed")
+            if "before" in old and live is not None:
+                self.write_thrash(old["before"], live)
+            return {}, "" if wanted is None else problem
+        record = {"before": old.get("before", live)}
+        self.save({**self.record, "thrash": record})
+        self.write(thrash.TMPFILES, thrash.render(wanted), f"{thrash.TMPFILES} written")
+        self.write_thrash(wanted, str(live))
+        return record, f"thrashing ends in an OOM kill after {wanted} ms" if wanted != "0" else "the guard against thrashing is off"
+
+    def write_thrash(self, value: str, live: str) -> None:
+        """Write the live value and read it back. Raises SysctlError."""
+        if value == live:
+            return
+        self.changes.append(f"min_ttl_ms: {live} -> {value}")
+        self.diff.append({"before": f"{live}\n", "after": f"{value}\n", "before_header": thrash.LIVE, "after_header": thrash.LIVE})
+        if self.check_mode:
+            return
+        self.node.write_live(thrash.LIVE, value + "\n")
+        found = (self.node.read(thrash.LIVE) or "").strip()
+        if found != value:
+            raise SysctlError(f"{thrash.LIVE} is {found} although {value} was written: set sysctl_lru_gen_min_ttl_ms to leave, and look who else writes it")
 
     # Swap and the out-of-memory daemons.
 
@@ -362,6 +403,10 @@ class UmaTuning:
             problem = swap.room_problem(self.facts.swaps, {**meminfo, "MemAvailable": left})
         if problem:
             raise SysctlError(problem)
+        if thrash.wanted(self.params["lru_gen_min_ttl_ms"]) is not None:
+            standing = self.node.read(thrash.TMPFILES)
+            if standing is not None and sysctl_plan.MARKER not in standing:
+                raise SysctlError(f"{thrash.TMPFILES} exists and is not ours (it lacks our first line): move it away, then run again")
         units = self.units()
 
         before = sysctl_plan.record_before(self.record, tuning.values, live)
@@ -375,8 +420,9 @@ class UmaTuning:
             swap_record = self.swap_off(units)
         else:
             self.swap_back(units)
+        thrash_record, guard = self.thrash(self.params["lru_gen_min_ttl_ms"])
         oom_record, packages = self.oom(units, self.params["oom_policy"])
-        self.save({"live": kept, "swap": swap_record, "oom": oom_record})
+        self.save({"live": kept, "swap": swap_record, "thrash": thrash_record, "oom": oom_record})
         self.read_back(tuning.values)
 
         first = (stock, int(before.get("vm.watermark_scale_factor", now[1])))
@@ -384,7 +430,7 @@ class UmaTuning:
         result = self.result(tuning.values, packages)
         result["floor_cost_gib"] = uma.gib(cost)
         result["highest_utilization"] = self.utilization(move)
-        result["message"] = self.message(result, tuning, units)
+        result["message"] = self.message(result, tuning, units) + (f"; {guard}" if guard else "")
         return result
 
     def absent(self) -> dict[str, Any]:
@@ -400,6 +446,7 @@ class UmaTuning:
         writes = sysctl_plan.given_back(before, {}, live)
         self.write_live(writes, live)
         self.swap_back(units)
+        self.thrash(sysctl_plan.LEAVE)
         self.oom(units, "leave")
         if not self.check_mode:
             problem = sysctl_plan.mismatch_message(writes, self.live(list(writes)))
@@ -492,6 +539,7 @@ def main() -> None:
             "settings": {"type": "dict", "default": {}},
             "extra": {"type": "dict", "default": {}},
             "swap_policy": {"type": "str", "choices": ["off", "swappiness0", "leave"], "default": "leave"},
+            "lru_gen_min_ttl_ms": {"type": "str", "default": "leave"},
             "oom_policy": {"type": "str", "choices": ["leave", "earlyoom", "no_earlyoom"], "default": "leave"},
         },
         supports_check_mode=True,

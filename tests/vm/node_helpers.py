@@ -26,7 +26,7 @@ SYSCTLS = {
     "vm.dirty_background_ratio": "2",
     "vm.overcommit_memory": "0",
 }
-FILES = "/etc/netplan /etc/udev /etc/docker /etc/security /etc/sysctl.d /etc/systemd /etc/NetworkManager /etc/fstab"
+FILES = "/etc/netplan /etc/udev /etc/docker /etc/security /etc/sysctl.d /etc/systemd /etc/tmpfiles.d /etc/NetworkManager /etc/fstab"
 # Figures that the kernel counts or draws anew, at any time and at any boot, whoever runs.
 COUNTERS = re.compile(
     r"^(fs\.(dentry-state|inode-nr|inode-state|file-nr|aio-nr|quota\.|epoll\.max_user_watches)|kernel\.(random\.|ns_last_pid|pty\.nr|threads-max)"
@@ -60,6 +60,7 @@ def state(lab: VmLab, node: int) -> dict[str, Any]:
             "folders": "find /etc/netplan /etc/systemd/system /etc/docker /etc/udev -type d | sort",
             "rails": "; ".join(f"ip -o -4 addr show {netdev} | awk '{{print $2, $4}}'; cat /sys/class/net/{netdev}/mtu" for _c, netdev, _h, _n in RAILS),
             "swap": "swapon --show=NAME,TYPE --noheadings | sort",
+            "thrash": "cat /sys/kernel/mm/lru_gen/min_ttl_ms",
             "readahead": "cat /sys/block/nvme0n1/queue/read_ahead_kb",
             "memlock": "systemctl show docker -p LimitMEMLOCK --value",
             "units": "systemctl list-unit-files --no-legend '*gb10*' | cat",

@@ -62,7 +62,16 @@ def test_the_run_changes_what_the_check_run_said(checked: Run, first: Run) -> No
     assert real, "a first run changes something"
 
 
-@pytest.mark.parametrize("path", ["/etc/sysctl.d/60-gb10-cluster.conf", OWN_NETPLAN, "/etc/docker/daemon.json", "/etc/udev/rules.d/61-gb10-readahead.rules"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/sysctl.d/60-gb10-cluster.conf",
+        "/etc/tmpfiles.d/60-gb10-cluster.conf",
+        OWN_NETPLAN,
+        "/etc/docker/daemon.json",
+        "/etc/udev/rules.d/61-gb10-readahead.rules",
+    ],
+)
 def test_the_check_run_showed_the_file_as_it_was_written(lab: VmLab, checked: Run, first: Run, path: str) -> None:
     written = lab.on(2, f"cat {path}")
     shown = json.dumps([e["event_data"].get("res", {}).get("diff") for e in checked.events if e["event_data"].get("host") == "vm-2"])
@@ -84,6 +93,7 @@ def test_the_sysctls_live_on_after_the_reboot(rebooted: VmLab, node: int) -> Non
     assert live == SYSCTLS
     total = int(rebooted.on(node, "awk '/MemTotal/ {print $2}' /proc/meminfo"))
     assert floor == pytest.approx(total * 0.06, rel=0.02)
+    assert rebooted.on(node, "cat /sys/kernel/mm/lru_gen/min_ttl_ms") == "1000"
 
 
 def test_no_swap_comes_back_from_fstab_nor_from_a_unit(rebooted: VmLab) -> None:

@@ -40,7 +40,7 @@ def states(lab: VmLab, undone: Run) -> dict[int, tuple[dict[str, Any], dict[str,
 
 
 @pytest.mark.parametrize("node", NODES)
-@pytest.mark.parametrize("part", ["files", "links", "folders", "rails", "swap", "readahead", "memlock", "units"])
+@pytest.mark.parametrize("part", ["files", "links", "folders", "rails", "swap", "thrash", "readahead", "memlock", "units"])
 def test_the_node_is_as_it_was_before_the_first_run(states: dict[int, tuple[dict[str, Any], dict[str, Any]]], node: int, part: str) -> None:
     was, now = states[node]
     assert now[part] == was[part]

@@ -39,6 +39,7 @@ PARAMS: dict[str, Any] = {
     },
     "extra": {},
     "swap_policy": "off",
+    "lru_gen_min_ttl_ms": "leave",
     "oom_policy": "leave",
 }
 FSTAB = "UUID=1 / ext4 defaults 0 1\n/swap.img none swap sw 0 0\n"
@@ -193,6 +194,59 @@ def test_first_run_second_run_and_undo(machine: Machine) -> None:
     assert (machine.files(), machine.live(), set(machine.swaps)) == (files, live, swaps)
     assert not (machine.root / "var/lib/gb10-cluster").exists()
     assert machine.tune(state="absent")["changed"] is False
+
+
+TTL = "/sys/kernel/mm/lru_gen/min_ttl_ms"
+GUARD_FILE = "/etc/tmpfiles.d/60-gb10-cluster.conf"
+
+
+def guarded(machine: Machine, live: str = "0", enabled: str = "0x0007") -> Machine:
+    """Give the kernel a multi-generational LRU."""
+    machine.put(TTL, live + "\n")
+    machine.put("/sys/kernel/mm/lru_gen/enabled", enabled + "\n")
+    return machine
+
+
+def test_the_guard_against_thrashing_is_set_live_and_for_the_next_boot_and_undone(machine: Machine) -> None:
+    before = guarded(machine, live="20").files()
+    predicted = machine.tune(check=True, lru_gen_min_ttl_ms="1000")
+    assert (machine.get(TTL), machine.get(GUARD_FILE)) == ("20\n", None)
+    result = machine.tune(lru_gen_min_ttl_ms="1000")
+    assert predicted["changes"] == result["changes"]
+    assert predicted["diff"] == result["diff"]
+    assert machine.get(TTL) == "1000\n"
+    assert (machine.get(GUARD_FILE) or "").splitlines()[1:] == [f"w {TTL} - - - - 1000"]
+    assert result["message"].endswith("thrashing ends in an OOM kill after 1000 ms")
+    assert machine.tune(lru_gen_min_ttl_ms="1000")["changed"] is False
+    assert machine.tune(lru_gen_min_ttl_ms="leave")["changes"] == [f"{GUARD_FILE} removed", "min_ttl_ms: 1000 -> 20"]
+    machine.tune(lru_gen_min_ttl_ms="2000")
+    assert machine.tune(state="absent")["changed"] is True
+    assert machine.files() == before
+    assert machine.get(TTL) == "20\n"
+
+
+@pytest.mark.parametrize(("enabled", "said"), [("0x0000", "switched off"), (None, "the kernel has no multi-generational LRU")])
+def test_a_kernel_without_the_guard_is_said_and_nothing_written(machine: Machine, enabled: str | None, said: str) -> None:
+    if enabled is not None:
+        guarded(machine, enabled=enabled)
+    result = machine.tune(lru_gen_min_ttl_ms="1000")
+    assert said in result["message"]
+    assert machine.get(GUARD_FILE) is None
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "10001", "\u0663"])
+def test_a_wrong_time_is_refused_before_anything_changes(machine: Machine, value: str) -> None:
+    before = guarded(machine).files()
+    with pytest.raises(SysctlError, match="sysctl_lru_gen_min_ttl_ms is"):
+        machine.tune(lru_gen_min_ttl_ms=value)
+    assert machine.files() == before
+
+
+def test_a_guard_file_of_somebody_else_is_left_alone(machine: Machine) -> None:
+    guarded(machine).put(GUARD_FILE, "w /sys/other - - - - 1\n")
+    with pytest.raises(SysctlError, match="is not ours"):
+        machine.tune(lru_gen_min_ttl_ms="1000")
+    assert machine.get(GUARD_FILE) == "w /sys/other - - - - 1\n"
 
 
 def test_the_message_says_what_it_costs_and_what_still_starts(machine: Machine) -> None:
