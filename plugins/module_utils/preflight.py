@@ -625,6 +625,7 @@ _FABRIC: dict[str, tuple[str, str, str]] = {
     "ports_asymmetric": ("twins", "warning", "one function alone gives half the bandwidth"),
     "no_rdma": ("rdma", "warning", "NCCL falls back to TCP silently, at a tenth of the speed"),
     "rdma_unreadable": ("rdma", "warning", "NCCL falls back to TCP silently, at a tenth of the speed"),
+    "infiniband_mode": ("rdma", "warning", "a port in InfiniBand mode has no RoCE address, so no rail can use it"),
     "rail_is_management": ("fabric_is_management", "error", "a change of the fabric would cut the way in, so the roce role refuses"),
     "foreign_netplan": ("foreign_network_config", "info", "two files that configure one interface fight over its address and MTU"),
 }

@@ -206,10 +206,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, preflight, preflight_node
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils.roce import capture as roce_capture
-from ansible_collections.gb10.cluster.plugins.module_utils.roce import facts as roce_facts
-from ansible_collections.gb10.cluster.plugins.module_utils.roce import netplan
-
-CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkManager/", "etc/systemd/network/")
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.foreign import foreign_config
 
 
 def main() -> None:
@@ -244,11 +241,8 @@ def main() -> None:
         ssh = roce_capture.find_ssh_connection(os.getpid(), roce_capture.TreeReader("/"))
     else:
         ssh = capture.commands.get("ssh-connection")
-    devices = [netplan.Device(port.netdev, port.mac, port.driver) for port in roce_facts.Node(capture).ports]
-    files = {path: text for path, text in capture.files.items() if path.startswith(CONFIG_PREFIXES)}
-    foreign = [item.as_dict() for item in netplan.foreign_files(netplan.read_files(files, devices))]
     node = Node(root, run if root == "/" else no_commands)
-    result = preflight_node.gather(node, capture, ssh, foreign, module.params)
+    result = preflight_node.gather(node, capture, ssh, foreign_config(capture), module.params)
     module.exit_json(changed=False, reboot_reasons=preflight.reboot_reasons(result), **result)
 
 

@@ -211,26 +211,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture, TreeReader, find_ssh_connection, read_tree, run_commands
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.netplan import Device, foreign_files, read_files
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.node import Node
-
-CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkManager/", "etc/systemd/network/")
-
-
-SPARK_PORTS = ("enp1s0f0np0", "enp1s0f1np1", "enP2p1s0f0np0", "enP2p1s0f1np1")
-
-
-def foreign_config(capture: Capture) -> list[dict[str, Any]]:
-    """Return the files of others that configure a port of the card.
-
-    Where the card is powered down, that is who names a Spark's ports: the files wait for the cable.
-    """
-    node = Node(capture)
-    devices = [Device(port.netdev, port.mac, port.driver) for port in node.ports]
-    files = {path: text for path, text in capture.files.items() if path.startswith(CONFIG_PREFIXES)}
-    if not devices:
-        devices = [Device(name) for name in SPARK_PORTS if any(name in text for text in files.values())]
-    return [item.as_dict() for item in foreign_files(read_files(files, devices))]
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.foreign import foreign_config
 
 
 def read(module: AnsibleModule, root: str) -> Capture:

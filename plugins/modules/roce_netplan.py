@@ -169,10 +169,10 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils.roce import commit, netplan
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture, TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.foreign import CONFIG_PREFIXES, config_texts
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.node import Node
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import assign, management, wanted_rails
 
-CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkManager/", "etc/systemd/network/")
 SETTLE_SECONDS = 45
 APPLY_SECONDS = 90  # what applying itself may take on top of confirm_seconds; the timer starts anew when it is done
 GENERATORS = ("/usr/libexec/netplan/generate", "/usr/lib/netplan/generate")
@@ -627,7 +627,7 @@ class Change:
         if refusals:
             raise RefusedError(" ".join(refusals))
         ports = [node.port(name) for name in rails]
-        files = {path: text for path, text in self.capture.files.items() if path.startswith(CONFIG_PREFIXES)}
+        files = config_texts(self.capture)
         hidden = [f"/{path} ({why})" for path, why in self.capture.unreadable.items() if path.startswith(CONFIG_PREFIXES)]
         if hidden:
             raise RefusedError(f"Could not read {', '.join(hidden)}; run as root (become: true).")
