@@ -9,8 +9,12 @@ import re
 from collections.abc import Iterable
 
 MASK = "********"
+# What is a secret by its own shape, whatever stands before it: keys of hubs and services, bearer tokens, passwords in URLs.
+TOKENS = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{8,200}|sk-[A-Za-z0-9_-]{8,200}|gh[pousr]_[A-Za-z0-9]{16,200}|nvapi-[A-Za-z0-9_-]{8,200})"
+    r"|(?<=Bearer )\S{1,2000}|(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"
+)
 _SHAPES = (
-    re.compile(r"\bhf_[A-Za-z0-9]{8,}"),
     re.compile(
         r"(?i)(\b[\w-]*(?:api[_-]?key|token|secret|password|passwd|authorization)[\w-]*[\"']?\s*[=:]\s*(?:Bearer\s+)?)"
         r"([\"']?)(?!\s)([^\"'\s,;}{)]{3,})(\2)"
@@ -25,9 +29,9 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
     """Return the text with known secret values, and what has a secret's shape, masked."""
     for value in sorted({v for v in known if len(v) >= 4}, key=len, reverse=True):
         text = text.replace(value, MASK)
-    text = _SHAPES[0].sub(MASK, text)
-    text = _SHAPES[1].sub(lambda m: m.group(0) if _HARMLESS.search(m.group(1)) else f"{m.group(1)}{m.group(2)}{MASK}{m.group(4)}", text)
-    return _SHAPES[2].sub(lambda m: m.group(1) + MASK, text)
+    text = TOKENS.sub(MASK, text)
+    text = _SHAPES[0].sub(lambda m: m.group(0) if _HARMLESS.search(m.group(1)) else f"{m.group(1)}{m.group(2)}{MASK}{m.group(4)}", text)
+    return _SHAPES[1].sub(lambda m: m.group(1) + MASK, text)
 
 
 def values_of(env_text: str) -> list[str]:

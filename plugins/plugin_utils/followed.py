@@ -59,6 +59,7 @@ class FollowedAction(ActionBase):
                     return {**out, "failed": True, "msg": f"{host} does not answer; the {self.what()} goes on there by itself, run again"}
                 time.sleep(RETRY_SECONDS)
                 continue
+            misses = 0
             if report["state"] == "done":
                 return out
             now = time.monotonic()

@@ -10,6 +10,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils.redact import TOKENS
+
 #: A line longer than this keeps its two halves of this many bytes; the middle is dropped.
 KEEP = 32768
 
@@ -336,13 +338,9 @@ _SECRETS = re.compile(
     r"|\bauthorization['\"]?\s{0,3}[:=]\s{0,3}(?:bearer\s{1,3})?|--api-key[ =])"
     r"(\[[^\]]{0,2000}\]?|'[^']{0,2000}'?|\"[^\"]{0,2000}\"?|[^\s,;)}]{1,2000})"
 )
-_TOKENS = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{8,200}|sk-[A-Za-z0-9_-]{8,200}|gh[pousr]_[A-Za-z0-9]{16,200}|nvapi-[A-Za-z0-9_-]{8,200})"
-    r"|(?<=Bearer )\S{1,2000}|(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"
-)
 
 
 def redact(text: str) -> str:
     """Return text with the values of keys and tokens replaced, for everything that leaves the parser."""
     text = _SECRETS.sub(lambda m: m.group(1) + ("None" if m.group(2) == "None" else "***"), text)
-    return _TOKENS.sub("***", text)
+    return TOKENS.sub("***", text)

@@ -21,6 +21,20 @@ def test_masked_by_shape(text: str) -> None:
     assert MASK in out
 
 
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("sent sk-abcdefgh1234 to it", "sk-abcdefgh1234"),
+        ("remote ghp_abcdefghijklmnop1234", "ghp_abcdefghijklmnop1234"),
+        ("nvapi-abcdefgh12345 was given", "nvapi-abcdefgh12345"),
+        ("header Bearer abc.def.ghi", "abc.def.ghi"),
+        ("HTTPS_PROXY=http://me:pa55word@proxy:3128", "pa55word"),
+    ],
+)
+def test_what_is_a_secret_by_its_shape(text: str, secret: str) -> None:
+    assert secret not in redact(text)
+
+
 def test_masked_by_value() -> None:
     assert redact("the key is horse-battery", ["horse-battery"]) == f"the key is {MASK}"
 
