@@ -214,7 +214,7 @@ _STATES = {0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_D
 _PHYS_STATES = {1: "SLEEP", 2: "POLLING", 3: "DISABLED", 4: "PORTCONFIGURATIONTRAINING", 5: "LINKUP", 6: "LINKERRORRECOVERY", 7: "PHYTEST"}
 
 
-def _numbered(text: str | None, names: Mapping[int, str] = _STATES) -> str | None:
+def _numbered(text: str | None, names: Mapping[int, str]) -> str | None:
     """`4: ACTIVE` -> ACTIVE, `5: LinkUp` -> LINKUP, `4` -> ACTIVE."""
     if text is None:
         return None
@@ -434,7 +434,7 @@ class Node:
             carrier = {"up": True, "down": False, "lowerlayerdown": False, "notpresent": False}.get(capture.text(f"{base}/operstate") or "")
         if carrier is None:
             carrier = ethtool["carrier"]
-        state = _numbered(capture.text(f"{at}/state")) if hca else None
+        state = _numbered(capture.text(f"{at}/state"), _STATES) if hca else None
         if state is None and row.get("state"):
             state = str(row["state"]).upper().removeprefix("PORT_")
         if state is None and info.get("state"):

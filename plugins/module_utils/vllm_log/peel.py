@@ -219,9 +219,7 @@ def _peel_unlevelled(text: str) -> Line:
                     level = {"WARN": "WARNING", "NOTICE": "INFO"}.get(level, level)
                     foreign = True
                     at = match.end()
-                elif stamp and _TRACING.match(text, at) is not None:
-                    match = _TRACING.match(text, at)
-                    assert match is not None
+                elif stamp and (match := _TRACING.match(text, at)) is not None:
                     level = {"TRACE": "DEBUG", "WARN": "WARNING"}.get(match.group(1), match.group(1))
                     at = match.end()
                 elif _WARNINGS.match(text, at) is not None or " NCCL WARN " in text[at : at + 200] or text.startswith("NCCL WARN ", at):
