@@ -23,6 +23,7 @@ def text() -> str:
     """Return the page."""
     sys.path.insert(0, str(ROOT / "collections"))
     from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import BENIGN, CATALOGUE
+    from ansible_collections.gb10.cluster.plugins.module_utils.gate import CLASSES, CRITERIA, MEANS, START_REMEDIES
 
     out = [
         "# Failures in vLLM's log",
@@ -54,6 +55,14 @@ def text() -> str:
         if entry["needs_peer"]:
             out += ["", f"**From the other rank:** {entry['needs_peer']}."]
         out += ["", f"Weight: {entry['kind']}, {KINDS[entry['kind']]}."]
+    out += ["", "## What the gate says without a line in a log", "", "From the containers' states, the nodes, and the criteria that a boot is held to."]
+    for name, means in MEANS.items():
+        out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {capitalized(CLASSES[name])}."]
+        if name == "start_failed":
+            out += ["", "Known words of the Docker Engine:", "", "| it says | what to do |", "|---|---|"]
+            out += [f"| `{pattern.replace('|', '` or `')}` | {remedy} |" for pattern, remedy in START_REMEDIES]
+    for name, (means, remedy) in CRITERIA.items():
+        out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {remedy}"]
     out += [
         "",
         '## <a id="benign"></a>What looks like a failure and is none',
@@ -80,6 +89,11 @@ def text() -> str:
         "",
     ]
     return "\n".join(out)
+
+
+def capitalized(sentence: str) -> str:
+    """Return a sentence with a capital letter."""
+    return sentence[:1].upper() + sentence[1:]
 
 
 def plain(sentence: str) -> str:

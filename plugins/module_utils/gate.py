@@ -14,6 +14,7 @@ A *finding* is a dict: class, rank, host, line, line_number, remedy, message, an
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 Rank = dict[str, Any]
@@ -45,6 +46,47 @@ CLASSES: dict[str, str] = {
     "stalled": "see what the rank is waiting for in its log; where it merely needs longer (first boot: compiling for 8 to 36 minutes), raise vllm_tp2_timeout",
 }
 
+# What each class means that no log says; those of CRITERIA are what a boot is held to that went well.
+MEANS: dict[str, str] = {
+    "killed": "The engine's process was killed by a signal, and the kernel counts no OOM kill.",
+    "stopped": "The container was stopped from outside, with SIGTERM.",
+    "container_missing": "A rank has no container, although the play started it.",
+    "start_failed": "The Docker Engine did not start the container; the sentence has its own words.",
+    "node_lost": "A node can no longer be read over SSH.",
+    "exited": "The container ended and its log holds no known cause.",
+    "restarted": "The container was restarted during the boot.",
+    "stalled": "A rank stayed in one stage for longer than it may.",
+}
+CRITERIA: dict[str, tuple[str, str]] = {
+    "api_unreachable": ("The log says ready, and /v1/models does not answer.", "Read the head's log; see whether a firewall or another server is in the way."),
+    "model_differs": ("The API serves other names than the profile's.", "Another server answers on this port, or served_names differ."),
+    "context_differs": ("The context is not the profile's.", "Set max-model-len to the context that the gate wants, or change gate.context."),
+    "pool_below_floor": (
+        "The KV pool, or the concurrency that follows from it, is smaller than the profile wants.",
+        "Free memory on the rank with the least KV memory, raise gpu-memory-utilization, or lower max-num-batched-tokens.",
+    ),
+    "pool_above_ceiling": ("The KV pool is larger than this profile can have.", "Check the KV cache dtype, the model and the profile's figures."),
+    "transport_differs": ("NCCL took another way than the profile wants.", "Check /dev/infiniband in the container, memlock, NCCL_IB_HCA and the GID index."),
+    "engine_differs": ("The engine did not take a setting of the profile's.", "Check the image and the arguments."),
+    "ranks_disagree": ("The ranks differ in context, version, world size or image.", "Run site.yml on the whole group, with --tags image for the image."),
+    "completion_wrong": ("A completion is not what the profile expects, or is no text.", "Compare model, quantization and chat template on all ranks."),
+}
+# What the Docker Engine says when it cannot start a container, and what helps.
+START_REMEDIES: tuple[tuple[str, str], ...] = (
+    (r"container name .* is already in use", "another container holds that name: see it in `docker ps -a`, remove it with `docker rm -f`, then run again"),
+    (r"No such image|pull access denied|manifest unknown|not found: manifest", "that node lacks the image and cannot get it by itself: run --tags image"),
+    (r"executable file not found|exec format error|no such file or directory: unknown", "the image of that name on that node is another one: run --tags image"),
+    (r"could not select device driver|unresolvable CDI|nvidia-container|unknown or invalid runtime name", "the NVIDIA container toolkit is missing or does"
+     " not see the GPU: see `nvidia-smi` and `nvidia-ctk cdi list` on that node, then run --tags docker"),
+    (r"no space left on device", "the disk of the Docker Engine on that node is full: see `docker system df` and `df -h`"),
+    (r"Cannot connect to the Docker daemon", "the Docker Engine on that node does not run: run --tags docker"),
+)  # fmt: skip
+
+
+def start_remedy(error: str) -> str:
+    """Return what helps against a start that failed, by the Docker Engine's words; empty where it is none of the known ones."""
+    return next((remedy for pattern, remedy in START_REMEDIES if re.search(pattern, error, re.I)), "")
+
 
 def _finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> Finding:
     return {
@@ -54,7 +96,7 @@ def _finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> F
         "line": more.get("line", ""),
         "line_number": more.get("line_number"),
         "remedy": more.get("remedy") or CLASSES.get(kind, ""),
-        "anchor": more.get("anchor") or kind.replace("_", "-"),
+        "anchor": more.get("anchor") or f"docs/failures.md#{kind}",
         "message": message,
         "weight": weight,
     }
@@ -81,7 +123,8 @@ def _state_finding(rank: Rank) -> Finding | None:
     if rank.get("lost"):
         return _finding("node_lost", rank, ROOT, str(rank["lost"]))
     if rank.get("start_error"):
-        return _finding("start_failed", rank, ROOT, str(rank["start_error"]))
+        error = str(rank["start_error"])
+        return _finding("start_failed", rank, ROOT, error, remedy=start_remedy(error))
     if not rank.get("seen"):
         return None
     state = rank.get("container")

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils import gate
 from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import CATALOGUE
 from playbook import REPO
 
@@ -145,5 +146,7 @@ def test_the_page_of_failures_is_up_to_date_and_has_an_anchor_for_every_class() 
     done = subprocess.run([sys.executable, str(REPO / "tools/failures_doc.py"), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     page = (REPO / "docs/failures.md").read_text(encoding="utf-8")
-    for entry in CATALOGUE:
-        assert '<a id="{}">'.format(entry["class"]) in page
+    logged = {entry["class"] for entry in CATALOGUE}
+    assert set(gate.CLASSES) <= logged | set(gate.MEANS), "what the gate can say is explained"
+    for name in (*logged, *gate.MEANS, *gate.CRITERIA):
+        assert f'<a id="{name}">' in page

@@ -82,9 +82,23 @@ FAULTS = [
         variables={"vllm_tp2_extra_env": {"VLLM_CPU_KVCACHE_SPACE": "900"}},
     ),
     Fault(
-        "image missing on the worker", ("start_failed",), 1, "Docker",
+        "image missing on the worker", ("start_failed",), 1, "--tags image",
         before="docker tag gb10-lab/vllm-cpu:0.32.0 gb10-lab/kept:1; docker rmi gb10-lab/vllm-cpu:0.32.0",
         after="docker tag gb10-lab/kept:1 gb10-lab/vllm-cpu:0.32.0; docker rmi gb10-lab/kept:1",
+    ),
+    Fault(
+        "another image of that name on the worker", ("start_failed",), 1, "--tags image",
+        before="docker tag gb10-lab/vllm-cpu:0.32.0 gb10-lab/kept:1; tar -c -C / etc/hostname | docker import - gb10-lab/vllm-cpu:0.32.0",
+        after="docker tag gb10-lab/kept:1 gb10-lab/vllm-cpu:0.32.0; docker rmi gb10-lab/kept:1",
+    ),
+    Fault(
+        "stale container of that name on the worker", ("start_failed",), 1, "docker rm",
+        before="docker rm -f gb10-pair1-rank1; docker create --name gb10-pair1-rank1 gb10-lab/vllm-cpu:0.32.0 sleep 1",
+        after="docker rm -f gb10-pair1-rank1",
+    ),
+    Fault(
+        "wrong master address", ("rendezvous", "stalled", "peer_lost"), None, "", limit=90,
+        variables={"vllm_tp2_extra_args": {"master-addr": "192.168.200.99"}, "vllm_tp2_phase_seconds": {"rendezvous": 40}},
     ),
     Fault("Docker Engine of the worker restarted", ("stopped", "killed", "exited"), 1, "", phase="rendezvous", act="systemctl restart docker", limit=30),
     Fault(

@@ -194,3 +194,22 @@ def test_drift_counts_from_three_per_cent_on() -> None:
 def test_progress_shows_stage_per_cent_and_memory() -> None:
     line = gate.progress(rank(1, facts={"stage": "load", "progress": {"percent": 43.0}}))
     assert line == "rank 1  spark-2      load 43 %  MemFree 31.0 GiB"
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        ('Error response from daemon: Conflict. The container name "/gb10-pair1-rank1" is already in use by container "ab12"', "docker rm -f"),
+        ("Error response from daemon: No such image: vllm/vllm-openai:v0.24.0", "--tags image"),
+        ('failed to create task for container: exec: "vllm": executable file not found in $PATH: unknown', "--tags image"),
+        ('could not select device driver "nvidia" with capabilities: [[gpu]]', "nvidia-smi"),
+        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all", "nvidia-ctk"),
+        ("write /var/lib/docker/tmp/x: no space left on device", "df -h"),
+        ("something nobody has seen", "correct what the Docker Engine says"),
+    ],
+)
+def test_a_container_that_does_not_start_has_a_remedy_of_its_own(error: str, word: str) -> None:
+    decided = gate._state_finding(rank(1, start_error=error))
+    assert decided is not None
+    assert word in decided["remedy"]
+    assert decided["anchor"] == "docs/failures.md#start_failed"
