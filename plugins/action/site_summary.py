@@ -18,6 +18,7 @@ class ActionModule(ActionBase):
     """Read what the roles exported, print it, return it."""
 
     TRANSFERS_FILES = False
+    BYPASS_HOST_LOOP = True  # once, on localhost or, where --limit leaves it out, on the first host that is left
     _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
