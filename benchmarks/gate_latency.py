@@ -43,6 +43,9 @@ class Watch(threading.Thread):
     def __init__(self, lab: Lab, node: int, pattern: str) -> None:
         super().__init__(daemon=True)
         self.lab, self.node, self.pattern = lab, node, re.compile(pattern)
+        self.name = lab.container(node)
+        # What an engine printed that still runs from before does not count.
+        self.logs = ["docker", "logs", "--since", f"{time.time():.3f}"]
         self.line_at: float | None = None
         self.polled_at: float | None = None
         self.over = threading.Event()
@@ -50,10 +53,9 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Follow until the line came or the round is over."""
         threading.Thread(target=self._poll, daemon=True).start()
-        name = self.lab.container(self.node)
         while not self.over.is_set() and self.line_at is None:
             follow = subprocess.Popen(
-                ["docker", "exec", f"gb10-lab-{self.node}", "docker", "logs", "-t", "-f", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                ["docker", "exec", f"gb10-lab-{self.node}", *self.logs, "-t", "-f", self.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
             assert follow.stdout is not None
             for line in follow.stdout:
@@ -66,7 +68,7 @@ class Watch(threading.Thread):
 
     def _poll(self) -> None:
         while not self.over.is_set() and self.polled_at is None:
-            if self.pattern.search(self.lab.on(self.node, f"docker logs {self.lab.container(self.node)} 2>&1 || true", check=False)):
+            if self.pattern.search(self.lab.on(self.node, f"{' '.join(self.logs)} {self.name} 2>&1 || true", check=False)):
                 self.polled_at = time.time()
                 return
             self.over.wait(POLL_SECONDS)
