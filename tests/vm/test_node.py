@@ -93,7 +93,7 @@ def test_the_sysctls_live_on_after_the_reboot(rebooted: VmLab, node: int) -> Non
     assert live == SYSCTLS
     total = int(rebooted.on(node, "awk '/MemTotal/ {print $2}' /proc/meminfo"))
     assert floor == pytest.approx(total * 0.06, rel=0.02)
-    assert rebooted.on(node, "cat /sys/kernel/mm/lru_gen/min_ttl_ms") == "1000"
+    assert rebooted.on(node, "cat /sys/kernel/mm/lru_gen/min_ttl_ms") == "100"
 
 
 def test_no_swap_comes_back_from_fstab_nor_from_a_unit(rebooted: VmLab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -146,6 +147,27 @@ def test_a_memory_hog_is_killed_while_ssh_answers(lab: VmLab) -> None:
         assert lab.on(2, "systemctl is-active ssh docker").split() == ["active", "active"]
     finally:
         lab.on(2, "docker rm -f hog", timeout=180)
+
+
+READER = """
+import ctypes, mmap
+held = bytearray(700 << 20)
+for at in range(0, len(held), 4096): held[at] = 1
+assert ctypes.CDLL(None).mlockall(1) == 0
+with open("/var/tmp/weights", "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    print(sum(mapped[at] for at in range(0, len(mapped), 4096)))
+"""
+
+
+def test_weights_read_through_a_mapping_beside_a_full_memory_kill_nobody(lab: VmLab) -> None:
+    """The other side of the guard: what an engine does when it loads must not look like thrashing."""
+    lab.on(2, "dmesg -C; truncate -s 0 /var/tmp/weights; dd if=/dev/zero of=/var/tmp/weights bs=1M count=1800 status=none; sync", timeout=180)
+    try:
+        assert lab.on(2, f"python3 -c {shlex.quote(READER)}", timeout=180) == "0"
+        assert lab.on(2, "dmesg | grep -c oom-killer || true") == "0"
+    finally:
+        lab.on(2, "rm -f /var/tmp/weights")
 
 
 def test_a_gid_at_another_index_than_its_twin_is_not_given_as_one_index(lab: VmLab) -> None:
