@@ -58,18 +58,27 @@ def main() -> int:
     lines, all_good = [], True
     print(HEAD, flush=True)
     for number, fault in enumerate(chosen):
-        text, good = row(lab, fault, options.converge == "each" or number == len(chosen) - 1)
+        try:
+            text, good = row(lab, fault, options.converge == "each" or number == len(chosen) - 1)
+        except AssertionError as error:
+            text, good = f"| {fault.name} | - | - | NO VERDICT | - | - |", False
+            print(f"   {error}", file=sys.stderr)
         print(text, flush=True)
         lines.append(text)
         all_good = all_good and good
-    if options.write:
-        intro = (
-            "# Faults done to the real engine\n\nEvery row was done to the real vLLM engine over the two nodes of the container lab, two cores, and is"
-            f" printed by\n`benchmarks/fault_table.py`. Run on {time.strftime('%Y-%m-%d')}. Seconds count from the fault (or from the gate's start, where"
-            " the fault was\nthere before) to the verdict on the controller. *Next run* is `site.yml` again, with the fault taken away.\n\n"
-        )
-        (REPO / "docs/fault-table.md").write_text(intro + HEAD + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
+        if options.write:  # after each row: an interrupted run keeps what it has
+            write(lines)
     return 0 if all_good else 1
+
+
+def write(lines: list[str]) -> None:
+    """Keep the table."""
+    intro = (
+        "# Faults done to the real engine\n\nEvery row was done to the real vLLM engine over the two nodes of the container lab, two cores, and is"
+        f" printed by\n`benchmarks/fault_table.py`. Run on {time.strftime('%Y-%m-%d')}. Seconds count from the fault (or from the gate's start, where"
+        " the fault was\nthere before) to the verdict on the controller. *Next run* is `site.yml` again, with the fault taken away.\n\n"
+    )
+    (REPO / "docs/fault-table.md").write_text(intro + HEAD + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
