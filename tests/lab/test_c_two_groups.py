@@ -34,19 +34,12 @@ def test_two_serving_groups_come_up_side_by_side_in_one_run(lab: Lab) -> None:
     assert lab.identity((3, 4)) == other
     for head in (1, 3):
         assert lab.complete(node=head) == (200, " Paris.")
-    newer = {"vllm_tp2_max_num_seqs": 3}
-    upgraded = lab.play("playbooks/upgrade.yml", inventory=inventory, variables=newer)
-    assert upgraded.rc == 0, upgraded.stdout[-4000:]
-    assert re.search(r"pair1: \d+ s without service.*pair2: \d+ s without service", " ".join(upgraded.stdout.split()))
-    first = [state[1] for state in lab.identity((1, 2))]
-    second = [state[1] for state in lab.identity((3, 4))]
-    assert max(first) < min(second), "one group after the other"
     # One group's failure is its own: the other one goes on serving, untouched.
     before = lab.identity((1, 2))
     assert lab.play("playbooks/stop.yml", "--limit", "pair2", inventory=inventory).rc == 0
     lab.on(4, "mv /srv/models/lab-tiny /srv/models/away")
     try:
-        broken = lab.play("site.yml", "--tags", "vllm_tp2", inventory=inventory, variables={**newer, "vllm_tp2_rollback": False})
+        broken = lab.play("site.yml", "--tags", "vllm_tp2", inventory=inventory, variables={"vllm_tp2_rollback": False})
     finally:
         lab.on(4, "mv /srv/models/away /srv/models/lab-tiny")
     assert broken.rc != 0
