@@ -11,7 +11,7 @@ from collections.abc import Iterable
 MASK = "********"
 # What is a secret by its own shape, whatever stands before it: keys of hubs and services, bearer tokens, passwords in URLs.
 TOKENS = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{8,200}|sk-[A-Za-z0-9_-]{8,200}|gh[pousr]_[A-Za-z0-9]{16,200}|nvapi-[A-Za-z0-9_-]{8,200})"
+    r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,200}|gh[pousr]_[A-Za-z0-9]{16,200}|nvapi-[A-Za-z0-9_-]{8,200})"
     r"|(?<=Bearer )\S{1,2000}|(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"
 )
 _SHAPES = (

@@ -97,6 +97,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import container_log, docker_socket, layers_engine
 
+NO_IMAGE = {"exists": False, "id": "", "repo_digests": []}
 DEVICES = ("/dev/infiniband",)
 
 
@@ -129,7 +130,7 @@ def image_of(name: str, socket: str) -> dict[str, Any]:
     """Return what the node has under an image's name. Raises DockerError."""
     found = layers_engine.inspect_image(name, socket) if name else None
     if found is None:
-        return {"exists": False, "id": "", "repo_digests": []}
+        return dict(NO_IMAGE)
     return {"exists": True, "id": found["Id"], "repo_digests": sorted(found.get("RepoDigests") or [])}
 
 
@@ -148,7 +149,7 @@ def main() -> None:
     link = os.path.join(folder, "current")
     current = os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
     containers: list[dict[str, Any]] = []
-    image = {"exists": False, "id": "", "repo_digests": []}
+    image: dict[str, Any] = dict(NO_IMAGE)
     problem = ""
     try:
         image = image_of(module.params["image"], module.params["docker_socket"])
