@@ -20,6 +20,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils import gate, reply
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog
+from ansible_collections.gb10.cluster.plugins.plugin_utils.lookout import Lookout
 
 try:
     import jmespath
@@ -27,13 +28,13 @@ except ImportError:  # only expressions need it
     jmespath = None
 
 SLICE_SECONDS = 2.0
+BOARD_SECONDS = 0.1  # how often the other ranks' notes are read while a look at this one's node is under way
 STALE_SECONDS = 60.0  # a rank whose instance has posted nothing for so long hangs in its connection: the node is lost
 JOIN_SECONDS = 45.0  # by when every rank's instance must have posted for the first time
 LOST_SECONDS = 20.0  # how long a node may not answer before it counts as lost
 RETRY_SECONDS = 2.0
 HEARTBEAT_SECONDS = 30.0
 
-_SLICE = "gb10.cluster.container_log_slice"
 _PROBE = "gb10.cluster.vllm_probe"
 
 
@@ -134,9 +135,11 @@ class ActionModule(ActionBase):
             "failed_at": None, "stage_since": 0.0, "stages": [], "seen": False, "http_status": 0,
         }  # fmt: skip
         stage = ""
+        self.lookout = Lookout(self, self.vars)
         while True:
-            known = (self.state["container"] or {}).get("status", "absent")
-            piece = self._slice(cursor, known if self.state["seen"] else "")
+            piece, verdict = self._slice(cursor)
+            if verdict:
+                return verdict
             seconds = time.monotonic() - self.start
             if piece is None:
                 missed_since = seconds if missed_since is None else missed_since
@@ -173,28 +176,35 @@ class ActionModule(ActionBase):
             if verdict:
                 return verdict
 
-    def _slice(self, cursor: int, known: str) -> dict[str, Any] | None:
-        """Return the next slice of this rank's boot; None, with the reason in self.miss, where the node did not answer."""
+    def _slice(self, cursor: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Return the next slice of this rank's boot (None, with the reason in self.miss, where the node did not answer), or a verdict that came first."""
+        known = (self.state["container"] or {}).get("status", "absent") if self.state["seen"] else ""
         asks_api = self.rank == 0 and self.state["seen"] and self.state["facts"].get("stage") in ("graphs", "init", "listen", "ready", "kv")
-        arguments = {
-            "container": self.args["container"], "cursor": cursor, "known_state": known, "wait": SLICE_SECONDS,
-            "url": self.args["url"] + "/health" if asks_api else "",
-        }  # fmt: skip
+        look = self.lookout.start(
+            container=self.args["container"], cursor=cursor, known_state=known, wait=SLICE_SECONDS, url=self.args["url"] + "/health" if asks_api else ""
+        )
+        look.join(BOARD_SECONDS)
+        while look.is_alive():
+            # Another rank's news must not wait for this one's: a rank that stalls says nothing for minutes.
+            verdict = self._decide(time.monotonic() - self.start, may_probe=False)
+            if verdict:
+                return None, verdict
+            look.join(BOARD_SECONDS)
         try:
-            out = self._execute_module(module_name=_SLICE, module_args=arguments, task_vars=self.vars)
+            out = look.result()
         except AnsibleConnectionFailure as error:
             self.miss = str(error)
-            return None
-        if out.get("unreachable"):
+            return None, None
+        if "log" not in out:
             self.miss = str(out.get("msg"))
-            return None
-        if out.get("failed") or "log" not in out:
-            self.miss = str(out.get("msg") or out.get("module_stderr") or "the slice module ended without a result")
-            return None
-        return dict(out)
+            return None, None
+        return out, None
 
-    def _decide(self, seconds: float) -> dict[str, Any] | None:
-        """Return the joint verdict once there is one. The lowest rank whose instance still posts decides for all."""
+    def _decide(self, seconds: float, *, may_probe: bool = True) -> dict[str, Any] | None:
+        """Return the joint verdict once there is one. The lowest rank whose instance still posts decides for all.
+
+        `may_probe` is false while a look is under way, since a connection does one thing at a time.
+        """
         posted = self.board.read("verdict")
         if posted:
             return dict(posted)
@@ -207,7 +217,7 @@ class ActionModule(ActionBase):
             if not failed:
                 return None  # an instance has not posted yet
         what, finding = gate.assess(ranks, seconds, self.args["timeout"], self.args["limits"])
-        if what == "wait":
+        if what == "wait" or (what == "probe" and not may_probe):
             return None
         if what == "probe":
             return self._probe(seconds)
@@ -324,8 +334,11 @@ class ActionModule(ActionBase):
 
     def _refresh(self) -> list[dict[str, Any]]:
         """Return all ranks as they are after the probe; this one's own state is read once more."""
-        piece = self._slice(0, "")
-        if piece is not None:
+        try:
+            piece = self.lookout.take({"container": self.args["container"], "wait": 0.0, "limit": 0})
+        except AnsibleConnectionFailure:
+            piece = {}
+        if "container" in piece:
             self.state.update(container=piece["container"], memory=piece["memory"])
         self.board.post(f"rank-{self.rank}", dict(self.state, posted=time.time()))
         return self._ranks(time.monotonic() - self.start)

@@ -4,7 +4,6 @@
 """PRIVATE. The two questions that our read-only modules ask the Docker Engine, over its unix socket with the standard library.
 
 The Docker command line costs 50 to 100 ms a call and frames nothing; the gate asks several times a second.
-This is the one place in module_utils that does I/O.
 """
 
 from __future__ import annotations

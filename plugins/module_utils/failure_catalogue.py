@@ -13,6 +13,7 @@ One entry a class, in the order in which classes outrank each other within one b
 - ``remedy``: one sentence, the one thing to change; ``{group}`` is filled from the named groups, ``remedy_plain`` is used when one is missing.
 - ``kind``: ``strong`` (the engine cannot live after it), ``weak`` (a served request can cause it too: counts after readiness only
   beside proof that the engine died), ``tail`` (a symptom; named only where nothing else is).
+- ``last_words``: true where the program prints such a line only to exit: before readiness a weak class with it needs no other proof.
 - ``pick``: ``first`` or ``last`` line of the class is the root.
 - ``needs_peer``: what the other rank has to tell, or an empty string.
 - ``means``, ``why``, ``example``: the text of docs/failures.md (``example`` is our own writing and is tested to match).
@@ -286,6 +287,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"error: the following arguments are required: (?P<message>.{1,300})",
         ],
         "kind": "weak",
+        "last_words": True,
         "pick": "first",
         "remedy": "Correct or remove this flag, which this vLLM version does not take: {message}.",
         "needs_peer": "",

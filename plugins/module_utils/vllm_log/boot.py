@@ -1116,7 +1116,8 @@ class Boot:
         if root is not None:
             failure = root.facts(self.rank_of(root))
             failure["also"] = [r.classifier.name for r in ranked[1:]]
-            failure["confirmed"] = root.classifier.kind != "weak" or bool(self.death) or any(r.classifier.kind == "tail" for r in ranked)
+            proof = root.classifier.kind != "weak" or bool(root.classifier.entry.get("last_words"))
+            failure["confirmed"] = proof or bool(self.death) or any(r.classifier.kind == "tail" for r in ranked)
         lost = self.failures.get("peer_lost")
         kv = self.kv_cache()
         context = kv["context"] or f.get("auto_fit") or _int(f.get("cfg_max_seq_len")) or f.get("max_model_len")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils import gate
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog
 
 
 def container(**more: Any) -> dict[str, Any]:
@@ -213,3 +214,17 @@ def test_a_container_that_does_not_start_has_a_remedy_of_its_own(error: str, wor
     assert decided is not None
     assert word in decided["remedy"]
     assert decided["anchor"] == "docs/failures.md#start_failed"
+
+
+@pytest.mark.parametrize(
+    ("line", "decided"),
+    [
+        ("vllm: error: unrecognized arguments: --no-such-flag", "fail"),  # argparse's last words: nothing else prints them
+        ("ValueError: User-specified max_model_len (9999) is greater than the derived max_model_len", "wait"),  # a request's check can say so too
+    ],
+)
+def test_last_words_need_no_proof_and_other_weak_lines_do(line: str, decided: str) -> None:
+    log = BootLog()
+    log.feed((line + "\n").encode())
+    state = rank(0, facts=log.facts()) | {"seconds": 5.0, "changed_at": 5.0, "failed_at": 5.0}
+    assert gate.assess([state, rank(1)], 5.0, 100.0, {})[0] == decided

@@ -1,0 +1,75 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. One slice of a container's boot, read on the node: what the module container_log_slice returns.
+
+Nothing of Ansible's is imported: the gate sends these sources by themselves (plugin_utils/lookout.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from ansible_collections.gb10.cluster.plugins.module_utils import container_log
+from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DEFAULT_SOCKET, DockerError, inspect, logs
+
+POLL_SECONDS = 0.2
+
+
+def http_status(url: str) -> int:
+    """Ask a URL on this node; 0 means no answer within two seconds."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=2)
+    try:
+        connection.request("GET", parts.path or "/")
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
+
+
+def read_text(path: str) -> str:
+    """Read a small file of /proc; an unreadable one reads as empty."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            return handle.read()
+    except OSError:
+        return ""
+
+
+def sentence(container: str, error: DockerError) -> str:
+    """Say which container could not be followed, and why."""
+    return f"Cannot follow the container {container}: {error}"
+
+
+def take(
+    container: str, cursor: int = 0, known_state: str = "", wait: float = 2.0, limit: int = 262144, url: str = "",
+    docker_socket: str = DEFAULT_SOCKET,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a slice (see the module's RETURN) as soon as there is news, at the latest after `wait` seconds; raise DockerError where the engine is silent."""
+    deadline = time.monotonic() + wait
+    data, status = b"", 0
+    while True:
+        state = container_log.state_of(inspect(container, docker_socket))
+        if state is not None and state["status"] != "created":
+            since = max(cursor, container_log.stamp_to_ns(state["started_at"]))
+            data, last = container_log.demux(logs(state["id"], since, docker_socket), limit)
+            cursor = last + 1 if last else since
+        if url and not status:
+            status = http_status(url)
+        changed = (state["status"] if state else "absent") != known_state
+        if data or changed or status or time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    return {
+        "log": base64.b64encode(data).decode(),
+        "cursor": cursor,
+        "container": state,
+        "memory": container_log.memory_of(read_text("/proc/meminfo"), read_text("/proc/vmstat")),
+        "http_status": status,
+    }

@@ -1,0 +1,108 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: look at a container's boot again and again, at a tenth of what a module costs. Controller only.
+
+The first look is the module container_log_slice, which finds the node's Python. From then on the same sources go to that Python's standard input as
+one program, over the connection that stands: no packing, no unpacking, no file on the node. Where that is refused, the module looks on.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import shlex
+import threading
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins import module_utils
+
+MODULE = "gb10.cluster.container_log_slice"
+PACKAGE = "ansible_collections.gb10.cluster.plugins.module_utils"
+SOURCES = ("container_log", "docker_socket", "boot_slice")  # each after what it imports
+_PROGRAM = """\
+import json, sys, types
+def module(name, source=None):
+    parent, _dot, last = name.rpartition(".")
+    new = sys.modules[name] = types.ModuleType(name)
+    new.__path__ = []
+    if parent:
+        setattr(sys.modules.get(parent) or module(parent), last, new)
+    if source:
+        exec(compile(source, name, "exec"), new.__dict__)
+    return new
+for name, source in {sources}:
+    module(name, source)
+slice = sys.modules[{package!a} + ".boot_slice"]
+arguments = json.loads({arguments!a})
+try:
+    out = slice.take(**arguments)
+except slice.DockerError as error:
+    out = dict(failed=True, msg=slice.sentence(arguments["container"], error))
+print(json.dumps(out))
+"""
+
+
+def program(arguments: dict[str, Any]) -> str:
+    """Return the text of a program, ASCII only, that takes one slice and prints it as a line of JSON."""
+    folder = Path(next(iter(module_utils.__path__)))
+    sources = [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in SOURCES]
+    return _PROGRAM.format(sources=ascii(sources), package=PACKAGE, arguments=json.dumps(arguments))
+
+
+class Look(threading.Thread):
+    """One look under way. It may be left alone: it changes nothing, and ends by itself when its wait is over."""
+
+    def __init__(self, lookout: Lookout, arguments: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self._lookout, self._arguments = lookout, arguments
+        self._context = contextvars.copy_context()
+        self._error: Exception | None = None
+        self._out: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Look; what goes wrong is kept for result()."""
+        try:
+            self._out = self._context.run(self._lookout.take, self._arguments)
+        except Exception as error:  # noqa: BLE001  # whatever it is, result() raises it again where it was asked for
+            self._error = error
+
+    def result(self) -> dict[str, Any]:
+        """Return the slice, or `failed` with `msg`; raise what the look raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        return self._out
+
+
+class Lookout:
+    """The looks of one rank, one at a time."""
+
+    def __init__(self, action: ActionBase, task_vars: dict[str, Any]) -> None:
+        self._action, self._vars = action, task_vars
+        self._python = ""
+        self._by_module = False
+
+    def start(self, **arguments: Any) -> Look:
+        """Begin a look with the options of container_log_slice."""
+        look = Look(self, arguments)
+        look.start()
+        return look
+
+    def take(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return a slice, or `failed` with a `msg` that says why there is none."""
+        if not self._python or self._by_module:
+            out = self._action._execute_module(module_name=MODULE, module_args=arguments, task_vars=self._vars)
+            self._python = str(out.get("python") or "")
+            if "log" in out or out.get("failed") or out.get("unreachable"):
+                return dict(out)
+            return {"failed": True, "msg": str(out.get("module_stderr") or "the slice module ended without a result")}
+        out = self._action._low_level_execute_command(f"{shlex.quote(self._python)} -I -S -", in_data=program(arguments).encode())
+        try:
+            return dict(json.loads(str(out["stdout"]).strip().splitlines()[-1]))
+        except (ValueError, IndexError):
+            self._by_module = True  # a node that wants a terminal for sudo, for one
+            return self.take(arguments)
+
