@@ -267,7 +267,7 @@ class ActionModule(ActionBase):
                 {
                     "name": "a real completion", "ok": good, "wanted": expect or "text",
                     "found": "; ".join(faults) or (api["replies"][0]["text"] if good else "none"),
-                    "remedy": "compare weights (--tags weights) and image on all ranks: garbled text after a good boot is damaged data or a wrong kernel",
+                    "remedy": gate.criterion_remedy("completion_wrong"),
                     "class": "completion_wrong",
                 }
             )  # fmt: skip

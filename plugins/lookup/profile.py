@@ -70,6 +70,7 @@ _list:
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils.profile import DEFAUL
 PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"
 
 
-# The C loader is nine times as fast, and the profiles are read several times in a task.
+# The C loader is nine times as fast.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+@lru_cache(maxsize=4)  # a task asks a dozen times, and the files do not change meanwhile
 def shipped_profiles(directory: Path = PROFILES_DIR) -> dict[str, Any]:
     """Return the collection's own profiles, name to raw mapping."""
     if not directory.is_dir():

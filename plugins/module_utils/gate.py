@@ -69,7 +69,10 @@ CRITERIA: dict[str, tuple[str, str]] = {
     "transport_differs": ("NCCL took another way than the profile wants.", "Check /dev/infiniband in the container, memlock, NCCL_IB_HCA and the GID index."),
     "engine_differs": ("The engine did not take a setting of the profile's.", "Check the image and the arguments."),
     "ranks_disagree": ("The ranks differ in context, version, world size or image.", "Run site.yml on the whole group, with --tags image for the image."),
-    "completion_wrong": ("A completion is not what the profile expects, or is no text.", "Compare model, quantization and chat template on all ranks."),
+    "completion_wrong": (
+        "A completion is not what the profile expects, or is no text.",
+        "Compare weights (--tags weights) and image on all ranks: garbled text after a good boot is damaged data or a wrong kernel.",
+    ),
 }
 # What the Docker Engine says when it cannot start a container, and what helps.
 START_REMEDIES: tuple[tuple[str, str], ...] = (
@@ -113,9 +116,7 @@ def _log_finding(rank: Rank) -> Finding | None:
         return None  # an optional import that failed, for one: the boot may well go on
     weight = SYMPTOM if kind in PEER_SYMPTOMS else TAIL if failure.get("kind") == "tail" else ROOT
     line = str(failure.get("line") or "").strip()
-    return _finding(
-        kind, rank, weight, line, line=line, line_number=failure.get("line_number"), remedy=failure.get("remedy"), anchor=failure.get("anchor")
-    )
+    return _finding(kind, rank, weight, line, line=line, line_number=failure.get("line_number"), remedy=failure.get("remedy"), anchor=failure.get("anchor"))
 
 
 def _state_finding(rank: Rank) -> Finding | None:
@@ -216,6 +217,12 @@ def _check(name: str, ok: bool | None, wanted: Any, found: Any, remedy: str, kin
     return {"name": name, "ok": ok, "wanted": wanted, "found": found, "remedy": remedy, "class": kind}
 
 
+def criterion_remedy(kind: str) -> str:
+    """Return a criterion's remedy as it goes into a sentence."""
+    text = CRITERIA[kind][1].rstrip(".")
+    return text[0].lower() + text[1:]
+
+
 def _number(value: Any) -> float | None:
     try:
         number = float(str(value))
@@ -273,24 +280,21 @@ def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> 
     facts = head.get("facts") or {}
     pool = pool_of(facts, api.get("metrics") or [])
     out: list[dict[str, Any]] = []
-    out.append(_check("/v1/models answers", not api.get("error"), "a model", api.get("error") or "ok", "read the head's log", "api_unreachable"))
+    out.append(_check("/v1/models answers", not api.get("error"), "a model", api.get("error") or "ok", criterion_remedy("api_unreachable"), "api_unreachable"))
     served = criteria.get("served_names") or []
     listed = [m["id"] for m in api.get("models") or []]
     if served:
-        out.append(
-            _check("served names", set(served) <= set(listed), served, listed, "another server answers on this port, or served_names differ", "model_differs")
-        )
+        out.append(_check("served names", set(served) <= set(listed), served, listed, criterion_remedy("model_differs"), "model_differs"))
     if criteria.get("context") is not None:
         lengths = [m["max_model_len"] for m in api.get("models") or [] if m.get("max_model_len")]
         found = lengths[0] if lengths else pool["context"]
         out.append(
-            _check("context", None if found is None else found == criteria["context"], criteria["context"], found,
-                   "set max-model-len to the context that the profile's gate wants, or change gate.context", "context_differs")
+            _check("context", None if found is None else found == criteria["context"], criteria["context"], found, criterion_remedy("context_differs"),
+                   "context_differs")
         )  # fmt: skip
     out += _bounds(
         "effective KV pool (tokens)", pool["effective_tokens"], criteria.get("effective_tokens") or {}, ("pool_below_floor", "pool_above_ceiling"),
-        ("free memory on the rank with the least KV memory, raise gpu-memory-utilization, or lower max-num-batched-tokens",
-         "the pool is larger than this profile can have: check the KV cache dtype, the model and the profile's figures"),
+        (criterion_remedy("pool_below_floor"), criterion_remedy("pool_above_ceiling")),
     )  # fmt: skip
     out += _bounds(
         "concurrency at full context", pool["concurrency"], criteria.get("concurrency") or {}, ("pool_below_floor", "pool_above_ceiling"),
@@ -301,10 +305,7 @@ def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> 
         seen = {r["rank"]: ((r.get("facts") or {}).get("nccl") or {}).get("transport") for r in ranks}
         known = {rank: t for rank, t in seen.items() if t not in (None, "unknown")}
         ok = None if not known else all(t == wanted for t in known.values())
-        out.append(
-            _check("transport", ok, wanted, seen, "NCCL fell back: check /dev/infiniband in the container, memlock, NCCL_IB_HCA and the GID index",
-                   "transport_differs")
-        )  # fmt: skip
+        out.append(_check("transport", ok, wanted, seen, criterion_remedy("transport_differs"), "transport_differs"))
     for key in ("kv_cache_dtype", "speculative_method", "dtype", "quantization"):
         if criteria.get(key) is not None:
             found = facts.get(key)

@@ -51,11 +51,13 @@ current:
   returned: always
   sample: 4f0c61d2a9be
 releases:
-  description: The releases kept on the node, the newest first; C(good) tells that its gate has passed.
+  description:
+    - The releases kept on the node, the newest first; C(good) tells that its gate has passed.
+    - C(files) has mode and SHA-256 of the files that a role writes, as one string each; empty for one that cannot be read.
   type: list
   elements: dict
   returned: always
-  sample: [{id: 4f0c61d2a9be, good: true, time: 1795239181}]
+  sample: [{id: 4f0c61d2a9be, good: true, time: 1795239181, files: {compose.yaml: 0640 9f86d0..., release.json: 0640 2c26b4...}}]
 containers:
   description: The group's containers on this node, stopped ones included, found by their label.
   type: list
@@ -90,8 +92,10 @@ engine_error:
   sample: ""
 """
 
+import hashlib
 import json
 import os
+import stat
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -99,6 +103,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils import container_log,
 
 NO_IMAGE = {"exists": False, "id": "", "repo_digests": []}
 DEVICES = ("/dev/infiniband",)
+FILES = ("compose.yaml", "release.json")
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -109,6 +114,15 @@ def read_json(path: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def fingerprint(path: str) -> str:
+    """Return a file's mode and SHA-256, `0640 9f86d0...`; empty where it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            return f"{stat.S_IMODE(os.fstat(handle.fileno()).st_mode):04o} {hashlib.sha256(handle.read()).hexdigest()}"
+    except OSError:
+        return ""
 
 
 def releases_in(folder: str) -> list[dict[str, Any]]:
@@ -122,7 +136,8 @@ def releases_in(folder: str) -> list[dict[str, Any]]:
         path = os.path.join(folder, "releases", name)
         if os.path.isfile(os.path.join(path, "compose.yaml")):
             receipt = read_json(os.path.join(path, "receipt.json"))
-            out.append({"id": name, "good": bool(receipt.get("passed")), "time": int(os.stat(path).st_mtime)})
+            files = {file: fingerprint(os.path.join(path, file)) for file in FILES}
+            out.append({"id": name, "good": bool(receipt.get("passed")), "time": int(os.stat(path).st_mtime), "files": files})
     return sorted(out, key=lambda release: (-release["time"], release["id"]))
 
 

@@ -65,6 +65,12 @@ FAULTS = [
         after="cp /root/keep /srv/models/lab-tiny/model.safetensors", limit=60,
     ),
     Fault(
+        "other weights on the worker", ("completion_wrong",), None, "weights",
+        before="cd /srv/models/lab-tiny && cp model.safetensors /root/keep && half=$(($(stat -c %s model.safetensors) / 8192)) &&"
+        " dd if=/dev/zero of=model.safetensors bs=4096 seek=$half count=$half conv=notrunc status=none",
+        after="cp /root/keep /srv/models/lab-tiny/model.safetensors", limit=90,
+    ),
+    Fault(
         "API port taken", ("addr_in_use",), 0, "port", node=1,
         before="systemd-run --unit=gb10-squatter --quiet python3 -m http.server 8000; sleep 1", after="systemctl stop gb10-squatter", limit=60,
     ),

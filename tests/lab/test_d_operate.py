@@ -50,6 +50,16 @@ def test_evidence_lies_in_a_folder_a_label_and_is_compared(served: Lab) -> None:
     assert "collect it first" in missing.last_message
 
 
+@pytest.mark.parametrize("playbook", ["build", "models"])
+def test_image_and_weights_have_a_playbook_of_their_own_that_leaves_the_engine_alone(served: Lab, playbook: str) -> None:
+    before = served.identity()
+    run = served.play(f"playbooks/{playbook}.yml")
+    assert run.rc == 0, run.stdout[-4000:]
+    assert run.changed == set()
+    assert {"build": "the same on lab-1, lab-2 by", "models": "equal on lab-1, lab-2 (proof"}[playbook] in run.stdout
+    assert served.identity() == before
+
+
 def test_rollback_goes_to_the_release_before_and_a_second_run_changes_nothing(served: Lab) -> None:
     first = json.loads(served.on(1, "cat /opt/gb10-cluster/vllm_tp2/pair1/current/release.json"))["release"]
     newer = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_max_num_seqs": 3})
