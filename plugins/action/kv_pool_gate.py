@@ -128,13 +128,16 @@ class ActionModule(ActionBase):
 
     def _follow(self) -> dict[str, Any]:
         args = self.args
-        log = BootLog(extra_classes=args["classes"])
         cursor, missed_since, shown, shown_at = 0, None, "", 0.0
         self.state: dict[str, Any] = {
             "rank": self.rank, "host": self.host, "facts": {}, "container": None, "memory": {}, "start_error": args["start_error"], "lost": "",
             "failed_at": None, "stage_since": 0.0, "stages": [], "seen": False, "http_status": 0,
         }  # fmt: skip
         stage = ""
+        try:
+            log = BootLog(extra_classes=args["classes"])
+        except ValueError as error:
+            raise AnsibleActionFail(f"{error} Correct vllm_tp2_failure_classes.") from error
         self.lookout = Lookout(self, self.vars)
         while True:
             piece, verdict = self._slice(cursor)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.module_utils import profile_text, serving
+from ansible_collections.gb10.cluster.plugins.module_utils.profile import ProfileError, adjusted
 
 
 def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -20,7 +21,7 @@ def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise AnsibleFilterError(f"{function.__name__} needs a mapping, got {value!r}")
         try:
             return function(*args, **kwargs)
-        except serving.ServingError as exc:
+        except (serving.ServingError, ProfileError) as exc:
             raise AnsibleFilterError(str(exc)) from exc
 
     return run
@@ -40,6 +41,7 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
         return {
+            "adjusted_profile": _guard(adjusted),
             "render_rank": _guard(serving.render_rank),
             "env_file_text": _guard(serving.env_file_text),
             "profile_paths": _guard(serving.host_paths),

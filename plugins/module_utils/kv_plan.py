@@ -384,6 +384,6 @@ def _judge(result: dict[str, Any], profile: Mapping[str, Any], figures: Mapping[
     if gap >= 1.0:
         result["warnings"].append(f"{short['host']} decides: the other ranks have up to {gap:.1f} GiB more for the KV cache")
     if any(r["start_check"] == "later" for r in rows):
-        result["warnings"].append("the old engine still holds its memory: what is free is looked at again once it has stopped")
+        result["warnings"].append("the old engine still holds its memory: it is waited for once that one has stopped (vllm_tp2_wait_available)")
     wanted = "" if needed is None else f", {_fmt(needed)} needed"
     result["msg"] = f"{name}: expected is a pool of {figure}{wanted}; it is decided by {where}."

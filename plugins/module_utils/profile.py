@@ -639,6 +639,24 @@ def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | No
     return {"name": name, "lineage": lineage, **profile}
 
 
+def adjusted(profile: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a resolved ``profile`` with one more layer on it, checked again: as if a profile had extended it.
+
+    What was derived from an argument (the gate's context, for one) follows the layer's argument, and the gate's bounds that a changed argument
+    makes meaningless are gone, see :data:`FORGOTTEN`.
+
+    :raises ProfileError: as :func:`resolve` does.
+    """
+    base = _without_null({key: value for key, value in profile.items() if key not in ("name", "lineage")})
+    args, gate = base["engine"].get("args", {}), base["gate"]
+    method = _at(args, "speculative-config", "method")
+    for key, value in (("context", human_int(args.get("max-model-len"))), ("kv_cache_dtype", args.get("kv-cache-dtype")), ("speculative_method", method)):
+        if value is not None and gate.get(key) == value:
+            del gate[key]
+    checked = check(str(profile["name"]), merge(_forget_bounds(base, layer), layer))
+    return {"name": profile["name"], "lineage": list(profile["lineage"]), **checked}
+
+
 def schema_rows(spec: Field = SCHEMA, path: str = "") -> list[tuple[str, str, str, str]]:
     """Return (key path, type, default, meaning) for every key, for the documentation."""
     rows: list[tuple[str, str, str, str]] = []

@@ -28,6 +28,15 @@ options:
     description: An image to look for on the node, by name; empty to look for none.
     type: str
     default: ""
+  free_share:
+    description:
+      - The share of the node's memory, V(0.0) to V(1.0), that must be available while no container of the group runs.
+      - Where it is given, the module waits for that, up to O(wait), and fails with a sentence where it does not come.
+    type: float
+  wait:
+    description: How long to wait for O(free_share), in seconds.
+    type: float
+    default: 600
   docker_socket:
     description: The Docker Engine's socket.
     type: path
@@ -95,7 +104,9 @@ engine_error:
 import hashlib
 import json
 import os
+import socket
 import stat
+import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -104,6 +115,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils import container_log,
 NO_IMAGE = {"exists": False, "id": "", "repo_digests": []}
 DEVICES = ("/dev/infiniband",)
 FILES = ("compose.yaml", "release.json")
+POLL_SECONDS = 1.0
+REMEDY = (
+    "See what holds it (`ps aux --sort=-rss | head`, `nvidia-smi`, playbooks/status.yml) and stop that; memory that nobody holds any more (a driver's leak)"
+    " comes back with playbooks/reboot.yml. vllm_tp2_wait_available and vllm_tp2_wait_seconds set how much is waited for, and how long."
+)
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -141,12 +157,42 @@ def releases_in(folder: str) -> list[dict[str, Any]]:
     return sorted(out, key=lambda release: (-release["time"], release["id"]))
 
 
-def image_of(name: str, socket: str) -> dict[str, Any]:
+def image_of(name: str, engine: str) -> dict[str, Any]:
     """Return what the node has under an image's name. Raises DockerError."""
-    found = layers_engine.inspect_image(name, socket) if name else None
+    found = layers_engine.inspect_image(name, engine) if name else None
     if found is None:
         return dict(NO_IMAGE)
     return {"exists": True, "id": found["Id"], "repo_digests": sorted(found.get("RepoDigests") or [])}
+
+
+def look(group: str, image: str, engine: str) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, int], str]:
+    """Return the group's containers, the image, the memory, and why the engine could not be asked."""
+    containers: list[dict[str, Any]] = []
+    found: dict[str, Any] = dict(NO_IMAGE)
+    problem = ""
+    try:
+        found = image_of(image, engine)
+        for entry in docker_socket.list_containers([f"gb10.cluster.group={group}"], engine):
+            state = container_log.state_of(docker_socket.inspect(entry["Id"], engine))
+            if state:
+                containers.append(state)
+    except docker_socket.DockerError as error:
+        problem = str(error)
+    with open("/proc/meminfo", encoding="ascii") as handle:
+        memory = container_log.memory_of(handle.read())
+    return containers, found, memory, problem
+
+
+def not_free(containers: list[dict[str, Any]], memory: dict[str, int], share: float) -> str:
+    """Say what is in the way of a start: a rank that runs, or too little memory; empty where nothing is."""
+    running = [str(state["name"]) for state in containers if state["running"]]
+    if running:
+        return f"{', '.join(running)} still runs"
+    wanted = share * memory["total_kib"]
+    if memory["available_kib"] >= wanted:
+        return ""
+    have, want, total = (value / 2**20 for value in (memory["available_kib"], wanted, memory["total_kib"]))
+    return f"{have:.1f} GiB of {total:.1f} GiB of memory are available and {want:.1f} GiB are wanted before a start"
 
 
 def main() -> None:
@@ -156,26 +202,26 @@ def main() -> None:
             "group": {"type": "str", "required": True},
             "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
             "image": {"type": "str", "default": ""},
+            "free_share": {"type": "float"},
+            "wait": {"type": "float", "default": 600.0},
             "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )
-    folder = os.path.join(module.params["directory"], module.params["group"])
+    params = module.params
+    folder = os.path.join(params["directory"], params["group"])
     link = os.path.join(folder, "current")
     current = os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
-    containers: list[dict[str, Any]] = []
-    image: dict[str, Any] = dict(NO_IMAGE)
-    problem = ""
-    try:
-        image = image_of(module.params["image"], module.params["docker_socket"])
-        for entry in docker_socket.list_containers([f"gb10.cluster.group={module.params['group']}"], module.params["docker_socket"]):
-            state = container_log.state_of(docker_socket.inspect(entry["Id"], module.params["docker_socket"]))
-            if state:
-                containers.append(state)
-    except docker_socket.DockerError as error:
-        problem = str(error)
-    with open("/proc/meminfo", encoding="ascii") as handle:
-        memory = container_log.memory_of(handle.read())
+    containers, image, memory, problem = look(params["group"], params["image"], params["docker_socket"])
+    if params["free_share"] is not None:
+        deadline = time.monotonic() + params["wait"]
+        complaint = not_free(containers, memory, params["free_share"])
+        while complaint and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            containers, image, memory, problem = look(params["group"], params["image"], params["docker_socket"])
+            complaint = not_free(containers, memory, params["free_share"])
+        if complaint:
+            module.fail_json(msg=f"{socket.gethostname()}: {complaint}, {params['wait']:.0f} s after the group was stopped. {REMEDY}")
     module.exit_json(
         changed=False,
         current=current,

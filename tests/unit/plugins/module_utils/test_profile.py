@@ -338,3 +338,45 @@ def test_whatever_a_user_writes_gives_a_profile_or_a_sentence(raw: Any) -> None:
         message = str(exc)
     assert name == "m"
     assert message == "" or message.startswith(("profile ", "gb10_profile: "))
+
+
+@pytest.mark.parametrize(
+    ("layer", "context", "concurrency", "ceiling"),
+    [
+        ({}, 1048576, {"min": 1.8, "max": 2.15}, 2250000),
+        ({"engine": {"args": {"max-model-len": "500000"}}}, 500000, {"min": None, "max": None}, 2250000),
+        ({"engine": {"args": {"max-model-len": 500000}}, "gate": {"concurrency": {"min": 3.5}}}, 500000, {"min": 3.5, "max": None}, 2250000),
+        ({"engine": {"args": {"gpu-memory-utilization": 0.82}}}, 1048576, {"min": 1.8, "max": None}, None),
+    ],
+)
+def test_an_adjusted_profile_is_judged_by_what_it_then_is(layer: dict[str, Any], context: int, concurrency: dict[str, Any], ceiling: int | None) -> None:
+    base = p.resolve("dspark-nvfp4-1m", SHIPPED, {})
+    gate = p.adjusted(base, layer)["gate"]
+    assert (gate["context"], gate["concurrency"], gate["effective_tokens"]["max"]) == (context, concurrency, ceiling)
+    extended = p.resolve("mine", SHIPPED, {"mine": {"extends": "dspark-nvfp4-1m", **layer}})
+    assert p.adjusted(base, layer) == {**extended, "name": base["name"], "lineage": base["lineage"]}
+
+
+def test_an_adjusted_profile_without_changes_is_the_same_for_each_that_is_shipped() -> None:
+    for name in SHIPPED:
+        profile = p.resolve(name, SHIPPED, {})
+        assert p.adjusted(profile, {"engine": {"args": {}}, "gate": {}}) == profile
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        ({"engine": {"args": {"port": 9000}}}, "engine.args.port is the number 9000, but the collection writes this argument itself"),
+        ({"engine": {"args": {"nnodes": 3}}}, "engine.args.nnodes is the number 3"),
+        ({"engine": {"args": {"max_model_len": 5}}}, "max-model-len are the same flag"),
+        ({"gate": {"effective_token": {"min": 5}}}, "effective_tokens"),
+        ({"gate": {"effective_tokens": 5}}, "gate.effective_tokens"),
+        ({"gate": {"concurrency": {"min": "two"}}}, "gate.concurrency.min"),
+        ({"gate": {"context": "500k"}}, "gate.context"),
+        ({"gate": {"transport": "rmda"}}, "gate.transport"),
+        ({"gate": {"completion": "hello"}}, "gate.completion"),
+    ],
+)
+def test_an_adjusted_profile_is_checked_like_any_other(layer: dict[str, Any], said: str) -> None:
+    with pytest.raises(p.ProfileError, match=said):
+        p.adjusted(p.resolve("dspark-nvfp4-1m", SHIPPED, {}), layer)
