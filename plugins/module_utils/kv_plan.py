@@ -231,8 +231,9 @@ def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], 
     )
 
 
-def _pool_remedy(ranks: Sequence[Mapping[str, Any]], figures: Mapping[str, Any], needed: float, expected: float, context: int | None) -> str:
+def _pool_remedy(ranks: Sequence[Mapping[str, Any]], figures: Mapping[str, Any], needed: float, expected: float, gate: Mapping[str, Any]) -> str:
     """Return the one change that makes the pool fit."""
+    context: int | None = gate["context"]
     if figures["pinned"] is not None:
         return f"raise kv-cache-memory-bytes to {math.ceil(needed * figures['bytes'])}"
     total = min(r["total_gib"] for r in ranks)
@@ -246,7 +247,13 @@ def _pool_remedy(ranks: Sequence[Mapping[str, Any]], figures: Mapping[str, Any],
     if context is not None and expected < context:
         shorter = int(expected // 1000 * 1000)
         return f"set max-model-len to {shorter} or less" if shorter >= 1000 else "use a smaller model, a smaller quantization or more nodes"
-    return f"lower gate.effective_tokens.min to {int(expected * 0.95) // 1000 * 1000} if that pool will do, or use fewer sequences and batched tokens"
+    figure = int(expected * 0.95) // 1000 * 1000
+    lower = []
+    if gate["effective_tokens"]["min"] is not None and gate["effective_tokens"]["min"] > figure:
+        lower.append(f"gate.effective_tokens.min to {figure}")
+    if gate["concurrency"]["min"] is not None and context and gate["concurrency"]["min"] * context > figure:
+        lower.append(f"gate.concurrency.min to {math.floor(figure / context * 100) / 100:.2f}")
+    return f"lower {' and '.join(lower)} if that pool will do, or use fewer sequences and batched tokens"
 
 
 def check_profile(profile: Mapping[str, Any]) -> None:
@@ -303,7 +310,7 @@ def make_plan(
     ]
     needs = [n for n in (gate["effective_tokens"]["min"], gate["context"]) if n is not None]
     if gate["concurrency"]["min"] is not None and gate["context"] is not None:
-        needs.append(gate["concurrency"]["min"] * gate["context"])
+        needs.append(round(gate["concurrency"]["min"] * gate["context"], 3))
     needed = max(needs) if needs else None
     result: dict[str, Any] = {
         "verdict": "unknown",
@@ -373,12 +380,12 @@ def _judge(result: dict[str, Any], profile: Mapping[str, Any], figures: Mapping[
         where += f" of {short['budget_gib']:.1f} GiB after {short['weights_gib']:.1f} GiB of weights and {short['reserve_gib']:.1f} GiB reserve"
     if needed is not None and result["high_tokens"] < needed:
         result["verdict"] = "refused"
-        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(expected), profile["gate"]["context"])
+        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(expected), profile["gate"])
         result["msg"] = f"{name}: expected is a pool of {figure}, and at least {_fmt(needed)} are needed; short is {where}: {result['remedy']}."
         return
     result["verdict"] = "ok"
     if needed is not None and expected < needed:
-        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(expected), profile["gate"]["context"])
+        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(expected), profile["gate"])
         result["warnings"].append(f"it may be short: {_fmt(needed)} tokens are needed and {figure} expected; if the gate fails, {result['remedy']}")
     gap = max((r["kv_gib"] - short["kv_gib"] for r in others), default=0.0)
     if gap >= 1.0:

@@ -78,7 +78,7 @@ FAULTS = [
         "pool smaller than wanted", ("pool_below_floor",), None, "gpu-memory-utilization", limit=120,
         variables={"vllm_tp2_gate": {"effective_tokens": {"min": 4200000}}},
     ),
-    Fault("context longer than the model", ("context_too_long", "config_error"), None, "max", variables={"vllm_tp2_context": 999999}),
+    Fault("context longer than the model", ("context_too_long", "config_error"), None, "max", variables={"vllm_tp2_context": 999999}, limit=60),
     Fault(
         "KV pool for less than one request", ("kv_too_small", "kv_no_memory"), 0, "", variables={"vllm_tp2_extra_args": {"num-gpu-blocks-override": 1}},
         limit=60,
@@ -104,7 +104,10 @@ FAULTS = [
     ),
     Fault(
         "wrong master address", ("rendezvous", "stalled", "peer_lost"), None, "", limit=90,
-        variables={"vllm_tp2_extra_args": {"master-addr": "192.168.200.99"}, "vllm_tp2_phase_seconds": {"rendezvous": 40}},
+        variables={
+            "vllm_tp2_group": "{{ lookup('gb10.cluster.serving_group') | combine({'master_addr': '192.168.200.99'}) }}",
+            "vllm_tp2_phase_seconds": {"rendezvous": 40},
+        },
     ),
     Fault("Docker Engine of the worker restarted", ("stopped", "killed", "exited"), 1, "", phase="rendezvous", act="systemctl restart docker", limit=30),
     Fault(

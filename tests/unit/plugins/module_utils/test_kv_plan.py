@@ -347,3 +347,17 @@ def test_any_memory_gives_a_verdict_in_one_line(a: float, b: float, free: float,
     if plan["expected_tokens"] is not None:
         assert plan["low_tokens"] <= plan["expected_tokens"] <= plan["high_tokens"]
         assert plan["expected_tokens"] == min(r["tokens"] for r in plan["ranks"])
+
+
+def test_a_floor_that_is_to_be_lowered_is_lowered_for_good() -> None:
+    """The remedy, done, leaves a plan that is not refused: all bounds that bind are named."""
+    asked = profile("piecewise-200k")
+    pair = ranks(SPARK, 119.63)
+    plan = k.make_plan(asked, pair)
+    assert plan["verdict"] == "refused"
+    assert plan["needed_tokens"] == 830000
+    lowered = re.findall(r"gate\.(\w+)\.min to ([\d.]+\d)", plan["remedy"])
+    assert [name for name, _figure in lowered] == ["effective_tokens", "concurrency"], plan["remedy"]
+    for name, figure in lowered:
+        asked["gate"][name]["min"] = float(figure)
+    assert k.make_plan(asked, pair)["verdict"] == "ok"
