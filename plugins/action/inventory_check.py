@@ -23,12 +23,15 @@ from ansible.utils.vars import load_extra_vars
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils import cluster, inventory_check
 from ansible_collections.gb10.cluster.plugins.module_utils.cluster import ROOT_GROUP, Fault, Place
-from ansible_collections.gb10.cluster.plugins.module_utils.profile import ProfileError, resolve
+from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import check_user_class
+from ansible_collections.gb10.cluster.plugins.module_utils.profile import ProfileError, adjusted, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index, scan
 
 # Follows the checkout's links, and works from an installed collection as well.
 ROLES_DIR = Path(__file__).resolve().parents[2] / "roles"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Which argument of the engine a variable of the role vllm_tp2 is.
+_FLAGS = {"vllm_tp2_context": "max-model-len", "vllm_tp2_max_num_seqs": "max-num-seqs", "vllm_tp2_gpu_memory_utilization": "gpu-memory-utilization"}
 _CONNECTION = ("ansible_host", "ansible_port")
 # A template that reads these cannot be judged before the hosts have been asked.
 _LATER = re.compile(r"ansible_|hostvars|roce_env|_required\b")
@@ -106,6 +109,7 @@ class Survey:
                 self.found.append(fault)
         if self.hosts:
             self._profiles()
+            self._classes()
             self._forks()
 
     def _values(self) -> None:
@@ -209,6 +213,30 @@ class Survey:
         if size > 1 and ((low is not None and size < low) or (high is not None and size > high)):
             wanted = f"{low}" if low == high else f"{low} to {high}" if high is not None else f"{low} or more"
             self.found.append(Fault(Place("host", host, "gb10_profile"), f"the profile {name} is for {wanted} hosts, and the serving group has {size}"))
+        if size:
+            self._adjusted(host, profile)
+
+    def _adjusted(self, host: str, profile: Mapping[str, Any]) -> None:
+        """What the inventory changes of its profile: the arguments first, then the criteria on top of those that are right."""
+        values = self.values[host]
+        layers = [(key, {"engine": {"args": {flag: values[key]}}}) for key, flag in _FLAGS.items() if values.get(key) not in (None, "")]
+        for key, wrap in (("vllm_tp2_extra_args", lambda value: {"engine": {"args": value}}), ("vllm_tp2_gate", lambda value: {"gate": value})):
+            if isinstance(values.get(key), Mapping):  # another type is reported as such
+                layers.append((key, wrap(values[key])))
+        for key, layer in layers:
+            try:
+                profile = adjusted(profile, layer)
+            except ProfileError as exc:
+                self.found.append(Fault(Place("host", host, key), str(exc)))
+
+    def _classes(self) -> None:
+        """The user's own failure classes, which the gate reads only when a boot is under way."""
+        for host in self.hosts:
+            given = self.values[host].get("vllm_tp2_failure_classes")
+            for number, entry in enumerate(given if isinstance(given, list) else ()):
+                text = check_user_class(entry) if isinstance(entry, Mapping) else ""  # another type is reported as such
+                if text:
+                    self.found.append(Fault(Place("host", host, "vllm_tp2_failure_classes", (number,)), text.replace(" in extra_classes", "")))
 
     def _forks(self) -> None:
         """The gate reads all ranks at the same time; serving groups boot side by side, unless --limit picks some."""

@@ -213,3 +213,28 @@ def test_a_fact_that_a_role_exported_is_no_misspelt_variable(tmp_path: Path) -> 
     (tmp_path / "hosts.yml").write_text("gb10:\n  vars:\n    docker_reboot_required: false\n", encoding="utf-8")
     (found,) = sentences(PAIR, hosts, [str(tmp_path)])
     assert "docker_reboot_required: is no variable of the role docker" in found
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"vllm_tp2_extra_args": {"port": 9000}}, ["vllm_tp2_extra_args: profile dspark-nvfp4-1m: engine.args.port is the number 9000"]),
+        ({"vllm_tp2_extra_args": {"max_model_len": 5}}, ["vllm_tp2_extra_args: profile dspark-nvfp4-1m: engine.args.max_model_len and max-model-len are"]),
+        ({"vllm_tp2_gate": {"effective_token": {"min": 5}}}, ["vllm_tp2_gate: profile dspark-nvfp4-1m: gate.effective_token"]),
+        ({"vllm_tp2_gate": {"effective_tokens": 5}}, ["vllm_tp2_gate: profile dspark-nvfp4-1m: gate.effective_tokens is"]),
+        (
+            {"vllm_tp2_gate": {"context": 4096}, "vllm_tp2_context": 500000, "vllm_tp2_extra_args": {"nnodes": 3}},
+            ["vllm_tp2_extra_args: profile dspark-nvfp4-1m: engine.args.nnodes", "vllm_tp2_gate: profile dspark-nvfp4-1m: gate.context is 4096, but"],
+        ),
+        ({"vllm_tp2_context": 500000, "vllm_tp2_gate": {"context": 500000, "concurrency": {"min": 3}}}, []),
+        ({"vllm_tp2_gate": {"context": 500000}}, ["vllm_tp2_gate: profile dspark-nvfp4-1m: gate.context is 500000, but engine.args.max-model-len is 1048576"]),
+        ({"vllm_tp2_failure_classes": [{"class": "x", "pattern": "(", "remedy": "y"}]}, ["vllm_tp2_failure_classes: The pattern of failure class 'x' is no"]),
+        ({"vllm_tp2_failure_classes": [{"klass": "x", "pattern": "a", "remedy": "y"}]}, ["vllm_tp2_failure_classes: The failure class '?' has no class"]),
+    ],
+)
+def test_what_is_changed_of_a_profile_is_judged_before_any_host_is_touched(variables: dict[str, Any], wanted: list[str]) -> None:
+    found = sentences(PAIR, {"a": variables, "b": variables})
+    told = [text for text in dict.fromkeys(text.partition(": ")[2] for text in found) if text.startswith("vllm_tp2")]
+    assert len(told) == len(wanted), found
+    for text, start in zip(told, wanted):
+        assert text.startswith(start)
