@@ -85,7 +85,7 @@ FAULTS = [
     ),
     Fault(
         "more KV memory than there is", ("kv_no_memory", "startup_free_memory"), None, "",
-        variables={"vllm_tp2_extra_env": {"VLLM_CPU_KVCACHE_SPACE": "900"}},
+        variables={"vllm_tp2_extra_env": {"VLLM_CPU_KVCACHE_SPACE": "900"}}, limit=90,
     ),
     Fault(
         "image missing on the worker", ("start_failed",), 1, "--tags image",
