@@ -29,6 +29,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source impo
 # Follows the checkout's links, and works from an installed collection as well.
 ROLES_DIR = Path(__file__).resolve().parents[2] / "roles"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NOT_DECRYPTED = "is encrypted and the vault password given does not open it, or none was; run with --ask-vault-pass or --vault-password-file"
 _CONNECTION = ("ansible_host", "ansible_port")
 # A template that reads these cannot be judged before the hosts have been asked.
 _LATER = re.compile(r"ansible_|hostvars|roce_env|_required\b")
@@ -95,8 +96,10 @@ class Survey:
     def run(self) -> None:
         """Collect every fault."""
         for path, line, problem in self.index.unreadable:
-            self.found.append(Fault(Place("file", str(path), "YAML", (line,)), f"the file is no valid YAML here ({problem})"))
-        self._values()
+            self.found.append(Fault(Place("file", str(path), "YAML", (line,)), problem))
+        # Of a file that cannot be read Ansible gives an error without its name as soon as a variable is asked for; what else is wrong follows from it.
+        if self.index.unreadable or not self._values():
+            return
         foreign = self._foreign()
         self._names(foreign)
         bad = self._types()
@@ -108,11 +111,15 @@ class Survey:
             self._profiles()
             self._forks()
 
-    def _values(self) -> None:
-        """Template what we read of each host; what cannot be templated is a fault and counts as unset."""
+    def _values(self) -> bool:
+        """Template what we read of each host; what cannot be templated is a fault and counts as unset. False: Ansible cannot read the files."""
         for host in self.hosts:
+            try:
+                raw = self.hostvars.raw_get(host)
+            except AnsibleError as exc:
+                self._unread(host, exc)
+                return False
             view = self.hostvars[host]
-            raw = self.hostvars.raw_get(host)
             self.values[host] = {}
             for name in list(view):
                 if name not in _CONNECTION and name not in self.specs:
@@ -121,12 +128,22 @@ class Survey:
                     self.values[host][str(name)] = view[name]
                 except AnsibleError as exc:
                     self._template_fault(host, str(name), raw.get(name), exc)
+        return True
+
+    def _unread(self, host: str, exc: AnsibleError) -> None:
+        """Ansible refuses the variables of a host as a whole: a file that it cannot decrypt, or one whose fault the index does not know."""
+        reason = str(exc).strip().splitlines()[0].rstrip(".")
+        if self.index.encrypted and re.search("vault|decrypt", reason, re.IGNORECASE):
+            for path in self.index.encrypted:
+                self.found.append(Fault(Place("file", str(path), "vault", (0,)), f"the file {_NOT_DECRYPTED}"))
+            return
+        self.found.append(Fault(Place("host", host, host), f"Ansible cannot read its variables: {reason}"))
 
     def _template_fault(self, host: str, name: str, raw: Any, exc: AnsibleError) -> None:
         reason = str(exc).strip().splitlines()[0].rstrip(".")
         place = Place("host", host, name)
         if "vault" in reason.lower():
-            text = "is encrypted and the vault password given does not open it, or none was; run with --ask-vault-pass or --vault-password-file"
+            text = _NOT_DECRYPTED
         elif _LATER.search(_text(raw)):
             return
         elif inventory_check.is_secret(name, self.specs.get(name)):

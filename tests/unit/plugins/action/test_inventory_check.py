@@ -79,6 +79,27 @@ def test_a_source_without_files_is_named_itself() -> None:
     ]
 
 
+class NoVars(HostVars):
+    """Ansible's where a file of variables cannot be read: any question raises."""
+
+    def raw_get(self, host: str) -> dict[str, Any]:
+        """Fail as the reader of the files does."""
+        raise AnsibleError("YAML parsing failed: Mapping values are not allowed in this context.")
+
+
+def test_an_unreadable_file_is_named_and_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible's own error has no file, and comes with the first variable that is asked for."""
+    monkeypatch.setitem(globals(), "HostVars", NoVars)
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "gb10.yml").write_text("a: 1\n b: [\n", encoding="utf-8")
+    assert sentences(PAIR, {}, [str(tmp_path)]) == [
+        f"{tmp_path}/group_vars/gb10.yml:2: YAML: the file is no valid YAML here (mapping values are not allowed in this context)"
+    ]
+    assert sentences(PAIR, {}, ["a,b,"]) == [
+        "the inventory (a,b,): a: Ansible cannot read its variables: YAML parsing failed: Mapping values are not allowed in this context"
+    ]
+
+
 @pytest.mark.parametrize(
     ("forks", "limit", "groups", "needed"),
     [
