@@ -21,7 +21,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
-from ansible_collections.gb10.cluster.plugins.module_utils import cluster, inventory_check
+from ansible_collections.gb10.cluster.plugins.module_utils import cluster, inventory_check, value_rules
 from ansible_collections.gb10.cluster.plugins.module_utils.cluster import ROOT_GROUP, Fault, Place
 from ansible_collections.gb10.cluster.plugins.module_utils.profile import ProfileError, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index, scan
@@ -174,13 +174,14 @@ class Survey:
                     self.found.append(Fault(Place("host", host, name), told[name]))
 
     def _types(self) -> list[Place]:
-        """Values that are not what the specs ask for; returns the places of those."""
+        """Values that are not of the type or in the range that they should be; returns the places of those."""
         bad = []
         for host in self.hosts:
             for name, value in self.values[host].items():
                 if name in _CONNECTION:
                     continue
-                for below, text in inventory_check.type_faults(name, value, self.specs[name]):
+                spec = self.specs[name]
+                for below, text in inventory_check.type_faults(name, value, spec) or value_rules.value_faults(name, value, spec):
                     place = Place("host", host, name, below)
                     bad.append(place._replace(below=()))
                     self.found.append(Fault(place, text))
@@ -201,10 +202,18 @@ class Survey:
                         Fault(Place("host", host, "gb10_profile"), f"{name} is to serve {choice} and {selected}; set one profile for the whole group")
                     )
                 choice = choice or selected
+                self._sources(host, members)
                 self._profile(host, selected, shipped, users, len(members))
                 for other in users if isinstance(users, Mapping) else ():
                     if other != selected:
                         self._profile(host, str(other), shipped, users, 0)
+
+    def _sources(self, host: str, members: Sequence[str]) -> None:
+        for name in value_rules.SOURCES:
+            value = self.values[host].get(name)
+            text = value_rules.source_fault(name, value, members) if isinstance(value, str) else ""
+            if text:
+                self.found.append(Fault(Place("host", host, name), text))
 
     def _profile(self, host: str, name: str, shipped: Mapping[str, Any], users: Any, size: int) -> None:
         if not isinstance(users, Mapping):
