@@ -103,9 +103,10 @@ class Survey:
         foreign = self._foreign()
         self._names(foreign)
         bad = self._types()
+        about = [self._about(place) for place in bad]
         for fault in cluster.faults(self.groups, self.values):
             # A wrong type makes these stumble as well: one sentence is enough.
-            if not any((self._winner(fault.place) or fault.place) == (self._winner(place) or place) for place in bad):
+            if self._about(fault.place) not in about:
                 self.found.append(fault)
         if self.hosts:
             self._profiles()
@@ -193,15 +194,13 @@ class Survey:
         named = self.values[self.hosts[0]].get("gb10_serving_groups") or []
         serving = cluster.serving_groups(self.groups, named if isinstance(named, list) else None)
         for name, members in serving.items():
-            choice = None
-            for host in (each for each in members if each in self.values):
+            chosen = {host: str(cluster.value_of(self.values[host], "gb10_profile")) for host in members if host in self.values}
+            same, odd = cluster.odd_ones(chosen)
+            for host in odd:
+                text = f"{name} is to serve {chosen[same[0]]} and {chosen[host]}; set one profile for the whole group"
+                self.found.append(Fault(Place("host", host, "gb10_profile"), text, among=tuple(same)))
+            for host, selected in chosen.items():
                 users = self.values[host].get("gb10_profiles") or {}
-                selected = str(cluster.value_of(self.values[host], "gb10_profile"))
-                if choice is not None and selected != choice:
-                    self.found.append(
-                        Fault(Place("host", host, "gb10_profile"), f"{name} is to serve {choice} and {selected}; set one profile for the whole group")
-                    )
-                choice = choice or selected
                 self._sources(host, members)
                 self._profile(host, selected, shipped, users, len(members))
                 for other in users if isinstance(users, Mapping) else ():
@@ -261,6 +260,10 @@ class Survey:
                 return self.index.find(members[0], place.key, self.groups)
         return None
 
+    def _about(self, place: Place) -> Any:
+        """What two faults share that are about one and the same thing to change."""
+        return place.key if place.key in self.extra else self._winner(place) or place
+
     def locate(self, fault: Fault) -> Located:
         """Place a fault in a file, with a line where there is one."""
         place = fault.place
@@ -271,6 +274,11 @@ class Survey:
         if place.key in self.extra:
             return Located("the extra variables (-e)", 0, place.key, fault.text)
         winner = self._winner(place)
+        for host in fault.among if winner is None or winner[0] != "host" else ():
+            other = self._winner(place._replace(name=host))
+            if other is not None and other[0] == "host":
+                winner = other
+                break
         if winner is not None and not (place.own and winner[1] != place.name):
             return Located(_short(winner[2].path), winner[2].line_of(place.below), place.key, fault.text)
         return Located(self._where_to_write(place), 0, place.key, fault.text)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible import context
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible_collections.gb10.cluster.plugins.action import inventory_check as action
@@ -189,6 +190,34 @@ def test_what_is_shared_is_to_be_written_for_the_one_that_differs(tmp_path: Path
     assert found.startswith(f"{tmp_path}/group_vars/pair2.yml:2: gb10_fabric_cidrs: ")
 
 
+@pytest.mark.parametrize("odd", ["a", "b"])
+@pytest.mark.parametrize(
+    ("key", "group", "own", "text"),
+    [
+        pytest.param("gb10_fabric_cidrs", "[10.1.0.0/24]", "[10.2.0.0/24]", "differs between a and b of pair1; set it once, for the group pair1", id="cidrs"),
+        pytest.param("gb10_profile", "fp8-1m", "fp8-512k", "pair1 is to serve {a} and {b}; set one profile for the whole group", id="profile"),
+        pytest.param("gb10_serving_groups", "[pair1]", "[gb10]", "differs between a and b; set it once, for the group gb10", id="serving groups"),
+    ],
+)
+def test_a_host_that_differs_from_its_group_is_the_file_to_change(odd: str, key: str, group: str, own: str, text: str, tmp_path: Path) -> None:
+    """Whichever of the two it is."""
+    for folder in ("group_vars", "host_vars"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "group_vars" / "gb10.yml").write_text(f"{key}: {group}\n", encoding="utf-8")
+    (tmp_path / "host_vars" / f"{odd}.yml").write_text(f"# mine\n{key}: {own}\n", encoding="utf-8")
+    values = {host: own if host == odd else group for host in "ab"}
+    hosts = {host: {key: yaml.safe_load(value)} for host, value in values.items()}
+    assert sentences(PAIR, hosts, [str(tmp_path)]) == [f"{tmp_path}/host_vars/{odd}.yml:2: {key}: {text.format(**values)}"]
+
+
+def test_a_bad_extra_variable_is_told_once(tmp_path: Path) -> None:
+    """What follows from it is no fault of the networks."""
+    hosts = {host: {"gb10_fabric_first": 300} for host in "ab"}
+    assert set(sentences(PAIR, hosts, [str(tmp_path)], {"gb10_fabric_first": 300})) == {
+        "the extra variables (-e): gb10_fabric_first: is 300, expected a whole number from 1 to 254"
+    }
+
+
 def test_paths_below_the_working_directory_are_shown_as_the_user_would_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are absolute."""
     (tmp_path / "inv").mkdir()
@@ -207,6 +236,22 @@ def test_extra_variables_are_named_as_such(tmp_path: Path) -> None:
     hosts = {host: {"vllm_tp2_timeout": "soon"} for host in "ab"}
     found = set(sentences({"all": ["a", "b"], "gb10": ["a", "b"]}, hosts, [str(tmp_path)], {"vllm_tp2_timeout": "soon"}))
     assert found == {"the extra variables (-e): vllm_tp2_timeout: is 'soon', expected a whole number"}
+
+
+def test_values_out_of_range_are_told_at_their_lines_all_in_one_go(tmp_path: Path) -> None:
+    """Beside a wrong type, and once for a group; what follows from a bad value is no second fault."""
+    (tmp_path / "group_vars").mkdir()
+    lines = ["vllm_tp2_context: 0", "readahead_classes:", "  - nvme", "  - nvm", "gb10_fabric_first: 300", "image_source: c", "roce_mtu: jumbo"]
+    (tmp_path / "group_vars" / "gb10.yml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = {"vllm_tp2_context": 0, "readahead_classes": ["nvme", "nvm"], "gb10_fabric_first": 300, "image_source": "c", "roce_mtu": "jumbo"}
+    file = f"{tmp_path}/group_vars/gb10.yml"
+    assert set(sentences(PAIR, {"a": given, "b": given}, [str(tmp_path)])) == {
+        f"{file}:1: vllm_tp2_context: is 0, expected a whole number from 1 on",
+        f"{file}:4: readahead_classes: entry 2 is 'nvm', expected one of nvme, sd, virtio, md, dm; did you mean nvme?",
+        f"{file}:5: gb10_fabric_first: is 300, expected a whole number from 1 to 254",
+        f"{file}:6: image_source: is 'c', expected auto or a host of the serving group: a, b",
+        f"{file}:7: roce_mtu: is 'jumbo', expected a whole number",
+    }
 
 
 def test_every_role_of_the_collection_is_known() -> None:
