@@ -220,20 +220,23 @@ class Survey:
         try:
             profile = resolve(name, shipped, users)
         except ProfileError as exc:
-            text = str(exc)
-            if text.startswith("gb10_profile: "):
-                text = text[len("gb10_profile: ") :]
-                nearest, known, _sep = text.partition("?; known are: ")
-                self.found.append(Fault(Place("host", host, "gb10_profile"), f"{nearest}?" if known else text))
-                return
-            match = re.match(r"profile ([^\s:]+): (\S*)", text)
-            below = (match.group(1), *_steps(match.group(2))) if match else ()
-            self.found.append(Fault(Place("host", host, "gb10_profiles", below), text))
+            for text in exc.faults:
+                self._profile_fault(host, text)
             return
         low, high = profile["ranks"]["min"], profile["ranks"]["max"]
         if size > 1 and ((low is not None and size < low) or (high is not None and size > high)):
             wanted = f"{low}" if low == high else f"{low} to {high}" if high is not None else f"{low} or more"
             self.found.append(Fault(Place("host", host, "gb10_profile"), f"the profile {name} is for {wanted} hosts, and the serving group has {size}"))
+
+    def _profile_fault(self, host: str, text: str) -> None:
+        if text.startswith("gb10_profile: "):
+            text = text[len("gb10_profile: ") :]
+            nearest, known, _sep = text.partition("?; known are: ")
+            self.found.append(Fault(Place("host", host, "gb10_profile"), f"{nearest}?" if known else text))
+            return
+        match = re.match(r"profile ([^\s:]+): (\S*)", text)
+        below = (match.group(1), *_steps(match.group(2))) if match else ()
+        self.found.append(Fault(Place("host", host, "gb10_profiles", below), text))
 
     def _forks(self) -> None:
         """The gate reads all ranks at the same time; serving groups boot side by side, unless --limit picks some."""

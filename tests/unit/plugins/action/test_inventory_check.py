@@ -170,6 +170,20 @@ def test_profiles(variables: dict[str, Any], sentence: str) -> None:
     assert found.pop().startswith("the inventory (a,): " + sentence)
 
 
+def test_every_fault_of_a_profile_is_told_at_its_line(tmp_path: Path) -> None:
+    """Not one a run."""
+    (tmp_path / "group_vars").mkdir()
+    text = "gb10_profiles:\n  mine:\n    extends: fp8-1m\n    engin: {}\n    container:\n      memlock: lots\n      volumes: [/a]\n"
+    (tmp_path / "group_vars" / "gb10.yml").write_text(text, encoding="utf-8")
+    found = sorted(set(sentences(PAIR, {host: yaml.safe_load(text) for host in "ab"}, [str(tmp_path)])))
+    file = f"{tmp_path}/group_vars/gb10.yml"
+    assert [line.partition(", expected")[0].partition(" (known")[0] for line in found] == [
+        f"{file}:4: gb10_profiles: profile mine: engin is not a key of a profile; did you mean engine?",
+        f"{file}:6: gb10_profiles: profile mine: container.memlock is the string 'lots'",
+        f"{file}:7: gb10_profiles: profile mine: container.volumes[0] is '/a'",
+    ]
+
+
 def test_one_group_serves_one_profile() -> None:
     """Each rank would start another engine."""
     assert sentences(PAIR, {"b": {"gb10_profile": "fp8-1m"}}, ["a,"]) == [

@@ -316,7 +316,7 @@ def test_every_fault_names_its_place(groups: dict[str, list[str]], hosts: dict[s
     ("hosts", "expected"),
     [
         pytest.param(
-            dict.fromkeys("ab", {CIDRS: ["10.1.0.0/24", "fast/24", "10.2.0.1/24", "10.3.0.0"]}),
+            {host: {CIDRS: ["10.1.0.0/24", "fast/24", "10.2.0.1/24", "10.3.0.0"]} for host in "ab"},
             [
                 (Place("group", "pair1", CIDRS, (1,)), "holds 'fast/24', expected an IPv4 network such as 192.168.200.0/24"),
                 (Place("group", "pair1", CIDRS, (2,)), "holds '10.2.0.1/24', which is an address in a network; the network is 10.2.0.0/24"),
@@ -345,10 +345,10 @@ def test_every_bad_entry_of_a_list_is_told(hosts: dict[str, dict[str, Any]], exp
 @pytest.mark.parametrize(
     ("hosts", "place"),
     [
-        pytest.param(dict.fromkeys("ab", {"gb10_fabric_first": 300}), Place("group", "pair1", "gb10_fabric_first"), id="for both"),
+        pytest.param({host: {"gb10_fabric_first": 300} for host in "ab"}, Place("group", "pair1", "gb10_fabric_first"), id="for both"),
         pytest.param(variables(b={"gb10_fabric_first": 300}), Place("host", "b", "gb10_fabric_first"), id="for one"),
-        pytest.param(dict.fromkeys("ab", {CIDRS: ["10.1.0.0/30"]}), Place("group", "pair1", CIDRS), id="a small network"),
-        pytest.param(dict.fromkeys("ab", {CIDRS: ["10.1.0.0/30"], "gb10_fabric_first": 3}), Place("group", "pair1", CIDRS), id="both small"),
+        pytest.param({host: {CIDRS: ["10.1.0.0/30"]} for host in "ab"}, Place("group", "pair1", CIDRS), id="a small network"),
+        pytest.param({host: {CIDRS: ["10.1.0.0/30"], "gb10_fabric_first": 3} for host in "ab"}, Place("group", "pair1", CIDRS), id="both small"),
     ],
 )
 def test_what_makes_a_network_too_small_is_the_key_to_change(hosts: dict[str, dict[str, Any]], place: Place) -> None:
@@ -362,7 +362,7 @@ def test_every_host_that_differs_is_told() -> None:
     """Against those that agree."""
     groups = {"all": list("abcde"), "gb10": list("abcde")}
     own = {name: {CIDRS: [f"10.{number}.0.0/24"]} for number, name in enumerate("be", 1)}
-    found = cluster.faults(groups, {**variables(), **dict.fromkeys("acd", {}), **own})
+    found = cluster.faults(groups, {**variables(), **{host: {} for host in "acd"}, **own})
     assert [(fault.place.name, fault.text, fault.among) for fault in found] == [
         (host, f"differs between a and {host} of gb10; set it once, for the group gb10", ("a", "c", "d")) for host in "be"
     ]
