@@ -85,7 +85,7 @@ class Survey:
         roles = load_specs()
         self.specs: dict[str, Mapping[str, Any]] = dict(cluster.CLUSTER_SPEC)
         for options in roles.values():
-            self.specs.update(options)
+            self.specs.update({name: value_rules.with_entries(name, spec) for name, spec in options.items()})
         self.prefixes = {f"{role}_": f"the role {role}" for role in roles}
         self.prefixes["gb10_"] = "the cluster"
         self.found: list[Fault] = []

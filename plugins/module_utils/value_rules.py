@@ -175,8 +175,81 @@ RULES: dict[str, Rule] = {
 SOURCES = {"image_source": "auto", "weights_source": "auto"}
 
 
+# Variables that are lists of mappings -> the keys of one, as options of a spec; a type alone cannot say them.
+ENTRIES: dict[str, dict[str, dict[str, Any]]] = {
+    "preflight_known_versions": {
+        "component": {"type": "str", "required": True, "choices": ["driver", "kernel", "firmware_cx7"]},
+        "match": {"type": "str"},
+        "below": {"type": "str"},
+        "line": {"type": "str"},
+        "unless": {"type": "list", "elements": "str"},
+        "also": {"type": "dict"},
+        "severity": {"type": "str", "required": True, "choices": ["error", "warning", "info"]},
+        "matters": {"type": "str", "required": True},
+        "remedy": {"type": "str", "required": True},
+        "source": {"type": "str"},
+        "id": {"type": "str"},
+    },
+    "vllm_tp2_sanity_prompts": {
+        "prompt": {"type": "str", "required": True},
+        "expect": {"type": "str"},
+        "chat": {"type": "bool"},
+        "max_tokens": {"type": "int"},
+        "body": {"type": "dict"},
+    },
+}
+
+# Mappings of environment variables; a null takes a variable away.
+ENVIRONMENTS = ("vllm_tp2_extra_env", "vllm_tp2_secret_env")
+# Variable of the environment -> why it must not be an empty text.
+NOT_EMPTY = {"NCCL_IB_GID_INDEX": "NCCL reads an empty text as index 0 and hangs; write the index, such as 3, or null for none"}
+
+
+def _environment_faults(value: Any, secret: bool) -> Found:
+    """Names and values that an environment cannot carry."""
+    found: Found = []
+    for key, each in value.items() if isinstance(value, Mapping) else ():
+        name, path = str(key), (str(key),)
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            # Not shown where a value is a secret: what stands in the wrong place may be one.
+            found.append((path, f"has {'a key' if secret else f'the key {shown(name)}'}, expected the name of an environment variable (letters, digits, _)"))
+        elif isinstance(each, Mapping) or (isinstance(each, Sequence) and not isinstance(each, str)):
+            found.append((path, f"{name} is {shown(each)}, expected a text or a number"))
+        elif isinstance(each, str) and re.search(r"[\n\r\0]", each):
+            found.append((path, f"{name} holds a line end, which an environment file cannot carry; write it on one line, and not with | or >"))
+        elif secret and isinstance(each, str) and "'" in each:
+            found.append((path, f"{name} holds a single quote, which the environment file of the secrets cannot carry; choose another value"))
+        elif name in NOT_EMPTY and each is not None and not str(each).strip():
+            found.append((path, f"{name} is empty: {NOT_EMPTY[name]}"))
+    return found
+
+
+def _entry_faults(name: str, value: Any) -> Found:
+    """What the single entries need beyond their keys."""
+    found: Found = []
+    for index, entry in enumerate(value):
+        what = f"entry {index + 1}"
+        if name == "vllm_tp2_sanity_prompts":
+            if not isinstance(entry["prompt"], str) or not entry["prompt"].strip():
+                found.append(((index, "prompt"), f"{what} prompt is {shown(entry['prompt'])}, expected what to ask, as a text"))
+            if entry.get("max_tokens") is not None and int(float(entry["max_tokens"])) < 1:
+                found.append(((index, "max_tokens"), f"{what} max_tokens is {shown(entry['max_tokens'])}, expected a whole number from 1 on"))
+        elif not (entry.get("match") or entry.get("below")):
+            found.append(((index,), f"{what} has neither match nor below, expected one of them"))
+    return found
+
+
+def with_entries(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a variable's spec with the keys of its entries, where :data:`ENTRIES` knows them."""
+    return {**spec, "options": ENTRIES[name]} if name in ENTRIES else dict(spec)
+
+
 def value_faults(name: str, value: Any, spec: Mapping[str, Any] | None = None) -> Found:
     """Return ``(path below the variable, sentence)`` for all that a value of the right type may not be. Empty (null) is the default, and fine."""
+    if name in ENVIRONMENTS:
+        return _environment_faults(value, name == "vllm_tp2_secret_env")
+    if name in ENTRIES:
+        return _entry_faults(name, value or [])
     rule = RULES.get(name)
     if rule is None or value is None:
         return []

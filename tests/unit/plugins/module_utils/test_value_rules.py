@@ -135,6 +135,85 @@ def test_sentences(name: str, value: Any, expected: Any) -> None:
     assert value_rules.value_faults(name, value) == expected
 
 
+PROMPTS = "vllm_tp2_sanity_prompts"
+VERSIONS = "preflight_known_versions"
+KNOWN = {"component": "driver", "severity": "error", "matters": "m", "remedy": "r"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (PROMPTS, [{"prompt": "a"}, {"prompt": "b", "expect": "c", "chat": False, "max_tokens": "32", "body": {"seed": 1}}], []),
+        (PROMPTS, [{"prompt": "a", "expect": None}], []),
+        (PROMPTS, [{"promt": "a"}], [((0, "promt"), "entry 1 promt is no key of it; did you mean prompt?"), ((0,), "entry 1 prompt is missing")]),
+        (
+            PROMPTS,
+            [{"prompt": "a", "max_tokens": "many"}, {"prompt": "b", "body": "x"}],
+            [((0, "max_tokens"), "entry 1 max_tokens is 'many', expected a whole number"), ((1, "body"), "entry 2 body is a text, expected a mapping")],
+        ),
+        (
+            PROMPTS,
+            [{"prompt": " "}, {"prompt": "a", "max_tokens": 0}, {"prompt": 17}, {"prompt": None}],
+            [
+                ((0, "prompt"), "entry 1 prompt is ' ', expected what to ask, as a text"),
+                ((1, "max_tokens"), "entry 2 max_tokens is 0, expected a whole number from 1 on"),
+                ((2, "prompt"), "entry 3 prompt is 17, expected what to ask, as a text"),
+                ((3, "prompt"), "entry 4 prompt is empty, expected what to ask, as a text"),
+            ],
+        ),
+        (VERSIONS, [{**KNOWN, "match": "590", "unless": ["x"]}, {**KNOWN, "below": "7.0", "line": "7"}], []),
+        (VERSIONS, [KNOWN], [((0,), "entry 1 has neither match nor below, expected one of them")]),
+        (
+            VERSIONS,
+            [{**KNOWN, "match": "1", "severity": "fatal"}],
+            [((0, "severity"), "entry 1 severity is 'fatal', expected one of error, warning, info")],
+        ),
+    ],
+)
+def test_keys_of_entries(name: str, value: Any, expected: Any) -> None:
+    """A key that the play would stumble over, and what the keys hold."""
+    spec = value_rules.with_entries(name, SPECS[name])
+    assert (type_faults(name, value, spec) or value_rules.value_faults(name, value, spec)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("vllm_tp2_extra_env", {"A": "1", "_b": 2, "C": True, "D": None, "E": "", "NCCL_IB_GID_INDEX": 0}, []),
+        ("vllm_tp2_extra_env", {"NCCL_IB_GID_INDEX": None, "F": "it's"}, []),
+        (
+            "vllm_tp2_extra_env",
+            {"NCCL_IB_GID_INDEX": ""},
+            [
+                (
+                    ("NCCL_IB_GID_INDEX",),
+                    "NCCL_IB_GID_INDEX is empty: NCCL reads an empty text as index 0 and hangs; write the index, such as 3, or null for none",
+                )
+            ],
+        ),
+        ("vllm_tp2_extra_env", {"A-B": 1}, [(("A-B",), "has the key 'A-B', expected the name of an environment variable (letters, digits, _)")]),
+        ("vllm_tp2_extra_env", {"A": [1], "B": {}}, [(("A",), "A is a list, expected a text or a number"), (("B",), "B is a mapping, expected a text or a number")]),
+        (
+            "vllm_tp2_secret_env",
+            {"HF_TOKEN": "hunter2\n"},
+            [(("HF_TOKEN",), "HF_TOKEN holds a line end, which an environment file cannot carry; write it on one line, and not with | or >")],
+        ),
+        (
+            "vllm_tp2_secret_env",
+            {"HF_TOKEN": "hunter'2"},
+            [(("HF_TOKEN",), "HF_TOKEN holds a single quote, which the environment file of the secrets cannot carry; choose another value")],
+        ),
+        ("vllm_tp2_secret_env", {"hunter 2": ""}, [(("hunter 2",), "has a key, expected the name of an environment variable (letters, digits, _)")]),
+        ("vllm_tp2_secret_env", {"HF_TOKEN": "x y$z", "OTHER": None}, []),
+    ],
+)
+def test_environments(name: str, value: Any, expected: Any) -> None:
+    """Names, scalars on one line, and no secret in a sentence."""
+    found = value_rules.value_faults(name, value, SPECS[name])
+    assert found == expected
+    assert "hunter" not in "".join(text for _path, text in found)
+
+
 def test_a_source_is_a_host_of_the_group() -> None:
     """A host of another group has the wrong cable."""
     assert value_rules.source_fault("image_source", "auto", ["spark-1", "spark-2"]) == ""
