@@ -482,9 +482,7 @@ def _group_faults(
     if not members:
         return found
     if len(members) == 1:
-        found.append(
-            Fault(Place("group", name, name), f"the serving group {name} has no worker, only {members[0]}; a serving group needs two hosts or more")
-        )
+        found.append(Fault(Place("group", name, name), f"the serving group {name} has no worker, only {members[0]}; a serving group needs two hosts or more"))
     found += _rank_faults(members, hosts)
     key = "gb10_fabric_cidrs"
     first_host = members[0]
@@ -551,9 +549,7 @@ def _rank_faults(members: Sequence[str], hosts: Mapping[str, Mapping[str, Any]])
     return found
 
 
-def _host_fabric(
-    name: str, host: str, rank: int, variables: Mapping[str, Any], owners: dict[str, tuple[str, bool]], first: Place
-) -> list[Fault]:
+def _host_fabric(name: str, host: str, rank: int, variables: Mapping[str, Any], owners: dict[str, tuple[str, bool]], first: Place) -> list[Fault]:
     """The fabric addresses of one host; ``first`` is where its gb10_fabric_first is set."""
     key = "gb10_fabric_addresses"
     addresses_given = value_of(variables, key)
@@ -591,8 +587,7 @@ def _overlaps(networks: Mapping[str, Sequence[ipaddress.IPv4Network]]) -> list[F
             found.append(
                 Fault(
                     Place("group", name, "gb10_fabric_cidrs", own=True),
-                    f"{name} and {other} share the fabric network {both}; "
-                    f"give {name} networks of its own, such as [192.168.202.0/24, 192.168.203.0/24]",
+                    f"{name} and {other} share the fabric network {both}; give {name} networks of its own, such as [192.168.202.0/24, 192.168.203.0/24]",
                 )
             )
     return found

@@ -192,7 +192,11 @@ def test_keys_of_entries(name: str, value: Any, expected: Any) -> None:
             ],
         ),
         ("vllm_tp2_extra_env", {"A-B": 1}, [(("A-B",), "has the key 'A-B', expected the name of an environment variable (letters, digits, _)")]),
-        ("vllm_tp2_extra_env", {"A": [1], "B": {}}, [(("A",), "A is a list, expected a text or a number"), (("B",), "B is a mapping, expected a text or a number")]),
+        (
+            "vllm_tp2_extra_env",
+            {"A": [1], "B": {}},
+            [(("A",), "A is a list, expected a text or a number"), (("B",), "B is a mapping, expected a text or a number")],
+        ),
         (
             "vllm_tp2_secret_env",
             {"HF_TOKEN": "hunter2\n"},
