@@ -181,8 +181,7 @@ class Survey:
             for name, value in self.values[host].items():
                 if name in _CONNECTION:
                     continue
-                spec = self.specs[name]
-                for below, text in inventory_check.type_faults(name, value, spec) or value_rules.value_faults(name, value, spec):
+                for below, text in value_rules.faults(name, value, self.specs[name]):
                     place = Place("host", host, name, below)
                     bad.append(place._replace(below=()))
                     self.found.append(Fault(place, text))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils.inventory_check import is_secret, near_word, shown
+from ansible_collections.gb10.cluster.plugins.module_utils.inventory_check import is_secret, near_word, shown, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils.preflight import CHECKS
 from ansible_collections.gb10.cluster.plugins.module_utils.readahead import CLASSES, HIGHEST_KB
 from ansible_collections.gb10.cluster.plugins.module_utils.sysctl_plan import HIGHEST_FLOOR_PERCENT
@@ -224,10 +224,12 @@ def _environment_faults(value: Any, secret: bool) -> Found:
     return found
 
 
-def _entry_faults(name: str, value: Any) -> Found:
-    """What the single entries need beyond their keys."""
+def _entry_faults(name: str, value: Any, passed: Container[Any]) -> Found:
+    """What the single entries need beyond their keys, save those to pass over."""
     found: Found = []
     for index, entry in enumerate(value):
+        if index in passed:
+            continue
         what = f"entry {index + 1}"
         if name == "vllm_tp2_sanity_prompts":
             if not isinstance(entry["prompt"], str) or not entry["prompt"].strip():
@@ -244,12 +246,24 @@ def with_entries(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**spec, "options": ENTRIES[name]} if name in ENTRIES else dict(spec)
 
 
-def value_faults(name: str, value: Any, spec: Mapping[str, Any] | None = None) -> Found:
-    """Return ``(path below the variable, sentence)`` for all that a value of the right type may not be. Empty (null) is the default, and fine."""
+def faults(name: str, value: Any, spec: Mapping[str, Any]) -> Found:
+    """Return ``(path below the variable, sentence)`` for all that is wrong with a value: by its type, and where that is right by these rules."""
+    found = type_faults(name, value, spec)
+    if any(not path for path, _text in found):
+        return found
+    passed = {path[0] for path, _text in found}
+    return found + [(path, text) for path, text in value_faults(name, value, spec, passed) if not path or path[0] not in passed]
+
+
+def value_faults(name: str, value: Any, spec: Mapping[str, Any] | None = None, passed: Container[Any] = ()) -> Found:
+    """Return what a value of the right type may not be. Empty (null) is the default, and fine.
+
+    :param passed: entries that are of a wrong type.
+    """
     if name in ENVIRONMENTS:
         return _environment_faults(value, name == "vllm_tp2_secret_env")
     if name in ENTRIES:
-        return _entry_faults(name, value or [])
+        return _entry_faults(name, value or [], passed)
     rule = RULES.get(name)
     if rule is None or value is None:
         return []

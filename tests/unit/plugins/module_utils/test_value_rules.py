@@ -161,6 +161,17 @@ KNOWN = {"component": "driver", "severity": "error", "matters": "m", "remedy": "
                 ((3, "prompt"), "entry 4 prompt is empty, expected what to ask, as a text"),
             ],
         ),
+        (
+            PROMPTS,
+            [{"max_tokens": 0}, {"prompt": "a", "max_tokens": 0}],
+            [((0,), "entry 1 prompt is missing"), ((1, "max_tokens"), "entry 2 max_tokens is 0, expected a whole number from 1 on")],
+        ),
+        (
+            "image_caches",
+            [None, "a"],
+            [((0,), "entry 1 is empty, expected a path"), ((1,), f"entry 2 is 'a', expected {value_rules.RULES['image_caches'].says}")],
+        ),
+        ("image_port", "x", [((), "is 'x', expected a whole number")]),
         (VERSIONS, [{**KNOWN, "match": "590", "unless": ["x"]}, {**KNOWN, "below": "7.0", "line": "7"}], []),
         (VERSIONS, [KNOWN], [((0,), "entry 1 has neither match nor below, expected one of them")]),
         (
@@ -173,7 +184,7 @@ KNOWN = {"component": "driver", "severity": "error", "matters": "m", "remedy": "
 def test_keys_of_entries(name: str, value: Any, expected: Any) -> None:
     """A key that the play would stumble over, and what the keys hold."""
     spec = value_rules.with_entries(name, SPECS[name])
-    assert (type_faults(name, value, spec) or value_rules.value_faults(name, value, spec)) == expected
+    assert value_rules.faults(name, value, spec) == expected
 
 
 @pytest.mark.parametrize(
