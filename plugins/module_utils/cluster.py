@@ -564,7 +564,8 @@ def _host_fabric(name: str, host: str, rank: int, variables: Mapping[str, Any], 
         # A network in which the default would do is not the one to change.
         small = any(default_of("gb10_fabric_first") + rank > network.num_addresses - 2 for network in networks)
         chosen = value_of(variables, "gb10_fabric_first") != default_of("gb10_fabric_first")
-        return [Fault(first if chosen and not small else Place("group", name, "gb10_fabric_cidrs"), str(exc))]
+        of_first = str(exc).startswith("gb10_fabric_first") or (chosen and not small)
+        return [Fault(first if of_first else Place("group", name, "gb10_fabric_cidrs"), str(exc))]
     found = []
     for index, address in enumerate(addresses):
         other, other_given = owners.setdefault(address, (host, given))

@@ -125,7 +125,7 @@ RULES: dict[str, Rule] = {
     "roce_bandwidth_port": Rule("a port from 1 to 65535", 1, 65535),
     "roce_bandwidth_rail_gbps": _FROM_ZERO,
     "roce_bandwidth_seconds": _whole(1),
-    "roce_confirm_seconds": Rule("30 seconds or more, in which the controller can come back", 30),
+    "roce_confirm_seconds": Rule("15 seconds or more, in which the controller can come back", 15),
     "roce_min_speed_mbps": _whole(0),
     "roce_mtu": Rule("1280 to 9978 bytes: 9000 on a direct cable, 1500 where a switch carries no more", 1280, 9978),
     "roce_ping_seconds": _whole(1),

@@ -358,6 +358,12 @@ def test_what_makes_a_network_too_small_is_the_key_to_change(hosts: dict[str, di
     assert ", too few for rank " in found.text
 
 
+def test_a_start_that_is_no_number_is_told_at_its_key_in_a_small_network_too() -> None:
+    """The network is not what the sentence speaks of."""
+    found = cluster.faults(PAIR, {host: {CIDRS: ["10.1.0.0/30"], "gb10_fabric_first": 0} for host in "ab"})
+    assert [fault.place for fault in found] == [Place("group", "pair1", "gb10_fabric_first")]
+
+
 def test_every_host_that_differs_is_told() -> None:
     """Against those that agree."""
     groups = {"all": list("abcde"), "gb10": list("abcde")}

@@ -49,7 +49,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "roce_bandwidth_port": ([18600], [0, 65536]),
     "roce_bandwidth_rail_gbps": ([0.005], [-1]),
     "roce_bandwidth_seconds": ([1], [0]),
-    "roce_confirm_seconds": ([30, 300], [29, 0, -120]),
+    "roce_confirm_seconds": ([15, 300], [14, 0, -120]),
     "roce_min_speed_mbps": ([0], [-1]),
     "roce_mtu": ([1280, 1500, 9000, 9978], [900, 90000]),
     "roce_ping_seconds": ([1], [0]),
