@@ -21,7 +21,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
-from ansible_collections.gb10.cluster.plugins.module_utils import cluster, inventory_check
+from ansible_collections.gb10.cluster.plugins.module_utils import cluster, inventory_check, value_rules
 from ansible_collections.gb10.cluster.plugins.module_utils.cluster import ROOT_GROUP, Fault, Place
 from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import check_user_class
 from ansible_collections.gb10.cluster.plugins.module_utils.profile import ProfileError, adjusted, resolve
@@ -32,6 +32,7 @@ ROLES_DIR = Path(__file__).resolve().parents[2] / "roles"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Which argument of the engine a variable of the role vllm_tp2 is.
 _FLAGS = {"vllm_tp2_context": "max-model-len", "vllm_tp2_max_num_seqs": "max-num-seqs", "vllm_tp2_gpu_memory_utilization": "gpu-memory-utilization"}
+_NOT_DECRYPTED = "is encrypted and the vault password given does not open it, or none was; run with --ask-vault-pass or --vault-password-file"
 _CONNECTION = ("ansible_host", "ansible_port")
 # A template that reads these cannot be judged before the hosts have been asked.
 _LATER = re.compile(r"ansible_|hostvars|roce_env|_required\b")
@@ -87,7 +88,7 @@ class Survey:
         roles = load_specs()
         self.specs: dict[str, Mapping[str, Any]] = dict(cluster.CLUSTER_SPEC)
         for options in roles.values():
-            self.specs.update(options)
+            self.specs.update({name: value_rules.with_entries(name, spec) for name, spec in options.items()})
         self.prefixes = {f"{role}_": f"the role {role}" for role in roles}
         self.prefixes["gb10_"] = "the cluster"
         self.found: list[Fault] = []
@@ -98,25 +99,32 @@ class Survey:
     def run(self) -> None:
         """Collect every fault."""
         for path, line, problem in self.index.unreadable:
-            self.found.append(Fault(Place("file", str(path), "YAML", (line,)), f"the file is no valid YAML here ({problem})"))
-        self._values()
+            self.found.append(Fault(Place("file", str(path), "YAML", (line,)), problem))
+        # Of a file that cannot be read Ansible gives an error without its name as soon as a variable is asked for; what else is wrong follows from it.
+        if self.index.unreadable or not self._values():
+            return
         foreign = self._foreign()
         self._names(foreign)
         bad = self._types()
+        about = [self._about(place) for place in bad]
         for fault in cluster.faults(self.groups, self.values):
             # A wrong type makes these stumble as well: one sentence is enough.
-            if not any((self._winner(fault.place) or fault.place) == (self._winner(place) or place) for place in bad):
+            if self._about(fault.place) not in about:
                 self.found.append(fault)
         if self.hosts:
             self._profiles()
             self._classes()
             self._forks()
 
-    def _values(self) -> None:
-        """Template what we read of each host; what cannot be templated is a fault and counts as unset."""
+    def _values(self) -> bool:
+        """Template what we read of each host; what cannot be templated is a fault and counts as unset. False: Ansible cannot read the files."""
         for host in self.hosts:
+            try:
+                raw = self.hostvars.raw_get(host)
+            except AnsibleError as exc:
+                self._unread(host, exc)
+                return False
             view = self.hostvars[host]
-            raw = self.hostvars.raw_get(host)
             self.values[host] = {}
             for name in list(view):
                 if name not in _CONNECTION and name not in self.specs:
@@ -125,12 +133,22 @@ class Survey:
                     self.values[host][str(name)] = view[name]
                 except AnsibleError as exc:
                     self._template_fault(host, str(name), raw.get(name), exc)
+        return True
+
+    def _unread(self, host: str, exc: AnsibleError) -> None:
+        """Ansible refuses the variables of a host as a whole: a file that it cannot decrypt, or one whose fault the index does not know."""
+        reason = str(exc).strip().splitlines()[0].rstrip(".")
+        if self.index.encrypted and re.search("vault|decrypt", reason, re.IGNORECASE):
+            for path in self.index.encrypted:
+                self.found.append(Fault(Place("file", str(path), "vault", (0,)), f"the file {_NOT_DECRYPTED}"))
+            return
+        self.found.append(Fault(Place("host", host, host), f"Ansible cannot read its variables: {reason}"))
 
     def _template_fault(self, host: str, name: str, raw: Any, exc: AnsibleError) -> None:
         reason = str(exc).strip().splitlines()[0].rstrip(".")
         place = Place("host", host, name)
         if "vault" in reason.lower():
-            text = "is encrypted and the vault password given does not open it, or none was; run with --ask-vault-pass or --vault-password-file"
+            text = _NOT_DECRYPTED
         elif _LATER.search(_text(raw)):
             return
         elif inventory_check.is_secret(name, self.specs.get(name)):
@@ -161,13 +179,13 @@ class Survey:
                     self.found.append(Fault(Place("host", host, name), told[name]))
 
     def _types(self) -> list[Place]:
-        """Values that are not what the specs ask for; returns the places of those."""
+        """Values that are not of the type or in the range that they should be; returns the places of those."""
         bad = []
         for host in self.hosts:
             for name, value in self.values[host].items():
                 if name in _CONNECTION:
                     continue
-                for below, text in inventory_check.type_faults(name, value, self.specs[name]):
+                for below, text in value_rules.faults(name, value, self.specs[name]):
                     place = Place("host", host, name, below)
                     bad.append(place._replace(below=()))
                     self.found.append(Fault(place, text))
@@ -179,19 +197,25 @@ class Survey:
         named = self.values[self.hosts[0]].get("gb10_serving_groups") or []
         serving = cluster.serving_groups(self.groups, named if isinstance(named, list) else None)
         for name, members in serving.items():
-            choice = None
-            for host in (each for each in members if each in self.values):
+            chosen = {host: str(cluster.value_of(self.values[host], "gb10_profile")) for host in members if host in self.values}
+            same, odd = cluster.odd_ones(chosen)
+            for host in odd:
+                text = f"{name} is to serve {chosen[same[0]]} and {chosen[host]}; set one profile for the whole group"
+                self.found.append(Fault(Place("host", host, "gb10_profile"), text, among=tuple(same)))
+            for host, selected in chosen.items():
                 users = self.values[host].get("gb10_profiles") or {}
-                selected = str(cluster.value_of(self.values[host], "gb10_profile"))
-                if choice is not None and selected != choice:
-                    self.found.append(
-                        Fault(Place("host", host, "gb10_profile"), f"{name} is to serve {choice} and {selected}; set one profile for the whole group")
-                    )
-                choice = choice or selected
+                self._sources(host, members)
                 self._profile(host, selected, shipped, users, len(members))
                 for other in users if isinstance(users, Mapping) else ():
                     if other != selected:
                         self._profile(host, str(other), shipped, users, 0)
+
+    def _sources(self, host: str, members: Sequence[str]) -> None:
+        for name in value_rules.SOURCES:
+            value = self.values[host].get(name)
+            text = value_rules.source_fault(name, value, members) if isinstance(value, str) else ""
+            if text:
+                self.found.append(Fault(Place("host", host, name), text))
 
     def _profile(self, host: str, name: str, shipped: Mapping[str, Any], users: Any, size: int) -> None:
         if not isinstance(users, Mapping):
@@ -199,15 +223,8 @@ class Survey:
         try:
             profile = resolve(name, shipped, users)
         except ProfileError as exc:
-            text = str(exc)
-            if text.startswith("gb10_profile: "):
-                text = text[len("gb10_profile: ") :]
-                nearest, known, _sep = text.partition("?; known are: ")
-                self.found.append(Fault(Place("host", host, "gb10_profile"), f"{nearest}?" if known else text))
-                return
-            match = re.match(r"profile ([^\s:]+): (\S*)", text)
-            below = (match.group(1), *_steps(match.group(2))) if match else ()
-            self.found.append(Fault(Place("host", host, "gb10_profiles", below), text))
+            for text in exc.faults:
+                self._profile_fault(host, text)
             return
         low, high = profile["ranks"]["min"], profile["ranks"]["max"]
         if size > 1 and ((low is not None and size < low) or (high is not None and size > high)):
@@ -227,7 +244,7 @@ class Survey:
             try:
                 profile = adjusted(profile, layer)
             except ProfileError as exc:
-                self.found.append(Fault(Place("host", host, key), str(exc)))
+                self.found.extend(Fault(Place("host", host, key), text) for text in exc.faults)
 
     def _classes(self) -> None:
         """The user's own failure classes, which the gate reads only when a boot is under way."""
@@ -237,6 +254,16 @@ class Survey:
                 text = check_user_class(entry) if isinstance(entry, Mapping) else ""  # another type is reported as such
                 if text:
                     self.found.append(Fault(Place("host", host, "vllm_tp2_failure_classes", (number,)), text.replace(" in extra_classes", "")))
+
+    def _profile_fault(self, host: str, text: str) -> None:
+        if text.startswith("gb10_profile: "):
+            text = text[len("gb10_profile: ") :]
+            nearest, known, _sep = text.partition("?; known are: ")
+            self.found.append(Fault(Place("host", host, "gb10_profile"), f"{nearest}?" if known else text))
+            return
+        match = re.match(r"profile ([^\s:]+): (\S*)", text)
+        below = (match.group(1), *_steps(match.group(2))) if match else ()
+        self.found.append(Fault(Place("host", host, "gb10_profiles", below), text))
 
     def _forks(self) -> None:
         """The gate reads all ranks at the same time; serving groups boot side by side, unless --limit picks some."""
@@ -263,6 +290,10 @@ class Survey:
                 return self.index.find(members[0], place.key, self.groups)
         return None
 
+    def _about(self, place: Place) -> Any:
+        """What two faults share that are about one and the same thing to change."""
+        return place.key if place.key in self.extra else self._winner(place) or place
+
     def locate(self, fault: Fault) -> Located:
         """Place a fault in a file, with a line where there is one."""
         place = fault.place
@@ -273,6 +304,11 @@ class Survey:
         if place.key in self.extra:
             return Located("the extra variables (-e)", 0, place.key, fault.text)
         winner = self._winner(place)
+        for host in fault.among if winner is None or winner[0] != "host" else ():
+            other = self._winner(place._replace(name=host))
+            if other is not None and other[0] == "host":
+                winner = other
+                break
         if winner is not None and not (place.own and winner[1] != place.name):
             return Located(_short(winner[2].path), winner[2].line_of(place.below), place.key, fault.text)
         return Located(self._where_to_write(place), 0, place.key, fault.text)

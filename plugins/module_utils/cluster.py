@@ -18,7 +18,7 @@ Addresses are strings (``192.168.200.11``), networks CIDR strings (``192.168.200
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -140,12 +140,14 @@ class Place(NamedTuple):
 class Fault:
     """One fault: ``place`` to change and one sentence without file and line, which the reader of the files adds.
 
-    ``example`` marks an address of the shipped example, which a caller may treat as a warning.
+    ``example`` marks an address of the shipped example, which a caller may treat as a warning. ``among`` are hosts that a value differs from: where
+    the place's own is the group's value and one of theirs is not, theirs is the one to change.
     """
 
     place: Place
     text: str
     example: bool = False
+    among: tuple[str, ...] = ()
 
 
 def default_of(name: str) -> Any:
@@ -157,6 +159,23 @@ def value_of(variables: Mapping[str, Any], name: str) -> Any:
     """Return a cluster variable of one host, or its default where it is unset, null or empty."""
     value = variables.get(name)
     return default_of(name) if value is None or value == "" else value
+
+
+def odd_ones(values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the hosts that have the value of most, and those that do not; of two values as frequent the first host's counts.
+
+    :param values: host name to its value of one variable.
+    """
+    camps: list[list[str]] = []
+    for host, value in values.items():
+        for camp in camps:
+            if values[camp[0]] == value:
+                camp.append(host)
+                break
+        else:
+            camps.append([host])
+    most = max(camps, key=len, default=[])
+    return most, [host for host in values if host not in most]
 
 
 # --- Serving groups --------------------------------------------------------------------------------------------------
@@ -289,16 +308,17 @@ def _given_addresses(given: Any, networks: Sequence[ipaddress.IPv4Network]) -> l
         raise ClusterError(f"gb10_fabric_addresses is {given!r}, expected a list of addresses, one for each rail")
     if len(given) != len(networks):
         raise ClusterError(f"gb10_fabric_addresses holds {len(given)} addresses, expected {len(networks)}: one for each network in gb10_fabric_cidrs")
-    out = []
-    for entry, network in zip(given, networks):
-        try:
-            address = ipaddress.IPv4Address(str(entry).split("/", 1)[0])
-        except ValueError:
-            raise ClusterError(f"gb10_fabric_addresses holds {entry!r}, expected an IPv4 address in {network}") from None
-        if address not in network or address in (network.network_address, network.broadcast_address):
-            raise ClusterError(f"gb10_fabric_addresses holds {entry}, which is no host address in {network}, the rail's entry in gb10_fabric_cidrs")
-        out.append(str(address))
-    return out
+    return [_given_address(entry, network) for entry, network in zip(given, networks)]
+
+
+def _given_address(entry: Any, network: ipaddress.IPv4Network) -> str:
+    try:
+        address = ipaddress.IPv4Address(str(entry).split("/", 1)[0])
+    except ValueError:
+        raise ClusterError(f"gb10_fabric_addresses holds {str(entry)!r}, expected an IPv4 address in {network}") from None
+    if address not in network or address in (network.network_address, network.broadcast_address):
+        raise ClusterError(f"gb10_fabric_addresses holds {entry}, which is no host address in {network}, the rail's entry in gb10_fabric_cidrs")
+    return str(address)
 
 
 # --- One group, derived once ------------------------------------------------------------------------------------------
@@ -399,10 +419,10 @@ def _grouping(groups: Mapping[str, Sequence[str]], hosts: Mapping[str, Mapping[s
     named = wishes[0]
     if isinstance(named, str) or not isinstance(named, Sequence):
         return {}, []  # a wrong type, which the check of types reports
-    for host, wish in zip(root, wishes):
-        if wish != named:
-            found.append(Fault(Place("host", host, key), f"{key} differs between {root[0]} and {host}; set it once, for the group {ROOT_GROUP}"))
-            return {}, found
+    same, odd = odd_ones(dict(zip(root, wishes)))
+    if odd:
+        wish = f"set it once, for the group {ROOT_GROUP}"
+        return {}, [Fault(Place("host", host, key), f"{key} differs between {same[0]} and {host}; {wish}", among=tuple(same)) for host in odd]
     for name in named:
         if str(name) not in groups:
             found.append(Fault(Place("group", ROOT_GROUP, key), f"{key} names {name}, which is no group of this inventory"))
@@ -462,21 +482,20 @@ def _group_faults(
     if not members:
         return found
     if len(members) == 1:
-        found.append(
-            Fault(Place("group", name, name), f"the serving group {name} has no worker, only {members[0]}; a serving group needs two hosts or more")
-        )
+        found.append(Fault(Place("group", name, name), f"the serving group {name} has no worker, only {members[0]}; a serving group needs two hosts or more"))
     found += _rank_faults(members, hosts)
     key = "gb10_fabric_cidrs"
     first_host = members[0]
     cidrs = value_of(hosts.get(first_host, {}), key)
-    for host in mine:
-        if value_of(hosts.get(host, {}), key) != cidrs:
-            found.append(Fault(Place("host", host, key), f"{key} differs between {first_host} and {host} of {name}; set it once, for the group {name}"))
-            return found
+    same, odd = odd_ones({host: value_of(hosts.get(host, {}), key) for host in mine})
+    if odd:
+        wish = f"set it once, for the group {name}"
+        return found + [Fault(Place("host", host, key), f"{key} differs between {same[0]} and {host} of {name}; {wish}", among=tuple(same)) for host in odd]
     try:
         networks[name] = fabric_networks(hosts.get(first_host, {}))
     except ClusterError as exc:
-        return [*found, Fault(Place("group", name, key), str(exc))]
+        entries = [(each,) for each in cidrs] if isinstance(cidrs, Sequence) and not isinstance(cidrs, str) else []
+        return found + _bad_entries(Place("group", name, key), entries, lambda cidr: _network(str(cidr)), exc)
     for index, network in enumerate(networks[name]):
         for other in networks[name][:index]:
             if network.overlaps(other):
@@ -487,8 +506,21 @@ def _group_faults(
         order = list(members)
     for rank, host in enumerate(order):
         said = {fault.place for fault in found}
-        found += [fault for fault in _host_fabric(name, host, rank, hosts.get(host, {}), owners) if fault.place not in said]
+        shared = value_of(hosts.get(host, {}), "gb10_fabric_first") == value_of(hosts.get(first_host, {}), "gb10_fabric_first")
+        first = Place("group", name, "gb10_fabric_first") if shared else Place("host", host, "gb10_fabric_first")
+        found += [fault for fault in _host_fabric(name, host, rank, hosts.get(host, {}), owners, first) if fault.place not in said]
     return found
+
+
+def _bad_entries(place: Place, entries: Iterable[tuple[Any, ...]], read: Callable[..., Any], whole: ClusterError) -> list[Fault]:
+    """One fault for each entry of a list that cannot be read; with none of those, what is wrong with the list as a whole."""
+    found = []
+    for index, entry in enumerate(entries):
+        try:
+            read(*entry)
+        except ClusterError as exc:
+            found.append(Fault(place._replace(below=(index,)), str(exc)))
+    return found or [Fault(place, str(whole))]
 
 
 def _without_key(key: str, sentence: str) -> str:
@@ -517,17 +549,23 @@ def _rank_faults(members: Sequence[str], hosts: Mapping[str, Mapping[str, Any]])
     return found
 
 
-def _host_fabric(name: str, host: str, rank: int, variables: Mapping[str, Any], owners: dict[str, tuple[str, bool]]) -> list[Fault]:
+def _host_fabric(name: str, host: str, rank: int, variables: Mapping[str, Any], owners: dict[str, tuple[str, bool]], first: Place) -> list[Fault]:
+    """The fabric addresses of one host; ``first`` is where its gb10_fabric_first is set."""
     key = "gb10_fabric_addresses"
-    given = bool(value_of(variables, key))
-    place = Place("host", host, key) if given else Place("group", name, "gb10_fabric_cidrs")
+    addresses_given = value_of(variables, key)
+    given = bool(addresses_given)
     try:
         addresses = fabric_addresses(variables, rank)
     except ClusterError as exc:
-        sentence = str(exc)
-        if sentence.startswith("gb10_fabric_first"):
-            place = Place("group", name, "gb10_fabric_first")
-        return [Fault(place, sentence)]
+        networks = fabric_networks(variables)
+        if given:
+            fit = isinstance(addresses_given, Sequence) and len(addresses_given) == len(networks)
+            return _bad_entries(Place("host", host, key), zip(addresses_given, networks) if fit else [], _given_address, exc)
+        # A network in which the default would do is not the one to change.
+        small = any(default_of("gb10_fabric_first") + rank > network.num_addresses - 2 for network in networks)
+        chosen = value_of(variables, "gb10_fabric_first") != default_of("gb10_fabric_first")
+        of_first = str(exc).startswith("gb10_fabric_first") or (chosen and not small)
+        return [Fault(first if of_first else Place("group", name, "gb10_fabric_cidrs"), str(exc))]
     found = []
     for index, address in enumerate(addresses):
         other, other_given = owners.setdefault(address, (host, given))
@@ -550,8 +588,7 @@ def _overlaps(networks: Mapping[str, Sequence[ipaddress.IPv4Network]]) -> list[F
             found.append(
                 Fault(
                     Place("group", name, "gb10_fabric_cidrs", own=True),
-                    f"{name} and {other} share the fabric network {both}; "
-                    f"give {name} networks of its own, such as [192.168.202.0/24, 192.168.203.0/24]",
+                    f"{name} and {other} share the fabric network {both}; give {name} networks of its own, such as [192.168.202.0/24, 192.168.203.0/24]",
                 )
             )
     return found

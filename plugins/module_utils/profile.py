@@ -42,7 +42,15 @@ NOT_SECRET = re.compile(r"(?:NUM_TOKENS?|_TOKENS)$|^HF_HUB_DISABLE_IMPLICIT_TOKE
 
 
 class ProfileError(ValueError):
-    """A profile cannot be used; the text names the profile, the key, what was found and what was expected."""
+    """A profile cannot be used; the text names the profile, the key, what was found and what was expected.
+
+    Of several faults the text has all, and ``faults`` has them one by one. ``path`` is the key's path, where there is one fault.
+    """
+
+    def __init__(self, text: str, path: str = "", faults: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.path = path
+        self.faults = faults or (text,)
 
 
 @dataclass(frozen=True)
@@ -292,14 +300,43 @@ def _is_argument(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in value)
 
 
+def _covers(upper: str, path: str) -> bool:
+    return path == upper or path.startswith((f"{upper}.", f"{upper}["))
+
+
 class _Checker:
-    """Walks a profile beside the schema, filling defaults; stops at the first fault."""
+    """Walks a profile beside the schema, filling defaults; ``found`` has every fault, and what is wrong is left out of the result."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.found: list[ProfileError] = []
 
     def fail(self, path: str, text: str) -> ProfileError:
-        return ProfileError("profile {}: {} {}".format(self.name, path or "the profile", text))
+        return ProfileError("profile {}: {} {}".format(self.name, path or "the profile", text), path)
+
+    def note(self, path: str, text: str) -> None:
+        """Remember a fault and go on."""
+        self.found.append(self.fail(path, text))
+
+    def part(self, value: object, spec: Field, path: str) -> tuple[Any, ...]:
+        """Return a part of a value that was checked, as the one entry of a tuple; an empty one where it is wrong."""
+        try:
+            return (self.check(value, spec, path),)
+        except ProfileError as exc:
+            self.found.append(exc)
+            return ()
+
+    def sound(self, *paths: str) -> bool:
+        """Tell whether nothing was found at these keys, above or below them, so that what they hold can be looked at further."""
+        return not any(_covers(fault.path, path) or _covers(path, fault.path) for fault in self.found for path in paths)
+
+    def done(self) -> None:
+        """Raise what was found, if anything was."""
+        if len(self.found) == 1:
+            raise self.found[0]
+        if self.found:
+            texts = tuple(dict.fromkeys(str(fault) for fault in self.found))
+            raise ProfileError("; ".join(texts), faults=texts)
 
     def check(self, value: object, spec: Field, path: str) -> Any:
         if value is None:
@@ -364,19 +401,20 @@ class _Checker:
         if not isinstance(value, (list, tuple)):
             raise self.wrong(value, spec, path)
         element = spec.element or ANYTHING
-        return [self.check(item, element, f"{path}[{i}]") for i, item in enumerate(value)]
+        return [part for i, item in enumerate(value) for part in self.part(item, element, f"{path}[{i}]")]
 
     def _dict(self, value: object, spec: Field, path: str) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise self.wrong(value, spec, path)
         element = spec.element or ANYTHING
-        out = {}
+        out: dict[str, Any] = {}
         for key, item in value.items():
             if not isinstance(key, str):
-                raise self.fail(path, f"has the key {_shown(key)}, expected a string: write it in quotes")
-            if spec.pattern and not re.fullmatch(spec.pattern, key):
-                raise self.fail(f"{path}.{key}", f"is no usable key, expected {spec.pattern_says}")
-            out[str(key)] = self.check(item, element, f"{path}.{key}")
+                self.note(path, f"has the key {_shown(key)}, expected a string: write it in quotes")
+            elif spec.pattern and not re.fullmatch(spec.pattern, key):
+                self.note(f"{path}.{key}", f"is no usable key, expected {spec.pattern_says}")
+            else:
+                out.update((str(key), part) for part in self.part(item, element, f"{path}.{key}"))
         return out
 
     def _map(self, value: object, spec: Field, path: str) -> dict[str, Any]:
@@ -385,19 +423,19 @@ class _Checker:
         for key in value:
             if key not in spec.fields:
                 where = f"{path}.{key}" if path else str(key)
-                raise self.fail(
+                self.note(
                     where,
                     "is not a key of a profile{} (known {}: {})".format(
                         did_you_mean(str(key), spec.fields), "here" if path else "at the top", ", ".join(spec.fields)
                     ),
                 )
-        out = {}
+        out: dict[str, Any] = {}
         for key, sub in spec.fields.items():
             where = f"{path}.{key}" if path else key
             if key in value and not (value[key] is None and not sub.required):
-                out[key] = self.check(value[key], sub, where)
+                out.update((key, part) for part in self.part(value[key], sub, where))
             elif sub.required:
-                raise self.fail(where, f"is missing, expected {_EXPECTED[sub.kind]}: {sub.doc}")
+                self.note(where, f"is missing, expected {_EXPECTED[sub.kind]}: {sub.doc}")
             elif sub.kind == "map" and not sub.nullable:
                 out[key] = self._map({}, sub, where)
             else:
@@ -490,14 +528,14 @@ def human_int(value: object) -> int | None:
     return int(float(number) * factor) if "." in number else int(number) * factor
 
 
-def _derive(profile: dict[str, Any], fail: Any) -> None:
+def _derive(profile: dict[str, Any], note: Any) -> None:
     """Fill what follows from other keys and refuse what contradicts them."""
     args, gate, model = profile["engine"]["args"], profile["gate"], profile["model"]
     context = human_int(args.get("max-model-len"))
     if gate["context"] is None:
         gate["context"] = context
     elif context is not None and context != gate["context"]:
-        raise fail(
+        note(
             "gate.context",
             "is {}, but engine.args.max-model-len is {}: leave gate.context out, it follows the argument".format(gate["context"], context),
         )
@@ -507,14 +545,14 @@ def _derive(profile: dict[str, Any], fail: Any) -> None:
         if gate[key] is None:
             gate[key] = wanted if isinstance(wanted, str) else None
         elif isinstance(wanted, str) and wanted != gate[key]:
-            raise fail("gate." + key, f"is {gate[key]!r}, but engine.args says {wanted!r}: leave it out, it follows the argument")
+            note("gate." + key, f"is {gate[key]!r}, but engine.args says {wanted!r}: leave it out, it follows the argument")
     for key in ("effective_tokens", "concurrency"):
         low, high = gate[key]["min"], gate[key]["max"]
         if low is not None and high is not None and low > high:
-            raise fail(f"gate.{key}", f"has min {low} above max {high}")
+            note(f"gate.{key}", f"has min {low} above max {high}")
     ranks = profile["ranks"]
     if ranks["max"] is not None and ranks["min"] > ranks["max"]:
-        raise fail("ranks", "has min {} above max {}".format(ranks["min"], ranks["max"]))
+        note("ranks", "has min {} above max {}".format(ranks["min"], ranks["max"]))
     if not model["served_names"]:
         model["served_names"] = [model["id"]]
     mount = store_mount(profile)
@@ -537,50 +575,57 @@ def store_mount(profile: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _check_args(args: Mapping[str, Any], fail: Any) -> None:
+def _check_args(args: Mapping[str, Any], note: Any) -> None:
     for key, value in args.items():
         path = "engine.args." + key
         if key in SECRET_ARGS:
-            raise fail(path, f"would show a secret in the process list: give it as {SECRET_ARGS[key]} through the role's variable instead")
+            note(path, f"would show a secret in the process list: give it as {SECRET_ARGS[key]} through the role's variable instead")
+            continue
         if "_" in key and key.replace("_", "-") in args:
-            raise fail(path, "and {} are the same flag: keep one".format(key.replace("_", "-")))
+            note(path, "and {} are the same flag: keep one".format(key.replace("_", "-")))
+            continue
         managed = PLACEHOLDERS.get(key.replace("_", "-"))
         if managed is not None and value != managed and value is not None:
             if key in LITERAL_ALLOWED and not (isinstance(value, str) and "{" in value):
                 continue
-            raise fail(
+            note(
                 path,
                 f'is {_shown(value)}, but the collection writes this argument itself: leave it out, or use "{managed}" to choose its place',
             )
 
 
-def _check_container(container: Mapping[str, Any], fail: Any) -> None:
+def _check_container(container: Mapping[str, Any], note: Any) -> None:
     for i, volume in enumerate(container["volumes"]):
         parts = volume.split(":")
         if len(parts) not in (2, 3) or not all(parts) or not parts[1].startswith("/"):
-            raise fail(f"container.volumes[{i}]", f"is {volume!r}, expected host:container or host:container:ro")
-        if not parts[0].startswith(("/", "{model_store}")):
-            raise fail(f"container.volumes[{i}]", f"mounts {parts[0]!r}, expected an absolute path or {{model_store}}")
+            note(f"container.volumes[{i}]", f"is {volume!r}, expected host:container or host:container:ro")
+        elif not parts[0].startswith(("/", "{model_store}")):
+            note(f"container.volumes[{i}]", f"mounts {parts[0]!r}, expected an absolute path or {{model_store}}")
     for i, path in enumerate(container["cache_dirs"]):
         rest = path[len("{model_store}/") :] if path.startswith("{model_store}/") else ""
         if not rest.strip("/") or ".." in rest.split("/"):
-            raise fail(
+            note(
                 f"container.cache_dirs[{i}]",
                 f"is {path!r}, expected a directory below {{model_store}}/, because it is deleted when the image changes",
             )
 
 
 def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a merged profile (without ``extends``) and return it complete, with every default filled in."""
+    """Check a merged profile (without ``extends``) and return it complete, with every default filled in; all its faults come at once."""
     checker = _Checker(name)
     profile: dict[str, Any] = checker.check(raw, SCHEMA, "")
-    _check_args(profile["engine"]["args"], checker.fail)
+    # What is wrong by the schema is left out of the profile: only what is whole is looked at further.
+    if checker.sound("engine.args"):
+        _check_args(profile["engine"]["args"], checker.note)
     for table in ("env", "head_env", "worker_env"):
-        for key in profile[table]:
+        for key in profile.get(table, ()):
             if is_secret_name(key):
-                raise checker.fail(f"{table}.{key}", "looks like a secret, and a profile is not the place for one: use the role's variable for it")
-    _check_container(profile["container"], checker.fail)
-    _derive(profile, checker.fail)
+                checker.note(f"{table}.{key}", "looks like a secret, and a profile is not the place for one: use the role's variable for it")
+    if checker.sound("container.volumes", "container.cache_dirs"):
+        _check_container(profile["container"], checker.note)
+    if checker.sound("engine", "gate", "model", "ranks", "container"):
+        _derive(profile, checker.note)
+    checker.done()
     return profile
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAGS = ("!", "!vault", "!vault-encrypted", "!unsafe")
 _YAML = (".yml", ".yaml", ".json")
 _IGNORED = (".pyc", ".pyo", ".swp", ".bak", "~", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry")
 
@@ -53,11 +54,12 @@ class Entry:
 
 @dataclass
 class Index:
-    """Everything found in the files of an inventory."""
+    """Everything found in the files of an inventory; ``unreadable`` has (file, line, what is wrong there, as the end of a sentence)."""
 
     entries: dict[tuple[str, str, str], list[Entry]] = field(default_factory=dict)
     parents: dict[str, set[str]] = field(default_factory=dict)
     unreadable: list[tuple[Path, int, str]] = field(default_factory=list)
+    encrypted: list[Path] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
@@ -136,9 +138,52 @@ def _compose(index: Index, path: Path, text: str) -> Any:
         return yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
-        problem = getattr(exc, "problem", None) or "cannot be read"
-        index.unreadable.append((path, mark.line + 1 if mark else 1, str(problem)))
+        problem = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "cannot be read"
+        index.unreadable.append((path, mark.line + 1 if mark else 1, f"the file is no valid YAML here ({problem})"))
         return None
+
+
+def _variables(index: Index, path: Path) -> list[tuple[str, int, Any]]:
+    """The variables in a file that Ansible reads as nothing else; where Ansible cannot, the file is unreadable."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as exc:
+        line = path.read_bytes()[: exc.start].count(b"\n") + 1
+        index.unreadable.append((path, line, "the file is no UTF-8 text here; save it as UTF-8"))
+        return []
+    except OSError as exc:
+        index.unreadable.append((path, 0, f"the file cannot be opened ({exc.strerror})"))
+        return []
+    if text.startswith("$ANSIBLE_VAULT;"):
+        index.encrypted.append(path)
+        return []
+    node = _compose(index, path, text)
+    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"):
+        return []
+    line = node.start_mark.line + 1
+    if not isinstance(node, yaml.MappingNode):
+        what = "a list" if isinstance(node, yaml.SequenceNode) else "a text"
+        index.unreadable.append((path, line, f"the file holds {what} here, expected variables, each as name: value"))
+        return []
+    for tag, at in _strange_tags(node):
+        index.unreadable.append((path, at, f"the tag {tag} is none that Ansible knows; put a text that begins with an exclamation mark in quotes"))
+    return _pairs(node)
+
+
+def _strange_tags(node: Any) -> Iterator[tuple[str, int]]:
+    """Tags of a node and all below it that Ansible has no reading for, each with its line."""
+    waiting, seen = [node], set()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue  # an alias, maybe of what it stands in
+        seen.add(id(each))
+        if not each.tag.startswith("tag:yaml.org,2002:") and each.tag not in _TAGS:
+            yield each.tag, each.start_mark.line + 1
+        if isinstance(each, yaml.MappingNode):
+            waiting += [part for pair in each.value for part in pair]
+        elif isinstance(each, yaml.SequenceNode):
+            waiting += each.value
 
 
 def _pairs(node: Any) -> list[tuple[str, int, Any]]:
@@ -215,5 +260,5 @@ def _scan_vars(index: Index, folder: Path, kind: str, stages: tuple[int, int, in
             if path.suffix not in ("", *_YAML):
                 continue
             index.files.append(path)
-            for key, line, value in _pairs(_compose(index, path, _read(path))):
+            for key, line, value in _variables(index, path):
                 index.add(kind, owner, key, Entry(path, line, stage, value))

@@ -260,11 +260,24 @@ CASES = [
     ),
     Case(
         "a file that is no YAML",
-        [
-            "{inv}/hosts.yml: gb10: there is no group gb10; put the serving group, such as pair1, below gb10",
-            "{inv}/hosts.yml:3: YAML: the file is no valid YAML here (mapping values are not allowed in this context)",
-        ],
+        ["{inv}/hosts.yml:3: YAML: the file is no valid YAML here (mapping values are not allowed in this context)"],
         hosts("gb10:\n  children\n    pair1:\n"),
+    ),
+    Case(
+        "files of variables that cannot be read",
+        [
+            "{inv}/group_vars/gb10.yml:2: YAML: the file is no valid YAML here (mapping values are not allowed in this context)",
+            "{inv}/host_vars/spark-1.yml:1: YAML: the file holds a list here, expected variables, each as name: value",
+        ],
+        {**hosts(SOUND, gb10="a: 1\n b: [\n"), "host_vars/spark-1.yml": "- vllm_tp2_context: 4096\n"},
+    ),
+    Case(
+        "a vaulted file without its password",
+        [
+            "{inv}/group_vars/gb10.yml: vault: the file is encrypted and the vault password given does not open it, or none was; "
+            "run with --ask-vault-pass or --vault-password-file"
+        ],
+        hosts(SOUND, gb10="\n".join(line.strip() for line in VAULTED.splitlines()[1:]) + "\n"),
     ),
     Case(
         "all at once, under a tag and a limit",

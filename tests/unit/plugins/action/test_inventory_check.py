@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible import context
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible_collections.gb10.cluster.plugins.action import inventory_check as action
@@ -79,6 +80,27 @@ def test_a_source_without_files_is_named_itself() -> None:
     ]
 
 
+class NoVars(HostVars):
+    """Ansible's where a file of variables cannot be read: any question raises."""
+
+    def raw_get(self, host: str) -> dict[str, Any]:
+        """Fail as the reader of the files does."""
+        raise AnsibleError("YAML parsing failed: Mapping values are not allowed in this context.")
+
+
+def test_an_unreadable_file_is_named_and_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible's own error has no file, and comes with the first variable that is asked for."""
+    monkeypatch.setitem(globals(), "HostVars", NoVars)
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "gb10.yml").write_text("a: 1\n b: [\n", encoding="utf-8")
+    assert sentences(PAIR, {}, [str(tmp_path)]) == [
+        f"{tmp_path}/group_vars/gb10.yml:2: YAML: the file is no valid YAML here (mapping values are not allowed in this context)"
+    ]
+    assert sentences(PAIR, {}, ["a,b,"]) == [
+        "the inventory (a,b,): a: Ansible cannot read its variables: YAML parsing failed: Mapping values are not allowed in this context"
+    ]
+
+
 @pytest.mark.parametrize(
     ("forks", "limit", "groups", "needed"),
     [
@@ -148,6 +170,20 @@ def test_profiles(variables: dict[str, Any], sentence: str) -> None:
     assert found.pop().startswith("the inventory (a,): " + sentence)
 
 
+def test_every_fault_of_a_profile_is_told_at_its_line(tmp_path: Path) -> None:
+    """Not one a run."""
+    (tmp_path / "group_vars").mkdir()
+    text = "gb10_profiles:\n  mine:\n    extends: fp8-1m\n    engin: {}\n    container:\n      memlock: lots\n      volumes: [/a]\n"
+    (tmp_path / "group_vars" / "gb10.yml").write_text(text, encoding="utf-8")
+    found = sorted(set(sentences(PAIR, {host: yaml.safe_load(text) for host in "ab"}, [str(tmp_path)])))
+    file = f"{tmp_path}/group_vars/gb10.yml"
+    assert [line.partition(", expected")[0].partition(" (known")[0] for line in found] == [
+        f"{file}:4: gb10_profiles: profile mine: engin is not a key of a profile; did you mean engine?",
+        f"{file}:6: gb10_profiles: profile mine: container.memlock is the string 'lots'",
+        f"{file}:7: gb10_profiles: profile mine: container.volumes[0] is '/a'",
+    ]
+
+
 def test_one_group_serves_one_profile() -> None:
     """Each rank would start another engine."""
     assert sentences(PAIR, {"b": {"gb10_profile": "fp8-1m"}}, ["a,"]) == [
@@ -168,6 +204,34 @@ def test_what_is_shared_is_to_be_written_for_the_one_that_differs(tmp_path: Path
     assert found.startswith(f"{tmp_path}/group_vars/pair2.yml:2: gb10_fabric_cidrs: ")
 
 
+@pytest.mark.parametrize("odd", ["a", "b"])
+@pytest.mark.parametrize(
+    ("key", "group", "own", "text"),
+    [
+        pytest.param("gb10_fabric_cidrs", "[10.1.0.0/24]", "[10.2.0.0/24]", "differs between a and b of pair1; set it once, for the group pair1", id="cidrs"),
+        pytest.param("gb10_profile", "fp8-1m", "fp8-512k", "pair1 is to serve {a} and {b}; set one profile for the whole group", id="profile"),
+        pytest.param("gb10_serving_groups", "[pair1]", "[gb10]", "differs between a and b; set it once, for the group gb10", id="serving groups"),
+    ],
+)
+def test_a_host_that_differs_from_its_group_is_the_file_to_change(odd: str, key: str, group: str, own: str, text: str, tmp_path: Path) -> None:
+    """Whichever of the two it is."""
+    for folder in ("group_vars", "host_vars"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "group_vars" / "gb10.yml").write_text(f"{key}: {group}\n", encoding="utf-8")
+    (tmp_path / "host_vars" / f"{odd}.yml").write_text(f"# mine\n{key}: {own}\n", encoding="utf-8")
+    values = {host: own if host == odd else group for host in "ab"}
+    hosts = {host: {key: yaml.safe_load(value)} for host, value in values.items()}
+    assert sentences(PAIR, hosts, [str(tmp_path)]) == [f"{tmp_path}/host_vars/{odd}.yml:2: {key}: {text.format(**values)}"]
+
+
+def test_a_bad_extra_variable_is_told_once(tmp_path: Path) -> None:
+    """What follows from it is no fault of the networks."""
+    hosts = {host: {"gb10_fabric_first": 300} for host in "ab"}
+    assert set(sentences(PAIR, hosts, [str(tmp_path)], {"gb10_fabric_first": 300})) == {
+        "the extra variables (-e): gb10_fabric_first: is 300, expected a whole number from 1 to 254"
+    }
+
+
 def test_paths_below_the_working_directory_are_shown_as_the_user_would_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are absolute."""
     (tmp_path / "inv").mkdir()
@@ -186,6 +250,22 @@ def test_extra_variables_are_named_as_such(tmp_path: Path) -> None:
     hosts = {host: {"vllm_tp2_timeout": "soon"} for host in "ab"}
     found = set(sentences({"all": ["a", "b"], "gb10": ["a", "b"]}, hosts, [str(tmp_path)], {"vllm_tp2_timeout": "soon"}))
     assert found == {"the extra variables (-e): vllm_tp2_timeout: is 'soon', expected a whole number"}
+
+
+def test_values_out_of_range_are_told_at_their_lines_all_in_one_go(tmp_path: Path) -> None:
+    """Beside a wrong type, and once for a group; what follows from a bad value is no second fault."""
+    (tmp_path / "group_vars").mkdir()
+    lines = ["vllm_tp2_context: 0", "readahead_classes:", "  - nvme", "  - nvm", "gb10_fabric_first: 300", "image_source: c", "roce_mtu: jumbo"]
+    (tmp_path / "group_vars" / "gb10.yml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = {"vllm_tp2_context": 0, "readahead_classes": ["nvme", "nvm"], "gb10_fabric_first": 300, "image_source": "c", "roce_mtu": "jumbo"}
+    file = f"{tmp_path}/group_vars/gb10.yml"
+    assert set(sentences(PAIR, {"a": given, "b": given}, [str(tmp_path)])) == {
+        f"{file}:1: vllm_tp2_context: is 0, expected a whole number from 1 on",
+        f"{file}:4: readahead_classes: entry 2 is 'nvm', expected one of nvme, sd, virtio, md, dm; did you mean nvme?",
+        f"{file}:5: gb10_fabric_first: is 300, expected a whole number from 1 to 254",
+        f"{file}:6: image_source: is 'c', expected auto or a host of the serving group: a, b",
+        f"{file}:7: roce_mtu: is 'jumbo', expected a whole number",
+    }
 
 
 def test_every_role_of_the_collection_is_known() -> None:

@@ -312,6 +312,68 @@ def test_every_fault_names_its_place(groups: dict[str, list[str]], hosts: dict[s
         assert fault.text.startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        pytest.param(
+            {host: {CIDRS: ["10.1.0.0/24", "fast/24", "10.2.0.1/24", "10.3.0.0"]} for host in "ab"},
+            [
+                (Place("group", "pair1", CIDRS, (1,)), "holds 'fast/24', expected an IPv4 network such as 192.168.200.0/24"),
+                (Place("group", "pair1", CIDRS, (2,)), "holds '10.2.0.1/24', which is an address in a network; the network is 10.2.0.0/24"),
+                (Place("group", "pair1", CIDRS, (3,)), "holds '10.3.0.0' without a prefix length, expected an IPv4 network such as 192.168.200.0/24"),
+            ],
+            id="networks",
+        ),
+        pytest.param(
+            variables(b={"gb10_fabric_addresses": ["192.168.200.x", "10.0.0.1"]}),
+            [
+                (Place("host", "b", "gb10_fabric_addresses", (0,)), "holds '192.168.200.x', expected an IPv4 address in 192.168.200.0/24"),
+                (
+                    Place("host", "b", "gb10_fabric_addresses", (1,)),
+                    "holds 10.0.0.1, which is no host address in 192.168.201.0/24, the rail's entry in gb10_fabric_cidrs",
+                ),
+            ],
+            id="addresses",
+        ),
+    ],
+)
+def test_every_bad_entry_of_a_list_is_told(hosts: dict[str, dict[str, Any]], expected: list[tuple[Place, str]]) -> None:
+    """At its own line."""
+    assert [(fault.place, fault.text) for fault in cluster.faults(PAIR, hosts)] == expected
+
+
+@pytest.mark.parametrize(
+    ("hosts", "place"),
+    [
+        pytest.param({host: {"gb10_fabric_first": 300} for host in "ab"}, Place("group", "pair1", "gb10_fabric_first"), id="for both"),
+        pytest.param(variables(b={"gb10_fabric_first": 300}), Place("host", "b", "gb10_fabric_first"), id="for one"),
+        pytest.param({host: {CIDRS: ["10.1.0.0/30"]} for host in "ab"}, Place("group", "pair1", CIDRS), id="a small network"),
+        pytest.param({host: {CIDRS: ["10.1.0.0/30"], "gb10_fabric_first": 3} for host in "ab"}, Place("group", "pair1", CIDRS), id="both small"),
+    ],
+)
+def test_what_makes_a_network_too_small_is_the_key_to_change(hosts: dict[str, dict[str, Any]], place: Place) -> None:
+    """A network that holds the default is large enough."""
+    (found,) = cluster.faults(PAIR, hosts)
+    assert found.place == place
+    assert ", too few for rank " in found.text
+
+
+def test_a_start_that_is_no_number_is_told_at_its_key_in_a_small_network_too() -> None:
+    """The network is not what the sentence speaks of."""
+    found = cluster.faults(PAIR, {host: {CIDRS: ["10.1.0.0/30"], "gb10_fabric_first": 0} for host in "ab"})
+    assert [fault.place for fault in found] == [Place("group", "pair1", "gb10_fabric_first")]
+
+
+def test_every_host_that_differs_is_told() -> None:
+    """Against those that agree."""
+    groups = {"all": list("abcde"), "gb10": list("abcde")}
+    own = {name: {CIDRS: [f"10.{number}.0.0/24"]} for number, name in enumerate("be", 1)}
+    found = cluster.faults(groups, {**variables(), **{host: {} for host in "acd"}, **own})
+    assert [(fault.place.name, fault.text, fault.among) for fault in found] == [
+        (host, f"differs between a and {host} of gb10; set it once, for the group gb10", ("a", "c", "d")) for host in "be"
+    ]
+
+
 def test_all_faults_come_at_once() -> None:
     """Groups, ranks, addresses and fabric in one list."""
     hosts = variables(a={"gb10_rank": 0, "ansible_host": "192.0.2.1"}, b={"gb10_rank": 0}, d={"ansible_host": "10.0.0.3"})

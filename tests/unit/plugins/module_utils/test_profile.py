@@ -251,6 +251,34 @@ def test_faults_name_key_found_and_expected(over: dict[str, Any], text: str) -> 
         one(**over)
 
 
+def test_all_faults_of_a_profile_come_at_once() -> None:
+    """By the schema and beyond it; a table with a fault is not looked at further, the others are."""
+    over = {
+        "engin": {},
+        "summary": 3,
+        "engine": {"args": {"nnodes": 2, "api-key": "s3cret"}},
+        "env": {"HF_TOKEN": "x", "A": 1, "B-C": "1"},
+        "container": {"volumes": ["/a", "b:/c", "/ok:/ok"]},
+        "image": {"reference": "a b", "pull": "yes"},
+        "deviations": [{"keys": ["a"]}, {"keys": 1, "seed": "s", "why": "w"}],
+    }
+    with pytest.raises(p.ProfileError) as caught:
+        one(**over)
+    assert [fault.split()[2] for fault in caught.value.faults] == [
+        "engin", "summary", "deviations[0].why", "deviations[1].keys", "image.reference", "image.pull", "env.A", "env.B-C",
+        "engine.args.nnodes", "engine.args.api-key", "env.HF_TOKEN", "container.volumes[0]", "container.volumes[1]",
+    ]  # fmt: skip
+    assert all(fault in str(caught.value) for fault in caught.value.faults)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_all_contradictions_of_a_profile_come_at_once() -> None:
+    """Between values that are right by themselves."""
+    with pytest.raises(p.ProfileError) as caught:
+        one(gate={"context": 5, "concurrency": {"min": 2, "max": 1}}, engine={"args": {"max-model-len": 6}}, ranks={"min": 3, "max": 2})
+    assert [fault.split()[2] for fault in caught.value.faults] == ["gate.context", "gate.concurrency", "ranks"]
+
+
 def test_faults_never_show_a_secret() -> None:
     with pytest.raises(p.ProfileError) as caught:
         one(engine={"args": {"api-key": "s3cret"}})

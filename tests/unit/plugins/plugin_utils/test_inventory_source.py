@@ -107,6 +107,29 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
     assert place(index, "a", "x") is not None
 
 
+@pytest.mark.parametrize(
+    ("content", "line", "text"),
+    [
+        (b"a: 1\n b: 2\n", 2, "the file is no valid YAML here (mapping values are not allowed in this context)"),
+        (b"---\n- a: 1\n", 2, "the file holds a list here, expected variables, each as name: value"),
+        (b"a\n", 1, "the file holds a text here, expected variables, each as name: value"),
+        (b"a: 1\nb: \xff\n", 2, "the file is no UTF-8 text here; save it as UTF-8"),
+        (b"a: &x\n  - *x\n  - !secret b\n", 3, "the tag !secret is none that Ansible knows; put a text that begins with an exclamation mark in quotes"),
+    ],
+)
+def test_what_ansible_cannot_read_as_variables_is_unreadable(content: bytes, line: int, text: str, tmp_path: Path) -> None:
+    """Ansible's own error for these names no file."""
+    folder = write(tmp_path, hosts=HOSTS, group_vars__gb10="")
+    (folder / "group_vars" / "gb10.yml").write_bytes(content)
+    assert scan([str(folder)]).unreadable == [(folder / "group_vars" / "gb10.yml", line, text)]
+
+
+@pytest.mark.parametrize("content", ["", "---\n", "# nothing\n", "---\n~\n", "{}\n", "a: !unsafe b\nc: !vault |\n  d\n"])
+def test_what_ansible_reads_as_variables_is_fine(content: str, tmp_path: Path) -> None:
+    """A file may be empty."""
+    assert scan([str(write(tmp_path, hosts=HOSTS, group_vars__gb10=content))]).unreadable == []
+
+
 @pytest.mark.parametrize("source", ["a,b,", "/does/not/exist", ""], ids=["list of hosts", "nowhere", "empty"])
 def test_sources_without_files_are_no_error(source: str) -> None:
     """A list of hosts on the command line, for one."""
