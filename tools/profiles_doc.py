@@ -27,7 +27,7 @@ A profile is a serving system as data: image, model, every argument of `vllm ser
 One variable selects it. `ansible-playbook playbooks/profiles.yml` prints this page's table and the selected profile.
 
 ```yaml
-# inventories/<yours>/group_vars/all.yml
+# inventories/<yours>/group_vars/gb10.yml
 gb10_profile: dspark-nvfp4-1m        # the default
 ```
 

@@ -32,3 +32,4 @@ echo "setup: installing $list into .venv (the ansible package is 51 MB; about a 
 touch "$stamp"
 [ "$want" = dev ] && touch "${stamp/ready-dev/ready-run}"
 echo "setup: $(.venv/bin/ansible --version | head -1)"
+if [ "$want" = run ]; then echo "setup: done; '. .venv/bin/activate' makes ansible-playbook known to this shell"; fi

@@ -96,6 +96,15 @@ def why_unequal(host: str, info: Mapping[str, Any], source: str, base: Mapping[s
     return f"{host} has {info['id'][7:19]} under {info['reference']}, {source} has {base['id'][7:19]} ({what})"
 
 
+def _sends_to_come(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]], rank: int, build: str, good: Sequence[bool]) -> list[dict[str, Any] | None]:
+    """Foretell by rank what will be sent once `rank` has the image. A rank that has what is pulled keeps it; no two builds are the same."""
+    out: list[dict[str, Any] | None] = []
+    for index, host in enumerate(hosts):
+        why = f"{host} gets {infos[index]['reference']} from {hosts[rank]}, once that has it"
+        out.append(None if index == rank or (good[index] and not build) else {"layers": [], "whole": False, "why": why})
+    return out
+
+
 def plan(
     hosts: Sequence[str],
     infos: Sequence[Mapping[str, Any]],
@@ -111,8 +120,9 @@ def plan(
     :param distribution: ``auto`` (the first rank that has it sends it, else the head pulls or builds it), ``pull`` (each rank by itself), ``send``
         (never ask a registry or build).
     :param pull: whether a registry has it; ``digest`` pins it; ``build`` is the hash of the build context, empty when nothing is to be built.
-    :returns: ``source``, ``source_rank``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank: ``None`` or ``layers``, ``whole`` and ``why``),
-        ``equal``, ``proof`` (kind, value), ``complaint`` (why nothing can be done), ``why`` (sentences), ``changed`` (caches belong to another image).
+    :returns: ``source``, ``source_rank``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank: ``None`` or ``layers``, ``whole`` and ``why``;
+        where the source obtains the image first, a forecast of who will lack it, without layers: plan again once it is there), ``equal``, ``proof``
+        (kind, value), ``complaint`` (why nothing can be done), ``why`` (sentences), ``changed`` (caches belong to another image).
     :raises ImageError: a source that is no host of the group.
     """
     reference = str(infos[0]["reference"])
@@ -137,10 +147,9 @@ def plan(
     elif not good[rank]:
         if distribution == "send":
             out["complaint"] = f"no rank has {reference} as it is wanted, and image_distribution is send: load it on {hosts[rank]} (docker load), or set auto"
-        elif build:
-            out["obtain"][rank] = "build"
-        elif pull:
-            out["obtain"][rank] = "pull"
+        elif build or pull:
+            out["obtain"][rank] = "build" if build else "pull"
+            out["send"] = _sends_to_come(hosts, infos, rank, build, good)
         else:
             held = infos[rank].get("exists") and digest
             out["complaint"] = (

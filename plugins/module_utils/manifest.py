@@ -304,14 +304,16 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
         and ``files`` (of the whole model), ``proof``, ``expected`` (path -> size, sha256, mtime_ns), ``links``, ``ranks`` (for each rank:
         ``host``, ``fetch`` (a list of ``path``, ``size``, ``sha256``, ``mtime_ns``, ``provider`` (rank)), ``links``, ``remove``, ``bytes``, ``why``,
         ``recorded`` (whether this rank remembers exactly this)),
-        ``offers`` (for each rank the paths that others fetch from it), ``refusals`` (sentences: no room, foreign files) and ``notes``.
+        ``offers`` (for each rank the paths that others fetch from it), ``awaits`` (for each rank whether it will fetch what the source downloads first;
+        never where the plan is usable), ``refusals`` (sentences: no room, foreign files) and ``notes``.
     :raises ManifestError: a host that is not in the group.
     """
     base_rank = choose_source(hosts, manifests, source)
     base = manifests[base_rank]
     out: dict[str, Any] = {
         "source": hosts[base_rank], "source_rank": base_rank, "usable": False, "complaints": [], "equal": False, "bytes": 0, "files": 0, "proof": "",
-        "expected": {}, "links": {}, "ranks": [], "offers": [[] for _each in hosts], "refusals": [], "notes": [],
+        "expected": {}, "links": {}, "ranks": [], "offers": [[] for _each in hosts],
+        "awaits": [rank != base_rank and not complete(each) for rank, each in enumerate(manifests)], "refusals": [], "notes": [],
     }  # fmt: skip
     if not base.get("exists"):
         out["complaints"] = complaints(base)
@@ -331,6 +333,7 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
     paths = [*truth, *links]
     out.update(
         usable=True,
+        awaits=[False for _each in hosts],
         expected={path: {key: entry[key] for key in ("size", "sha256", "mtime_ns")} for path, entry in truth.items()},
         links=links,
         bytes=sum(int(entry["size"]) for entry in truth.values()),

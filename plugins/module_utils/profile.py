@@ -218,7 +218,7 @@ SCHEMA = _table(
             rendezvous=Field("int", _SECONDS, 660, minimum=1),
             load=Field("int", _SECONDS, 2700, minimum=1),
             init=Field("int", _SECONDS, 2400, minimum=1),
-            total=Field("int", "Seconds from start to ready.", 4500, minimum=1),
+            total=Field("int", "Seconds from start to ready, all phases together; vllm_tp2_timeout wins over it.", 2700, minimum=1),
         ),
     ),
     gate=_table(

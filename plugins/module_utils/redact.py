@@ -14,12 +14,15 @@ TOKENS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,200}|gh[pousr]_[A-Za-z0-9]{16,200}|nvapi-[A-Za-z0-9_-]{8,200})"
     r"|(?<=Bearer )\S{1,2000}|(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"
 )
+# A quoted value goes to its closing quote, blanks and all, or to the end of the line; one in brackets as a whole.
+_QUOTED = r"\"(?:\\.|[^\"\\\n]){1,2000}\"?|'(?:\\.|[^'\\\n]){1,2000}'?"
 _SHAPES = (
     re.compile(
         r"(?i)(\b[\w-]*(?:api[_-]?key|token|secret|password|passwd|authorization)[\w-]*[\"']?\s*[=:]\s*(?:Bearer\s+)?)"
-        r"([\"']?)(?!\s)([^\"'\s,;}{)]{3,})(\2)"
+        rf"({_QUOTED}|\[[^\]\n]{{1,2000}}\]?|[^\"'\s,;}}{{)\[]{{3,}})"
     ),
-    re.compile(r"(?i)(--(?:api-key|hf-token)[= ])(\S+)"),
+    # On a command line, in a list of words, in a YAML list with one word a line.
+    re.compile(rf"(?i)(--(?:api-key|hf-token)(?:[= ]\s*|[\"'],\s*|[\"']?\s*\n\s*-\s+))({_QUOTED}|[^\s\"']\S*)"),
 )
 # Counts and switches whose names look like secrets.
 _HARMLESS = re.compile(r"(?i)(?:max|num|batched|speculative|tokenizer|tokens|token_ids?|pad|bos|eos)")
@@ -30,8 +33,15 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
     for value in sorted({v for v in known if len(v) >= 4}, key=len, reverse=True):
         text = text.replace(value, MASK)
     text = TOKENS.sub(MASK, text)
-    text = _SHAPES[0].sub(lambda m: m.group(0) if _HARMLESS.search(m.group(1)) else f"{m.group(1)}{m.group(2)}{MASK}{m.group(4)}", text)
-    return _SHAPES[1].sub(lambda m: m.group(1) + MASK, text)
+    text = _SHAPES[0].sub(lambda m: m.group(0) if _HARMLESS.search(m.group(1)) else m.group(1) + _masked(m.group(2)), text)
+    return _SHAPES[1].sub(lambda m: m.group(1) + _masked(m.group(2)), text)
+
+
+def _masked(value: str) -> str:
+    """Mask a value and keep what encloses it."""
+    opened = value[0] if value[0] in "\"'[" else ""
+    closed = value[-1] if opened and len(value) > 1 and value[-1] == (opened if opened != "[" else "]") else ""
+    return opened + MASK + closed
 
 
 def values_of(env_text: str) -> list[str]:

@@ -50,7 +50,7 @@ options:
     type: float
     default: 2700.0
   limits:
-    description: Seconds that a stage may take, by the stage's name.
+    description: Seconds that a stage may take, by the stage's name. C(total) is no stage and has no effect here, the whole boot has O(timeout).
     type: dict
     default: {}
   classes:

@@ -123,6 +123,11 @@ ssh:
   returned: success
   type: dict
   sample: {user: nvidia, host_keys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI...']}
+total:
+  description: The size of all files that are offered.
+  returned: with O(state=present), outside check mode
+  type: str
+  sample: 148 GiB
 unit:
   description: The transient unit.
   returned: always

@@ -84,6 +84,14 @@ def test_every_playbook_begins_with_the_check_of_the_inventory() -> None:
     assert speaking <= checked
 
 
+@pytest.mark.parametrize("name", sorted(["site.yml", *(f"playbooks/{path.name}" for path in (REPO / "playbooks").glob("*.yml"))]))
+def test_every_playbook_passes_its_syntax_check_with_a_real_inventory(name: str) -> None:
+    """Ansible templates the plays' hosts there without the variables of any host."""
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), "--syntax-check", name, "-i", "inventories/lab"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_playbook_in_the_root_is_a_shim() -> None:
     """The same job from a clone and from an installed collection."""
     (play,) = yaml.safe_load((REPO / "site.yml").read_text(encoding="utf-8"))

@@ -127,6 +127,31 @@ def test_who_gets_it_how(infos: list[dict[str, Any]], options: dict[str, Any], o
 
 
 @pytest.mark.parametrize(
+    ("hosts", "infos", "options", "receive"),
+    [
+        (HOSTS, [none(), none()], {}, [False, True]),
+        (HOSTS, [none(), none()], {"pull": False, "build": "abc"}, [False, True]),
+        (HOSTS, [none(), none()], {"source": "spark-2"}, [True, False]),
+        (HOSTS, [none(), none()], {"distribution": "pull"}, [False, False]),
+        (HOSTS, [none(), none()], {"pull": False}, [False, False]),
+        (HOSTS, [none(), none()], {"distribution": "send"}, [False, False]),
+        (HOSTS, [none(), image(repo_digests=[f"vllm@{DIGEST}"])], {"source": "spark-1", "digest": DIGEST}, [False, False]),
+        (HOSTS, [none(), image(build="abc")], {"source": "spark-1", "build": "abc"}, [False, True]),
+        (HOSTS, [image(), image()], {"digest": DIGEST}, [False, True]),
+        ([*HOSTS, "spark-3"], [none(), none(), none()], {}, [False, True, True]),
+    ],
+    ids=["pull", "build", "chosen-rank", "each", "nowhere", "never", "has-the-digest", "another-build", "another-digest", "three"],
+)
+def test_what_will_be_sent_is_foretold_before_the_image_is_there(
+    hosts: list[str], infos: list[dict[str, Any]], options: dict[str, Any], receive: list[bool]
+) -> None:
+    plan = image_proof.plan(hosts, infos, **options)
+    assert [send is not None for send in plan["send"]] == receive
+    assert not plan["equal"]
+    assert not any(send["layers"] or send["whole"] for send in plan["send"] if send)
+
+
+@pytest.mark.parametrize(
     ("infos", "options", "words"),
     [
         ([none(), none()], {"pull": False, "note": "Build it from X."}, ["no rank has vllm:1", "docker load", "image_build_context", "Build it from X."]),

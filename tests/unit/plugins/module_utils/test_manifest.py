@@ -289,6 +289,21 @@ def test_nobody_has_the_model() -> None:
     assert plan["complaints"] == ["/srv/models/m does not exist"]
 
 
+@pytest.mark.parametrize(
+    ("manifests", "source", "awaits"),
+    [
+        ([nothing(), nothing()], "auto", [False, True]),
+        ([nothing(), nothing()], "spark-2", [True, False]),
+        ([model(incomplete=["blobs/1.incomplete"]), nothing()], "auto", [False, True]),
+        ([nothing(), model()], "spark-1", [False, False]),
+        ([model(), nothing()], "auto", [False, False]),
+    ],
+    ids=["nobody", "chosen", "unfinished", "the-other-has-it", "no-download"],
+)
+def test_who_will_fetch_what_is_downloaded_first_is_foretold(manifests: list[dict[str, Any]], source: str, awaits: list[bool]) -> None:
+    assert manifest.plan(HOSTS, manifests, source=source)["awaits"] == awaits
+
+
 def test_an_unfinished_download_is_no_measure() -> None:
     plan = manifest.plan(HOSTS, [model(incomplete=["blobs/1.incomplete"]), nothing()])
     assert not plan["usable"]

@@ -22,6 +22,26 @@ def test_masked_by_shape(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('PASSWORD="a b c secret" next', f'PASSWORD="{MASK}" next'),
+        ("password: 'it is \\'quoted\\' too' next", f"password: '{MASK}' next"),
+        ("HF_TOKEN='never closed\nnext", f"HF_TOKEN='{MASK}\nnext"),
+        ("'--api-key', 'abc123', '--port'", f"'--api-key', '{MASK}', '--port'"),
+        ('["--hf-token", "abc123"]', f'["--hf-token", "{MASK}"]'),
+        ("- --api-key\n  - abc123\n  - --port", f"- --api-key\n  - {MASK}\n  - --port"),
+        ("--api-key 'two words' --port 1", f"--api-key '{MASK}' --port 1"),
+        ("args: api_key=['abc123'], port=1", f"args: api_key=[{MASK}], port=1"),
+        ("'api_key': [\"a b\", 'c']}", f"'api_key': [{MASK}]}}"),
+        ("api_key=[], secret=''", "api_key=[], secret=''"),
+    ],
+)
+def test_quoted_and_listed_values_go_as_a_whole(text: str, masked: str) -> None:
+    assert redact(text) == masked
+    assert redact(masked) == masked
+
+
+@pytest.mark.parametrize(
     ("text", "secret"),
     [
         ("sent sk-abcdefgh1234 to it", "sk-abcdefgh1234"),

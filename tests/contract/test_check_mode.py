@@ -1,0 +1,73 @@
+"""Check mode foretells what comes to the other ranks where no rank has the image or the model yet, and does nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from playbook import REPO, Run, run
+
+HOSTS = """
+gb10:
+  vars:
+    ansible_become: false
+    ansible_connection: local
+    ansible_python_interpreter: {python}
+  children:
+    pair1:
+      hosts:
+        one: {{ansible_host: 127.0.0.1}}
+        two: {{ansible_host: 127.0.0.2}}
+"""
+WEIGHTS = """
+- name: Weights
+  hosts: gb10
+  gather_facts: false
+  roles:
+    - role: gb10.cluster.weights
+"""
+# The plan is made as validate.yml makes it, of two nodes that have no image: an engine to ask is not there.
+IMAGE = """
+- name: Image
+  hosts: gb10
+  gather_facts: false
+  vars:
+    nobody: {reference: "vllm:1", exists: false, id: "", repo_digests: [], layers: [], chains: [], fingerprint: "", store: classic, served: "", surplus: 0}
+  tasks:
+    - name: Plan
+      ansible.builtin.set_fact:
+        __image_plan: "{{ [nobody, nobody] | gb10.cluster.image_plan(['one', 'two']) }}"
+        __image_first: "{{ nobody }}"
+        __image_info: "{{ nobody }}"
+    - name: Do what main.yml does with it
+      ansible.builtin.include_role:
+        name: gb10.cluster.image
+        tasks_from: "{{ item }}"
+      loop: "{{ (['get.yml'] if __image_plan.obtain | select else []) + (['send.yml'] if __image_plan.send | select else []) + ['verify.yml'] }}"
+"""
+
+
+def check(folder: Path, text: str, **variables: object) -> Run:
+    """Run a play in check mode."""
+    (folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
+    (folder / "play.yml").write_text(text, encoding="utf-8")
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
+    return run(folder, "play.yml", folder / "hosts.yml", "--check", variables=variables, env=env, project=folder)
+
+
+def test_weights_that_one_rank_downloads_come_to_the_others(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    result = check(tmp_path, WEIGHTS, gb10_model_store=str(store), gb10_profile="dspark-nvfp4-1m", weights_reserve_gib=0)
+    assert result.rc == 0, result.stdout
+    assert {(host, task.rpartition("| ")[2]) for host, task in result.changed} == {
+        ("one", "Fetch the model from the hub, on one rank"),
+        ("two", "Fetch, check and put in place"),
+    }
+    assert not store.exists()
+
+
+def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> None:
+    result = check(tmp_path, IMAGE, image_reference="vllm:1")
+    assert result.rc == 0, result.stdout
+    assert {(host, task.rpartition("| ")[2]) for host, task in result.changed} == {("one", "Pull or build"), ("two", "Load them")}
+    assert "vllm:1: to be made the same on one, two" in result.stdout
