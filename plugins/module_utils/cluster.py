@@ -46,8 +46,8 @@ CLUSTER_SPEC: dict[str, dict[str, Any]] = {
         "type": "path",
         "default": "/srv/models",
         "description": [
-            "Directory on every node that holds the model weights, laid out as a Hugging Face cache (C(hub/models--*)).",
-            "Weights that C(huggingface-cli download) put under C(~/.cache/huggingface) are served from there by setting that path.",
+            "Directory on every node that holds the model weights: a Hugging Face cache (C(hub/models--*)), or a plain folder a model, as the profile says.",
+            "Weights that C(hf download) put under C(~/.cache/huggingface) are served from there by setting that path, for a profile that reads a cache.",
         ],
     },
     "gb10_fabric_cidrs": {

@@ -43,7 +43,8 @@ CLASSES: dict[str, str] = {
     "node_lost": "the node stopped answering over SSH: see whether it is frozen (unified memory exhausted), off or unplugged, then run again",
     "exited": "read the last lines of that rank's log in the evidence bundle",
     "restarted": "something restarts the container (a restart policy, a second tool): the gate wants one boot; stop that tool, then run again",
-    "stalled": "see what the rank is waiting for in its log; where it merely needs longer (first boot: compiling for 8 to 36 minutes), raise vllm_tp2_timeout",
+    "stalled": "see what the rank is waiting for in its log; where it merely needs longer (first boot: compiling for 8 to 36 minutes), raise"
+    " vllm_tp2_timeout, or that stage's vllm_tp2_phase_seconds",
 }
 
 # What each class means that no log says; those of CRITERIA are what a boot is held to that went well.
