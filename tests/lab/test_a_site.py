@@ -186,6 +186,12 @@ def test_stop_leaves_nothing_and_site_starts_again_only_what_was_stopped(served:
     status = served.play("playbooks/status.yml")
     assert status.rc == 0
     assert "container: none" in status.stdout
+    full = {"vllm_tp2_wait_available": 0.999, "vllm_tp2_wait_seconds": 1, "vllm_tp2_rollback": False}
+    waited = served.play("site.yml", "--tags", "vllm_tp2", variables=full)
+    assert waited.rc != 0
+    for words in ("lab-1: ", "lab-2: ", "GiB are wanted before a start, 1 s after the group was stopped", "playbooks/reboot.yml"):
+        assert words in waited.last_message, waited.last_message
+    assert served.gone()
 
 
 def test_absent_takes_all_of_it_away(lab: Lab) -> None:
