@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import threading
@@ -139,6 +140,10 @@ class ActionModule(ActionBase):
         except ValueError as error:
             raise AnsibleActionFail(f"{error} Correct vllm_tp2_failure_classes.") from error
         self.lookout = Lookout(self, self.vars)
+        if self.rank == 0:
+            # Nothing serves yet, and whatever it says does not count: the module is packed now, and not when an answer is waited for.
+            with contextlib.suppress(AnsibleConnectionFailure):
+                self._ask([], 1, timeout=1.0)
         while True:
             piece, verdict = self._slice(cursor)
             if verdict:
@@ -296,10 +301,10 @@ class ActionModule(ActionBase):
         }
         return self._close(verdict)
 
-    def _ask(self, requests: list[dict[str, Any]], concurrency: int) -> dict[str, Any]:
+    def _ask(self, requests: list[dict[str, Any]], concurrency: int, timeout: float | None = None) -> dict[str, Any]:
         arguments = {
             "url": self.args["url"], "env_file": self.args["env_file"], "requests": requests, "concurrency": concurrency,
-            "timeout": self.args["completion_timeout"],
+            "timeout": timeout or self.args["completion_timeout"],
         }  # fmt: skip
         out = self._execute_module(module_name=_PROBE, module_args=arguments, task_vars=self.vars)
         if out.get("failed") or out.get("unreachable"):
