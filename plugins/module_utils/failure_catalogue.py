@@ -9,6 +9,7 @@ One entry a class, in the order in which classes outrank each other within one b
 - ``patterns``: regular expressions, searched in the message of a line (its prefixes and level peeled off). Bounded repeats only.
 - ``needles``: literal strings, one of which is in every line that a pattern can match; they keep the hot path cheap.
 - ``details``: more expressions whose named groups fill the remedy, searched in the same line.
+- ``aftermath``: expressions for lines that are no case of this class where the log has already told what the engine dies of: who cleans up kills.
 - ``unless``: literal strings that make a line no case of this class.
 - ``remedy``: one sentence, the one thing to change; ``{group}`` is filled from the named groups, ``remedy_plain`` is used when one is missing.
 - ``kind``: ``strong`` (the engine cannot live after it), ``weak`` (a served request can cause it too: counts after readiness only
@@ -196,6 +197,10 @@ CATALOGUE: list[dict[str, Any]] = [
             r"Failed core proc\(s\): \{[^}]{0,200}: -9\b",
             r"ray\.exceptions\.OutOfMemoryError",
         ],
+        "aftermath": [
+            r"^(?:\S{1,60}: line \d{1,6}:\s{1,8})?(?:\d{1,8} )?Killed\b",
+            r"(?i:exit(?:ed)?(?: with)?[ _]?(?:code|status)?)\W{0,12}(?:137|-9)\b",
+        ],
         "unless": ["potential root causes"],
         "kind": "strong",
         "pick": "first",
@@ -207,13 +212,14 @@ CATALOGUE: list[dict[str, Any]] = [
     },
     {
         "class": "cuda_oom",
-        "needles": ["OutOfMemoryError", "out of memory", "Ran out of memory", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation"],
+        "needles": ["OutOfMemoryError", "out of memory", "Ran out of memory", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation", "RESOURCE_EXHAUSTED"],
         "patterns": [
             r"OutOfMemoryError",
             r"(?:CUDA|HIP|XPU|NPU)(?: error:)? out of memory",
             r"Ran out of memory in memory space",
             r"CUDA_ERROR_OUT_OF_MEMORY",
             r"cudaErrorMemoryAllocation",
+            r"RESOURCE_EXHAUSTED: .{0,200}(?:[Aa]llocat|[Rr]eserve|memory)",
         ],
         "kind": "strong",
         "pick": "first",
@@ -417,6 +423,8 @@ CATALOGUE: list[dict[str, Any]] = [
             "device kernel image is invalid",
             "out of resource: shared memory",
             "'_OpNamespace' '",
+            "No supported CUDA architectures found",
+            "Failed to open: ",
         ],
         "patterns": [
             r"no kernel image is available",
@@ -431,6 +439,8 @@ CATALOGUE: list[dict[str, Any]] = [
             r"compiled with an unsupported toolchain",
             r"device kernel image is invalid",
             r"OutOfResources: (?P<what>out of resource: shared memory)",
+            r"No supported CUDA architectures found",
+            r"Failed to open: \S{0,300}/sm\d{2,3}\w{0,10}_\S{1,100}\.cuh",
             r"'_OpNamespace' '\w{1,40}' object has no attribute '(?P<what>\w{1,80})'",
         ],
         "unless": ["Ignoring this choice", "No valid triton configs"],
@@ -498,6 +508,9 @@ CATALOGUE: list[dict[str, Any]] = [
             "NVRM: Xid",
             "CUDA error: ",
             "launch failure",
+            "emory access fault by GPU",
+            "GPU Hang",
+            "HSA_STATUS_ERROR",
         ],
         "patterns": [
             r"illegal memory access",
@@ -506,6 +519,9 @@ CATALOGUE: list[dict[str, Any]] = [
             r"AMD_SERIALIZE_KERNEL",
             r"NVRM: Xid",
             r"unspecified launch failure",
+            r"Memory access fault by GPU",
+            r"GPU Hang",
+            r"HSA_STATUS_ERROR_\w{1,60}",
             r"CUDA error: (?!out of memory|no kernel image|the provided PTX|device kernel image)(?P<message>.{1,200})",
         ],
         "any_level": False,
@@ -522,6 +538,7 @@ CATALOGUE: list[dict[str, Any]] = [
         "needles": [
             "InductorError",
             "ModuleNotFoundError",
+            ": No module named ",
             "ImportError",
             "BackendCompilerFailed",
             "Failed to find C compiler",
@@ -540,6 +557,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"ModuleNotFoundError: (?P<message>.{1,200})",
             r"InductorError",
             r"ModuleNotFoundError",
+            r"^(?:\S{1,200}/)?python[\d.]{0,6}: (?P<message>No module named \S{1,100})",
             r"ImportError: (?P<message>.{1,200})",
             r"BackendCompilerFailed",
             r"Failed to find C compiler",
@@ -579,12 +597,19 @@ CATALOGUE: list[dict[str, Any]] = [
     },
     {
         "class": "rpc_timeout",
-        "needles": ["RPC call to", "Timed out waiting for engine", "Did not receive response from front-end", "Watchdog caught collective operation timeout"],
+        "needles": [
+            "RPC call to",
+            "Timed out waiting for engine",
+            "Did not receive response from front-end",
+            "Watchdog caught collective operation timeout",
+            "Engine iteration timed out",
+        ],
         "patterns": [
             r"RPC call to (?P<call>\S{1,60}) timed out",
             r"Timed out waiting for engine core",
             r"Did not receive response from front-end",
             r"Watchdog caught collective operation timeout",
+            r"Engine iteration timed out",
         ],
         "kind": "strong",
         "pick": "first",

@@ -45,6 +45,8 @@ INIT = re.compile(
 CTX = re.compile(r"Using max model len (\d{1,12})(?P<end>\s|$|[.,])")
 AUTO_FIT = re.compile(r"Auto-fit max_model_len: (?:reduced from (\d{1,12}) to (\d{1,12})|full model context length (\d{1,12}) fits)")
 ENGINE = re.compile(r"(?:Initializing (?:a V[01] |an )?LLM engine) \(v([^)\s]{1,80})\)")
+#: The same of an engine that does not tell its version.
+ENGINE_PLAIN = re.compile(r"Initializing an LLM engine with config: ")
 #: What a dying engine says of itself, before it prints what it was working on.
 DUMP = re.compile(r"(?:Dumping input data for )?V[01] LLM engine \(v([^)\s]{1,80})\) with config:")
 API_VERSION = re.compile(r"vLLM API server version (\S{1,80})")
@@ -64,7 +66,7 @@ STOPPED = re.compile(
 ARGS = re.compile(r"(?:non-default )?args: (?:\{|Namespace\()")
 PLATFORM = re.compile(r"Automatically detected platform (\w{1,20})")
 READY = re.compile(r"^(?:Application startup complete\b|Uvicorn running on )")
-ACCESS = re.compile(r'^\s{0,8}[\w.:\[\]()/-]{1,160} - "(GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[^\s"]{0,2000}) HTTP/[\d.]{1,3}" (\d{3})\b')
+ACCESS = re.compile(r'^\s{0,8}(?:[\w.:\[\]()/-]{1,160} - ")?(GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[^\s"]{0,2000}) HTTP/[\d.]{1,3}" (\d{3})\b')
 ATTN = (
     re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{1,60}) attention backend out of potential"),
     re.compile(r"Using AttentionBackendEnum\.([A-Z0-9_]{1,60}) backend\.?$"),
@@ -125,6 +127,8 @@ _DEATH = (
     "ActorDiedError",
     "terminate called",
 )
+#: Classes of what a rank says when another one, or its own kernel, ended it.
+_CONSEQUENCES = frozenset(("unclassified", "peer_lost", "rpc_timeout", "oom_killed"))
 #: What can begin a new boot.
 _BOUNDARY = (
     "version ",
@@ -153,6 +157,7 @@ class Classifier(NamedTuple):
     patterns: tuple[re.Pattern[str], ...]
     details: tuple[re.Pattern[str], ...]
     unless: tuple[str, ...]
+    aftermath: tuple[re.Pattern[str], ...]
     any_level: bool
     kind: str
     last: bool
@@ -178,6 +183,7 @@ def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
                 tuple(re.compile(p) for p in entry["patterns"]),
                 tuple(re.compile(p) for p in entry.get("details", ())),
                 tuple(entry.get("unless", ())),
+                tuple(re.compile(p) for p in entry.get("aftermath", ())),
                 bool(entry.get("any_level", False)),
                 entry["kind"],
                 entry["pick"] == "last",
@@ -602,6 +608,14 @@ class Boot:
             return self._config(line.message, number_, min_end) or match.end() > min_end
         return False
 
+    def _f_engine_plain(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
+        match = ENGINE_PLAIN.match(line.message)
+        if match is None:
+            return False
+        if match.end() > min_end:
+            self.reach("config", number_, line.time)
+        return self._config(line.message, number_, min_end) or match.end() > min_end
+
     def _f_engine_config(self, line: Line, number_: int, _min_end: int, _whole: bool) -> bool:
         if not line.message.startswith("model="):
             return False
@@ -958,6 +972,8 @@ class Boot:
                 break
         if match is None:
             return None
+        if classifier.aftermath and self._explained() and any(p.search(message) for p in classifier.aftermath):
+            return None
         groups = {k: v for k, v in match.groupdict().items() if v}
         for detail in classifier.details:
             extra = detail.search(message)
@@ -996,6 +1012,10 @@ class Boot:
             return True
         self.failures[classifier.name] = failure
         return True
+
+    def _explained(self) -> bool:
+        """Return whether the log has already told what the engine dies of."""
+        return bool(self.death) and any(f.classifier.kind != "tail" and f.classifier.name not in _CONSEQUENCES for f in self.failures.values())
 
     def _retract(self, classifier: Classifier, message: str, number_: int) -> None:
         """Take back a class that half a line was taken for, if the whole line is none."""
@@ -1246,6 +1266,7 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("loading took ", "weights took ", "raph capturing finished", "init engine ("), Boot._f_took),
     (("max model len ", "fit max_model_len"), Boot._f_context),
     (("LLM engine (v",), Boot._f_engine),
+    (("LLM engine with config: ",), Boot._f_engine_plain),
     (("max_seq_len=",), Boot._f_engine_config),
     (("version ",), Boot._f_version),
     (("█  model ", "▀  model "), Boot._f_banner_model),

@@ -111,6 +111,17 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "model server": lambda line: b"[INFO ] PyProcess - W-210-model-stdout: " + line,
     "model server over timestamps": lambda line: b"2026-11-20T21:12:20,123 [WARN ] W-9000-m_1.0-stderr MODEL_LOG - " + line,
     "colours": lambda line: re.sub(rb"^(\([^)]*\)) (INFO|ERROR)", b"\x1b[0;36m\\1\x1b[0;0m \x1b[32m\\2\x1b[0m", line),
+    "colours written out by rsyslog": lambda line: re.sub(rb"^(\([^)]*\))", b"#033[1;36m\\1#033[0;0m", line),
+    "colours written out by less": lambda line: re.sub(rb"^(\([^)]*\))", b"^[[1;36m\\1^[[0;0m", line),
+    "colours written out by a JSON export": lambda line: re.sub(rb"^(\([^)]*\))", rb"\\u001b[1;36m\1\\u001b[0;0m", line),
+    "colours whose ESC could not be decoded": lambda line: re.sub(rb"^(\([^)]*\))", "\ufffd[1;36m\\1\ufffd[0;0m".encode(), line),
+    "pm2": lambda line: b"0|vllm  | " + line,
+    "a CSV of CloudWatch": lambda line: b"1763673140123," + line,
+    "a log stream of CloudWatch": lambda line: b"2026-11-20T21:12:20.123456+00:00 AllTraffic/i-0a1b2c " + line,
+    "an entry of Google's logging": lambda line: json.dumps({"severity": "INFO", "textPayload": line.decode()}).encode(),
+    "a structured entry of Google's logging": lambda line: json.dumps({"severity": "INFO", "jsonPayload": {"message": line.decode()}}).encode(),
+    "an export of Loki": lambda line: json.dumps({"line": line.decode(), "timestamp": "1763673140"}).encode(),
+    "an editor's search": lambda line: b"  Line 122: " + line,
     "colours without ESC": lambda line: re.sub(rb"^(\([^)]*\))", b"[1;36m\\1[0;0m", line),
 }
 
@@ -330,6 +341,14 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
         3.5,
     ),
     "arbitrary prefix": ("pair1/spark1 :: INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB", ("kv_cache", "available_gib"), 3.5),
+    "an engine without a version": ("INFO 01-01 00:00:00 llm_engine.py:72] Initializing an LLM engine with config: model='m', tokenizer='m', max_seq_len=2048, seed=0)", ("context",), 2048),
+    "a record of the web server glued to another": (
+        "INFO 01-01 00:00:00 llm_engine.py:196] # GPU blocks: 865, # CPU blocks: 327 INFO: Started server process [9] INFO: Waiting for application startup. INFO: Application startup complete.",
+        ("state",),
+        "ready",
+    ),
+    "the web server under its logger's name": ("2026-04-07 06:07:57.040 182248 uvicorn.error INFO:     Application startup complete.", ("state",), "ready"),
+    "a copy of an access line without its client": ('GET /health HTTP/1.1" 200 OK', ("state",), "ready"),
     "debug path": ("DEBUG 01-01 00:00:00 [v1/worker/gpu_worker.py:1] Available KV cache memory: 3.5 GiB", ("kv_cache", "available_gib"), 3.5),
     "repeated across a cluster": (
         "(RayWorkerWrapper pid=5, ip=10.0.0.2) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB [repeated 3x across cluster]",
@@ -362,6 +381,40 @@ def test_vllms_own_json_records_mixed_with_plain_lines() -> None:
     facts = parse(text)
     assert (facts["version"], facts["kv_cache"]["tokens"], facts["state"]) == ("0.32.0", 300000, "ready")
     assert facts["stages"]["kv"]["time"] == "11-20 21:12:21"
+
+
+NAMED = {
+    "logging.basicConfig": "{level}:{name}:{text}",
+    "dashes": "2026-11-20 21:12:20,123 - {name} - {level} - {text}",
+    "brackets": "[2026-11-20 21:12:20,123] [{level}] [{name}] {text}",
+    "loguru": "2026-11-20 21:12:20.123 | {level:<8} | {name}:report:849 - {text}",
+    "colon": "2026-11-20 21:12:20,123 {level} {name}: {text}",
+}
+
+
+@pytest.mark.parametrize("form", NAMED.values(), ids=NAMED.keys())
+def test_records_of_vllm_and_of_its_web_server_in_a_users_format(form: str) -> None:
+    """VLLM_LOGGING_CONFIG_PATH may give any; the logger's name tells whose line it is."""
+    text = "\n".join(
+        form.format(level=level, name=name, text=message)
+        for level, name, message in (
+            ("INFO", "vllm.v1.core.kv_cache_utils", "GPU KV cache size: 1,000 tokens"),
+            ("INFO", "vllm.v1.core.kv_cache_utils", "Maximum concurrency for 1,000 tokens per request: 1.00x"),
+            ("WARNING", "vllm.v1.engine.core", "fell back after ValueError: CUDA out of memory"),
+            ("INFO", "uvicorn.error", "Application startup complete."),
+        )
+    )
+    facts = parse(text + "\n")
+    assert (facts["state"], facts["kv_cache"]["tokens"], facts["kv_cache"]["max_concurrency"]) == ("ready", 1000, 1.0)
+    failed = parse(form.format(level="ERROR", name="vllm.v1.engine.core", text="torch.OutOfMemoryError: CUDA out of memory.") + "\n")
+    assert failed["failure"]["class"] == "cuda_oom"
+
+
+@pytest.mark.parametrize("name", ["gateway", "proxy.uvicorn", "manager.backends.vllm", "myvllm", "vllm-router"])
+def test_another_program_is_not_vllm_by_a_part_of_its_name(name: str) -> None:
+    """It may say what it likes of the server that it starts."""
+    for form in (NAMED["dashes"], NAMED["brackets"], NAMED["loguru"]):
+        assert parse(form.format(level="INFO", name=name, text="Application startup complete.") + "\n")["ready"] is None
 
 
 def test_json_records_name_the_process_of_vllm() -> None:
@@ -512,6 +565,14 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "the service of compose ended": (LOADING + "vllm-1 exited with code 1\n", "failed", "engine_failed"),
     "the service of compose was stopped": (READY + ACCESS + "vllm-1 exited with code 143\n", "ready", None),
     "the service of compose was killed": (LOADING + "vllm-1 exited with code 137\n", "failed", "oom_killed"),
+    "the killing of what is left is no cause": (LOADING + DEATH + ERROR + "ValueError: odd\nKilled\n", "failed", "config_error"),
+    "nor is the exit code of a container that failed": (LOADING + ERROR + "EngineCore failed to start.\n" + ERROR + "ValueError: odd\nvllm-1 exited with code 137\n", "failed", "config_error"),
+    "a kill that took the connections is the cause": (
+        LOADING + DEATH + ERROR + "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.2]:29319.\nvllm-1 exited with code 137\n",
+        "failed",
+        "oom_killed",
+    ),
+    "the kernel's word counts in any case": (LOADING + DEATH + ERROR + "ValueError: odd\nMemory cgroup out of memory: Killed process 7 (VLLM::Worker)\n", "failed", "oom_killed"),
     "native code threw": (LOADING + "terminate called after throwing an instance of 'std::runtime_error'\n", "failed", "worker_died"),
     "native code threw, and says what": (
         LOADING + "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: an illegal memory access was encountered\n",
