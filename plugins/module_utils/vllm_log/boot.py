@@ -24,13 +24,13 @@ MAX_ENGINES = 256
 _NUM = r"(\d[\d,._\u00a0\u202f']{0,40}\d|\d)"
 _F = r"(-?\d{1,12}(?:\.\d{1,12})?)"
 
-KV = re.compile(r"\b(?P<dev>[A-Z][A-Za-z0-9]{0,20}(?: \+ host)?) KV cache size: " + _NUM + r" tokens")
-CONC = re.compile(r"Maximum concurrency for " + _NUM + r" tokens per request: (?P<x>\d{1,12}(?:[.,]\d{1,6})?|inf|nan)(?P<end>x|$|[\s*`.)\]])")
+KV = re.compile(r"\b(?P<dev>[A-Z][A-Za-z0-9]{0,20}(?: \+ host)?) KV cache size: {1,20}" + _NUM + r" tokens")
+CONC = re.compile(r"Maximum concurrency for " + _NUM + r" tokens per request: {1,20}(?P<x>\d{1,12}(?:[.,]\d{1,6})?|inf|nan)(?P<end>x|$|[\s*`.)\]])")
 BLOCKS = re.compile(r"# (?P<dev>\w{1,20}) blocks: (\d{1,12})(?P<end>,|\s|$)(?: ?# CPU blocks: (\d{1,12}))?")
 NUM_BLOCKS = re.compile(r"num_gpu_blocks is: (\d{1,12})(?P<end>\s|$)")
 OVERRIDE = re.compile(r"Overriding num_gpu_blocks=(\d{1,12}) with num_gpu_blocks_override=(\d{1,12})")
 AVAIL = (
-    re.compile(r"Available KV cache memory: " + _F + r" GiB"),
+    re.compile(r"Available KV cache memory: {1,20}" + _F + r" GiB"),
     re.compile(r"reserved " + _F + r" ?GiB memory for KV Cache as specified by kv_cache_memory_bytes"),
     re.compile(r"Explicitly set \((\d{1,9}(?:\.\d{1,9})?)/[\d.]{1,20}\) GiB for KV cache"),
     re.compile(r"the rest of the memory reserved for KV Cache is " + _F + r" ?GiB"),
@@ -66,6 +66,8 @@ STOPPED = re.compile(
 ARGS = re.compile(r"(?:non-default )?args: (?:\{|Namespace\()")
 PLATFORM = re.compile(r"Automatically detected platform (\w{1,20})")
 READY = re.compile(r"^(?:Application startup complete\b|Uvicorn running on )")
+#: The front-end in Rust accepts requests; before July 2026 it said that it starts when it had the engine and its socket.
+READY_RUST = re.compile(r"^(?:OpenAI server is ready to accept requests|starting OpenAI server)\b.{0,200}?\bbind_address=\"?(\S{1,200}?)\"?(?:\s|$)")
 ACCESS = re.compile(r'^\s{0,8}(?:[\w.:\[\]()/-]{1,160} - ")?(GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[^\s"]{0,2000}) HTTP/[\d.]{1,3}" (\d{3})\b')
 ATTN = (
     re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{1,60}) attention backend out of potential"),
@@ -85,7 +87,7 @@ NCCL_NO_IB = re.compile(r"NET/IB : No device found")
 GRAPH_MEMORY = re.compile(r"CUDA graph pool memory: " + _F + r" GiB \(actual\)")
 PROGRESS = re.compile(r"((?:Multi-thread l|L)oading[^%|\r]{0,80}?):\s{1,8}(\d{1,3})% Completed \| (\d{1,6})/(\d{1,6})")
 CAPTURE = re.compile(r"(Capturing CUDA ?[Gg]raphs?[^%|\r]{0,80}?):\s{1,8}(\d{1,3})%\|.{0,400}?\| {0,4}(\d{1,6})/(\d{1,6})")
-STATS = re.compile(r"Avg prompt throughput: .{1,200}?Running: (\d{1,9}) reqs?")
+STATS = re.compile(r"Avg prompt (?:throughput: .{1,200}?Running: (\d{1,9}) reqs?|tput: .{1,200}?Reqs Running: (\d{1,9}),)")
 _CFG = {
     "model": re.compile(r"with config: model=['\"]([^'\"]{1,400})['\"]"),
     "dtype": re.compile(r"[ ,]dtype=(?:torch\.)?(\w{1,20})[,)\s]"),
@@ -129,6 +131,8 @@ _DEATH = (
 )
 #: Classes of what a rank says when another one, or its own kernel, ended it.
 _CONSEQUENCES = frozenset(("unclassified", "peer_lost", "rpc_timeout", "oom_killed"))
+#: Classes of what a rank says of the others when all are stopped.
+_FAREWELLS = frozenset(("peer_lost", "rpc_timeout", "nccl_error"))
 #: What can begin a new boot.
 _BOUNDARY = (
     "version ",
@@ -344,6 +348,8 @@ class Boot:
         self.failures: dict[str, Failure] = {}
         self.weak: Failure | None = None
         self.death = 0
+        self.end_stage = -1
+        self.ended_by_request = False
         self.ready: dict[str, Any] | None = None
         self.stopped: dict[str, Any] | None = None
         self.frozen = False
@@ -492,10 +498,22 @@ class Boot:
             self._became_ready("startup" if match.group(0)[0] == "A" else "uvicorn", line.message, number_, line.time)
         return True
 
+    def _f_ready_rust(self, line: Line, number_: int, min_end: int, whole: bool) -> bool:
+        match = READY_RUST.match(line.message)
+        if match is None or match.end() <= min_end or line.level != "INFO" or not (whole or match.end() < len(line.message)):
+            return False
+        if not self.frozen:
+            self.put("listen", f"http://{match.group(1)}", number_)
+        if self.ready is None:
+            self._became_ready("frontend", line.message, number_, line.time)
+        return True
+
     def _f_stopped(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
         match = STOPPED.match(line.message)
         if match is None or match.end() <= min_end:
             return False
+        if self.ready is not None and not self.death and not self.failures and not match.group(0).startswith("Parent process"):
+            self.ended_by_request = True
         if self.stopped is None:
             self.stopped = {"line": _clip(line.message), "line_number": number_, "time": line.time or None}
             self.recognised = True
@@ -505,8 +523,8 @@ class Boot:
         match = STATS.search(line.message)
         if match is None or match.end() <= min_end:
             return False
-        self.busy = match.group(1) != "0"
-        if self.busy and self.ready is None and line.level == "INFO" and line.file.endswith(("loggers.py", "metrics.py")):
+        self.busy = (match.group(1) or match.group(2)) != "0"
+        if self.busy and self.ready is None and line.level == "INFO" and line.file.endswith(("loggers.py", "metrics.py", "log_stats.rs")):
             self._became_ready("access", line.message, number_, line.time)  # requests run: somebody could ask
         return True
 
@@ -942,8 +960,9 @@ class Boot:
         found = False
         # once requests are served, a bare line may be a prompt that some middleware prints: it proves nothing alone
         bare = self.frozen and line.level is None and not line.procs
-        if plan.death and not bare and not self.death and not (plan.hit and self.ready is None):
+        if plan.death and not bare and not self.death and not (plan.hit and self.ready is None) and not self.ended_by_request:
             self.death = number_
+            self._note_end()
             found = True
             if self.weak is not None and self.ready is not None:
                 weak, self.weak = self.weak, None
@@ -995,13 +1014,20 @@ class Boot:
             groups.pop("message")
         self.recognised = True
         after = self.ready is not None
+        if self.ended_by_request and (classifier.kind != "strong" or classifier.name in _FAREWELLS):
+            return True  # whoever is stopped hangs up on the others
+        if classifier.kind == "tail":
+            self._note_end()
         self.unsure = after
         failure = Failure(classifier, message, number_, line, groups, after, self.stage)
         if classifier.name == "peer_lost":
             failure.idle = after and self.last_access_get and not self.busy
         if known is not None and (known.after_ready or not after):
             known.count += 1
-            if (classifier.last and not self.death) or (classifier.name == "config_error" and "validation error" in known.message and "Value error" in message):
+            better = classifier.last and not self.death
+            if classifier.name == "config_error" and "validation error" in known.message and "Value error" in message:
+                better = True
+            if better or self._survived(known):
                 failure.count = known.count
                 self.failures[classifier.name] = failure
             elif not known.groups and groups:
@@ -1012,6 +1038,18 @@ class Boot:
             return True
         self.failures[classifier.name] = failure
         return True
+
+    def _note_end(self) -> None:
+        """Keep the stage that the boot had reached when it began to end: what other ranks still print does not count."""
+        if self.end_stage < 0:
+            self.end_stage = self.stage
+
+    def _survived(self, failure: Failure) -> bool:
+        """Return whether the boot went on after a failure that need not end it, say an optional import."""
+        classifier = failure.classifier
+        if classifier.kind != "weak" or classifier.entry.get("last_words") or failure.after_ready:
+            return False
+        return (self.stage if self.end_stage < 0 else self.end_stage) > failure.stage
 
     def _explained(self) -> bool:
         """Return whether the log has already told what the engine dies of."""
@@ -1032,8 +1070,8 @@ class Boot:
 
         def order(failure: Failure) -> tuple[int, int]:
             place = failure.classifier.order
-            if failure.classifier.name == "toolchain" and self.stage > failure.stage:
-                place = 10_000 if failure.classifier.kind != "tail" else place
+            if self._survived(failure):
+                place += 10_000
                 tails = [f.classifier.order for f in self.failures.values() if f.classifier.kind == "tail"]
                 if tails:
                     place = min(tails) - 1
@@ -1048,7 +1086,7 @@ class Boot:
             if ranked and not (ranked[0].classifier.name == "peer_lost" and ranked[0].idle):
                 return "served_then_failed", ranked
             return "ready", ranked
-        if ranked:
+        if ranked and not (self.end_stage < 0 and self._survived(ranked[0])):
             return "failed", ranked
         if self.stage > 0:
             return "starting", []
@@ -1252,6 +1290,7 @@ def _int(value: Any) -> int | None:
 ALWAYS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("HTTP/",), Boot._f_access),
     (("startup complete", "Uvicorn running"), Boot._f_ready),
+    (("bind_address=",), Boot._f_ready_rust),
     (("hutting down", "shutdown complete", "shutdown triggered", "trigger received", "Finished server process", "Parent process exited"), Boot._f_stopped),
     (("Running: ",), Boot._f_stats),
     (("eceived request ", "Added request "), Boot._f_request),

@@ -272,7 +272,7 @@ class BootLog:
             found = match.group(0)
             if found == b"HTTP/" and _ACCESS_SHAPE.search(text) is not None and self._trigger.search(text, match.end()) is None:
                 kind = _ACCESS
-            elif found == b"Running: " and b"throughput" in text and self._trigger.search(text, match.end()) is None:
+            elif found == b"Running: " and (b"throughput" in text or b" tput: " in text) and self._trigger.search(text, match.end()) is None:
                 kind = _STATS
             shape = _Shape(kind, text)
         if len(text) <= _SHAPE_BYTES:

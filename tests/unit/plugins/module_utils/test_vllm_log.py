@@ -347,6 +347,12 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
         ("state",),
         "ready",
     ),
+    "figures aligned by hand": ("GPU KV cache size:         1,037,152 tokens", ("kv_cache", "tokens"), 1037152),
+    "the front-end in Rust listens": (
+        '(RustFrontend pid=3) INFO 09-27 00:00:00 [server/src/lib.rs:301] OpenAI server is ready to accept requests bind_address="0.0.0.0:8000" scheme="http" model="m"',
+        ("listen",),
+        "http://0.0.0.0:8000",
+    ),
     "the web server under its logger's name": ("2026-04-07 06:07:57.040 182248 uvicorn.error INFO:     Application startup complete.", ("state",), "ready"),
     "a copy of an access line without its client": ('GET /health HTTP/1.1" 200 OK', ("state",), "ready"),
     "debug path": ("DEBUG 01-01 00:00:00 [v1/worker/gpu_worker.py:1] Available KV cache memory: 3.5 GiB", ("kv_cache", "available_gib"), 3.5),
@@ -652,6 +658,39 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         + DEATH,
         "served_then_failed",
         "cuda_fault",
+    ),
+    "the front-end in Rust": (
+        '(RustFrontend pid=3) INFO 09-27 00:00:00 [server/src/lib.rs:301] OpenAI server is ready to accept requests bind_address="0.0.0.0:8000" model="m"\n',
+        "ready",
+        None,
+    ),
+    "the front-end in Rust, earlier": ("(RustFrontend pid=3) INFO 05-27 00:00:00 [server/src/lib.rs:133] starting OpenAI server bind_address=0.0.0.0:8000 model=m\n", "ready", None),
+    "the front-end in Rust has no socket yet": ('(RustFrontend pid=3) INFO 09-27 00:00:00 [server/src/lib.rs:176] starting vLLM server model="m"\n', "unknown", None),
+    "its statistics of running requests": (
+        "(RustFrontend pid=3) INFO 09-17 00:00:00 [log_stats.rs:273] Avg prompt tput: 6.5 toks/s, Avg generation tput: 9.6 toks/s, Reqs Running: 57, Waiting: 0\n",
+        "ready",
+        None,
+    ),
+    "its statistics of an idle engine": (
+        "(RustFrontend pid=3) INFO 09-17 00:00:00 [log_stats.rs:273] Avg prompt tput: 0.0 toks/s, Avg generation tput: 0.0 toks/s, Reqs Running: 0, Waiting: 0\n",
+        "unknown",
+        None,
+    ),
+    "an optional import that failed, and the boot went on": ("ModuleNotFoundError: No module named 'optional'\n" + LOADING, "starting", None),
+    "an error that was survived is not the later one's cause": ("INFO 01-01 00:00:00 [m.py:1] Using max model len 5\nValueError: odd\n" + LOADING + "RuntimeError: cannot do it\n", "failed", "unclassified"),
+    "what other ranks do after one has failed proves nothing": (ERROR + "WorkerProc failed to start.\n" + ERROR + "ValueError: odd\n" + LOADING, "failed", "config_error"),
+    "a strong class is not survived": ("RuntimeError: No CUDA GPUs are available\n" + LOADING, "failed", "no_gpu"),
+    "who is stopped hangs up": (
+        READY + ACCESS + "INFO:     Shutting down\n" + ERROR + "AsyncLLM output_handler failed.\n" + ERROR + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n",
+        "ready",
+        None,
+    ),
+    "and so does its peer": (READY + ACCESS + "INFO:     Shutting down\n" + ERROR + "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.2]:29319.\n", "ready", None),
+    "a dead engine shuts down too": (READY + ACCESS + DEATH + ERROR + "KeyError: 'x'\nINFO:     Shutting down\n", "served_then_failed", "unclassified"),
+    "a parent that exits is no request to stop": (
+        READY + ACCESS + "(Worker pid=1) INFO 01-01 00:00:00 [m.py:1] Parent process exited, terminating worker\n" + ERROR + "RuntimeError: NCCL error: unhandled system error\n",
+        "served_then_failed",
+        "nccl_error",
     ),
     "an autotuner that leaves a choice out": (
         "E0623 06:27:30.121000 114 torch/_inductor/select_algorithm.py:2100] No valid triton configs. OutOfResources: out of resource: shared memory, Required: 131072\n"
