@@ -50,6 +50,8 @@ ENGINE_PLAIN = re.compile(r"Initializing an LLM engine with config: ")
 #: What a dying engine says of itself, before it prints what it was working on.
 DUMP = re.compile(r"(?:Dumping input data for )?V[01] LLM engine \(v([^)\s]{1,80})\) with config:")
 API_VERSION = re.compile(r"vLLM API server version (\S{1,80})")
+#: What `collect_env.py` prints, often above a pasted log.
+ENV_VERSION = re.compile(r"vLLM Version {0,40}: {0,8}(\d\S{0,79})")
 BANNER = re.compile(r"[▀-▟ ]{3,80}version (\d\S{0,79})")
 BANNER_MODEL = re.compile(r"[▀-▟ ]{3,80}model +(\S{1,400})")
 HEADLESS = re.compile(r"Launching vLLM \(v([^)]{1,80})\) headless.{0,80}?with head node address (\S{1,120}?)(?: for|\.?$)")
@@ -664,6 +666,13 @@ class Boot:
                 found = True
         return found
 
+    def _f_env_version(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
+        match = ENV_VERSION.match(line.message)
+        if match is None or match.end() <= min_end:
+            return False
+        self.put("env_version", match.group(1), number_)
+        return True
+
     def _f_banner_model(self, line: Line, number_: int, min_end: int, whole: bool) -> bool:
         match = BANNER_MODEL.search(line.message)
         if match is None or not self._ok(line, match, min_end, whole):
@@ -1180,7 +1189,7 @@ class Boot:
         kv = self.kv_cache()
         context = kv["context"] or f.get("auto_fit") or _int(f.get("cfg_max_seq_len")) or f.get("max_model_len")
         first_load = list(self.loads.values())
-        version = next((f[k] for k in ("banner_version", "api_version", "headless_version", "engine_version") if k in f), None)
+        version = next((f[k] for k in _LINE_ALIAS["version"] if k in f), None)
         seconds = [v[1] for v in first_load if v[1] is not None]
         kv_dtype = f.get("cfg_kv_cache_dtype") or f.get("kv_dtype_line") or self.args.get("kv_cache_dtype")
         lines = {k: v for k, v in self.lines.items() if k in _PUBLIC_LINES}
@@ -1308,6 +1317,7 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("LLM engine with config: ",), Boot._f_engine_plain),
     (("max_seq_len=",), Boot._f_engine_config),
     (("version ",), Boot._f_version),
+    (("vLLM Version",), Boot._f_env_version),
     (("█  model ", "▀  model "), Boot._f_banner_model),
     (("args: {", "args: Namespace("), Boot._f_args),
     (("headless",), Boot._f_headless),
@@ -1343,7 +1353,7 @@ _PUBLIC_LINES = frozenset(
     )
 )
 _LINE_ALIAS = {
-    "version": ("banner_version", "api_version", "headless_version", "engine_version"),
+    "version": ("banner_version", "api_version", "headless_version", "engine_version", "env_version"),
     "model": ("cfg_model", "banner_model"),
     "context": ("max_concurrency", "auto_fit", "cfg_max_seq_len", "max_model_len"),
     "dtype": ("cfg_dtype",),

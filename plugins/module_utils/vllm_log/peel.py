@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from functools import lru_cache
@@ -29,6 +30,7 @@ _LOST = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _TAIL = re.compile(r"(?:\s{0,400}[│┃]|<br ?/?>)\s*$")
 #: What stands for an ESC that a terminal, rsyslog, a CSV or a JSON export wrote out, or a decoder could not read.
 _LOST_MARK = re.compile(r"(?:[←␛\ufffd]|\^\[|#033|\\(?:x1[bB]|u001[bB]|033|e))?\[\d{1,3}(?:;\d{1,3}){0,4}m")
+_ENTITY = re.compile(r"&(?:nbsp|quot|apos|lt|gt|amp|#\d{1,5}|#x[0-9A-Fa-f]{1,4});")
 _LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?")
 _SHORT = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}\[?([\w./<>-]{1,160}\.py):\d{1,6}\]?\s{1,8}")
 _GLUED = re.compile(
@@ -61,7 +63,7 @@ _OUTER = (
     r"\d{13},\"?",
     r"(?:\d{1,10} )?uvicorn(?:\.\w{1,20})? (?=(?:INFO|WARNING|ERROR|CRITICAL): )",
     (
-        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}"
+        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]:?|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}"
         r"|[\w.-]{1,60}(?:/[\w.-]{1,80}){1,6}) "
         r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup|  \S|\d{4}-\d\d-\d\dT"
         r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |vllm(?: serve)?: error)"
@@ -135,6 +137,8 @@ def strip_ansi(text: str) -> str:
         text = _ANSI.sub("", text)
     if _LOST.search(text) is not None:
         text = _LOST_MARK.sub("", text)
+    if "&" in text and _ENTITY.search(text) is not None:
+        text = _ENTITY.sub(lambda m: html.unescape(m.group(0)), text)
     if text[-1:] == " ":
         text = text.rstrip(" ")
     if text[-2:] == "\\n":

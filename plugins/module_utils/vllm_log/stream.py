@@ -417,8 +417,13 @@ class BootLog:
                 return True
             if message.startswith("Launching vLLM (v") and (over or boot.stage > _b._STAGE_NUMBER["config"]):
                 return True
-            if message.startswith("Initializing a") and _b.ENGINE.match(message) is not None and (boot.ready is not None or boot.stopped is not None):
-                return True
+            if message.startswith("Initializing a") and _b.ENGINE.match(message) is not None:
+                if boot.ready is not None or boot.stopped is not None:
+                    return True
+                # a script that makes one engine after another; the engines of one boot name their processes
+                dead = boot.death or any(f.classifier.kind == "strong" for f in boot.failures.values())
+                if not line.procs and (dead or boot.stage >= _b._STAGE_NUMBER["kv"]):
+                    return True
         if ("headless" in boot.facts_ or boot.ready is not None) and message.startswith(("Resolved architecture: ", "Using max model len ")):
             # a headless rank says this before it launches, any other before it serves: after that it is the next boot, which has no banner
             return line.level == "INFO" and (not line.procs or line.procs[0][0] == "MainProcess")

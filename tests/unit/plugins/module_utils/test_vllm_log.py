@@ -91,6 +91,8 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "compose over timestamps": lambda line: b"vllm  | 2026-11-20T21:12:20.123456789Z " + line,
     "CRLF": lambda line: line + b"\r",
     "HTML": lambda line: line + b"<br/>",
+    "HTML entities": lambda line: line.replace(b"&", b"&amp;").replace(b"'", b"&#x27;").replace(b'"', b"&quot;"),
+    "a launcher's tag": lambda line: b"[vllm]: " + line,
     "kubectl with pod names": lambda line: b"[pod/vllm-0/vllm] " + line,
     "kubectl with pod names and timestamps": lambda line: b"[pod/vllm-0/vllm] 2026-11-20T21:12:20.123456789Z " + line,
     "stern": lambda line: b"vllm-head-0 vllm " + line,
@@ -275,6 +277,9 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     ),
     "auto-fit full": ("INFO 01-01 00:00:00 [k.py:1] Auto-fit max_model_len: full model context length 262144 fits in available KV cache memory (12.3 GiB)", ("context",), 262144),
     "old version line": ("INFO 11-20 08:34:06 api_server.py:339] vLLM API server version 0.5.4", ("version",), "0.5.4"),
+    "version in a dump of the environment": ("vLLM Version                 : 0.9.2", ("version",), "0.9.2"),
+    "no version in a dump of the environment": ("vLLM Version: N/A (dev)", ("version",), None),
+    "the log knows better": ("vLLM Version: 0.9.2\nINFO 11-20 08:34:06 api_server.py:339] vLLM API server version 0.10.0", ("version",), "0.10.0"),
     "V1 engine version": ("INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='x', max_seq_len=4096, a=1", ("version",), "0.8.5"),
     "headless version": (
         "INFO 01-01 00:00:00 [serve.py:1] Launching vLLM (v0.12.0) headless multiproc executor, with head node address 127.0.0.1:29501 for torch.distributed process group.",
@@ -819,6 +824,17 @@ def test_an_engine_that_initializes_after_it_served_is_a_new_boot() -> None:
     line = "INFO 01-01 00:00:00 llm_engine.py:1] Initializing an LLM engine (v0.5.{}) with config: model='x', max_seq_len=4096, a=1\n"
     facts = parse(line.format(4) + READY + ACCESS + line.format(5))
     assert [(b["version"], b["state"]) for b in facts["boots"]] == [("0.5.4", "ready"), ("0.5.5", "starting")]
+
+
+@pytest.mark.parametrize("end", ["INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 9,000 tokens\n", "torch.OutOfMemoryError: CUDA out of memory.\n"], ids=["done", "failed"])
+def test_a_script_that_makes_one_engine_after_another(end: str) -> None:
+    """Each is a boot of its own; the engines of a data-parallel boot name their processes and are one."""
+    first, second = ("INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='m', max_seq_len=" + size + ", a=1\n" for size in ("8192", "4096"))
+    facts = parse(first + end + second)
+    assert (facts["state"], facts["context"], facts["restarts"], facts["kv_cache"]["tokens"]) == ("starting", 4096, 1, None)
+    assert parse(first + "INFO 01-01 00:00:00 [g.py:1] Starting to load model m...\n" + second)["restarts"] == 0
+    ranks = parse(f"(EngineCore_0 pid=1) {first}(EngineCore_0 pid=1) {end}(EngineCore_1 pid=2) {second}")
+    assert ranks["restarts"] == 0
 
 
 def test_a_boot_that_got_no_further_than_its_arguments_is_one() -> None:
