@@ -171,6 +171,8 @@ MORE = {
         "worker_died",
     ),
     "signal seen by Ray": ("(RayWorkerWrapper pid=5, ip=10.0.0.2) *** SIGSEGV received at time=1746566409 on cpu 131 ***", "worker_died"),
+    "a shell without core dumps": ("Illegal instruction", "worker_died"),
+    "a script of it": ("/start.sh: line 12:    87 Segmentation fault      vllm serve /models/x", "worker_died"),
     "signal": ("CRITICAL 03-27 22:19:40 [core_client.py:319] Got fatal signal from worker processes, shutting down.", "worker_died"),
     "a front-end process": ("RuntimeError: Process RustFrontend (PID: 740) died with exit code 1", "engine_failed"),
     "0.28 tail": ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}, failed frontend proc(s): {}", "engine_failed"),
