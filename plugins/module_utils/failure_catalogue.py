@@ -765,6 +765,7 @@ CATALOGUE: list[dict[str, Any]] = [
             "Engine core proc ",
             "Engine process (pid",
             "MQLLMEngine is already dead",
+            "AsyncLLMEngine ",
             " exited with code ",
             " died with exit code ",
             "Main process exited, code=exited",
@@ -772,7 +773,7 @@ CATALOGUE: list[dict[str, Any]] = [
         "patterns": [
             r"Engine core proc \S{1,60} died unexpectedly",
             r"Engine process \(pid \d{1,10}\) died",
-            r"MQLLMEngine is already dead",
+            r"(?:MQ|Async)LLMEngine (?:is already dead|has failed)",
             r"Engine core initialization failed\. See root cause above\.",
             r"Engine core initialization failed",
             r"EngineCore failed to start",

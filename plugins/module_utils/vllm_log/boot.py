@@ -47,6 +47,8 @@ AUTO_FIT = re.compile(r"Auto-fit max_model_len: (?:reduced from (\d{1,12}) to (\
 ENGINE = re.compile(r"(?:Initializing (?:a V[01] |an )?LLM engine) \(v([^)\s]{1,80})\)")
 #: The same of an engine that does not tell its version.
 ENGINE_PLAIN = re.compile(r"Initializing an LLM engine with config: ")
+#: The one sentence of a request's error that is the engine's own; all else there may be a user's text.
+DEAD_ENGINE = re.compile(r"vllm\.v1\.engine\.exceptions\.EngineDeadError: EngineCore encountered an issue\. See stack trace \(?above\)? for the root cause\.")
 #: What a dying engine says of itself, before it prints what it was working on.
 DUMP = re.compile(r"(?:Dumping input data for )?V[01] LLM engine \(v([^)\s]{1,80})\) with config:")
 API_VERSION = re.compile(r"vLLM API server version (\S{1,80})")
@@ -123,6 +125,8 @@ _DEATH = (
     "Engine loop has died",
     "Engine process (pid",
     "MQLLMEngine is already dead",
+    "AsyncLLMEngine has failed",
+    "AsyncLLMEngine is already dead",
     "Engine loop is not running",
     "AsyncLLM output_handler failed",
     "Background loop has errored",
@@ -352,6 +356,7 @@ class Boot:
         self.death = 0
         self.end_stage = -1
         self.ended_by_request = False
+        self.answered = False
         self.ready: dict[str, Any] | None = None
         self.stopped: dict[str, Any] | None = None
         self.frozen = False
@@ -406,6 +411,8 @@ class Boot:
                 self._alive()
         if method == "POST":
             self.frozen = True
+            if code != "503":
+                self.answered = True
         return True
 
     def _alive(self) -> None:
@@ -418,8 +425,12 @@ class Boot:
 
     def _became_ready(self, evidence: str, text: str, number_: int, time: str) -> None:
         self.ready = {"evidence": evidence, "line": _clip(text), "line_number": number_, "time": time or None}
+        if evidence == "access" and self.death and self.stage == 0:  # a tail: it served before this log begins, and what is left of it answers
+            for failure in self.failures.values():
+                failure.after_ready = True
+        else:
+            self.death = 0
         self.reach("ready", number_, time)
-        self.death = 0
         self.weak = None
 
     def take(self, line: Line, number_: int, plan: Plan, min_end: int = 0, whole: bool = True) -> bool:
@@ -432,6 +443,8 @@ class Boot:
         if line.file and line.is_request:
             if level == "INFO" and "eceived request" in line.message:
                 self.frozen = True
+            if level == "ERROR" and plan.death and DEAD_ENGINE.fullmatch(line.message) is not None:
+                return self._failures(line, number_, plan, min_end)
             return "LLM engine (v" in line.message and self._dump(line.message, number_, min_end)
         found = False
         if level in ERROR_LEVELS:
@@ -969,7 +982,7 @@ class Boot:
         found = False
         # once requests are served, a bare line may be a prompt that some middleware prints: it proves nothing alone
         bare = self.frozen and line.level is None and not line.procs
-        if plan.death and not bare and not self.death and not (plan.hit and self.ready is None) and not self.ended_by_request:
+        if plan.death and not bare and not self.death and not (plan.hit and not self.served()) and not self.ended_by_request:
             self.death = number_
             self._note_end()
             found = True
@@ -1022,7 +1035,7 @@ class Boot:
         if "message" in groups and groups["message"].startswith("User-specified max_model_len"):
             groups.pop("message")
         self.recognised = True
-        after = self.ready is not None
+        after = self.served()
         if self.ended_by_request and (classifier.kind != "strong" or classifier.name in _FAREWELLS):
             return True  # whoever is stopped hangs up on the others
         if classifier.kind == "tail":
@@ -1060,6 +1073,10 @@ class Boot:
             return False
         return (self.stage if self.end_stage < 0 else self.end_stage) > failure.stage
 
+    def served(self) -> bool:
+        """Return whether requests came in: also a log's tail without a good answer shows that."""
+        return self.ready is not None or self.answered
+
     def _explained(self) -> bool:
         """Return whether the log has already told what the engine dies of."""
         return bool(self.death) and any(f.classifier.kind != "tail" and f.classifier.name not in _CONSEQUENCES for f in self.failures.values())
@@ -1074,8 +1091,7 @@ class Boot:
 
     def _ranked(self) -> list[Failure]:
         """Return the failures that count, the root cause first."""
-        after = self.ready is not None
-        found = [f for f in self.failures.values() if f.after_ready == after]
+        found = [f for f in self.failures.values() if f.after_ready or self.ready is None]
 
         def order(failure: Failure) -> tuple[int, int]:
             place = failure.classifier.order
@@ -1096,7 +1112,7 @@ class Boot:
                 return "served_then_failed", ranked
             return "ready", ranked
         if ranked and not (self.end_stage < 0 and self._survived(ranked[0])):
-            return "failed", ranked
+            return "served_then_failed" if self.answered else "failed", ranked
         if self.stage > 0:
             return "starting", []
         return "unknown", []

@@ -174,6 +174,7 @@ MORE = {
     "a shell without core dumps": ("Illegal instruction", "worker_died"),
     "a script of it": ("/start.sh: line 12:    87 Segmentation fault      vllm serve /models/x", "worker_died"),
     "signal": ("CRITICAL 03-27 22:19:40 [core_client.py:319] Got fatal signal from worker processes, shutting down.", "worker_died"),
+    "V0's launcher": ("CRITICAL 01-01 00:00:00 launcher.py:72] AsyncLLMEngine has failed, terminating server process", "engine_failed"),
     "a front-end process": ("RuntimeError: Process RustFrontend (PID: 740) died with exit code 1", "engine_failed"),
     "0.28 tail": ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}, failed frontend proc(s): {}", "engine_failed"),
 }

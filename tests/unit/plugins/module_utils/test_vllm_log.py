@@ -557,6 +557,28 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "the cause stands before the proof": (READY + ACCESS + ERROR + "KeyError: 'x'\n" + DEATH, "served_then_failed", "unclassified"),
     "only the tail": (READY + DEATH + ERROR + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n", "served_then_failed", "engine_failed"),
     "out of memory while serving": (READY + ACCESS + ERROR + "torch.OutOfMemoryError: CUDA out of memory. Tried\n" + DEATH, "served_then_failed", "cuda_oom"),
+    "a tail with a request that failed": (ERROR + "torch.AcceleratorError: CUDA error: an illegal memory access\n" + ACCESS.replace("200 OK", "500 Internal Server Error"), "served_then_failed", "cuda_fault"),
+    "a tail in which what is left still answers": (
+        DEATH + ERROR + "torch.AcceleratorError: CUDA error: an illegal memory access\n" + 'INFO:     10.0.0.9:4 - "GET /metrics HTTP/1.1" 200 OK\n',
+        "served_then_failed",
+        "cuda_fault",
+    ),
+    "a tail with a client's error": (ACCESS.replace("200 OK", "400 Bad Request") + "ERROR:    Exception in ASGI application\nValueError: odd\n", "unknown", None),
+    "a probe that is refused while it starts proves no service": (
+        'INFO:     10.0.0.9:4 - "POST /v1/chat/completions HTTP/1.1" 503 Service Unavailable\n' + LOADING + ERROR + "ValueError: odd\n",
+        "failed",
+        "config_error",
+    ),
+    "a request finds the engine dead": (
+        READY + ACCESS + "(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:825] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n",
+        "served_then_failed",
+        "engine_failed",
+    ),
+    "a request that quotes it does not": (
+        READY + ACCESS + "(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:825] ValueError: bad prompt: vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n",
+        "ready",
+        None,
+    ),
     "what the engine waited for is cancelled": (
         READY + ACCESS + ERROR + "Worker proc VllmWorker-3 died unexpectedly, shutting down executor.\n" + DEATH + ERROR + "RuntimeError: cancelled\n",
         "served_then_failed",
