@@ -185,6 +185,7 @@ CATALOGUE: list[dict[str, Any]] = [
             "Exit",
             "Failed core proc",
             "ray.exceptions.OutOfMemoryError",
+            "killed due to memory pressure",
             "oom-kill",
             "oom_reaper",
             "Out of memory: Kill",
@@ -198,6 +199,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"(?i:exit(?:ed)?(?: with)?[ _]?(?:code|status)?)\W{0,12}(?:137|(?<=[\s:(=])-9)\b",
             r"Failed core proc\(s\): \{[^}]{0,200}: -9\b",
             r"ray\.exceptions\.OutOfMemoryError",
+            r"(?<!\d)[1-9]\d{0,5} Workers? \(tasks / actors\) killed due to memory pressure",
         ],
         "aftermath": [
             r"^(?:\S{1,60}: line \d{1,6}:\s{1,8})?(?:\d{1,8} )?Killed\b",
@@ -226,7 +228,7 @@ CATALOGUE: list[dict[str, Any]] = [
         ],
         "patterns": [
             r"OutOfMemoryError",
-            r"(?:CUDA|HIP|XPU|NPU)(?: (?:driver |runtime )?error:| failed with error)? out of memory",
+            r"(?:CUDA|HIP|XPU|NPU)(?: (?:driver |runtime )?[eE]rror:| failed with error)? out of memory",
             r"OUT_OF_(?:DEVICE|HOST)_MEMORY",
             r"Ran out of memory in memory space",
             r"CUDA_ERROR_OUT_OF_MEMORY",
@@ -278,7 +280,7 @@ CATALOGUE: list[dict[str, Any]] = [
         "class": "addr_in_use",
         "needles": ["Errno 98", "errno: 98", "ddress already in use", "EADDRINUSE"],
         "patterns": [
-            r"OSError.{0,60}(?:Errno 98|[Aa]ddress already in use)",
+            r"(?:OSError|ZMQError).{0,60}(?:Errno 98|[Aa]ddress already in use)",
             r"EADDRINUSE",
             r"\[Errno 98\]",
             r"already in use \(os error 98\)",
@@ -541,6 +543,7 @@ CATALOGUE: list[dict[str, Any]] = [
             "emory access fault by GPU",
             "GPU Hang",
             "HSA_STATUS_ERROR",
+            "ERROR_DEVICE_LOST",
         ],
         "patterns": [
             r"illegal memory access",
@@ -552,6 +555,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"Memory access fault by GPU",
             r"GPU Hang",
             r"HSA_STATUS_ERROR_\w{1,60}",
+            r"ERROR_DEVICE_LOST",
             r"CUDA error: (?!out of memory|no kernel image|the provided PTX|device kernel image)(?P<message>.{1,200})",
         ],
         "any_level": False,

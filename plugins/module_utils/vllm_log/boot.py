@@ -68,6 +68,7 @@ STOPPED = re.compile(
     r"|\[shutdown\] (?:API server: shutdown triggered|EngineCore: trigger received)"
 )
 ARGS = re.compile(r"(?:non-default )?args: (?:\{|Namespace\()")
+LOADING = re.compile(r"Starting to load model|Loading model (?:from scratch\.\.\.|with MODEL_IMPL_TYPE=)|Loading drafter model\.\.\.")
 PLATFORM = re.compile(r"Automatically detected platform (\w{1,20})")
 READY = re.compile(r"^(?:Application startup complete\b|Uvicorn running on )")
 #: The front-end in Rust accepts requests; before July 2026 it said that it starts when it had the engine and its socket.
@@ -753,7 +754,8 @@ class Boot:
         return True
 
     def _f_loading(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
-        if min_end > 21 or not line.message.startswith("Starting to load model"):
+        match = LOADING.match(line.message)
+        if match is None or match.end() <= min_end:
             return False
         self.reach("load", number_, line.time)
         return True
@@ -1344,7 +1346,7 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("INFO Using network", "NCCL version ", "using nccl==", "via NET/", "via PP/", "via SHM/", "NET/IB : "), Boot._f_nccl),
     (("Completed | ", "Capturing CUDA"), Boot._f_progress),
     (("eager mode", "Enforce eager set"), Boot._f_eager),
-    (("Starting to load model",), Boot._f_loading),
+    (("Starting to load model", "Loading model ", "Loading drafter model"), Boot._f_loading),
     (("creating a placement group",), Boot._f_placement),
     (("Automatically detected platform",), Boot._f_platform),
 )

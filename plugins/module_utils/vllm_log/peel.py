@@ -85,6 +85,12 @@ _FOREIGN = re.compile(
     r"|level=(debug|info|warn|warning|error|fatal)\b"
     r"|(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{0,8}\|"
 )
+#: What a launcher relays from its child through its own logger, on the level of information.
+_RELAYED = re.compile(
+    r"\s?(?:(?:INFO|WARNING|ERROR):\s{2,8}(?=\S)|Traceback \(most recent call last\)|\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}\) "
+    r"|(?:[A-Za-z_]\w{0,60}\.){0,6}\w{0,60}(?:Error|Exception): "
+    r"|(?:Loading|Capturing) [\w,. ()=-]{1,100}:\s{1,4}\d{1,3}%|[\w.-]{1,80}:\d{1,10}:\d{1,10} \[\d{1,3}\] (?:[\w/.]{1,60}:\d{1,6} )?NCCL )"
+)
 #: The logger's name in another format of the records of vLLM and of its web server: those lines are their own.
 _OWN = re.compile(r"(?<![\w./-])(vllm|uvicorn)((?:\.\w{1,60}){0,8})(?![\w-])")
 _OWN_AFTER = re.compile(r"\s{0,4}\[?(?:vllm|uvicorn)(?:\.\w{1,60}){0,8}(?::[\w<>]{1,60}){0,2}(?:\]\s{0,4}|\s{0,4}[-:|]\s{1,4})")
@@ -239,6 +245,9 @@ def _peel_unlevelled(text: str) -> Line:
                     foreign = own is None
                     if own is not None and own.group(1) == "vllm":
                         file = f"{own.group(0).rsplit('.', 1)[-1]}.py"
+                    if foreign and level in ("INFO", "DEBUG") and _RELAYED.match(text, at) is not None:
+                        inner = _peel_unlevelled(text[at:])
+                        return inner._replace(time=inner.time or stamp, procs=(*procs, *inner.procs)[-4:], offset=at + inner.offset, text=text)
                 elif stamp and (match := _TRACING.match(text, at)) is not None:
                     level = {"TRACE": "DEBUG", "WARN": "WARNING"}.get(match.group(1), match.group(1))
                     at = match.end()
