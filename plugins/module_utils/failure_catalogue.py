@@ -230,6 +230,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"OutOfMemoryError",
             r"(?:CUDA|HIP|XPU|NPU)(?: (?:driver |runtime )?[eE]rror:| failed with error)? out of memory",
             r"OUT_OF_(?:DEVICE|HOST)_MEMORY",
+            r"Triton Error \[\w{1,8}\]: out of memory",
             r"Ran out of memory in memory space",
             r"CUDA_ERROR_OUT_OF_MEMORY",
             r"cudaErrorMemoryAllocation",
@@ -408,12 +409,13 @@ CATALOGUE: list[dict[str, Any]] = [
     },
     {
         "class": "peer_lost",
-        "needles": ["Connection reset by peer", "Connection closed by peer", "remote process exit", "Broken pipe", "caused pair closure"],
+        "needles": ["Connection reset by peer", "Connection closed by peer", "remote process exit", "Broken pipe", "caused pair closure", "Failed to recv, got 0 bytes"],
         "patterns": [
             r"(?:Read|Write|writev|readv) ?(?:error )?\[(?P<peer>[^\]]{1,60})\]:?\S{0,12} ?(?:Connection reset by peer|Broken pipe)",
             r"Connection closed by peer \[(?P<peer>[^\]]{1,60})\]",
             r"remote process exit(?:ed|ing)",
             r"Application timeout caused pair closure",
+            r"Failed to recv, got 0 bytes\. Connection was likely closed",
         ],
         "kind": "strong",
         "pick": "first",
@@ -544,6 +546,7 @@ CATALOGUE: list[dict[str, Any]] = [
             "GPU Hang",
             "HSA_STATUS_ERROR",
             "ERROR_DEVICE_LOST",
+            "Triton Error [",
         ],
         "patterns": [
             r"illegal memory access",
@@ -556,6 +559,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"GPU Hang",
             r"HSA_STATUS_ERROR_\w{1,60}",
             r"ERROR_DEVICE_LOST",
+            r"Triton Error \[\w{1,8}\]: (?!out of memory|no kernel image|the provided PTX|device kernel image)(?P<message>.{1,200})",
             r"CUDA error: (?!out of memory|no kernel image|the provided PTX|device kernel image)(?P<message>.{1,200})",
         ],
         "any_level": False,

@@ -101,6 +101,12 @@ MORE = {
     "shell": ("/start.sh: line 12:    87 Killed                  vllm serve /models/x", "oom_killed"),
     "CUDA's driver": ("RuntimeError: CUDA driver error: out of memory", "cuda_oom"),
     "the allocator of the sleep mode": ("RuntimeError: CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:163", "cuda_oom"),
+    "Triton without memory": ("RuntimeError: Triton Error [CUDA]: out of memory", "cuda_oom"),
+    "Triton": ("RuntimeError: Triton Error [CUDA]: operation not permitted", "cuda_fault"),
+    "the store's peer": (
+        "[rank1]:[E101 00:00:00.1 ProcessGroupNCCL.cpp:1] Process group watchdog thread terminated with exception: Failed to recv, got 0 bytes. Connection was likely closed.",
+        "peer_lost",
+    ),
     "level zero lost its device": ("RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", "cuda_fault"),
     "level zero": ("RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "cuda_oom"),
     "sampler warm-up": ("RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests.", "cuda_oom"),
