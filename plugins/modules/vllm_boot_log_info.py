@@ -319,7 +319,7 @@ nccl:
   returned: always
   sample: {version: 2.29.7, transport: rdma, network: IB, hcas: ["rocep1s0f1:1"], via: [IB], no_ib_device: false}
 ready:
-  description: The evidence of readiness, C(evidence) (V(startup), V(uvicorn), V(access)), C(line), C(line_number), C(time).
+  description: The evidence of readiness, C(evidence) (V(startup), V(uvicorn), V(frontend), V(access)), C(line), C(line_number), C(time).
   type: dict
   returned: always
   sample: {evidence: startup, line: Application startup complete., line_number: 200, time: null}

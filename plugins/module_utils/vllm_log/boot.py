@@ -24,13 +24,13 @@ MAX_ENGINES = 256
 _NUM = r"(\d[\d,._\u00a0\u202f']{0,40}\d|\d)"
 _F = r"(-?\d{1,12}(?:\.\d{1,12})?)"
 
-KV = re.compile(r"\b(?P<dev>[A-Z][A-Za-z0-9]{0,20}(?: \+ host)?) KV cache size: " + _NUM + r" tokens")
-CONC = re.compile(r"Maximum concurrency for " + _NUM + r" tokens per request: (?P<x>\d{1,12}(?:[.,]\d{1,6})?|inf|nan)(?P<end>x|$|[\s*`.)\]])")
+KV = re.compile(r"\b(?P<dev>[A-Z][A-Za-z0-9]{0,20}(?: \+ host)?) KV cache size: {1,20}" + _NUM + r" tokens")
+CONC = re.compile(r"Maximum concurrency for " + _NUM + r" tokens per request: {1,20}(?P<x>\d{1,12}(?:[.,]\d{1,6})?|inf|nan)(?P<end>x|$|[\s*`.)\]])")
 BLOCKS = re.compile(r"# (?P<dev>\w{1,20}) blocks: (\d{1,12})(?P<end>,|\s|$)(?: ?# CPU blocks: (\d{1,12}))?")
 NUM_BLOCKS = re.compile(r"num_gpu_blocks is: (\d{1,12})(?P<end>\s|$)")
 OVERRIDE = re.compile(r"Overriding num_gpu_blocks=(\d{1,12}) with num_gpu_blocks_override=(\d{1,12})")
 AVAIL = (
-    re.compile(r"Available KV cache memory: " + _F + r" GiB"),
+    re.compile(r"Available KV cache memory: {1,20}" + _F + r" GiB"),
     re.compile(r"reserved " + _F + r" ?GiB memory for KV Cache as specified by kv_cache_memory_bytes"),
     re.compile(r"Explicitly set \((\d{1,9}(?:\.\d{1,9})?)/[\d.]{1,20}\) GiB for KV cache"),
     re.compile(r"the rest of the memory reserved for KV Cache is " + _F + r" ?GiB"),
@@ -45,9 +45,15 @@ INIT = re.compile(
 CTX = re.compile(r"Using max model len (\d{1,12})(?P<end>\s|$|[.,])")
 AUTO_FIT = re.compile(r"Auto-fit max_model_len: (?:reduced from (\d{1,12}) to (\d{1,12})|full model context length (\d{1,12}) fits)")
 ENGINE = re.compile(r"(?:Initializing (?:a V[01] |an )?LLM engine) \(v([^)\s]{1,80})\)")
+#: The same of an engine that does not tell its version.
+ENGINE_PLAIN = re.compile(r"Initializing an LLM engine with config: ")
+#: The one sentence of a request's error that is the engine's own; all else there may be a user's text.
+DEAD_ENGINE = re.compile(r"vllm\.v1\.engine\.exceptions\.EngineDeadError: EngineCore encountered an issue\. See stack trace \(?above\)? for the root cause\.")
 #: What a dying engine says of itself, before it prints what it was working on.
 DUMP = re.compile(r"(?:Dumping input data for )?V[01] LLM engine \(v([^)\s]{1,80})\) with config:")
 API_VERSION = re.compile(r"vLLM API server version (\S{1,80})")
+#: What `collect_env.py` prints, often above a pasted log.
+ENV_VERSION = re.compile(r"vLLM Version {0,40}: {0,8}(\d\S{0,79})")
 BANNER = re.compile(r"[▀-▟ ]{3,80}version (\d\S{0,79})")
 BANNER_MODEL = re.compile(r"[▀-▟ ]{3,80}model +(\S{1,400})")
 HEADLESS = re.compile(r"Launching vLLM \(v([^)]{1,80})\) headless.{0,80}?with head node address (\S{1,120}?)(?: for|\.?$)")
@@ -62,9 +68,12 @@ STOPPED = re.compile(
     r"|\[shutdown\] (?:API server: shutdown triggered|EngineCore: trigger received)"
 )
 ARGS = re.compile(r"(?:non-default )?args: (?:\{|Namespace\()")
+LOADING = re.compile(r"Starting to load model|Loading model (?:from scratch\.\.\.|with MODEL_IMPL_TYPE=)|Loading drafter model\.\.\.")
 PLATFORM = re.compile(r"Automatically detected platform (\w{1,20})")
 READY = re.compile(r"^(?:Application startup complete\b|Uvicorn running on )")
-ACCESS = re.compile(r'^\s{0,8}[\w.:\[\]()/-]{1,160} - "(GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[^\s"]{0,2000}) HTTP/[\d.]{1,3}" (\d{3})\b')
+#: The front-end in Rust accepts requests; before July 2026 it said that it starts when it had the engine and its socket.
+READY_RUST = re.compile(r"^(?:OpenAI server is ready to accept requests|starting OpenAI server)\b.{0,200}?\bbind_address=\"?(\S{1,200}?)\"?(?:\s|$)")
+ACCESS = re.compile(r'^\s{0,8}(?:[\w.:\[\]()/-]{1,160} - ")?(GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[^\s"]{0,2000}) HTTP/[\d.]{1,3}" (\d{3})\b')
 ATTN = (
     re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{1,60}) attention backend out of potential"),
     re.compile(r"Using AttentionBackendEnum\.([A-Z0-9_]{1,60}) backend\.?$"),
@@ -83,7 +92,7 @@ NCCL_NO_IB = re.compile(r"NET/IB : No device found")
 GRAPH_MEMORY = re.compile(r"CUDA graph pool memory: " + _F + r" GiB \(actual\)")
 PROGRESS = re.compile(r"((?:Multi-thread l|L)oading[^%|\r]{0,80}?):\s{1,8}(\d{1,3})% Completed \| (\d{1,6})/(\d{1,6})")
 CAPTURE = re.compile(r"(Capturing CUDA ?[Gg]raphs?[^%|\r]{0,80}?):\s{1,8}(\d{1,3})%\|.{0,400}?\| {0,4}(\d{1,6})/(\d{1,6})")
-STATS = re.compile(r"Avg prompt throughput: .{1,200}?Running: (\d{1,9}) reqs?")
+STATS = re.compile(r"Avg prompt (?:throughput: .{1,200}?Running: (\d{1,9}) reqs?|tput: .{1,200}?Reqs Running: (\d{1,9}),)")
 _CFG = {
     "model": re.compile(r"with config: model=['\"]([^'\"]{1,400})['\"]"),
     "dtype": re.compile(r"[ ,]dtype=(?:torch\.)?(\w{1,20})[,)\s]"),
@@ -117,6 +126,8 @@ _DEATH = (
     "Engine loop has died",
     "Engine process (pid",
     "MQLLMEngine is already dead",
+    "AsyncLLMEngine has failed",
+    "AsyncLLMEngine is already dead",
     "Engine loop is not running",
     "AsyncLLM output_handler failed",
     "Background loop has errored",
@@ -125,6 +136,10 @@ _DEATH = (
     "ActorDiedError",
     "terminate called",
 )
+#: Classes of what a rank says when another one, or its own kernel, ended it.
+_CONSEQUENCES = frozenset(("unclassified", "peer_lost", "rpc_timeout", "oom_killed"))
+#: Classes of what a rank says of the others when all are stopped.
+_FAREWELLS = frozenset(("peer_lost", "rpc_timeout", "nccl_error"))
 #: What can begin a new boot.
 _BOUNDARY = (
     "version ",
@@ -153,6 +168,7 @@ class Classifier(NamedTuple):
     patterns: tuple[re.Pattern[str], ...]
     details: tuple[re.Pattern[str], ...]
     unless: tuple[str, ...]
+    aftermath: tuple[re.Pattern[str], ...]
     any_level: bool
     kind: str
     last: bool
@@ -178,6 +194,7 @@ def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
                 tuple(re.compile(p) for p in entry["patterns"]),
                 tuple(re.compile(p) for p in entry.get("details", ())),
                 tuple(entry.get("unless", ())),
+                tuple(re.compile(p) for p in entry.get("aftermath", ())),
                 bool(entry.get("any_level", False)),
                 entry["kind"],
                 entry["pick"] == "last",
@@ -338,6 +355,9 @@ class Boot:
         self.failures: dict[str, Failure] = {}
         self.weak: Failure | None = None
         self.death = 0
+        self.end_stage = -1
+        self.ended_by_request = False
+        self.answered = False
         self.ready: dict[str, Any] | None = None
         self.stopped: dict[str, Any] | None = None
         self.frozen = False
@@ -392,6 +412,8 @@ class Boot:
                 self._alive()
         if method == "POST":
             self.frozen = True
+            if code != "503":
+                self.answered = True
         return True
 
     def _alive(self) -> None:
@@ -404,8 +426,12 @@ class Boot:
 
     def _became_ready(self, evidence: str, text: str, number_: int, time: str) -> None:
         self.ready = {"evidence": evidence, "line": _clip(text), "line_number": number_, "time": time or None}
+        if evidence == "access" and self.death and self.stage == 0:  # a tail: it served before this log begins, and what is left of it answers
+            for failure in self.failures.values():
+                failure.after_ready = True
+        else:
+            self.death = 0
         self.reach("ready", number_, time)
-        self.death = 0
         self.weak = None
 
     def take(self, line: Line, number_: int, plan: Plan, min_end: int = 0, whole: bool = True) -> bool:
@@ -418,6 +444,8 @@ class Boot:
         if line.file and line.is_request:
             if level == "INFO" and "eceived request" in line.message:
                 self.frozen = True
+            if level == "ERROR" and plan.death and DEAD_ENGINE.fullmatch(line.message) is not None:
+                return self._failures(line, number_, plan, min_end)
             return "LLM engine (v" in line.message and self._dump(line.message, number_, min_end)
         found = False
         if level in ERROR_LEVELS:
@@ -486,10 +514,22 @@ class Boot:
             self._became_ready("startup" if match.group(0)[0] == "A" else "uvicorn", line.message, number_, line.time)
         return True
 
+    def _f_ready_rust(self, line: Line, number_: int, min_end: int, whole: bool) -> bool:
+        match = READY_RUST.match(line.message)
+        if match is None or match.end() <= min_end or line.level != "INFO" or not (whole or match.end() < len(line.message)):
+            return False
+        if not self.frozen:
+            self.put("listen", f"http://{match.group(1)}", number_)
+        if self.ready is None:
+            self._became_ready("frontend", line.message, number_, line.time)
+        return True
+
     def _f_stopped(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
         match = STOPPED.match(line.message)
         if match is None or match.end() <= min_end:
             return False
+        if self.ready is not None and not self.death and not self.failures and not match.group(0).startswith("Parent process"):
+            self.ended_by_request = True
         if self.stopped is None:
             self.stopped = {"line": _clip(line.message), "line_number": number_, "time": line.time or None}
             self.recognised = True
@@ -499,8 +539,8 @@ class Boot:
         match = STATS.search(line.message)
         if match is None or match.end() <= min_end:
             return False
-        self.busy = match.group(1) != "0"
-        if self.busy and self.ready is None and line.level == "INFO" and line.file.endswith(("loggers.py", "metrics.py")):
+        self.busy = (match.group(1) or match.group(2)) != "0"
+        if self.busy and self.ready is None and line.level == "INFO" and line.file.endswith(("loggers.py", "metrics.py", "log_stats.rs")):
             self._became_ready("access", line.message, number_, line.time)  # requests run: somebody could ask
         return True
 
@@ -602,6 +642,14 @@ class Boot:
             return self._config(line.message, number_, min_end) or match.end() > min_end
         return False
 
+    def _f_engine_plain(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
+        match = ENGINE_PLAIN.match(line.message)
+        if match is None:
+            return False
+        if match.end() > min_end:
+            self.reach("config", number_, line.time)
+        return self._config(line.message, number_, min_end) or match.end() > min_end
+
     def _f_engine_config(self, line: Line, number_: int, _min_end: int, _whole: bool) -> bool:
         if not line.message.startswith("model="):
             return False
@@ -631,6 +679,13 @@ class Boot:
                 self.reach("args", number_, line.time)
                 found = True
         return found
+
+    def _f_env_version(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
+        match = ENV_VERSION.match(line.message)
+        if match is None or match.end() <= min_end:
+            return False
+        self.put("env_version", match.group(1), number_)
+        return True
 
     def _f_banner_model(self, line: Line, number_: int, min_end: int, whole: bool) -> bool:
         match = BANNER_MODEL.search(line.message)
@@ -699,7 +754,8 @@ class Boot:
         return True
 
     def _f_loading(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
-        if min_end > 21 or not line.message.startswith("Starting to load model"):
+        match = LOADING.match(line.message)
+        if match is None or match.end() <= min_end:
             return False
         self.reach("load", number_, line.time)
         return True
@@ -928,8 +984,9 @@ class Boot:
         found = False
         # once requests are served, a bare line may be a prompt that some middleware prints: it proves nothing alone
         bare = self.frozen and line.level is None and not line.procs
-        if plan.death and not bare and not self.death and not (plan.hit and self.ready is None):
+        if plan.death and not bare and not self.death and not (plan.hit and not self.served()) and not self.ended_by_request:
             self.death = number_
+            self._note_end()
             found = True
             if self.weak is not None and self.ready is not None:
                 weak, self.weak = self.weak, None
@@ -958,6 +1015,8 @@ class Boot:
                 break
         if match is None:
             return None
+        if classifier.aftermath and self._explained() and any(p.search(message) for p in classifier.aftermath):
+            return None
         groups = {k: v for k, v in match.groupdict().items() if v}
         for detail in classifier.details:
             extra = detail.search(message)
@@ -978,14 +1037,21 @@ class Boot:
         if "message" in groups and groups["message"].startswith("User-specified max_model_len"):
             groups.pop("message")
         self.recognised = True
-        after = self.ready is not None
+        after = self.served()
+        if self.ended_by_request and (classifier.kind != "strong" or classifier.name in _FAREWELLS):
+            return True  # whoever is stopped hangs up on the others
+        if classifier.kind == "tail":
+            self._note_end()
         self.unsure = after
         failure = Failure(classifier, message, number_, line, groups, after, self.stage)
         if classifier.name == "peer_lost":
             failure.idle = after and self.last_access_get and not self.busy
         if known is not None and (known.after_ready or not after):
             known.count += 1
-            if (classifier.last and not self.death) or (classifier.name == "config_error" and "validation error" in known.message and "Value error" in message):
+            better = classifier.last and not self.death
+            if classifier.name == "config_error" and "validation error" in known.message and "Value error" in message:
+                better = True
+            if better or self._survived(known):
                 failure.count = known.count
                 self.failures[classifier.name] = failure
             elif not known.groups and groups:
@@ -997,6 +1063,26 @@ class Boot:
         self.failures[classifier.name] = failure
         return True
 
+    def _note_end(self) -> None:
+        """Keep the stage that the boot had reached when it began to end: what other ranks still print does not count."""
+        if self.end_stage < 0:
+            self.end_stage = self.stage
+
+    def _survived(self, failure: Failure) -> bool:
+        """Return whether the boot went on after a failure that need not end it, say an optional import."""
+        classifier = failure.classifier
+        if classifier.kind != "weak" or classifier.entry.get("last_words") or failure.after_ready:
+            return False
+        return (self.stage if self.end_stage < 0 else self.end_stage) > failure.stage
+
+    def served(self) -> bool:
+        """Return whether requests came in: also a log's tail without a good answer shows that."""
+        return self.ready is not None or self.answered
+
+    def _explained(self) -> bool:
+        """Return whether the log has already told what the engine dies of."""
+        return bool(self.death) and any(f.classifier.kind != "tail" and f.classifier.name not in _CONSEQUENCES for f in self.failures.values())
+
     def _retract(self, classifier: Classifier, message: str, number_: int) -> None:
         """Take back a class that half a line was taken for, if the whole line is none."""
         known = self.failures.get(classifier.name)
@@ -1007,13 +1093,12 @@ class Boot:
 
     def _ranked(self) -> list[Failure]:
         """Return the failures that count, the root cause first."""
-        after = self.ready is not None
-        found = [f for f in self.failures.values() if f.after_ready == after]
+        found = [f for f in self.failures.values() if f.after_ready or self.ready is None]
 
         def order(failure: Failure) -> tuple[int, int]:
             place = failure.classifier.order
-            if failure.classifier.name == "toolchain" and self.stage > failure.stage:
-                place = 10_000 if failure.classifier.kind != "tail" else place
+            if self._survived(failure):
+                place += 10_000
                 tails = [f.classifier.order for f in self.failures.values() if f.classifier.kind == "tail"]
                 if tails:
                     place = min(tails) - 1
@@ -1028,8 +1113,8 @@ class Boot:
             if ranked and not (ranked[0].classifier.name == "peer_lost" and ranked[0].idle):
                 return "served_then_failed", ranked
             return "ready", ranked
-        if ranked:
-            return "failed", ranked
+        if ranked and not (self.end_stage < 0 and self._survived(ranked[0])):
+            return "served_then_failed" if self.answered else "failed", ranked
         if self.stage > 0:
             return "starting", []
         return "unknown", []
@@ -1122,7 +1207,7 @@ class Boot:
         kv = self.kv_cache()
         context = kv["context"] or f.get("auto_fit") or _int(f.get("cfg_max_seq_len")) or f.get("max_model_len")
         first_load = list(self.loads.values())
-        version = next((f[k] for k in ("banner_version", "api_version", "headless_version", "engine_version") if k in f), None)
+        version = next((f[k] for k in _LINE_ALIAS["version"] if k in f), None)
         seconds = [v[1] for v in first_load if v[1] is not None]
         kv_dtype = f.get("cfg_kv_cache_dtype") or f.get("kv_dtype_line") or self.args.get("kv_cache_dtype")
         lines = {k: v for k, v in self.lines.items() if k in _PUBLIC_LINES}
@@ -1232,6 +1317,7 @@ def _int(value: Any) -> int | None:
 ALWAYS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("HTTP/",), Boot._f_access),
     (("startup complete", "Uvicorn running"), Boot._f_ready),
+    (("bind_address=",), Boot._f_ready_rust),
     (("hutting down", "shutdown complete", "shutdown triggered", "trigger received", "Finished server process", "Parent process exited"), Boot._f_stopped),
     (("Running: ",), Boot._f_stats),
     (("eceived request ", "Added request "), Boot._f_request),
@@ -1246,8 +1332,10 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("loading took ", "weights took ", "raph capturing finished", "init engine ("), Boot._f_took),
     (("max model len ", "fit max_model_len"), Boot._f_context),
     (("LLM engine (v",), Boot._f_engine),
+    (("LLM engine with config: ",), Boot._f_engine_plain),
     (("max_seq_len=",), Boot._f_engine_config),
     (("version ",), Boot._f_version),
+    (("vLLM Version",), Boot._f_env_version),
     (("█  model ", "▀  model "), Boot._f_banner_model),
     (("args: {", "args: Namespace("), Boot._f_args),
     (("headless",), Boot._f_headless),
@@ -1258,7 +1346,7 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("INFO Using network", "NCCL version ", "using nccl==", "via NET/", "via PP/", "via SHM/", "NET/IB : "), Boot._f_nccl),
     (("Completed | ", "Capturing CUDA"), Boot._f_progress),
     (("eager mode", "Enforce eager set"), Boot._f_eager),
-    (("Starting to load model",), Boot._f_loading),
+    (("Starting to load model", "Loading model ", "Loading drafter model"), Boot._f_loading),
     (("creating a placement group",), Boot._f_placement),
     (("Automatically detected platform",), Boot._f_platform),
 )
@@ -1283,7 +1371,7 @@ _PUBLIC_LINES = frozenset(
     )
 )
 _LINE_ALIAS = {
-    "version": ("banner_version", "api_version", "headless_version", "engine_version"),
+    "version": ("banner_version", "api_version", "headless_version", "engine_version", "env_version"),
     "model": ("cfg_model", "banner_model"),
     "context": ("max_concurrency", "auto_fit", "cfg_max_seq_len", "max_model_len"),
     "dtype": ("cfg_dtype",),

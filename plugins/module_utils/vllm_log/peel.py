@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from functools import lru_cache
@@ -27,12 +28,15 @@ _REQUEST_FILES = re.compile(
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[()][0-9A-B])")
 _LOST = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _TAIL = re.compile(r"(?:\s{0,400}[│┃]|<br ?/?>)\s*$")
-_LOST_MARK = re.compile(r"[←␛]?\[\d{1,3}(?:;\d{1,3}){0,4}m")
+#: What stands for an ESC that a terminal, rsyslog, a CSV or a JSON export wrote out, or a decoder could not read.
+_LOST_MARK = re.compile(r"(?:[←␛\ufffd]|\^\[|#033|\\(?:x1[bB]|u001[bB]|033|e))?\[\d{1,3}(?:;\d{1,3}){0,4}m")
+_ENTITY = re.compile(r"&(?:nbsp|quot|apos|lt|gt|amp|#\d{1,5}|#x[0-9A-Fa-f]{1,4});")
 _LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?")
 _SHORT = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}\[?([\w./<>-]{1,160}\.py):\d{1,6}\]?\s{1,8}")
 _GLUED = re.compile(
     r"(?<![^\s\w.)%])(?:\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?){0,4}"
-    r"(?<![\w'\"`])(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./<>-]{1,160}\.py:\d{1,6}\] "
+    r"(?<![\w'\"`])(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./<>-]{1,160}\.py:\d{1,6}\] "
+    r"|INFO:\s{1,8}(?:Started server process|Waiting for application startup|Application startup complete|Uvicorn running on ))"
 )
 _PROC = re.compile(r"\((?:([A-Za-z][\w.:-]{0,80}(?: (?:rank=\d{1,5}|[A-Z]{1,4}\d{1,5}))?),? )?pid=(\d{1,10})(?:, ip=([^)\s]{1,60}))?\)\s?")
 _COMMON = re.compile(
@@ -54,9 +58,13 @@ _OUTER = (
     r"(?![A-Z]{4,8}\s{1,8}\|\s[\w.]{1,80}:[\w<>]{1,80}:\d)(?:[A-Za-z0-9][\w.-]{0,80}\s{0,40}|\[[a-z][\w.-]{0,80}\] )\|\s{1,4}",
     r"[|│┃▎▏▌]\s{0,4}",
     r"\[rank\d{1,5}\]:\s?",
-    r"\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))",
+    r"(?:Line )?\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))",
+    r"\d{1,4}\|[\w.-]{1,60}\s{0,40}\|\s",
+    r"\d{13},\"?",
+    r"(?:\d{1,10} )?uvicorn(?:\.\w{1,20})? (?=(?:INFO|WARNING|ERROR|CRITICAL): )",
     (
-        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}) "
+        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]:?|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}"
+        r"|[\w.-]{1,60}(?:/[\w.-]{1,80}){1,6}) "
         r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup|  \S|\d{4}-\d\d-\d\dT"
         r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |vllm(?: serve)?: error)"
     ),
@@ -77,6 +85,16 @@ _FOREIGN = re.compile(
     r"|level=(debug|info|warn|warning|error|fatal)\b"
     r"|(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{0,8}\|"
 )
+#: What a launcher relays from its child through its own logger, on the level of information.
+_RELAYED = re.compile(
+    r"\s?(?:(?:INFO|WARNING|ERROR):\s{2,8}(?=\S)|Traceback \(most recent call last\)|\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}\) "
+    r"|(?:[A-Za-z_]\w{0,60}\.){0,6}\w{0,60}(?:Error|Exception): "
+    r"|(?:Loading|Capturing) [\w,. ()=-]{1,100}:\s{1,4}\d{1,3}%|[\w.-]{1,80}:\d{1,10}:\d{1,10} \[\d{1,3}\] (?:[\w/.]{1,60}:\d{1,6} )?NCCL )"
+)
+#: The logger's name in another format of the records of vLLM and of its web server: those lines are their own.
+_OWN = re.compile(r"(?<![\w./-])(vllm|uvicorn)((?:\.\w{1,60}){0,8})(?![\w-])")
+_OWN_AFTER = re.compile(r"\s{0,4}\[?(?:vllm|uvicorn)(?:\.\w{1,60}){0,8}(?::[\w<>]{1,60}){0,2}(?:\]\s{0,4}|\s{0,4}[-:|]\s{1,4})")
+_BASIC = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):(?:vllm|uvicorn)(?:\.\w{1,60}){0,8}:\s?")
 #: Rust's tracing, also with Python's records in it (`INFO kv_cache_utils.function: ...`).
 _TRACING = re.compile(r"(TRACE|DEBUG|INFO|WARN|WARNING|ERROR)\s{1,2}[A-Za-z_]\w{0,60}(?:(?:::|\.)\w{1,60}){0,8}: ")
 _GLOG = re.compile(
@@ -125,6 +143,8 @@ def strip_ansi(text: str) -> str:
         text = _ANSI.sub("", text)
     if _LOST.search(text) is not None:
         text = _LOST_MARK.sub("", text)
+    if "&" in text and _ENTITY.search(text) is not None:
+        text = _ENTITY.sub(lambda m: html.unescape(m.group(0)), text)
     if text[-1:] == " ":
         text = text.rstrip(" ")
     if text[-2:] == "\\n":
@@ -194,7 +214,7 @@ def _peel_unlevelled(text: str) -> Line:
     level: str | None = None
     foreign = False
     file = ""
-    match = _UVICORN.match(text, at)
+    match = _UVICORN.match(text, at) or _BASIC.match(text, at)
     if match is not None:
         level = "DEBUG" if match.group(1) == "TRACE" else match.group(1)
         at = match.end()
@@ -217,8 +237,17 @@ def _peel_unlevelled(text: str) -> Line:
                 if match is not None:
                     level = next(g for g in match.groups() if g).upper()
                     level = {"WARN": "WARNING", "NOTICE": "INFO"}.get(level, level)
-                    foreign = True
-                    at = match.end()
+                    start, at = at, match.end()
+                    after = _OWN_AFTER.match(text, at)
+                    if after is not None:
+                        at = after.end()
+                    own = _OWN.search(text, start, at)
+                    foreign = own is None
+                    if own is not None and own.group(1) == "vllm":
+                        file = f"{own.group(0).rsplit('.', 1)[-1]}.py"
+                    if foreign and level in ("INFO", "DEBUG") and _RELAYED.match(text, at) is not None:
+                        inner = _peel_unlevelled(text[at:])
+                        return inner._replace(time=inner.time or stamp, procs=(*procs, *inner.procs)[-4:], offset=at + inner.offset, text=text)
                 elif stamp and (match := _TRACING.match(text, at)) is not None:
                     level = {"TRACE": "DEBUG", "WARN": "WARNING"}.get(match.group(1), match.group(1))
                     at = match.end()
@@ -229,13 +258,18 @@ def _peel_unlevelled(text: str) -> Line:
     return Line(level, foreign, file, stamp, tuple(procs), text[at:], at, text, partial)
 
 
+def may_be_several(message: str) -> bool:
+    """Return whether the text of a record may hold another one; cheap."""
+    return ".py:" in message or " INFO:" in message
+
+
 def split(line: Line) -> list[Line]:
     """Return the records that one physical line glues together, by two processes that write at once or by a paste that lost its line ends.
 
     Only for lines before the server is ready: later a record in a record is a quote of a user.
     """
     message = line.message
-    if ".py:" not in message or not line.file or line.is_request or message.startswith(("Received request", "Added request")):
+    if not may_be_several(message) or not line.file or line.is_request or message.startswith(("Received request", "Added request")):
         return [line]
     starts = [m.start() for m in _GLUED.finditer(message, 0, KEEP)][:200]
     if not starts:
@@ -279,10 +313,13 @@ def _text(record: dict[str, object], *keys: str) -> str:
 
 
 def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
+    inner_record = record.get("jsonPayload", record.get("_source"))
+    if isinstance(inner_record, dict):
+        record = inner_record
     message = _text(record, "message", "msg", "text", "MESSAGE", "event")
     level = _text(record, "levelname", "level", "severity", "loglevel").upper() or None
-    log = record.get("log")
-    if not message and isinstance(log, str):
+    log = _text(record, "log", "textPayload", "line", "@message")
+    if not message and log:
         lines: list[Line] = []
         for piece in re.split(r"\r\n|\n|\r", log)[:2000]:
             if piece:
@@ -315,6 +352,9 @@ def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
                 inner = peel(piece)
                 if inner.file and inner.level and not _PROC.sub("", inner.text[: inner.text.find(inner.level)]).strip():
                     out.append(inner)
+                    continue
+                if not file and inner.level and inner.offset and not inner.procs and not inner.foreign:
+                    out.append(inner)  # a collector's record of the whole line
                     continue
                 if inner.procs and not inner.file:
                     out.append(inner._replace(level=at_level or inner.level, file=file, time=stamp))

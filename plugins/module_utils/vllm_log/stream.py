@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import check_user_class, user_entry
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import boot as _b
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.boot import Boot, Classifier, Plan, compile_catalogue, literals, plan_for, undigited
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import KEEP, Line, cap, expand, peel, redact, split, strip_ansi
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import KEEP, Line, cap, expand, may_be_several, peel, redact, split, strip_ansi
 
 #: Boots whose facts are kept; older ones only count as restarts.
 KEEP_BOOTS = 20
@@ -51,10 +51,10 @@ class _Shape:
 _REQUEST_SHAPE = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request |async_llm_engine\.py:\] (?:Received|Added) request ")
 _ACCESS_SHAPE = re.compile(rb'" - ".|- "(?:GET|POST) /')
 _RECORD = re.compile(
-    rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|#-]|\xc2\xa0|\xe2\x94[\x82\x83]){0,12}"
+    rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|#-]|\xc2\xa0|\xe2\x94[\x82\x83]|\xef\xbf\xbd|\^\[|#033|\\(?:x1b|u001b|033)){0,12}"
     rb"(?:\([A-Za-z(]?[^()\n]{0,80}pid=\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\[?\d{4}-\d\d-\d\d[T ]"
     rb"|(?:[A-Z][a-z]{2}|[\xc0-\xf4]\S{2,12}) [ \d]\d \d\d:\d\d:|\d\d:\d\d:\d\d |\[(?:INFO|WARN|ERROR) {0,4}\] |\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\""
-    rb"|[\w.-]{1,60}\s{0,20}\|\s|[A-Za-z]\S{0,60}:\d+:\d+ \[\d|\[?[\w./-]{1,80}\.(?:py|cc):\d|NCCL "
+    rb"|(?:\d{1,4}\|)?[\w.-]{1,60}\s{0,20}\|\s|\d{13},|[A-Za-z]\S{0,60}:\d+:\d+ \[\d|\[?[\w./-]{1,80}\.(?:py|cc):\d|NCCL "
     rb"|Traceback |frame #|Exception raised |The above |During handling |Loading |Capturing |  File |File \"|Process "
     rb"|model='|\w?[\w.]{0,200}(?:Error|Exception)\b)"
 )
@@ -272,7 +272,7 @@ class BootLog:
             found = match.group(0)
             if found == b"HTTP/" and _ACCESS_SHAPE.search(text) is not None and self._trigger.search(text, match.end()) is None:
                 kind = _ACCESS
-            elif found == b"Running: " and b"throughput" in text and self._trigger.search(text, match.end()) is None:
+            elif found == b"Running: " and (b"throughput" in text or b" tput: " in text) and self._trigger.search(text, match.end()) is None:
                 kind = _STATS
             shape = _Shape(kind, text)
         if len(text) <= _SHAPE_BYTES:
@@ -361,7 +361,7 @@ class BootLog:
 
     def _take_all(self, line: Line, number: int, plan: Plan) -> bool:
         """Take a line, which before readiness may be several records."""
-        if ".py:" not in line.message or self._boot.ready is not None:
+        if not may_be_several(line.message) or self._boot.ready is not None:
             return self._take(line, number, plan)
         found = False
         for record in split(line):
@@ -417,8 +417,13 @@ class BootLog:
                 return True
             if message.startswith("Launching vLLM (v") and (over or boot.stage > _b._STAGE_NUMBER["config"]):
                 return True
-            if message.startswith("Initializing a") and _b.ENGINE.match(message) is not None and (boot.ready is not None or boot.stopped is not None):
-                return True
+            if message.startswith("Initializing a") and _b.ENGINE.match(message) is not None:
+                if boot.ready is not None or boot.stopped is not None:
+                    return True
+                # a script that makes one engine after another; the engines of one boot name their processes
+                dead = boot.death or any(f.classifier.kind == "strong" for f in boot.failures.values())
+                if not line.procs and (dead or boot.stage >= _b._STAGE_NUMBER["kv"]):
+                    return True
         if ("headless" in boot.facts_ or boot.ready is not None) and message.startswith(("Resolved architecture: ", "Using max model len ")):
             # a headless rank says this before it launches, any other before it serves: after that it is the next boot, which has no banner
             return line.level == "INFO" and (not line.procs or line.procs[0][0] == "MainProcess")

@@ -91,6 +91,8 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "compose over timestamps": lambda line: b"vllm  | 2026-11-20T21:12:20.123456789Z " + line,
     "CRLF": lambda line: line + b"\r",
     "HTML": lambda line: line + b"<br/>",
+    "HTML entities": lambda line: line.replace(b"&", b"&amp;").replace(b"'", b"&#x27;").replace(b'"', b"&quot;"),
+    "a launcher's tag": lambda line: b"[vllm]: " + line,
     "kubectl with pod names": lambda line: b"[pod/vllm-0/vllm] " + line,
     "kubectl with pod names and timestamps": lambda line: b"[pod/vllm-0/vllm] 2026-11-20T21:12:20.123456789Z " + line,
     "stern": lambda line: b"vllm-head-0 vllm " + line,
@@ -111,6 +113,20 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "model server": lambda line: b"[INFO ] PyProcess - W-210-model-stdout: " + line,
     "model server over timestamps": lambda line: b"2026-11-20T21:12:20,123 [WARN ] W-9000-m_1.0-stderr MODEL_LOG - " + line,
     "colours": lambda line: re.sub(rb"^(\([^)]*\)) (INFO|ERROR)", b"\x1b[0;36m\\1\x1b[0;0m \x1b[32m\\2\x1b[0m", line),
+    "colours written out by rsyslog": lambda line: re.sub(rb"^(\([^)]*\))", b"#033[1;36m\\1#033[0;0m", line),
+    "colours written out by less": lambda line: re.sub(rb"^(\([^)]*\))", b"^[[1;36m\\1^[[0;0m", line),
+    "colours written out by a JSON export": lambda line: re.sub(rb"^(\([^)]*\))", rb"\\u001b[1;36m\1\\u001b[0;0m", line),
+    "colours whose ESC could not be decoded": lambda line: re.sub(rb"^(\([^)]*\))", "\ufffd[1;36m\\1\ufffd[0;0m".encode(), line),
+    "pm2": lambda line: b"0|vllm  | " + line,
+    "a CSV of CloudWatch": lambda line: b"1763673140123," + line,
+    "a log stream of CloudWatch": lambda line: b"2026-11-20T21:12:20.123456+00:00 AllTraffic/i-0a1b2c " + line,
+    "an entry of Google's logging": lambda line: json.dumps({"severity": "INFO", "textPayload": line.decode()}).encode(),
+    "a structured entry of Google's logging": lambda line: json.dumps({"severity": "INFO", "jsonPayload": {"message": line.decode()}}).encode(),
+    "an export of Loki": lambda line: json.dumps({"line": line.decode(), "timestamp": "1763673140"}).encode(),
+    "a launcher's own logger": lambda line: b"2026-11-20 21:12:20,123 - __main__ - INFO - " + line,
+    "srun with labels": lambda line: b"0: " + line,
+    "mpirun with addresses": lambda line: b"192.0.2.1: " + line,
+    "an editor's search": lambda line: b"  Line 122: " + line,
     "colours without ESC": lambda line: re.sub(rb"^(\([^)]*\))", b"[1;36m\\1[0;0m", line),
 }
 
@@ -264,6 +280,9 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     ),
     "auto-fit full": ("INFO 01-01 00:00:00 [k.py:1] Auto-fit max_model_len: full model context length 262144 fits in available KV cache memory (12.3 GiB)", ("context",), 262144),
     "old version line": ("INFO 11-20 08:34:06 api_server.py:339] vLLM API server version 0.5.4", ("version",), "0.5.4"),
+    "version in a dump of the environment": ("vLLM Version                 : 0.9.2", ("version",), "0.9.2"),
+    "no version in a dump of the environment": ("vLLM Version: N/A (dev)", ("version",), None),
+    "the log knows better": ("vLLM Version: 0.9.2\nINFO 11-20 08:34:06 api_server.py:339] vLLM API server version 0.10.0", ("version",), "0.10.0"),
     "V1 engine version": ("INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='x', max_seq_len=4096, a=1", ("version",), "0.8.5"),
     "headless version": (
         "INFO 01-01 00:00:00 [serve.py:1] Launching vLLM (v0.12.0) headless multiproc executor, with head node address 127.0.0.1:29501 for torch.distributed process group.",
@@ -330,6 +349,20 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
         3.5,
     ),
     "arbitrary prefix": ("pair1/spark1 :: INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB", ("kv_cache", "available_gib"), 3.5),
+    "an engine without a version": ("INFO 01-01 00:00:00 llm_engine.py:72] Initializing an LLM engine with config: model='m', tokenizer='m', max_seq_len=2048, seed=0)", ("context",), 2048),
+    "a record of the web server glued to another": (
+        "INFO 01-01 00:00:00 llm_engine.py:196] # GPU blocks: 865, # CPU blocks: 327 INFO: Started server process [9] INFO: Waiting for application startup. INFO: Application startup complete.",
+        ("state",),
+        "ready",
+    ),
+    "figures aligned by hand": ("GPU KV cache size:         1,037,152 tokens", ("kv_cache", "tokens"), 1037152),
+    "the front-end in Rust listens": (
+        '(RustFrontend pid=3) INFO 09-27 00:00:00 [server/src/lib.rs:301] OpenAI server is ready to accept requests bind_address="0.0.0.0:8000" scheme="http" model="m"',
+        ("listen",),
+        "http://0.0.0.0:8000",
+    ),
+    "the web server under its logger's name": ("2026-04-07 06:07:57.040 182248 uvicorn.error INFO:     Application startup complete.", ("state",), "ready"),
+    "a copy of an access line without its client": ('GET /health HTTP/1.1" 200 OK', ("state",), "ready"),
     "debug path": ("DEBUG 01-01 00:00:00 [v1/worker/gpu_worker.py:1] Available KV cache memory: 3.5 GiB", ("kv_cache", "available_gib"), 3.5),
     "repeated across a cluster": (
         "(RayWorkerWrapper pid=5, ip=10.0.0.2) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB [repeated 3x across cluster]",
@@ -362,6 +395,40 @@ def test_vllms_own_json_records_mixed_with_plain_lines() -> None:
     facts = parse(text)
     assert (facts["version"], facts["kv_cache"]["tokens"], facts["state"]) == ("0.32.0", 300000, "ready")
     assert facts["stages"]["kv"]["time"] == "11-20 21:12:21"
+
+
+NAMED = {
+    "logging.basicConfig": "{level}:{name}:{text}",
+    "dashes": "2026-11-20 21:12:20,123 - {name} - {level} - {text}",
+    "brackets": "[2026-11-20 21:12:20,123] [{level}] [{name}] {text}",
+    "loguru": "2026-11-20 21:12:20.123 | {level:<8} | {name}:report:849 - {text}",
+    "colon": "2026-11-20 21:12:20,123 {level} {name}: {text}",
+}
+
+
+@pytest.mark.parametrize("form", NAMED.values(), ids=NAMED.keys())
+def test_records_of_vllm_and_of_its_web_server_in_a_users_format(form: str) -> None:
+    """VLLM_LOGGING_CONFIG_PATH may give any; the logger's name tells whose line it is."""
+    text = "\n".join(
+        form.format(level=level, name=name, text=message)
+        for level, name, message in (
+            ("INFO", "vllm.v1.core.kv_cache_utils", "GPU KV cache size: 1,000 tokens"),
+            ("INFO", "vllm.v1.core.kv_cache_utils", "Maximum concurrency for 1,000 tokens per request: 1.00x"),
+            ("WARNING", "vllm.v1.engine.core", "fell back after ValueError: CUDA out of memory"),
+            ("INFO", "uvicorn.error", "Application startup complete."),
+        )
+    )
+    facts = parse(text + "\n")
+    assert (facts["state"], facts["kv_cache"]["tokens"], facts["kv_cache"]["max_concurrency"]) == ("ready", 1000, 1.0)
+    failed = parse(form.format(level="ERROR", name="vllm.v1.engine.core", text="torch.OutOfMemoryError: CUDA out of memory.") + "\n")
+    assert failed["failure"]["class"] == "cuda_oom"
+
+
+@pytest.mark.parametrize("name", ["gateway", "proxy.uvicorn", "manager.backends.vllm", "myvllm", "vllm-router"])
+def test_another_program_is_not_vllm_by_a_part_of_its_name(name: str) -> None:
+    """It may say what it likes of the server that it starts."""
+    for form in (NAMED["dashes"], NAMED["brackets"], NAMED["loguru"]):
+        assert parse(form.format(level="INFO", name=name, text="Application startup complete.") + "\n")["ready"] is None
 
 
 def test_json_records_name_the_process_of_vllm() -> None:
@@ -483,6 +550,9 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "no line of vLLM": ("hello\nworld\n", "unknown", None),
     "warnings only": ("WARNING 01-01 00:00:00 [a.py:1] something is odd\n", "unknown", None),
     "args": ("INFO 01-01 00:00:00 [utils.py:1] non-default args: {'model': 'x', 'max_model_len': 5}\n", "starting", None),
+    "the model on a TPU": ("(EngineCore pid=9) INFO 01-01 00:00:00 [m.py:1] Loading model with MODEL_IMPL_TYPE=auto\n", "starting", None),
+    "another runner": ("(EngineCore pid=9) INFO 01-01 00:00:00 [m.py:1] Loading model from scratch...\n", "starting", None),
+    "a launcher says of itself what another error is": ("2026-11-20 21:12:20,123 - app - INFO - client closed, ValueError: odd\n", "unknown", None),
     "stdout alone: an answered request is readiness": ('INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 200 OK\n', "ready", None),
     "a refused request is none": ('INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 503 Service Unavailable\n', "unknown", None),
     "listening is not yet ready": ("INFO 01-01 00:00:00 [entry.py:1] Starting vLLM server on http://0.0.0.0:8000\n", "starting", None),
@@ -493,6 +563,28 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "the cause stands before the proof": (READY + ACCESS + ERROR + "KeyError: 'x'\n" + DEATH, "served_then_failed", "unclassified"),
     "only the tail": (READY + DEATH + ERROR + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n", "served_then_failed", "engine_failed"),
     "out of memory while serving": (READY + ACCESS + ERROR + "torch.OutOfMemoryError: CUDA out of memory. Tried\n" + DEATH, "served_then_failed", "cuda_oom"),
+    "a tail with a request that failed": (ERROR + "torch.AcceleratorError: CUDA error: an illegal memory access\n" + ACCESS.replace("200 OK", "500 Internal Server Error"), "served_then_failed", "cuda_fault"),
+    "a tail in which what is left still answers": (
+        DEATH + ERROR + "torch.AcceleratorError: CUDA error: an illegal memory access\n" + 'INFO:     10.0.0.9:4 - "GET /metrics HTTP/1.1" 200 OK\n',
+        "served_then_failed",
+        "cuda_fault",
+    ),
+    "a tail with a client's error": (ACCESS.replace("200 OK", "400 Bad Request") + "ERROR:    Exception in ASGI application\nValueError: odd\n", "unknown", None),
+    "a probe that is refused while it starts proves no service": (
+        'INFO:     10.0.0.9:4 - "POST /v1/chat/completions HTTP/1.1" 503 Service Unavailable\n' + LOADING + ERROR + "ValueError: odd\n",
+        "failed",
+        "config_error",
+    ),
+    "a request finds the engine dead": (
+        READY + ACCESS + "(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:825] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n",
+        "served_then_failed",
+        "engine_failed",
+    ),
+    "a request that quotes it does not": (
+        READY + ACCESS + "(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:825] ValueError: bad prompt: vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n",
+        "ready",
+        None,
+    ),
     "what the engine waited for is cancelled": (
         READY + ACCESS + ERROR + "Worker proc VllmWorker-3 died unexpectedly, shutting down executor.\n" + DEATH + ERROR + "RuntimeError: cancelled\n",
         "served_then_failed",
@@ -512,6 +604,14 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "the service of compose ended": (LOADING + "vllm-1 exited with code 1\n", "failed", "engine_failed"),
     "the service of compose was stopped": (READY + ACCESS + "vllm-1 exited with code 143\n", "ready", None),
     "the service of compose was killed": (LOADING + "vllm-1 exited with code 137\n", "failed", "oom_killed"),
+    "the killing of what is left is no cause": (LOADING + DEATH + ERROR + "ValueError: odd\nKilled\n", "failed", "config_error"),
+    "nor is the exit code of a container that failed": (LOADING + ERROR + "EngineCore failed to start.\n" + ERROR + "ValueError: odd\nvllm-1 exited with code 137\n", "failed", "config_error"),
+    "a kill that took the connections is the cause": (
+        LOADING + DEATH + ERROR + "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.2]:29319.\nvllm-1 exited with code 137\n",
+        "failed",
+        "oom_killed",
+    ),
+    "the kernel's word counts in any case": (LOADING + DEATH + ERROR + "ValueError: odd\nMemory cgroup out of memory: Killed process 7 (VLLM::Worker)\n", "failed", "oom_killed"),
     "native code threw": (LOADING + "terminate called after throwing an instance of 'std::runtime_error'\n", "failed", "worker_died"),
     "native code threw, and says what": (
         LOADING + "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: an illegal memory access was encountered\n",
@@ -591,6 +691,39 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         + DEATH,
         "served_then_failed",
         "cuda_fault",
+    ),
+    "the front-end in Rust": (
+        '(RustFrontend pid=3) INFO 09-27 00:00:00 [server/src/lib.rs:301] OpenAI server is ready to accept requests bind_address="0.0.0.0:8000" model="m"\n',
+        "ready",
+        None,
+    ),
+    "the front-end in Rust, earlier": ("(RustFrontend pid=3) INFO 05-27 00:00:00 [server/src/lib.rs:133] starting OpenAI server bind_address=0.0.0.0:8000 model=m\n", "ready", None),
+    "the front-end in Rust has no socket yet": ('(RustFrontend pid=3) INFO 09-27 00:00:00 [server/src/lib.rs:176] starting vLLM server model="m"\n', "unknown", None),
+    "its statistics of running requests": (
+        "(RustFrontend pid=3) INFO 09-17 00:00:00 [log_stats.rs:273] Avg prompt tput: 6.5 toks/s, Avg generation tput: 9.6 toks/s, Reqs Running: 57, Waiting: 0\n",
+        "ready",
+        None,
+    ),
+    "its statistics of an idle engine": (
+        "(RustFrontend pid=3) INFO 09-17 00:00:00 [log_stats.rs:273] Avg prompt tput: 0.0 toks/s, Avg generation tput: 0.0 toks/s, Reqs Running: 0, Waiting: 0\n",
+        "unknown",
+        None,
+    ),
+    "an optional import that failed, and the boot went on": ("ModuleNotFoundError: No module named 'optional'\n" + LOADING, "starting", None),
+    "an error that was survived is not the later one's cause": ("INFO 01-01 00:00:00 [m.py:1] Using max model len 5\nValueError: odd\n" + LOADING + "RuntimeError: cannot do it\n", "failed", "unclassified"),
+    "what other ranks do after one has failed proves nothing": (ERROR + "WorkerProc failed to start.\n" + ERROR + "ValueError: odd\n" + LOADING, "failed", "config_error"),
+    "a strong class is not survived": ("RuntimeError: No CUDA GPUs are available\n" + LOADING, "failed", "no_gpu"),
+    "who is stopped hangs up": (
+        READY + ACCESS + "INFO:     Shutting down\n" + ERROR + "AsyncLLM output_handler failed.\n" + ERROR + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n",
+        "ready",
+        None,
+    ),
+    "and so does its peer": (READY + ACCESS + "INFO:     Shutting down\n" + ERROR + "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.2]:29319.\n", "ready", None),
+    "a dead engine shuts down too": (READY + ACCESS + DEATH + ERROR + "KeyError: 'x'\nINFO:     Shutting down\n", "served_then_failed", "unclassified"),
+    "a parent that exits is no request to stop": (
+        READY + ACCESS + "(Worker pid=1) INFO 01-01 00:00:00 [m.py:1] Parent process exited, terminating worker\n" + ERROR + "RuntimeError: NCCL error: unhandled system error\n",
+        "served_then_failed",
+        "nccl_error",
     ),
     "an autotuner that leaves a choice out": (
         "E0623 06:27:30.121000 114 torch/_inductor/select_algorithm.py:2100] No valid triton configs. OutOfResources: out of resource: shared memory, Required: 131072\n"
@@ -719,6 +852,17 @@ def test_an_engine_that_initializes_after_it_served_is_a_new_boot() -> None:
     line = "INFO 01-01 00:00:00 llm_engine.py:1] Initializing an LLM engine (v0.5.{}) with config: model='x', max_seq_len=4096, a=1\n"
     facts = parse(line.format(4) + READY + ACCESS + line.format(5))
     assert [(b["version"], b["state"]) for b in facts["boots"]] == [("0.5.4", "ready"), ("0.5.5", "starting")]
+
+
+@pytest.mark.parametrize("end", ["INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 9,000 tokens\n", "torch.OutOfMemoryError: CUDA out of memory.\n"], ids=["done", "failed"])
+def test_a_script_that_makes_one_engine_after_another(end: str) -> None:
+    """Each is a boot of its own; the engines of a data-parallel boot name their processes and are one."""
+    first, second = ("INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='m', max_seq_len=" + size + ", a=1\n" for size in ("8192", "4096"))
+    facts = parse(first + end + second)
+    assert (facts["state"], facts["context"], facts["restarts"], facts["kv_cache"]["tokens"]) == ("starting", 4096, 1, None)
+    assert parse(first + "INFO 01-01 00:00:00 [g.py:1] Starting to load model m...\n" + second)["restarts"] == 0
+    ranks = parse(f"(EngineCore_0 pid=1) {first}(EngineCore_0 pid=1) {end}(EngineCore_1 pid=2) {second}")
+    assert ranks["restarts"] == 0
 
 
 def test_a_boot_that_got_no_further_than_its_arguments_is_one() -> None:
