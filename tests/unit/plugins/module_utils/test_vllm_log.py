@@ -600,6 +600,7 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "the unit's memory": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: A process of this unit has been killed by the OOM killer.\n", "failed", "oom_killed"),
     "the unit ended": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=exited, status=1/FAILURE\n", "failed", "engine_failed"),
     "the unit was stopped": (READY + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=exited, status=143/n/a\n", "ready", None),
+    "another unit ended": (LOADING + "Aug 19 18:34:29 spark1 systemd[9]: xdg-desktop.service: Main process exited, code=exited, status=1/FAILURE\n", "starting", None),
     "the unit dumped core": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=dumped, status=11/SEGV\n", "failed", "worker_died"),
     "the service of compose ended": (LOADING + "vllm-1 exited with code 1\n", "failed", "engine_failed"),
     "the service of compose was stopped": (READY + ACCESS + "vllm-1 exited with code 143\n", "ready", None),
