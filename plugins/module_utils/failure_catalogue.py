@@ -668,7 +668,7 @@ CATALOGUE: list[dict[str, Any]] = [
         ],
         "patterns": [
             r"RPC call to (?P<call>\S{1,60}) timed out",
-            r"Timed out waiting for engine core",
+            r"Timed out waiting for engine(?: core|s to send)",
             r"Did not receive response from front-end",
             r"Watchdog caught collective operation timeout",
             r"Engine iteration timed out",
@@ -743,6 +743,7 @@ CATALOGUE: list[dict[str, Any]] = [
             "free(): invalid",
             "malloc(): ",
             "code=dumped",
+            "exited with code 13",
         ],
         "patterns": [
             r"Worker proc \S{1,60} died unexpectedly(?: \(exit code: (?P<code>\S{1,12})\))?",
@@ -758,6 +759,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"^(?:\S{1,60}: line \d{1,6}:\s{1,8}\d{0,8} ?)?(?P<message>Segmentation fault|Bus error|Illegal instruction)(?: {2,40}\S.{0,200})?$",
             r"^terminate called after throwing an instance of '(?P<message>[^']{1,100})'",
             r"^(?P<message>double free or corruption|free\(\): invalid|malloc\(\): )",
+            r"^[\w.-]{1,80} exited with code (?P<code>13[1-689])\b",
             r"Main process exited, code=dumped, status=\d{1,3}/(?P<message>\w{1,10})",
         ],
         "unless": list(UNITS),
@@ -809,7 +811,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"Engine background task failed",
             r"RuntimeError: Executor failed",
             r"Process \S{1,60} \(PID: \d{1,10}\) died with exit code",
-            r"^[\w.-]{1,80} exited with code (?!0\b|130\b|137\b|143\b)\d{1,3}\b",
+            r"^[\w.-]{1,80} exited with code (?!0\b|13[0-9]\b|143\b)\d{1,3}\b",
             r"Main process exited, code=exited, status=(?!0\b|130\b|143\b)\d{1,3}/",
         ],
         "unless": list(UNITS),

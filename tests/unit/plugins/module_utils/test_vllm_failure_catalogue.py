@@ -109,6 +109,7 @@ MORE = {
     ),
     "no vLLM in the image": ('docker: Error response from daemon: failed to create shim task: exec: "vllm": executable file not found in $PATH', "toolchain"),
     "no vLLM in the path": ("/run.sh: line 34: vllm: command not found", "toolchain"),
+    "engines that did not report": ("TimeoutError: Timed out waiting for engines to send initial message on input socket.", "rpc_timeout"),
     "level zero lost its device": ("RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", "cuda_fault"),
     "level zero": ("RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "cuda_oom"),
     "sampler warm-up": ("RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests.", "cuda_oom"),

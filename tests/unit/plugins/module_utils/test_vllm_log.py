@@ -604,6 +604,7 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "the unit dumped core": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=dumped, status=11/SEGV\n", "failed", "worker_died"),
     "the service of compose ended": (LOADING + "vllm-1 exited with code 1\n", "failed", "engine_failed"),
     "the service of compose was stopped": (READY + ACCESS + "vllm-1 exited with code 143\n", "ready", None),
+    "the service of compose crashed": (LOADING + "vllm-1 exited with code 139\n", "failed", "worker_died"),
     "the service of compose was killed": (LOADING + "vllm-1 exited with code 137\n", "failed", "oom_killed"),
     "the killing of what is left is no cause": (LOADING + DEATH + ERROR + "ValueError: odd\nKilled\n", "failed", "config_error"),
     "nor is the exit code of a container that failed": (LOADING + ERROR + "EngineCore failed to start.\n" + ERROR + "ValueError: odd\nvllm-1 exited with code 137\n", "failed", "config_error"),
