@@ -25,6 +25,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+#: Units of the system and of its desktop: a journal tells how they ended too, which is no end of an engine.
+UNITS = ("snap.", "xdg-", "gnome-", "user@", "systemd-", "NetworkManager", "dbus", "snapd", "fwupd", "cups", "pipewire", "apt-daily", "packagekit")
+
 #: Literal texts of exceptions that only repeat that something else failed; never a class `config_error` or `unclassified`.
 GENERIC = (
     "Engine core initialization failed",
@@ -409,7 +412,14 @@ CATALOGUE: list[dict[str, Any]] = [
     },
     {
         "class": "peer_lost",
-        "needles": ["Connection reset by peer", "Connection closed by peer", "remote process exit", "Broken pipe", "caused pair closure", "Failed to recv, got 0 bytes"],
+        "needles": [
+            "Connection reset by peer",
+            "Connection closed by peer",
+            "remote process exit",
+            "Broken pipe",
+            "caused pair closure",
+            "Failed to recv, got 0 bytes",
+        ],
         "patterns": [
             r"(?:Read|Write|writev|readv) ?(?:error )?\[(?P<peer>[^\]]{1,60})\]:?\S{0,12} ?(?:Connection reset by peer|Broken pipe)",
             r"Connection closed by peer \[(?P<peer>[^\]]{1,60})\]",
@@ -590,6 +600,8 @@ CATALOGUE: list[dict[str, Any]] = [
             "CUDA_HOME environment variable is not set",
             "No such file or directory: 'n",
             "cannot find -lcuda",
+            "command not found",
+            "executable file not found",
         ],
         "patterns": [
             r"ModuleNotFoundError: (?P<message>.{1,200})",
@@ -605,6 +617,8 @@ CATALOGUE: list[dict[str, Any]] = [
             r"(?P<message>nvcc fatal .{1,200})",
             r"Error: (?P<message>Could not find nvcc|CUDA_HOME environment variable is not set)",
             r"(?P<message>cannot find -lcuda)",
+            r"^(?:\S{1,120}: line \d{1,6}: |-?\w{1,12}: )?(?P<message>(?:vllm|python[\d.]{0,6}): command not found|command not found: vllm)$",
+            r"exec: \"(?P<message>(?:vllm|python[\d.]{0,6})\": executable file not found)",
             r"No such file or directory: '(?P<message>ninja|nvcc)'",
         ],
         "kind": "weak",
@@ -654,7 +668,7 @@ CATALOGUE: list[dict[str, Any]] = [
         ],
         "patterns": [
             r"RPC call to (?P<call>\S{1,60}) timed out",
-            r"Timed out waiting for engine core",
+            r"Timed out waiting for engine(?: core|s to send)",
             r"Did not receive response from front-end",
             r"Watchdog caught collective operation timeout",
             r"Engine iteration timed out",
@@ -729,6 +743,7 @@ CATALOGUE: list[dict[str, Any]] = [
             "free(): invalid",
             "malloc(): ",
             "code=dumped",
+            "exited with code 13",
         ],
         "patterns": [
             r"Worker proc \S{1,60} died unexpectedly(?: \(exit code: (?P<code>\S{1,12})\))?",
@@ -744,9 +759,10 @@ CATALOGUE: list[dict[str, Any]] = [
             r"^(?:\S{1,60}: line \d{1,6}:\s{1,8}\d{0,8} ?)?(?P<message>Segmentation fault|Bus error|Illegal instruction)(?: {2,40}\S.{0,200})?$",
             r"^terminate called after throwing an instance of '(?P<message>[^']{1,100})'",
             r"^(?P<message>double free or corruption|free\(\): invalid|malloc\(\): )",
+            r"^[\w.-]{1,80} exited with code (?P<code>13[1-689])\b",
             r"Main process exited, code=dumped, status=\d{1,3}/(?P<message>\w{1,10})",
         ],
-        "unless": [],
+        "unless": list(UNITS),
         "kind": "tail",
         "pick": "first",
         "remedy": "Look at the container's state and dmesg of this node for why its worker process ended (exit code {code}).",
@@ -795,9 +811,10 @@ CATALOGUE: list[dict[str, Any]] = [
             r"Engine background task failed",
             r"RuntimeError: Executor failed",
             r"Process \S{1,60} \(PID: \d{1,10}\) died with exit code",
-            r"^[\w.-]{1,80} exited with code (?!0\b|130\b|137\b|143\b)\d{1,3}\b",
+            r"^[\w.-]{1,80} exited with code (?!0\b|13[0-9]\b|143\b)\d{1,3}\b",
             r"Main process exited, code=exited, status=(?!0\b|130\b|143\b)\d{1,3}/",
         ],
+        "unless": list(UNITS),
         "kind": "tail",
         "pick": "first",
         "remedy": "Get the whole log of both ranks: the cause stands above this line or in the other rank's log.",
