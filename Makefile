@@ -43,7 +43,7 @@ lint:
 types:
 	@$(BIN)/mypy plugins tests lab tools benchmarks
 unit:
-	@$(BIN)/pytest tests/unit -q
+	@$(BIN)/pytest tests/unit -q -n 2
 
 sanity: setup-dev  ## ansible-test sanity on a staged copy, antsibull-docs
 	@tools/sanity.sh
