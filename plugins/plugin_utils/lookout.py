@@ -105,4 +105,3 @@ class Lookout:
         except (ValueError, IndexError):
             self._by_module = True  # a node that wants a terminal for sudo, for one
             return self.take(arguments)
-

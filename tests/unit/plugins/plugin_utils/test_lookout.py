@@ -83,7 +83,7 @@ class Action:
 
 def looks(action: Action, count: int, **arguments: Any) -> list[dict[str, Any]]:
     out = lookout.Lookout(action, {"v": 1})
-    return [out.start(**arguments).result() for _ in range(count)]
+    return [out.start(**arguments).result() for _number in range(count)]
 
 
 def without_memory(piece: dict[str, Any]) -> dict[str, Any]:
