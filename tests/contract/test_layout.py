@@ -96,3 +96,10 @@ def test_the_playbook_in_the_root_is_a_shim() -> None:
     """The same job from a clone and from an installed collection."""
     (play,) = yaml.safe_load((REPO / "site.yml").read_text(encoding="utf-8"))
     assert play["ansible.builtin.import_playbook"] == "playbooks/site.yml"
+
+
+def test_tests_of_what_runs_on_a_node_import_nothing_of_the_controller() -> None:
+    """ansible-test runs them with Ansible's module_utils alone, as a node does."""
+    wrong = re.compile(r"^\s*(?:from|import) (?:ansible(?:$|[ .](?!module_utils))|ansible_collections\.gb10\.cluster\.plugins\.(?!module_utils|modules))", re.M)
+    for path in sorted((REPO / "tests/unit/plugins").glob("modul*/*.py")):
+        assert wrong.search(path.read_text(encoding="utf-8")) is None, path
