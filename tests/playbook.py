@@ -14,6 +14,19 @@ from typing import Any
 import ansible_runner
 
 REPO = Path(__file__).resolve().parents[1]
+# Two hosts that are this machine, for .format(python=sys.executable).
+LOCAL_PAIR = """
+gb10:
+  vars:
+    ansible_become: false
+    ansible_connection: local
+    ansible_python_interpreter: {python}
+  children:
+    pair1:
+      hosts:
+        one: {{ansible_host: 127.0.0.1}}
+        two: {{ansible_host: 127.0.0.2}}
+"""
 
 
 @dataclass

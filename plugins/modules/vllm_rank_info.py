@@ -212,16 +212,15 @@ def main() -> None:
     folder = os.path.join(params["directory"], params["group"])
     link = os.path.join(folder, "current")
     current = os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
-    containers, image, memory, problem = look(params["group"], params["image"], params["docker_socket"])
-    if params["free_share"] is not None:
-        deadline = time.monotonic() + params["wait"]
-        complaint = not_free(containers, memory, params["free_share"])
-        while complaint and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-            containers, image, memory, problem = look(params["group"], params["image"], params["docker_socket"])
-            complaint = not_free(containers, memory, params["free_share"])
-        if complaint:
-            module.fail_json(msg=f"{socket.gethostname()}: {complaint}, {params['wait']:.0f} s after the group was stopped. {REMEDY}")
+    deadline = time.monotonic() + params["wait"]
+    while True:
+        containers, image, memory, problem = look(params["group"], params["image"], params["docker_socket"])
+        complaint = "" if params["free_share"] is None else not_free(containers, memory, params["free_share"])
+        if not complaint or time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    if complaint:
+        module.fail_json(msg=f"{socket.gethostname()}: {complaint}, {params['wait']:.0f} s after the group was stopped. {REMEDY}")
     module.exit_json(
         changed=False,
         current=current,

@@ -5,20 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from playbook import REPO, Run, run
+from playbook import LOCAL_PAIR, REPO, Run, run
 
-HOSTS = """
-gb10:
-  vars:
-    ansible_become: false
-    ansible_connection: local
-    ansible_python_interpreter: {python}
-  children:
-    pair1:
-      hosts:
-        one: {{ansible_host: 127.0.0.1}}
-        two: {{ansible_host: 127.0.0.2}}
-"""
 WEIGHTS = """
 - name: Weights
   hosts: gb10
@@ -49,7 +37,7 @@ IMAGE = """
 
 def check(folder: Path, text: str, **variables: object) -> Run:
     """Run a play in check mode."""
-    (folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
+    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
     (folder / "play.yml").write_text(text, encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
     return run(folder, "play.yml", folder / "hosts.yml", "--check", variables=variables, env=env, project=folder)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from playbook import REPO, Run, run
+from playbook import LOCAL_PAIR, REPO, Run, run
 
 PLAY = """
 - name: Preflight
@@ -88,24 +88,12 @@ def test_an_unknown_id_is_refused_with_the_nearest(tmp_path: Path) -> None:
 
 # --- playbooks/reboot.yml: two hosts of a local connection, which ansible.builtin.reboot refuses to reboot, so nothing can happen here --------
 
-LOCAL = """
-gb10:
-  vars:
-    ansible_become: false
-    ansible_connection: local
-    ansible_python_interpreter: {python}
-  children:
-    pair1:
-      hosts:
-        one: {{ansible_host: 127.0.0.1}}
-        two: {{ansible_host: 127.0.0.2}}
-"""
 CONTAINER = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"))
 
 
 def reboot(folder: Path, **variables: object) -> Run:
     """Run the playbook in check mode, without the roles that come after it."""
-    (folder / "hosts.yml").write_text(LOCAL.format(python=sys.executable), encoding="utf-8")
+    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
     return run(folder, "playbooks/reboot.yml", folder / "hosts.yml", "--check", "--tags", "reboot", variables=variables)
 
 
