@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import threading
@@ -21,14 +20,15 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils import gate, reply
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog
-from ansible_collections.gb10.cluster.plugins.plugin_utils.lookout import Lookout
+from ansible_collections.gb10.cluster.plugins.plugin_utils.lookout import PROBE, Lookout
 
 try:
     import jmespath
 except ImportError:  # only expressions need it
     jmespath = None
 
-SLICE_SECONDS = 2.0
+SLICE_SECONDS = 5.0
+GATHER_SECONDS = 2.0  # how long a boot's harmless lines may wait for more: each look takes some of the time of a machine that is busy loading
 BOARD_SECONDS = 0.1  # how often the other ranks' notes are read while a look at this one's node is under way
 STALE_SECONDS = 60.0  # a rank whose instance has posted nothing for so long hangs in its connection: the node is lost
 JOIN_SECONDS = 45.0  # by when every rank's instance must have posted for the first time
@@ -36,14 +36,13 @@ LOST_SECONDS = 20.0  # how long a node may not answer before it counts as lost
 RETRY_SECONDS = 2.0
 HEARTBEAT_SECONDS = 30.0
 
-_PROBE = "gb10.cluster.vllm_probe"
-
 
 class Board:
     """Where the instances of one serving group share their states: small files in a folder of this Ansible run, replaced atomically."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._seen: dict[str, tuple[tuple[int, int], str]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def post(self, name: str, value: Any) -> None:
@@ -53,11 +52,16 @@ class Board:
         temporary.replace(self.folder / name)
 
     def read(self, name: str) -> Any:
-        """Return a note; None while there is none."""
+        """Return a note; None while there is none. It is asked for many times a second, and read when another one lies there."""
+        path = self.folder / name
         try:
-            return json.loads((self.folder / name).read_text(encoding="utf-8"))
+            status = path.stat()
+            which = (status.st_ino, status.st_mtime_ns)
+            if name not in self._seen or self._seen[name][0] != which:
+                self._seen[name] = (which, path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
+        return json.loads(self._seen[name][1])
 
 
 class ActionModule(ActionBase):
@@ -140,10 +144,6 @@ class ActionModule(ActionBase):
         except ValueError as error:
             raise AnsibleActionFail(f"{error} Correct vllm_tp2_failure_classes.") from error
         self.lookout = Lookout(self, self.vars)
-        if self.rank == 0:
-            # Nothing serves yet, and whatever it says does not count: the module is packed now, and not when an answer is waited for.
-            with contextlib.suppress(AnsibleConnectionFailure):
-                self._ask([], 1, timeout=1.0)
         while True:
             piece, verdict = self._slice(cursor)
             if verdict:
@@ -189,8 +189,9 @@ class ActionModule(ActionBase):
         known = (self.state["container"] or {}).get("status", "absent") if self.state["seen"] else ""
         asks_api = self.rank == 0 and self.state["seen"] and self.state["facts"].get("stage") in ("graphs", "init", "listen", "ready", "kv")
         look = self.lookout.start(
-            container=self.args["container"], cursor=cursor, known_state=known, wait=SLICE_SECONDS, url=self.args["url"] + "/health" if asks_api else ""
-        )
+            container=self.args["container"], cursor=cursor, known_state=known, wait=SLICE_SECONDS, gather=GATHER_SECONDS,
+            url=self.args["url"] + "/health" if asks_api else "",
+        )  # fmt: skip
         look.join(BOARD_SECONDS)
         while look.is_alive():
             # Another rank's news must not wait for this one's: a rank that stalls says nothing for minutes.
@@ -301,12 +302,12 @@ class ActionModule(ActionBase):
         }
         return self._close(verdict)
 
-    def _ask(self, requests: list[dict[str, Any]], concurrency: int, timeout: float | None = None) -> dict[str, Any]:
+    def _ask(self, requests: list[dict[str, Any]], concurrency: int) -> dict[str, Any]:
         arguments = {
             "url": self.args["url"], "env_file": self.args["env_file"], "requests": requests, "concurrency": concurrency,
-            "timeout": timeout or self.args["completion_timeout"],
+            "timeout": self.args["completion_timeout"],
         }  # fmt: skip
-        out = self._execute_module(module_name=_PROBE, module_args=arguments, task_vars=self.vars)
+        out = self.lookout.take(arguments, PROBE)
         if out.get("failed") or out.get("unreachable"):
             return {"error": f"the API could not be asked on {self.host}: {out.get('msg')}", "models": [], "replies": [], "metrics": []}
         return {key: out[key] for key in ("models", "error", "http_status", "version", "metrics", "replies")}

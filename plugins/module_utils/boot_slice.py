@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import re
 import time
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,9 @@ from urllib.parse import urlsplit
 from ansible_collections.gb10.cluster.plugins.module_utils import container_log
 from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DEFAULT_SOCKET, DockerError, inspect, logs
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.25
+#: What may be decisive: a slice that holds one of these is returned at once, other news may gather for a while.
+_DECISIVE = re.compile(rb"(?i)error|exception|traceback|startup complete|uvicorn running|ready to accept|killed|abort|fatal|usage:")
 
 
 def http_status(url: str) -> int:
@@ -48,22 +51,25 @@ def sentence(container: str, error: DockerError) -> str:
 
 
 def take(
-    container: str, cursor: int = 0, known_state: str = "", wait: float = 2.0, limit: int = 262144, url: str = "",
+    container: str, cursor: int = 0, known_state: str = "", wait: float = 2.0, gather: float = 0.0, limit: int = 262144, url: str = "",
     docker_socket: str = DEFAULT_SOCKET,
 ) -> dict[str, Any]:  # fmt: skip
     """Return a slice (see the module's RETURN) as soon as there is news, at the latest after `wait` seconds; raise DockerError where the engine is silent."""
-    deadline = time.monotonic() + wait
+    start = time.monotonic()
     data, status = b"", 0
     while True:
         state = container_log.state_of(inspect(container, docker_socket))
         if state is not None and state["status"] != "created":
             since = max(cursor, container_log.stamp_to_ns(state["started_at"]))
-            data, last = container_log.demux(logs(state["id"], since, docker_socket), limit)
+            more, last = container_log.demux(logs(state["id"], since, docker_socket), limit - len(data))
+            data += more
             cursor = last + 1 if last else since
         if url and not status:
             status = http_status(url)
+        seconds = time.monotonic() - start
         changed = (state["status"] if state else "absent") != known_state
-        if data or changed or status or time.monotonic() >= deadline:
+        full = len(data) >= limit
+        if changed or status or full or seconds >= wait or (data and (seconds >= gather or _DECISIVE.search(data))):
             break
         time.sleep(POLL_SECONDS)
     return {
@@ -73,3 +79,11 @@ def take(
         "memory": container_log.memory_of(read_text("/proc/meminfo"), read_text("/proc/vmstat")),
         "http_status": status,
     }
+
+
+def run(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take a slice; where the engine is silent, `failed` with a `msg`."""
+    try:
+        return take(**arguments)
+    except DockerError as error:
+        return {"failed": True, "msg": sentence(arguments["container"], error)}

@@ -34,6 +34,12 @@ options:
     description: The longest time to wait for something new, in seconds.
     type: float
     default: 2.0
+  gather:
+    description:
+      - How long news may gather before it is returned, in seconds, so that a chatty boot is not asked for line by line.
+      - A change of state, an answer of O(url) and a line that may be decisive (an error, readiness) end it at once.
+    type: float
+    default: 0.0
   limit:
     description: The most log bytes that one slice returns; the rest comes with the next.
     type: int
@@ -106,16 +112,16 @@ def main() -> None:
             "cursor": {"type": "int", "default": 0},
             "known_state": {"type": "str", "default": ""},
             "wait": {"type": "float", "default": 2.0},
+            "gather": {"type": "float", "default": 0.0},
             "limit": {"type": "int", "default": 262144},
             "url": {"type": "str", "default": ""},
             "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )
-    try:
-        piece = boot_slice.take(**module.params)
-    except docker_socket.DockerError as error:
-        module.fail_json(msg=boot_slice.sentence(module.params["container"], error))
+    piece = boot_slice.run(module.params)
+    if piece.get("failed"):
+        module.fail_json(msg=piece["msg"])
     module.exit_json(changed=False, python=sys.executable, **piece)
 
 

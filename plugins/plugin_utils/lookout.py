@@ -1,10 +1,10 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: look at a container's boot again and again, at a tenth of what a module costs. Controller only.
+"""PRIVATE: ask a node again and again, at a tenth of what a module costs. Controller only.
 
-The first look is the module container_log_slice, which finds the node's Python. From then on the same sources go to that Python's standard input as
-one program, over the connection that stands: no packing, no unpacking, no file on the node. Where that is refused, the module looks on.
+The first look is the module container_log_slice, which finds the node's Python. From then on a module's sources go to that Python's standard input as
+one program, over the connection that stands: no packing, no unpacking, no file on the node. Where that is refused, the modules go on.
 """
 
 from __future__ import annotations
@@ -14,14 +14,25 @@ import json
 import shlex
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins import module_utils
 
-MODULE = "gb10.cluster.container_log_slice"
 PACKAGE = "ansible_collections.gb10.cluster.plugins.module_utils"
-SOURCES = ("container_log", "docker_socket", "boot_slice")  # each after what it imports
+
+
+class Question(NamedTuple):
+    """What can be asked by a module or by a program of its sources, each after what it imports; the last one's `run` takes the module's options."""
+
+    module: str
+    sources: tuple[str, ...]
+    answer: str  # a key that every answer has
+
+
+SLICE = Question("gb10.cluster.container_log_slice", ("container_log", "docker_socket", "boot_slice"), "log")
+PROBE = Question("gb10.cluster.vllm_probe", ("api_probe",), "models")
+
 _PROGRAM = """\
 import json, sys, types
 def module(name, source=None):
@@ -34,22 +45,16 @@ def module(name, source=None):
         exec(compile(source, name, "exec"), new.__dict__)
     return new
 for name, source in {sources}:
-    module(name, source)
-slice = sys.modules[{package!a} + ".boot_slice"]
-arguments = json.loads({arguments!a})
-try:
-    out = slice.take(**arguments)
-except slice.DockerError as error:
-    out = dict(failed=True, msg=slice.sentence(arguments["container"], error))
-print(json.dumps(out))
+    last = module(name, source)
+print(json.dumps(last.run(json.loads({arguments!a}))))
 """
 
 
-def program(arguments: dict[str, Any]) -> str:
-    """Return the text of a program, ASCII only, that takes one slice and prints it as a line of JSON."""
+def program(question: Question, arguments: dict[str, Any]) -> str:
+    """Return the text of a program, ASCII only, that asks one question and prints the answer as a line of JSON."""
     folder = Path(next(iter(module_utils.__path__)))
-    sources = [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in SOURCES]
-    return _PROGRAM.format(sources=ascii(sources), package=PACKAGE, arguments=json.dumps(arguments))
+    sources = [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in question.sources]
+    return _PROGRAM.format(sources=ascii(sources), arguments=json.dumps(arguments))
 
 
 class Look(threading.Thread):
@@ -91,17 +96,17 @@ class Lookout:
         look.start()
         return look
 
-    def take(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return a slice, or `failed` with a `msg` that says why there is none."""
+    def take(self, arguments: dict[str, Any], question: Question = SLICE) -> dict[str, Any]:
+        """Return a slice, or another answer, or `failed` with a `msg` that says why there is none."""
         if not self._python or self._by_module:
-            out = self._action._execute_module(module_name=MODULE, module_args=arguments, task_vars=self._vars)
-            self._python = str(out.get("python") or "")
-            if "log" in out or out.get("failed") or out.get("unreachable"):
+            out = self._action._execute_module(module_name=question.module, module_args=arguments, task_vars=self._vars)
+            self._python = str(out.get("python") or self._python)
+            if question.answer in out or out.get("failed") or out.get("unreachable"):
                 return dict(out)
-            return {"failed": True, "msg": str(out.get("module_stderr") or "the slice module ended without a result")}
-        out = self._action._low_level_execute_command(f"{shlex.quote(self._python)} -I -S -", in_data=program(arguments).encode())
+            return {"failed": True, "msg": str(out.get("module_stderr") or f"the module {question.module} ended without a result")}
+        out = self._action._low_level_execute_command(f"{shlex.quote(self._python)} -I -S -", in_data=program(question, arguments).encode())
         try:
             return dict(json.loads(str(out["stdout"]).strip().splitlines()[-1]))
         except (ValueError, IndexError):
             self._by_module = True  # a node that wants a terminal for sudo, for one
-            return self.take(arguments)
+            return self.take(arguments, question)

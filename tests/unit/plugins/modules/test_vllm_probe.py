@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.module_utils import api_probe
 from ansible_collections.gb10.cluster.plugins.modules import vllm_probe
 
 METRICS = (
@@ -137,6 +138,6 @@ def test_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_replies_that_are_none(status: int, text: str, error: str) -> None:
-    reply = vllm_probe.reply_of(status, text, 1.0)
+    reply = api_probe.reply_of(status, text, 1.0)
     assert not reply["ok"]
     assert reply["error"].startswith(error)

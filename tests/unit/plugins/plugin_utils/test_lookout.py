@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
 import socketserver
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -93,7 +95,7 @@ def without_memory(piece: dict[str, Any]) -> dict[str, Any]:
 def test_the_program_gives_what_the_module_gives(engine: str) -> None:
     action = Action()
     first, second, third = looks(action, 3, container="rank0", docker_socket=engine, wait=0.0)
-    assert action.calls == [lookout.MODULE, "program", "program"]
+    assert action.calls == [lookout.SLICE.module, "program", "program"]
     assert without_memory(first) == without_memory(second) == without_memory(third)
     assert first["container"]["status"] == "running"
     assert first["cursor"] > 0
@@ -103,7 +105,7 @@ def test_the_program_gives_what_the_module_gives(engine: str) -> None:
 def test_a_node_that_refuses_the_program_is_looked_at_by_the_module(engine: str) -> None:
     action = Action(refuses=True)
     pieces = looks(action, 3, container="rank0", docker_socket=engine, wait=0.0)
-    assert action.calls == [lookout.MODULE, "program", lookout.MODULE, lookout.MODULE]
+    assert action.calls == [lookout.SLICE.module, "program", lookout.SLICE.module, lookout.SLICE.module]
     assert [piece["container"]["id"] for piece in pieces] == ["c1"] * 3
 
 
@@ -126,7 +128,7 @@ def test_an_engine_that_answers_with_an_error_says_so_by_the_program_too(engine:
         ({"failed": True, "msg": "Cannot follow"}, "Cannot follow"),
         ({"unreachable": True, "msg": "timed out"}, "timed out"),
         ({"module_stderr": "killed"}, "killed"),
-        ({}, "the slice module ended without a result"),
+        ({}, "the module gb10.cluster.container_log_slice ended without a result"),
     ],
 )
 def test_a_first_look_that_fails_says_why(module: dict[str, Any], said: str) -> None:
@@ -144,4 +146,51 @@ def test_a_lost_connection_reaches_the_one_who_asked() -> None:
 
 
 def test_the_program_is_ascii_whatever_a_name_holds() -> None:
-    lookout.program({"container": "r\u00e4nk'\"\\"}).encode("ascii")
+    lookout.program(lookout.SLICE, {"container": "r\u00e4nk'\"\\"}).encode("ascii")
+
+
+def test_other_questions_go_the_same_way(engine: str, tmp_path: Path) -> None:
+    """The probe's answer is the module's, its key is not in it, and the gate's first look has told it which Python to use."""
+
+    class Api(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = b"you sent " + (self.headers["Authorization"] or "nothing").encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_arguments: Any) -> None:
+            """Say nothing."""
+
+    key = tmp_path / "secrets.env"
+    key.write_text("VLLM_API_KEY=hush-hush\n")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        action = Action()
+        asks = lookout.Lookout(action, {"v": 1})
+        asks.take({"container": "rank0", "docker_socket": engine, "wait": 0.0})
+        answer = asks.take({"url": url, "env_file": str(key), "requests": []}, lookout.PROBE)
+        server.shutdown()
+    assert action.calls == [lookout.SLICE.module, "program"]
+    assert answer["error"] == f"{url}/v1/models does not answer as a vLLM server does: you sent Bearer ********"
+    assert answer["models"] == answer["replies"] == []
+    assert "hush" not in json.dumps(answer)
+
+
+def test_a_key_that_cannot_be_read_is_said(tmp_path: Path, engine: str) -> None:
+    action = Action()
+    asks = lookout.Lookout(action, {"v": 1})
+    asks.take({"container": "rank0", "docker_socket": engine, "wait": 0.0})
+    answer = asks.take({"env_file": str(tmp_path)}, lookout.PROBE)
+    assert answer == {"failed": True, "msg": f"Cannot read the API key from {tmp_path}: [Errno 21] Is a directory: '{tmp_path}'"}
+
+
+@pytest.mark.parametrize(("text", "patient"), [(b"INFO Loading\n", True), (b"ValueError: no\n", False), (b"INFO: Application startup complete.\n", False)])
+def test_harmless_news_gathers_and_decisive_news_does_not(monkeypatch: pytest.MonkeyPatch, engine: str, text: bytes, patient: bool) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "TEXT", b"2026-11-21T05:00:01.000000001Z " + text)
+    monkeypatch.setattr(boot_slice, "POLL_SECONDS", 0.01)
+    start = time.monotonic()
+    piece = boot_slice.take("rank0", known_state="running", wait=9.0, gather=0.4, docker_socket=engine)
+    assert (time.monotonic() - start >= 0.4) == patient
+    assert text in base64.b64decode(piece["log"])

@@ -1,0 +1,197 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Write a release of a serving group on one rank's node, keep its receipt, make it the current one: in one round trip."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vllm_release
+short_description: Write a release of a serving group on a node, or make it the current one
+version_added: 0.1.0
+description:
+  - Writes what it is given below C(releases/RELEASE) in the group's folder, each file atomically, the Compose file last, so that a release
+    that was cut short is none. What is there already, mode and all, is left alone.
+  - The role P(gb10.cluster.vllm_tp2#role) calls it before a start and after a passed gate.
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+options:
+  directory:
+    description: The serving group's folder on the node.
+    type: path
+    required: true
+  release:
+    description: The release's id.
+    type: str
+    required: true
+  files:
+    description: Files of the release, names to texts. They get mode C(0640).
+    type: dict
+    default: {}
+  secrets:
+    description: The text of C(secrets.env), mode C(0600). Never shown, also not in a diff. Without one the file is left as it is.
+    type: str
+  receipt:
+    description:
+      - What the gate found, kept beside the release as C(receipt.json).
+      - A record of a boot and no configuration, so it counts as no change.
+    type: dict
+  current:
+    description: Point C(current) at this release.
+    type: bool
+    default: false
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Write a release
+  gb10.cluster.vllm_release:
+    directory: /opt/gb10-cluster/vllm_tp2/pair1
+    release: 4f0c1d2e3f40
+    files:
+      compose.yaml: "{{ compose | to_nice_yaml }}"
+      release.json: "{{ manifest | to_nice_json }}"
+  become: true
+
+- name: It passed its gate
+  gb10.cluster.vllm_release:
+    directory: /opt/gb10-cluster/vllm_tp2/pair1
+    release: 4f0c1d2e3f40
+    receipt: "{{ verdict.receipt }}"
+    current: true
+  become: true
+"""
+
+RETURN = r"""
+path:
+  description: The release's folder.
+  type: str
+  returned: success
+  sample: /opt/gb10-cluster/vllm_tp2/pair1/releases/4f0c1d2e3f40
+"""
+
+import json
+import os
+import stat
+import tempfile
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+COMPOSE = "compose.yaml"
+SECRETS = "secrets.env"
+RECEIPT = "receipt.json"
+
+
+def found(path: str) -> tuple[str | None, int]:
+    """Return a file's text and mode; None where there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            return handle.read(), stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
+    except FileNotFoundError:
+        return None, 0
+
+
+def write(path: str, text: str, mode: int) -> None:
+    """Write a file atomically, never readable by more than its mode says."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(path))
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def differences(folder: str, wanted: dict[str, tuple[str, int]]) -> list[dict[str, Any]]:
+    """Return what has to be written, in its order: the Compose file last."""
+    out = []
+    for name in sorted(wanted, key=lambda each: (each == COMPOSE, each)):
+        text, mode = wanted[name]
+        path = os.path.join(folder, name)
+        before, before_mode = found(path)
+        if before != text or before_mode != mode:
+            out.append({"name": name, "path": path, "text": text, "mode": mode, "before": before, "before_mode": before_mode})
+    return out
+
+
+def diff_of(change: dict[str, Any]) -> dict[str, str]:
+    """Return one entry of Ansible's list of differences; of the secrets only that they differ."""
+    absent = change["before"] is None
+    entry = {"before_header": change["path"] + (" (absent)" if absent else ""), "after_header": change["path"]}
+    if change["name"] == SECRETS:
+        return {**entry, "before": "" if absent else "(other secrets)\n", "after": "(secrets)\n"}
+    if change["before"] == change["text"]:
+        return {**entry, "before": f"mode {change['before_mode']:04o}\n", "after": f"mode {change['mode']:04o}\n"}
+    return {**entry, "before": change["before"] or "", "after": change["text"]}
+
+
+def point(link: str, target: str) -> None:
+    """Make a link, atomically over an older one. Raises OSError where something else lies there."""
+    temporary = f"{link}.new-{os.getpid()}"
+    os.symlink(target, temporary)
+    try:
+        os.replace(temporary, link)
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def main() -> None:
+    """Compare, and write what differs."""
+    module = AnsibleModule(
+        argument_spec={
+            "directory": {"type": "path", "required": True},
+            "release": {"type": "str", "required": True},
+            "files": {"type": "dict", "default": {}},
+            "secrets": {"type": "str", "no_log": True},
+            "receipt": {"type": "dict"},
+            "current": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    folder = os.path.join(params["directory"], "releases", params["release"])
+    link, target = os.path.join(params["directory"], "current"), os.path.join("releases", params["release"])
+    wanted = {name: (str(text), 0o640) for name, text in params["files"].items()}
+    if params["secrets"] is not None:
+        wanted[SECRETS] = (params["secrets"], 0o600)
+    try:
+        changes = differences(folder, wanted)
+        diff = [diff_of(change) for change in changes]
+        before = os.readlink(link) if os.path.islink(link) else None
+        points = params["current"] and before != target
+        if points:
+            diff.append({"before_header": link, "after_header": link, "before": f"{before}\n" if before else "", "after": f"{target}\n"})
+        if not module.check_mode:
+            if wanted or params["receipt"] is not None:
+                os.makedirs(folder, mode=0o750, exist_ok=True)
+            for change in changes:
+                write(change["path"], change["text"], change["mode"])
+            if params["receipt"] is not None:
+                write(os.path.join(folder, RECEIPT), json.dumps(params["receipt"], indent=4, sort_keys=True) + "\n", 0o640)
+            if points:
+                point(link, target)
+    except OSError as error:
+        module.fail_json(
+            msg=f"The release {params['release']} cannot be written on this node: {error.filename}: {error.strerror}."
+            " Make room or take away what is in the way there, or set vllm_tp2_directory to another place."
+        )
+    module.exit_json(changed=bool(changes) or points, path=folder, diff=diff)
+
+
+if __name__ == "__main__":
+    main()

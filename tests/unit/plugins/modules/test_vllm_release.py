@@ -1,0 +1,91 @@
+"""A release on a node: what is written, what is left alone, what a diff shows, and the sentence where it cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.modules import vllm_release
+
+FILES = {"compose.yaml": "services: {}\n", "release.json": '{"release": "4f0c"}\n'}
+
+
+def run(capsys: pytest.CaptureFixture[str], folder: Path, **arguments: Any) -> dict[str, Any]:
+    with patch_module_args({"directory": str(folder), "release": "4f0c", **arguments}), pytest.raises(SystemExit):
+        vllm_release.main()
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_release_is_written_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = tmp_path / "pair1"
+    out = run(capsys, folder, files=FILES, secrets="VLLM_API_KEY=hush\n")
+    release = folder / "releases/4f0c"
+    assert out["changed"]
+    assert out["path"] == str(release)
+    assert {path.name: path.read_text() for path in release.iterdir()} == {**FILES, "secrets.env": "VLLM_API_KEY=hush\n"}
+    assert [mode(release / name) for name in ("compose.yaml", "release.json", "secrets.env")] == [0o640, 0o640, 0o600]
+    assert "hush" not in json.dumps(out)
+    again = run(capsys, folder, files=FILES, secrets="VLLM_API_KEY=hush\n")
+    assert (again["changed"], again["diff"]) == (False, [])
+
+
+def test_a_mode_or_a_text_that_somebody_changed_is_put_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run(capsys, tmp_path, files=FILES)
+    release = tmp_path / "releases/4f0c"
+    (release / "compose.yaml").chmod(0o666)
+    (release / "release.json").write_text("{}")
+    out = run(capsys, tmp_path, files=FILES)
+    assert [(entry["before"], entry["after"]) for entry in out["diff"]] == [("{}", FILES["release.json"]), ("mode 0666\n", "mode 0640\n")]
+    assert (release / "release.json").read_text() == FILES["release.json"]
+    assert mode(release / "compose.yaml") == 0o640
+
+
+def test_check_mode_says_the_same_and_writes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wanted = {"files": FILES, "secrets": "A=b\n", "receipt": {"passed": True}, "current": True}
+    foretold = run(capsys, tmp_path, **wanted, _ansible_check_mode=True)
+    assert list(tmp_path.iterdir()) == []
+    done = run(capsys, tmp_path, **wanted)
+    assert foretold["changed"]
+    assert done["changed"]
+    assert foretold["diff"] == done["diff"]
+
+
+def test_a_receipt_is_no_change_and_current_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run(capsys, tmp_path, files=FILES)
+    assert run(capsys, tmp_path, receipt={"passed": False})["changed"] is False
+    assert json.loads((tmp_path / "releases/4f0c/receipt.json").read_text()) == {"passed": False}
+    (tmp_path / "current").symlink_to("releases/old")
+    out = run(capsys, tmp_path, receipt={"passed": True}, current=True)
+    assert out["diff"] == [
+        {"before_header": str(tmp_path / "current"), "after_header": str(tmp_path / "current"), "before": "releases/old\n", "after": "releases/4f0c\n"}
+    ]
+    assert os.readlink(tmp_path / "current") == "releases/4f0c"
+    assert json.loads((tmp_path / "current/receipt.json").read_text()) == {"passed": True}
+    assert run(capsys, tmp_path, current=True)["changed"] is False
+
+
+def test_what_is_in_the_way_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "releases").write_text("a file")
+    out = run(capsys, tmp_path, files=FILES)
+    assert out["failed"]
+    assert out["msg"] == (
+        f"The release 4f0c cannot be written on this node: {tmp_path}/releases/4f0c/release.json: Not a directory."
+        " Make room or take away what is in the way there, or set vllm_tp2_directory to another place."
+    )
+
+
+def test_current_that_is_a_folder_is_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "current").mkdir()
+    out = run(capsys, tmp_path, files=FILES, current=True)
+    assert out["failed"]
+    assert "Is a directory" in out["msg"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "releases"]
