@@ -162,6 +162,15 @@ def _procs(text: str) -> tuple[tuple[str, str, str], ...]:
 
 def peel(raw: str) -> Line:
     """Peel one physical line (no line end in it) that is not JSON."""
+    return _peel_known(raw) if len(raw) <= 400 else _peel(raw)
+
+
+@lru_cache(maxsize=2048)  # a server that dies and starts again prints the same traceback each time
+def _peel_known(raw: str) -> Line:
+    return _peel(raw)
+
+
+def _peel(raw: str) -> Line:
     text = strip_ansi(raw)
     match = _COMMON.match(text)
     if match is not None:

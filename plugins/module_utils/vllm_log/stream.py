@@ -25,10 +25,12 @@ KEEP_BOOTS = 20
 WRAP_ZONE = 1024 * 1024
 #: Bytes looked at in one go.
 SLICE = 256 * 1024
+#: Shapes are remembered until so many, or so many bytes of them, are known; a longer one never is.
 _SHAPES = 20000
-_SHAPE_BYTES = 2048
+_SHAPES_BYTES = 8 * 1024 * 1024
+_SHAPE_BYTES = 16 * 1024
 
-_CANDIDATE, _ACCESS, _STATS, _REQUEST = 1, 2, 3, 4
+_CANDIDATE, _ACCESS, _STATS, _REQUEST, _PROGRESS = 1, 2, 3, 4, 5
 
 
 class _Shape:
@@ -58,6 +60,8 @@ _RECORD = re.compile(
     rb"|Traceback |frame #|Exception raised |The above |During handling |Loading |Capturing |  File |File \"|Process "
     rb"|model='|\w?[\w.]{0,200}(?:Error|Exception)\b)"
 )
+#: What is in a line of a progress bar, whose successors say more.
+_BARS = (b"Completed | ", b"Capturing CUDA")
 _ARGPARSE = re.compile(r"vllm(?: [\w-]{1,20})?: error: ")
 _DIGITS = b"0123456789"
 _BREAK = re.compile(rb"\r\n|\n|\r")
@@ -84,6 +88,11 @@ def _users(entries: list[dict[str, Any]]) -> list[re.Pattern[bytes]]:
     return out
 
 
+def _prefix(line: bytes) -> bytes:
+    """Return who printed a line, where it says so: `(EngineCore pid=24`."""
+    return line[: line.find(b")") + 1]
+
+
 class BootLog:
     """Reads one log, in any slices, and tells at any time what it knows.
 
@@ -105,6 +114,7 @@ class BootLog:
         self._usage = 0
         self._pids: dict[str, set[str]] = {}
         self._shapes: dict[bytes, _Shape | Literal[False]] = {}
+        self._shapes_bytes = 0
         self._head = b""
         self._tail = b""
         self._dropped = False
@@ -205,7 +215,7 @@ class BootLog:
         shapes = block.translate(None, _DIGITS).split(b"\n")
         lines: list[bytes] | None = None
         first = self._lines + 1
-        access = stats = -1
+        access = stats = progress = bar = -1
         get = self._shapes.get
         classifiers = self._classifiers
         chosen = {block.count(b"\n", 0, m.start()) for user in self._users for m in user.finditer(block)} if self._users else ()
@@ -230,21 +240,28 @@ class BootLog:
                         continue
                 elif boot.frozen:
                     continue
+                elif kind == _PROGRESS:
+                    if lines is None:
+                        lines = block.split(b"\n")
+                    if bar >= 0 and _prefix(lines[bar]) == _prefix(lines[index]):
+                        bar = progress = index  # what the bar said before is outdated
+                        continue
             if lines is None:
                 lines = block.split(b"\n")
-            if access >= 0 or stats >= 0:
-                self._serving(lines, access, stats, first)
-                access = stats = -1
+            if access >= 0 or stats >= 0 or progress >= 0:
+                self._last_ones(lines, (access, stats, progress), first)
+                access = stats = progress = -1
             self._candidate(lines[index], first + index, shape.plan(classifiers))
-        if access >= 0 or stats >= 0:
+            bar = index if kind == _PROGRESS else -1
+        if access >= 0 or stats >= 0 or progress >= 0:
             if lines is None:
                 lines = block.split(b"\n")
-            self._serving(lines, access, stats, first)
+            self._last_ones(lines, (access, stats, progress), first)
         self._lines += len(shapes) - 1
 
-    def _serving(self, lines: list[bytes], access: int, stats: int, first: int) -> None:
-        """Take the last access and statistics lines before a line that matters: whether the server was idle then."""
-        for index in sorted(i for i in (access, stats) if i >= 0):
+    def _last_ones(self, lines: list[bytes], indices: tuple[int, ...], first: int) -> None:
+        """Take the last access, statistics and progress lines before a line that matters: whether the server was idle then, how far a load was."""
+        for index in sorted(i for i in indices if i >= 0):
             shape = self._shape(lines[index].translate(None, _DIGITS))
             if isinstance(shape, _Shape):
                 self._candidate(lines[index], first + index, shape.plan(self._classifiers))
@@ -272,13 +289,17 @@ class BootLog:
             found = match.group(0)
             if found == b"HTTP/" and _ACCESS_SHAPE.search(text) is not None and self._trigger.search(text, match.end()) is None:
                 kind = _ACCESS
+            elif found in _BARS and b"\r" not in text and self._trigger.search(text, match.end()) is None:
+                kind = _PROGRESS
             elif found == b"Running: " and (b"throughput" in text or b" tput: " in text) and self._trigger.search(text, match.end()) is None:
                 kind = _STATS
             shape = _Shape(kind, text)
         if len(text) <= _SHAPE_BYTES:
-            if len(self._shapes) >= _SHAPES:
+            if len(self._shapes) >= _SHAPES or self._shapes_bytes >= _SHAPES_BYTES:
                 self._shapes.clear()
+                self._shapes_bytes = 0
             self._shapes[text] = shape
+            self._shapes_bytes += len(text)
         return shape
 
     # -- lines ---------------------------------------------------------------------------------------------------------

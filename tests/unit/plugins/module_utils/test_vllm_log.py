@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog, parse
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog, parse, stream
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.outside import with_container
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import peel, redact
 from shared_samples import SHARED, needs_shared
@@ -1032,6 +1032,34 @@ def test_line_numbers_behind_the_zone_of_wrapped_lines() -> None:
     facts = parse(text)
     assert facts["lines"]["kv_cache"] == 30003
     assert facts["restarts"] == 1
+
+
+def _bar(proc: str, done: int) -> str:
+    return f"{proc}Loading safetensors checkpoint shards: {done * 10:3d}% Completed | {done}/10 [00:0{done % 10}<00:01,  1.0it/s]\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [_bar("", n) for n in range(11)],
+        [_bar("(Worker_TP0 pid=7) ", n) for n in range(11)] + ["(Worker_TP0 pid=7) INFO 11-21 10:00:00 [default_loader.py:272] Loading weights took 3.5 seconds\n"],
+        [_bar(f"(Worker_TP{n % 2} pid={70 + n % 2}) ", n // 2) for n in range(14)],
+        [_bar("(EngineCore pid=7) ", n) for n in range(6)] + ["ValueError: no such shard\n", *(_bar("(EngineCore pid=9) ", n) for n in range(4))],
+        [_bar("", n) for n in range(4)] + ["harmless\n"] + [_bar("", n) for n in range(4, 8)] + ['INFO:     10.0.0.1:5 - "POST /v1/completions HTTP/1.1" 200 OK\n'],
+    ],
+    ids=["bare", "with what follows", "two ranks in turn", "dies and starts again", "then serves"],
+)
+def test_of_a_progress_bar_the_fast_path_takes_the_last_line(lines: list[str]) -> None:
+    """A bar's earlier lines are outdated; the first one tells the stage, and who prints it may be another process."""
+    start = "(EngineCore pid=7) INFO 11-21 09:00:00 [core.py:93] Initializing a V1 LLM engine (v0.15.0) with config: model='m', max_seq_len=4096, x\n"
+    text = (start + "".join(lines)).encode()
+    padding = (b"#" * 1023 + b"\n") * (stream.WRAP_ZONE // 1024 + 1)
+    slow, fast = parse(text), parse(padding + text)
+    assert slow["progress"]
+    added = padding.count(b"\n")
+    moved = json.loads(json.dumps(fast), object_hook=lambda d: {k: v - added if k in ("line_number", "first_line", "last_line") and v else v for k, v in d.items()})
+    for key in ("state", "stage", "stages", "progress", "restarts", "failure", "weights", "ready"):
+        assert moved[key] == slow[key], key
 
 
 def test_the_fast_path_sees_what_the_slow_one_sees() -> None:
