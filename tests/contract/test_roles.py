@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gb10.cluster.plugins.action import inventory_check
 from playbook import REPO, run
 
 SECRET = re.compile(r"api_key|token|secret|password")
@@ -49,3 +50,10 @@ def test_sysctl_tells_its_last_reading(tmp_path: Path, again: dict[str, object],
     done = run(tmp_path, "play.yml", tmp_path / "hosts.yml", variables={"__sysctl_again": again}, env=env, project=tmp_path)
     assert done.rc == 0, done.stdout
     assert f"one: {said}" in done.stdout
+
+
+def test_the_inventory_check_and_the_role_mean_the_same_flags() -> None:
+    """What an inventory changes of a profile is judged before a run and rendered in it."""
+    role = yaml.safe_load((REPO / "roles/vllm_tp2/vars/main.yml").read_text(encoding="utf-8"))
+    rendered = {value.strip("{} "): flag for flag, value in role["__vllm_tp2_overrides"]}
+    assert rendered == inventory_check._FLAGS
