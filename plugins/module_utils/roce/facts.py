@@ -174,7 +174,7 @@ def gather(capture: Capture, wishes: Wishes, ssh_connection: str | None = None, 
                     rail.port.netdev,
                 )
             )
-    problems += joint_problems(rails, by_index)
+    problems += joint_problems(rails, by_index, mgmt)
     problems += missing_sources(node)
     foreign_list = list(foreign)
     rail_names = {r.port.netdev for r in rails}

@@ -237,6 +237,26 @@ def as_address(text: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
         return None
 
 
+def parse_local_addresses(text: str) -> list[str]:
+    """Return the IPv4 addresses of this machine that /proc/net/fib_trie holds, without the loopback's."""
+    found: dict[str, None] = {}
+    leaf = ""
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            leaf = words[-1]
+        elif words == ["/32", "host", "LOCAL"] and not leaf.startswith("127.") and as_address(leaf) is not None:
+            found[leaf] = None
+    return list(found)
+
+
+def parse_mtu(text: str | None) -> int | None:
+    """Return an RDMA MTU in bytes of any of its spellings: `4096 (5)`, `IBV_MTU_4096`, `5: 4096`, `5`."""
+    numbers = [int(number) for number in re.findall(r"\d{1,9}", text or "")]
+    sizes = (256, 512, 1024, 2048, 4096)
+    return next((n for n in numbers if n in sizes), next((sizes[n - 1] for n in numbers if 1 <= n <= 5), None))
+
+
 def rdma_mtu(netdev_mtu: int) -> int:
     """Return the RDMA MTU (bytes) the kernel derives from a netdev's MTU: 9000 -> 4096, 1500 -> 1024."""
     return next((size for size in (4096, 2048, 1024, 512, 256) if netdev_mtu - OVERHEAD >= size), 0)

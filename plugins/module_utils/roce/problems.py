@@ -96,8 +96,16 @@ def _networks(rails: Sequence[Rail]) -> list[tuple[Rail, Any]]:
     return [(rail, ipaddress.ip_network(f"{rail.ipv4}/{rail.prefix}", strict=False)) for rail in rails if rail.ipv4 is not None and rail.prefix is not None]
 
 
-def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[Problem]:
-    """Return what is wrong between rails."""
+def as_network(address: str | None, prefix: int | None) -> Any:
+    """Return the network of an address, None where the address has none: a single one or a link-local one."""
+    if address is None or prefix is None or is_link_local(address):
+        return None
+    net = ipaddress.ip_network(f"{address}/{prefix}", strict=False)
+    return net if net.num_addresses > 1 else None
+
+
+def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted], mgmt: Record) -> list[Problem]:
+    """Return what is wrong between rails, and between a rail and the management path."""
     found: list[Problem] = []
     nets = _networks(rails)
     for at, (rail, net) in enumerate(nets):
@@ -111,6 +119,19 @@ def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[
                         "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
                     )
                 )
+    lan = as_network(mgmt["address"], mgmt["prefix"])
+    for rail, net in nets:
+        own = (rail.port.netdev, rail.port.lower, rail.port.master)
+        if lan is not None and net.num_addresses > 1 and net.version == lan.version and net.overlaps(lan) and mgmt["interface"] not in own:
+            found.append(
+                Problem(
+                    "subnet_of_management",
+                    f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) is in the subnet of {mgmt['interface']} ({mgmt['address']}/{mgmt['prefix']}), "
+                    "so the kernel may send the fabric's traffic over the slow link.",
+                    "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
+                    rail.port.netdev,
+                )
+            )
     indices = {rail.gid_index for rail in rails if rail.gid_index is not None}
     if len(indices) > 1:
         shown = ", ".join(f"{r.port.hca}={r.gid_index}" for r in rails if r.gid_index is not None)
@@ -149,6 +170,15 @@ def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[
             )
         )
     return found
+
+
+def _infiniband_mode(hca: str | None, netdev: str | None) -> Problem:
+    return Problem(
+        "infiniband_mode",
+        f"{' of '.join(filter(None, (hca, netdev)))} is in InfiniBand mode, so it has no RoCE GIDs and is no rail.",
+        "Set the port to Ethernet: `mlxconfig -d <PCI address> set LINK_TYPE_P1=ETH`, then power the machine off and on.",
+        netdev,
+    )
 
 
 def _no_device(node: Node) -> bool:
@@ -193,6 +223,9 @@ def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bo
             shown = ", ".join(f"{p.netdev} {p.state or 'no carrier'} {p.phys_state or ''}".strip() for p in node.ports)
             found.append(Problem("link_down", f"No port has a link ({shown}).", REPLUG))
     for hca in node.orphans:
+        if node.infiniband_hca(hca):
+            found.append(_infiniband_mode(hca, None))
+            continue
         found.append(
             Problem(
                 "hca_without_netdev",
@@ -211,14 +244,7 @@ def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bo
                 )
             )
         if not port.ethernet:
-            found.append(
-                Problem(
-                    "infiniband_mode",
-                    f"{port.hca} ({port.netdev}) is in InfiniBand mode, so it has no RoCE GIDs and is no rail.",
-                    "Set the port to Ethernet: `mlxconfig -d <PCI address> set LINK_TYPE_P1=ETH`, then power the machine off and on.",
-                    port.netdev,
-                )
-            )
+            found.append(_infiniband_mode(port.hca, port.netdev))
     for hca, netdev in node.guessed:
         found.append(
             Problem(

@@ -279,7 +279,8 @@ def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follo
 def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     """Return the rails of a node about which nothing is wanted: linked or addressed ports, and the twin of such a port.
 
-    A bond or bridge stands for its members unless they have addresses of their own. An RDMA device on the NIC of the default route is a
+    A bond or bridge stands for its members unless they have addresses of their own, and what sits on an addressed port (a VLAN beside it, a
+    container's macvlan, a virtual function) is no rail, for an HCA counts once. An RDMA device on the NIC of the default route is a
     rail only on a machine that has no other.
     """
     pool = _carriers(node, [port for port in node.ports if port.ethernet])
@@ -295,12 +296,19 @@ def derive(node: Node, protected: Sequence[str]) -> list[Port]:
             continue
         if port.linked or addressed:
             active.append(port)
+    settled = {p.netdev for p in active if _has_real_address(p)}
+    below = {p.lower for p in active if p.netdev in settled}
+    active = [p for p in active if p.lower not in settled and (p.netdev not in below or p.netdev in settled)]
     fabric = [p for p in active if p.netdev not in protected or p.mellanox or has_spark_name(p)]
     active = fabric or active
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active}
     twins = [p for p in pool if p.netdev not in names and p.cage in cages and p.lower is None and p.netdev not in vlan_parents and p.netdev not in protected]
     return sorted(active + twins, key=Port.sort_key)
+
+
+def _has_real_address(port: Port) -> bool:
+    return any(not is_link_local(a.local) for a in usable_ipv4(port))
 
 
 def has_spark_name(port: Port) -> bool:
