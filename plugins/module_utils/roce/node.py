@@ -519,7 +519,7 @@ class Node:
             mac=self.mac(netdev),
             driver=driver,
             mellanox=mellanox,
-            link_layer=(capture.text(f"{at}/link_layer") if hca else None) or ("InfiniBand" if self.infiniband(netdev) else None),
+            link_layer=(capture.text(f"{at}/link_layer") if hca else None) or info.get("link_layer") or ("InfiniBand" if self.infiniband(netdev) else None),
             soft=bool(hca) and self.soft(str(hca)),
             master=self.master(netdev),
             lower=lower,
@@ -529,8 +529,8 @@ class Node:
 
     def infiniband_hca(self, hca: str) -> bool:
         """Return whether an HCA without a network device is in InfiniBand mode."""
-        at = f"sys/class/infiniband/{hca}/ports/1/link_layer"
-        return (self.capture.text(at) or "").lower() == "infiniband" or re.match(r"ib(?:P[0-9a-f]+)?p\d+s\d+", hca) is not None
+        said = self.capture.text(f"sys/class/infiniband/{hca}/ports/1/link_layer") or self.devinfo.get((hca, 1), {}).get("link_layer", "")
+        return said.lower() == "infiniband" or re.match(r"ib(?:P[0-9a-f]+)?p\d+s\d+", hca) is not None
 
     def infiniband(self, netdev: str) -> bool:
         """Return whether a device is IP over InfiniBand: ARPHRD_INFINIBAND is 32."""

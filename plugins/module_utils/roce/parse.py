@@ -166,7 +166,7 @@ def parse_proc_route(text: str) -> list[Record]:
     return records
 
 
-_DEVINFO = re.compile(r"^\s*(hca_id|port|state|active_mtu|max_mtu|fw_ver|board_id):\s*(.+?)\s*$", re.M)
+_DEVINFO = re.compile(r"^\s*(hca_id|port|state|active_mtu|max_mtu|link_layer|fw_ver|board_id):\s*(.+?)\s*$", re.M)
 
 
 def parse_ibv_devinfo(text: str) -> dict[tuple[str, int], dict[str, str]]:

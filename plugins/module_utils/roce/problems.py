@@ -96,16 +96,30 @@ def _networks(rails: Sequence[Rail]) -> list[tuple[Rail, Any]]:
     return [(rail, ipaddress.ip_network(f"{rail.ipv4}/{rail.prefix}", strict=False)) for rail in rails if rail.ipv4 is not None and rail.prefix is not None]
 
 
-def as_network(address: str | None, prefix: int | None) -> Any:
-    """Return the network of an address, None where the address has none: a single one or a link-local one."""
-    if address is None or prefix is None or is_link_local(address):
-        return None
-    net = ipaddress.ip_network(f"{address}/{prefix}", strict=False)
-    return net if net.num_addresses > 1 else None
+def management_problems(node: Node, rails: Sequence[Rail], mgmt: Record) -> list[Problem]:
+    """Name the rails in the subnet of an interface with a default route or the session; single and link-local addresses have no subnet."""
+    found: list[Problem] = []
+    for name in sorted({mgmt["interface"], *mgmt["default_route_interfaces"]} - {None}):
+        for address in node.addresses(name):
+            net = ipaddress.ip_network(f"{address.local}/{address.prefix}", strict=False)
+            for rail, fabric in _networks(rails):
+                own = name in (rail.port.netdev, rail.port.lower, rail.port.master)
+                if own or 1 in (net.num_addresses, fabric.num_addresses) or net.is_link_local or net.version != fabric.version or not net.overlaps(fabric):
+                    continue
+                found.append(
+                    Problem(
+                        "subnet_of_management",
+                        f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) is in the subnet of {name} ({address.cidr}), "
+                        "so the kernel may send the fabric's traffic over the slow link.",
+                        "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
+                        rail.port.netdev,
+                    )
+                )
+    return found
 
 
-def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted], mgmt: Record) -> list[Problem]:
-    """Return what is wrong between rails, and between a rail and the management path."""
+def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[Problem]:
+    """Return what is wrong between rails."""
     found: list[Problem] = []
     nets = _networks(rails)
     for at, (rail, net) in enumerate(nets):
@@ -119,19 +133,6 @@ def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted], mgmt: Re
                         "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
                     )
                 )
-    lan = as_network(mgmt["address"], mgmt["prefix"])
-    for rail, net in nets:
-        own = (rail.port.netdev, rail.port.lower, rail.port.master)
-        if lan is not None and net.num_addresses > 1 and net.version == lan.version and net.overlaps(lan) and mgmt["interface"] not in own:
-            found.append(
-                Problem(
-                    "subnet_of_management",
-                    f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) is in the subnet of {mgmt['interface']} ({mgmt['address']}/{mgmt['prefix']}), "
-                    "so the kernel may send the fabric's traffic over the slow link.",
-                    "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
-                    rail.port.netdev,
-                )
-            )
     indices = {rail.gid_index for rail in rails if rail.gid_index is not None}
     if len(indices) > 1:
         shown = ", ".join(f"{r.port.hca}={r.gid_index}" for r in rails if r.gid_index is not None)

@@ -646,6 +646,15 @@ def test_a_card_in_infiniband_mode(tmp_path: Path, ask: Any, sysfs: bool, netdev
     assert result["management"]["interface"] == "enP7s7"
 
 
+def test_infiniband_mode_by_ibv_devinfo_alone(tmp_path: Path, ask: Any) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("enP7s7", ["10.0.1.60/24"])
+    tree.file("cmd/ibv_devinfo.txt", "hca_id:\tmlx5_0\n\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_ACTIVE (4)\n\t\t\tlink_layer:\t\tInfiniBand\n")
+    tree.default_route("enP7s7", "10.0.1.1")
+    result = ask(tree.write())
+    assert (result["rails"], ids(result)) == ([], ["infiniband_mode", "unreadable"])
+
+
 # --- management ------------------------------------------------------------------------------------------------------------------
 
 
@@ -697,6 +706,15 @@ def test_a_rail_in_the_subnet_of_the_management(tmp_path: Path, ask: Any, addres
     result = ask(spark(tmp_path, {RAIL0: [address], RAIL1: PAIR[RAIL1]}).write())
     assert indices(result) == [3, 3]
     assert [(found["id"], found["interface"]) for found in result["problems"]] == ([("subnet_of_management", RAIL0)] if named else [])
+
+
+def test_wifi_in_the_fabrics_subnet_beside_a_wired_management(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    link(tree, "wlP9s9")["addr_info"] = [{"family": "inet", "local": "192.168.100.55", "prefixlen": 24, "scope": "global"}]
+    tree.default_route("wlP9s9", "192.168.100.1", metric=600)
+    result = ask(tree.write())
+    assert [(found["id"], found["interface"]) for found in result["problems"]] == [("subnet_of_management", RAIL0)]
+    assert "wlP9s9 (192.168.100.55/24)" in result["problems"][0]["message"]
 
 
 def test_a_default_route_over_a_rail_is_not_its_own_neighbour(tmp_path: Path, ask: Any) -> None:
