@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 Record = dict[str, Any]
@@ -15,28 +16,39 @@ Record = dict[str, Any]
 OVERHEAD = 96  # bytes of RoCE v2 headers the kernel takes off the netdev's MTU before it rounds down (iboe_get_mtu)
 
 
-def json_records(text: str, key: str) -> list[Record]:
-    """Return every JSON object that has `key`, whatever noise (stderr lines, a cut end) stands around the document."""
+def _documents(text: str) -> Iterator[tuple[Any, int, int]]:
+    """Yield every JSON value that starts like an object or array, with its place: whatever cannot be decoded is passed over."""
     decoder = json.JSONDecoder()
-    found: list[Record] = []
     at = 0
     opener = re.compile(r"[\[{]")
     for _attempt in range(_MOST_ATTEMPTS):
         match = opener.search(text, at)
         if match is None:
-            break
+            return
         try:
-            value, end = decoder.raw_decode(text, match.start())
+            value, at = decoder.raw_decode(text, match.start())
         except RecursionError:
             at = _OPENERS.match(text, match.start()).end()  # type: ignore[union-attr]  # it starts with one
             continue
         except ValueError:
             at = match.start() + 1
             continue
-        at = end
-        items = value if isinstance(value, list) else [value]
-        found += [item for item in items if isinstance(item, dict) and isinstance(item.get(key), str) and item[key]]
-    return found
+        yield value, match.start(), at
+
+
+def _has(item: Any, key: str) -> bool:
+    return isinstance(item, dict) and isinstance(item.get(key), str) and bool(item[key])
+
+
+def json_records(text: str, key: str) -> list[Record]:
+    """Return every JSON object that has `key`, whatever noise (stderr lines, a cut end) stands around the document."""
+    return [item for value, _start, _end in _documents(text) for item in (value if isinstance(value, list) else [value]) if _has(item, key)]
+
+
+def cut_off(text: str, key: str) -> bool:
+    """Return whether the array of the objects that have `key` begins and never ends."""
+    places = [(start, end) for value, start, end in _documents(text) if _has(value, key)]
+    return bool(places) and text[: places[0][0]].rstrip().endswith("[") and not text[places[-1][1] :].lstrip().startswith("]")
 
 
 def lists_nothing(text: str) -> bool:

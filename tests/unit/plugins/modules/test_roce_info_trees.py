@@ -757,6 +757,27 @@ def test_warnings_around_and_empty_objects_inside(tmp_path: Path, ask: Any) -> N
     assert {k: v for k, v in noisy.items() if k != "invocation"} == {k: v for k, v in clean.items() if k != "invocation"}
 
 
+@pytest.mark.parametrize("indent", [None, 4])
+def test_a_cut_list_is_said(tmp_path: Path, ask: Any, indent: int | None) -> None:
+    tree = spark(tmp_path, PAIR)
+    root = tree.write()
+    text = json.dumps(tree.addr, indent=indent)
+    tree.file("cmd/ip-addr.json", "Warning: [1] old\n" + text[: text.index("192.168.101.10") - 20])
+    result = ask(root)
+    assert (netdevs(result), indices(result), ids(result)) == ([RAIL0, RAIL1], [3, 3], ["unreadable"])
+    assert "`ip -j -d addr` is cut off after 8 entries" in result["problems"][0]["message"]
+
+
+def test_one_object_a_line_and_a_warning_inside_of_the_list_are_whole(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    root = tree.write()
+    tree.file("cmd/ip-addr.json", "\n".join(map(json.dumps, tree.addr)))
+    assert ask(root)["problems"] == []
+    text = json.dumps(tree.addr, indent=4)
+    tree.file("cmd/ip-addr.json", text.replace('    {\n        "ifindex": 4', 'Error: Peer netns reference is invalid.\n    {\n        "ifindex": 4'))
+    assert ask(root)["problems"] == []
+
+
 def test_a_capture_recorded_by_windows_powershell(tmp_path: Path, ask: Any) -> None:
     root = spark(tmp_path, PAIR).write()
     for path in (root / "cmd").iterdir():
