@@ -36,6 +36,7 @@ options:
     description:
       - This node's wanted fabric addresses, one per rail, with or without a prefix length.
       - Without them and without O(fabric_cidrs), the rails are the ports that have a link or an IPv4 address, with their twins.
+        What sits on an addressed port (a VLAN beside it, a macvlan, a virtual function) is no rail then.
     type: list
     elements: str
     default: []

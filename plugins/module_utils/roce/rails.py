@@ -284,6 +284,7 @@ def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     rail only on a machine that has no other.
     """
     pool = _carriers(node, [port for port in node.ports if port.ethernet])
+    pool = [p for p in pool if p.lower is None or p.netdev not in protected]  # the office's VLAN on a rail
     names = {port.netdev for port in pool}
     members = {p.netdev for p in pool if p.master in names and not usable_ipv4(p)}
     masters = {p.master for p in pool if p.master is not None and p.netdev not in members}
@@ -333,7 +334,7 @@ def resolve(node: Node, port: Port, index: int, wish: Wanted | None) -> Rail:
         pool = [a for a in pool if not a.secondary] or pool
         pool = [a for a in pool if a.prefix < 32] or pool  # a /32 is somebody's service address: it reaches no peer
         chosen = [(a.local, a.prefix) for a in pool]
-    own = [g for g in port.gids if g.netdev in (None, port.netdev, port.master)]
+    own = [g for g in port.gids if g.netdev is None or node.real_name(g.netdev) in (port.netdev, port.master)]
     if not have and not node.knows_addresses(port.netdev) and not (port.master and node.knows_addresses(port.master)):
         from_gids = sorted({g.ipv4 for g in own if g.ipv4 is not None})
         chosen = [(text, wish.prefix if wish is not None else None) for text in from_gids]

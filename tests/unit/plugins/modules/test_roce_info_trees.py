@@ -130,6 +130,14 @@ def test_alternative_names_are_names(tmp_path: Path, ask: Any) -> None:
     assert netdevs(ask(root, interfaces=[RAIL1, RAIL0])) == ["rail1", "rail0"]
 
 
+def test_gids_that_were_recorded_before_the_renaming(tmp_path: Path, ask: Any) -> None:
+    tree = renamed(tmp_path, RAILS, altnames=True)
+    for hca, old in ((HCA0, RAIL0), (HCA1, RAIL1)):
+        for index in range(4):
+            tree.file(f"sys/class/infiniband/{hca}/ports/1/gid_attrs/ndevs/{index}", old + "\n")
+    assert indices(ask(tree.write())) == [3, 3]
+
+
 def test_an_old_rdma_link_does_not_hide_what_sysfs_says(tmp_path: Path, ask: Any) -> None:
     tree = renamed(tmp_path, RAILS)
     for row in tree.rdma:
@@ -428,6 +436,31 @@ def test_a_vlan_with_a_real_address_stands_for_its_link_local_port(tmp_path: Pat
     result = ask(tree.write())
     assert (netdevs(result), indices(result), result["problems"]) == ([f"{RAIL0}.100", f"{RAIL1}.100"], [5, 5], [])
     assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, f"{RAIL0}.100")}
+
+
+@pytest.mark.parametrize("addressed", [True, False])
+def test_the_offices_vlan_on_a_rail_is_the_management(tmp_path: Path, ask: Any, addressed: bool) -> None:
+    tree = spark(tmp_path, PAIR if addressed else {RAIL1: PAIR[RAIL1]})
+    tree.netdev(f"{RAIL0}.10", ["10.9.0.60/24"], kind="vlan", link=RAIL0)
+    tree.routes = []
+    tree.default_route(f"{RAIL0}.10", "10.9.0.1")
+    result = ask(tree.write())
+    assert (netdevs(result), indices(result), result["management"]["interface"]) == ([RAIL0, RAIL1], [3 if addressed else None, 3], f"{RAIL0}.10")
+    assert set(ids(result)) == {"rail_is_management"} | (set() if addressed else {"no_ipv4", "gid_missing"})
+
+
+@pytest.mark.parametrize("wishes", [{}, {"fabric_addresses": ["192.168.100.10/24", "192.168.101.10/24"]}, {"fabric_cidrs": WANTED}])
+def test_virtual_functions_that_have_the_addresses_are_the_rails(tmp_path: Path, ask: Any, wishes: dict[str, Any]) -> None:
+    tree = spark(tmp_path, {})
+    for number, (name, pci) in enumerate((("enp1s0f0v0", "0000:01:00.2"), ("enP2p1s0f0v0", "0002:01:00.2"))):
+        address = f"192.168.10{number}.10"
+        tree.netdev(name, [f"{address}/24"], mtu=9000, speed=200000, pci=pci, vendor="0x15b3", driver="mlx5_core")
+        tree.hca(f"roce{name[2:]}", name, gids=v4_gids(address, 9 + number))
+    result = ask(tree.write(), **wishes)
+    assert [(rail["netdev"], rail["hca"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [
+        ("enp1s0f0v0", "rocep1s0f0v0", 0, 3),
+        ("enP2p1s0f0v0", "roceP2p1s0f0v0", 0, 3),
+    ]
 
 
 @pytest.mark.parametrize("told", ["physfn", "name", "phys_port_name"])
