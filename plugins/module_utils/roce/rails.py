@@ -224,6 +224,7 @@ def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follo
     """Give each wish a port: the named one, the one that has the address, one inside the network, then free ports of the best cage.
 
     The best cage is the one that already carries a rail, else the one with more linked ports, else the lower number.
+    Of two that match, the one with link is it: some give both cages the same addresses, so that either works.
     A protected device (default route, SSH session) is taken only if it is named or already has exactly the wanted address.
     With `follow_link`, addresses on a cage without any link do not count while another cage has one (the cable was moved).
     """
@@ -235,7 +236,7 @@ def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follo
 
     def free() -> list[Port]:
         used = {port.netdev for port in taken.values()}
-        return [port for port in pool if port.netdev not in used]
+        return sorted((port for port in pool if port.netdev not in used), key=lambda port: not port.linked)
 
     for wish in wishes:
         if wish.interface is not None:

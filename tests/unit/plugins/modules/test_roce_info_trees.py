@@ -184,6 +184,14 @@ def test_the_first_socket_interface_is_not_the_link_local_one(tmp_path: Path, as
     assert cold["env"]["GLOO_SOCKET_IFNAME"] == RAIL1
 
 
+@pytest.mark.parametrize("wishes", [{"fabric_addresses": ["192.168.100.10/24", "192.168.101.10/24"]}, {"fabric_cidrs": WANTED}])
+def test_both_cages_have_the_same_addresses_and_one_has_the_cable(tmp_path: Path, ask: Any, wishes: dict[str, Any]) -> None:
+    either = PAIR | {"enp1s0f1np1": PAIR[RAIL0], "enP2p1s0f1np1": PAIR[RAIL1]}
+    result = ask(spark(tmp_path, either, up=("enp1s0f1np1", "enP2p1s0f1np1")).write(), **wishes)
+    assert (netdevs(result), result["problems"]) == (["enp1s0f1np1", "enP2p1s0f1np1"], [])
+    assert result["env"] == {"NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1", "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, "enp1s0f1np1")}
+
+
 def test_addresses_on_the_wrong_twin(tmp_path: Path, ask: Any) -> None:
     crossed = {RAIL0: ["192.168.101.10/24"], RAIL1: ["192.168.100.10/24"]}
     result = ask(spark(tmp_path, crossed).write(), fabric_addresses=["192.168.100.10/24", "192.168.101.10/24"])
