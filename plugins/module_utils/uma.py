@@ -231,10 +231,10 @@ def unaccounted_kb(meminfo: Mapping[str, int]) -> int:
         "SecPageTables",
         "Percpu",
         "VmallocUsed",
-        "Hugetlb",
         "Zswap",
     )
-    return max(0, meminfo.get("MemTotal", 0) - sum(meminfo.get(name, 0) for name in names))
+    huge = meminfo.get("Hugetlb", meminfo.get("HugePages_Total", 0) * meminfo.get("Hugepagesize", 0))  # the sum is not printed by kernels before 4.19
+    return max(0, meminfo.get("MemTotal", 0) - huge - sum(meminfo.get(name, 0) for name in names))
 
 
 def large_blocks(row: Buddy, page_kb: int, block_kb: int = LARGE_BLOCK_KB) -> int:

@@ -91,6 +91,9 @@ def gather(node: Node) -> Facts:
     meminfo = uma.parse_meminfo(node.read("/proc/meminfo"))
     zoneinfo = node.read("/proc/zoneinfo")
     page_kb = uma.page_size_kb(meminfo, zoneinfo)
+    zones = uma.parse_zoneinfo(zoneinfo, page_kb)
+    if "MemFree" in meminfo:  # an old kernel or a cut capture: calculated as the kernel does, for 0 would refuse every start
+        meminfo.setdefault("MemAvailable", uma.available_kb(meminfo, zones))
     vm: dict[str, int] = {}
     for key in VM_KEYS:
         text = (node.read(f"/proc/sys/vm/{key}") or "").strip()
@@ -99,7 +102,7 @@ def gather(node: Node) -> Facts:
     return Facts(
         meminfo,
         page_kb,
-        uma.parse_zoneinfo(zoneinfo, page_kb),
+        zones,
         uma.parse_buddyinfo(node.read("/proc/buddyinfo")),
         uma.parse_swaps(node.read("/proc/swaps")),
         vm,

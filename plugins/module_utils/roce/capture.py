@@ -10,6 +10,7 @@ Symbolic links of a captured tree are followed inside the tree only: an absolute
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Callable
 
 MAX_BYTES = 1 << 20
 _LINK_DEPTH = 40
+_TOOL_ERROR = re.compile(r"(?:/\S*/)?(?:cat|head|tail|sed|awk|grep|cp|dd|sh|bash): ")
 
 # name of the recorded command -> what prints it on a live node
 COMMANDS: dict[str, list[str]] = {
@@ -26,7 +28,7 @@ COMMANDS: dict[str, list[str]] = {
     "ibv_devinfo": ["ibv_devinfo"],
 }
 _NET_FILES = ("mtu", "speed", "operstate", "carrier", "address", "phys_port_name", "type", "ifindex", "iflink")
-_PORT_FILES = ("state", "phys_state", "rate", "link_layer")
+_PORT_FILES = ("state", "phys_state", "rate", "link_layer", "active_mtu")  # no kernel has the last one, but who records a tree by hand may
 
 
 @dataclass
@@ -40,9 +42,9 @@ class Capture:
     unreadable: dict[str, str] = field(default_factory=dict)
 
     def text(self, path: str) -> str | None:
-        """Return the stripped text of a file, None if it is missing, unreadable or empty."""
-        value = self.files.get(path)
-        return (value.strip("\x00 \t\r\n") or None) if value is not None else None
+        """Return the stripped text of a file, None if it is missing, unreadable or empty, or holds the error of the tool that recorded it."""
+        value = self.files.get(path, "").strip("\x00 \t\r\n")
+        return None if _TOOL_ERROR.match(value) else (value or None)
 
 
 class TreeReader:
@@ -105,7 +107,9 @@ class TreeReader:
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 return None, "not a regular file"  # a pipe of a captured tree would keep us waiting
             with open(path, "rb") as handle:
-                return handle.read(MAX_BYTES).decode("utf-8", "replace"), None
+                data = handle.read(MAX_BYTES)
+            # Windows PowerShell records what ssh prints as UTF-16
+            return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace"), None
         except FileNotFoundError:
             return None, None
         except OSError as exc:
@@ -162,7 +166,7 @@ def read_net(capture: Capture, reader: TreeReader) -> None:
             _take(capture, reader, f"{here}/{item}", quiet=True)
         for item in ("vendor", "device", "uevent"):
             _take(capture, reader, f"{here}/device/{item}", quiet=True)
-        for item in ("", "/device", "/device/driver", "/master"):
+        for item in ("", "/device", "/device/driver", "/device/physfn", "/master"):
             target = reader.link(f"{here}{item}")
             if target is not None:
                 capture.links[f"{here}{item}"] = target

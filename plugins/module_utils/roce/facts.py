@@ -19,6 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import Rec
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.problems import (
     hotplug_state,
     joint_problems,
+    management_problems,
     missing_sources,
     node_problems,
     rail_problems,
@@ -175,6 +176,7 @@ def gather(capture: Capture, wishes: Wishes, ssh_connection: str | None = None, 
                 )
             )
     problems += joint_problems(rails, by_index)
+    problems += management_problems(node, rails, mgmt)
     problems += missing_sources(node)
     foreign_list = list(foreign)
     rail_names = {r.port.netdev for r in rails}

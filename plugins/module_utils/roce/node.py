@@ -27,6 +27,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import (
     parse_ibv_devinfo,
     parse_ip_addr,
     parse_ip_route,
+    parse_local_addresses,
+    parse_mtu,
     parse_proc_route,
     parse_rdma_link,
     rdma_mtu,
@@ -38,6 +40,8 @@ SPARK_PORT = re.compile(r"^en(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<sl
 BARE_PORT = re.compile(r"^en(?:P(?P<segment>2))?p1s0f(?P<function>[01])$")  # kernels and udev versions that write no npN
 SPARK_HCA = re.compile(r"^roce(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<slot>\d+)f(?P<function>\d)$")
 PCI_ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+VIRTUAL_FUNCTION = re.compile(r"(en\S*f\d)v\d+")  # systemd's name of an SR-IOV function
+REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+")
 VIRTUAL_KINDS = ("veth", "bridge", "dummy", "tun", "wireguard", "vxlan", "macvlan", "ipvlan", "ifb", "sit", "ip6tnl", "gre")
 STACKED_KINDS = ("bond", "bridge", "team")  # a device of these kinds carries the addresses of its members
 
@@ -149,9 +153,9 @@ def _segment(pci: str | None, *names: str | None) -> int | None:
     return None
 
 
-def _cage(capture: Capture, names: Sequence[str], pci: str | None, hca: str | None) -> int | None:
+def _cage(phys_port_name: str, names: Sequence[str], pci: str | None, hca: str | None) -> int | None:
     """Return the cage: phys_port_name (p0, p1), else npN of a name, else fN of a Spark's name, else the PCI function, else fN of the HCA."""
-    match = re.match(r"^p(\d+)$", capture.text(f"sys/class/net/{names[0]}/phys_port_name") or "")
+    match = re.match(r"^p(\d+)$", phys_port_name)
     match = match or next(filter(None, (re.search(r"f\d+np(\d+)$", name) for name in names)), None)
     match = match or next(filter(None, (re.match(r"^en(?:P2)?p1s0f([01])$", name) for name in names)), None)
     if match is None and pci is not None:
@@ -225,6 +229,14 @@ def _numbered(text: str | None, names: Mapping[int, str]) -> str | None:
     return (word or number).strip().upper() or None
 
 
+def _connected(route: Record) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """Return the network of a route that leads to a device's own link, None of any other route."""
+    try:
+        return None if route.get("gateway") or route.get("dst") == "default" else ipaddress.ip_network(str(route.get("dst")))
+    except ValueError:
+        return None
+
+
 class Node:
     """All that a capture says about devices, addresses and routes, joined by name."""
 
@@ -241,6 +253,7 @@ class Node:
         if not self.routes and capture.text("proc/net/route"):
             self.routes = parse_proc_route(capture.files["proc/net/route"])
             self.routes_from = "/proc/net/route"
+        self.local = parse_local_addresses(capture.files.get("proc/net/fib_trie", ""))
         self.rdma = {(row["hca"], row["port"]): row for row in parse_rdma_link(commands.get("rdma-link", ""))}
         self.devinfo = parse_ibv_devinfo(next((commands[name] for name in ("ibv_devinfo", "ibv_devinfo-v", "ibv-devinfo") if name in commands), ""))
         self.netdevs = self._netdevs()
@@ -284,6 +297,8 @@ class Node:
                 return name
         if told:
             return told[0]
+        if hca in self.netdevs and self.infiniband(hca):  # udev gives both the name ibp1s0f0
+            return hca
         match = SPARK_HCA.match(hca)
         if match is not None:
             bare = f"en{hca[len('roce') :]}"
@@ -313,7 +328,7 @@ class Node:
             told += here
         pci = _pci_of(capture, base)
         if pci is not None:
-            twins = [n for n in self.netdevs if _pci_of(capture, f"sys/class/net/{n}") == pci]
+            twins = [n for n in self.netdevs if self.pci(n) == pci and self.lower(n) is None]
             told += twins if len(twins) == 1 else []
         told += [n for n in self.netdevs if hca in capture.dirs.get(f"sys/class/net/{n}/device/infiniband", [])]
         return told or self._netdevs_by_gid(hca, port)
@@ -328,6 +343,24 @@ class Node:
         holders = {self.holder(gid.ipv4) for gid in gids if gid.ipv4 is not None} - {None}
         by_address = {self.lower(str(name)) or str(name) for name in holders}
         return list(by_address) if len(by_address) == 1 else []
+
+    def pci(self, netdev: str) -> str | None:
+        """Return the PCI address of a device, of sysfs or of `ip -d` (parentdev)."""
+        parent = as_word(self.links.get(netdev, {}).get("parentdev")) or ""
+        return _pci_of(self.capture, f"sys/class/net/{netdev}") or (parent.lower() if PCI_ADDRESS.fullmatch(parent) else None)
+
+    def phys_port_name(self, netdev: str) -> str:
+        """Return what the driver calls the port: p0, p1, or pf0vf0 for the representor of a virtual function."""
+        return self.capture.text(f"sys/class/net/{netdev}/phys_port_name") or as_word(self.links.get(netdev, {}).get("phys_port_name")) or ""
+
+    def physical_function(self, netdev: str) -> str | None:
+        """Return the device whose virtual function or representor a device is."""
+        link = self.capture.links.get(f"sys/class/net/{netdev}/device/physfn", "")
+        pci = self.pci(netdev) if REPRESENTOR.fullmatch(self.phys_port_name(netdev)) else link.rsplit("/", 1)[-1].lower()
+        match = VIRTUAL_FUNCTION.fullmatch(netdev)
+        if not pci and match is not None:
+            return next((n for n in self.netdevs if n != netdev and re.fullmatch(re.escape(match.group(1)) + r"(?:np\d+)?", n)), None)
+        return next((n for n in self.netdevs if pci and n != netdev and self.pci(n) == pci and not REPRESENTOR.fullmatch(self.phys_port_name(n))), None)
 
     def mac(self, netdev: str) -> str | None:
         """Return the hardware address of a device."""
@@ -372,15 +405,22 @@ class Node:
         found = []
         for route in self.routes:
             local = as_address(route.get("prefsrc"))
-            if route.get("dev") != netdev or local is None or route.get("gateway"):
-                continue
-            try:
-                net = ipaddress.ip_network(str(route.get("dst")))
-            except ValueError:
-                continue
-            if local in net:
+            net = _connected(route)
+            if route.get("dev") == netdev and local is not None and net is not None and local in net:
                 found.append(Address("inet" if local.version == 4 else "inet6", str(local), net.prefixlen, "link" if local.is_link_local else "global", False))
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(found)) or self._local_addresses(netdev)
+
+    def _local_addresses(self, netdev: str) -> list[Address]:
+        """Return the addresses of /proc/net/fib_trie that belong to a device by the most specific connected route."""
+        nets = [(net, as_word(route.get("dev"))) for route in self.routes for net in [_connected(route)] if net is not None]
+        found = []
+        for text in self.local:
+            local = ipaddress.ip_address(text)
+            around = [(net.prefixlen, dev) for net, dev in nets if local in net]
+            longest = max(around, key=lambda item: item[0], default=(0, None))
+            if {dev for prefix, dev in around if prefix == longest[0]} == {netdev}:
+                found.append(Address("inet", text, longest[0], "link" if local.is_link_local else "global", False))
+        return found
 
     def master(self, netdev: str) -> str | None:
         """Return the bond or bridge that a device is a member of; a VRF leaves a device its addresses and does not count."""
@@ -398,6 +438,9 @@ class Node:
             return str(record["link"])
         if kind in (*STACKED_KINDS, "vrf") or {"bonding", "bridge"} & set(self.capture.dirs.get(f"sys/class/net/{netdev}", [])):
             return None
+        function = self.physical_function(netdev)
+        if function is not None:
+            return function
         lowers = [n[len("lower_") :] for n in self.capture.dirs.get(f"sys/class/net/{netdev}", []) if n.startswith("lower_")]
         if len(lowers) == 1:
             return lowers[0]
@@ -419,9 +462,7 @@ class Node:
             hca_port = self.hca_of.get(lower)
         hca, number = hca_port if hca_port is not None else (None, 1)
         at = f"sys/class/infiniband/{hca}/ports/{number}"
-        pci = _pci_of(capture, base) or (_pci_of(capture, f"sys/class/infiniband/{hca}") if hca else None)
-        if pci is None and lower is not None:
-            pci = _pci_of(capture, f"sys/class/net/{lower}")
+        pci = self.pci(netdev) or (_pci_of(capture, f"sys/class/infiniband/{hca}") if hca else None) or (self.pci(lower) if lower is not None else None)
         record = self.links.get(netdev, {})
         flags = as_strings(record.get("flags")) or None
         row = self.rdma.get((hca, number), {}) if hca else {}
@@ -461,12 +502,12 @@ class Node:
             if match is not None and float(match.group(1)) >= 10:  # soft-RoCE says 2.5 or 10 whatever it sits on
                 speed = int(float(match.group(1)) * 1000) if mellanox or not self.soft(hca) else None
         mtu = as_integer(record.get("mtu")) or as_integer(capture.text(f"{base}/mtu"))
-        active = as_integer(info.get("active_mtu"))
+        active = parse_mtu(info.get("active_mtu")) or (parse_mtu(capture.text(f"{at}/active_mtu")) if hca else None)
         return Port(
             netdev=netdev,
             hca=hca,
             hca_port=number,
-            cage=_cage(capture, self.names(lower or netdev), pci if mellanox is not False else None, hca),
+            cage=_cage(self.phys_port_name(lower or netdev), self.names(lower or netdev), pci if mellanox is not False else None, hca),
             pci=pci,
             segment=_segment(pci if mellanox is not False else None, *self.names(netdev), lower, hca),
             state=state,
@@ -478,13 +519,22 @@ class Node:
             mac=self.mac(netdev),
             driver=driver,
             mellanox=mellanox,
-            link_layer=capture.text(f"{at}/link_layer") if hca else None,
+            link_layer=(capture.text(f"{at}/link_layer") if hca else None) or info.get("link_layer") or ("InfiniBand" if self.infiniband(netdev) else None),
             soft=bool(hca) and self.soft(str(hca)),
             master=self.master(netdev),
             lower=lower,
             addresses=self.addresses(netdev),
             gids=tuple(gids_of(capture, hca, number)) if hca else (),
         )
+
+    def infiniband_hca(self, hca: str) -> bool:
+        """Return whether an HCA without a network device is in InfiniBand mode."""
+        said = self.capture.text(f"sys/class/infiniband/{hca}/ports/1/link_layer") or self.devinfo.get((hca, 1), {}).get("link_layer", "")
+        return said.lower() == "infiniband" or re.match(r"ib(?:P[0-9a-f]+)?p\d+s\d+", hca) is not None
+
+    def infiniband(self, netdev: str) -> bool:
+        """Return whether a device is IP over InfiniBand: ARPHRD_INFINIBAND is 32."""
+        return self.links.get(netdev, {}).get("link_type") == "infiniband" or self.capture.text(f"sys/class/net/{netdev}/type") == "32"
 
     def soft(self, hca: str) -> bool:
         """Return whether an HCA is soft-RoCE: it has a parent device, or no PCI device and a GID table without any RoCE v1."""
@@ -511,7 +561,7 @@ class Node:
 
     def _ports(self) -> list[Port]:
         names = set(self.hca_of) | {n for n in self.netdevs if self._looks_like_port(n)}
-        return sorted((self.port(name) for name in names), key=Port.sort_key)
+        return sorted((self.port(name) for name in names if self.physical_function(name) is None), key=Port.sort_key)
 
     # management
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 Record = dict[str, Any]
@@ -15,28 +16,39 @@ Record = dict[str, Any]
 OVERHEAD = 96  # bytes of RoCE v2 headers the kernel takes off the netdev's MTU before it rounds down (iboe_get_mtu)
 
 
-def json_records(text: str, key: str) -> list[Record]:
-    """Return every JSON object that has `key`, whatever noise (stderr lines, a cut end) stands around the document."""
+def _documents(text: str) -> Iterator[tuple[Any, int, int]]:
+    """Yield every JSON value that starts like an object or array, with its place: whatever cannot be decoded is passed over."""
     decoder = json.JSONDecoder()
-    found: list[Record] = []
     at = 0
     opener = re.compile(r"[\[{]")
     for _attempt in range(_MOST_ATTEMPTS):
         match = opener.search(text, at)
         if match is None:
-            break
+            return
         try:
-            value, end = decoder.raw_decode(text, match.start())
+            value, at = decoder.raw_decode(text, match.start())
         except RecursionError:
             at = _OPENERS.match(text, match.start()).end()  # type: ignore[union-attr]  # it starts with one
             continue
         except ValueError:
             at = match.start() + 1
             continue
-        at = end
-        items = value if isinstance(value, list) else [value]
-        found += [item for item in items if isinstance(item, dict) and isinstance(item.get(key), str) and item[key]]
-    return found
+        yield value, match.start(), at
+
+
+def _has(item: Any, key: str) -> bool:
+    return isinstance(item, dict) and isinstance(item.get(key), str) and bool(item[key])
+
+
+def json_records(text: str, key: str) -> list[Record]:
+    """Return every JSON object that has `key`, whatever noise (stderr lines, a cut end) stands around the document."""
+    return [item for value, _start, _end in _documents(text) for item in (value if isinstance(value, list) else [value]) if _has(item, key)]
+
+
+def cut_off(text: str, key: str) -> bool:
+    """Return whether the array of the objects that have `key` begins and never ends."""
+    places = [(start, end) for value, start, end in _documents(text) if _has(value, key)]
+    return bool(places) and text[: places[0][0]].rstrip().endswith("[") and not text[places[-1][1] :].lstrip().startswith("]")
 
 
 def lists_nothing(text: str) -> bool:
@@ -166,7 +178,7 @@ def parse_proc_route(text: str) -> list[Record]:
     return records
 
 
-_DEVINFO = re.compile(r"^\s*(hca_id|port|state|active_mtu|max_mtu|fw_ver|board_id):\s*(.+?)\s*$", re.M)
+_DEVINFO = re.compile(r"^\s*(hca_id|port|state|active_mtu|max_mtu|link_layer|fw_ver|board_id):\s*(.+?)\s*$", re.M)
 
 
 def parse_ibv_devinfo(text: str) -> dict[tuple[str, int], dict[str, str]]:
@@ -235,6 +247,26 @@ def as_address(text: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
         return ipaddress.ip_address(str(text).strip())
     except ValueError:
         return None
+
+
+def parse_local_addresses(text: str) -> list[str]:
+    """Return the IPv4 addresses of this machine that /proc/net/fib_trie holds, without the loopback's."""
+    found: dict[str, None] = {}
+    leaf = ""
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            leaf = words[-1]
+        elif words == ["/32", "host", "LOCAL"] and not leaf.startswith("127.") and as_address(leaf) is not None:
+            found[leaf] = None
+    return list(found)
+
+
+def parse_mtu(text: str | None) -> int | None:
+    """Return an RDMA MTU in bytes of any of its spellings: `4096 (5)`, `IBV_MTU_4096`, `5: 4096`, `5`."""
+    numbers = [int(number) for number in re.findall(r"\d{1,9}", text or "")]
+    sizes = (256, 512, 1024, 2048, 4096)
+    return next((n for n in numbers if n in sizes), next((sizes[n - 1] for n in numbers if 1 <= n <= 5), None))
 
 
 def rdma_mtu(netdev_mtu: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.node import Node, Port
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import Record, lists_nothing, rdma_mtu
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import Record, cut_off, lists_nothing, rdma_mtu
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import Problem, Rail, Wanted, has_spark_name, is_link_local
 
 VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
@@ -96,6 +96,28 @@ def _networks(rails: Sequence[Rail]) -> list[tuple[Rail, Any]]:
     return [(rail, ipaddress.ip_network(f"{rail.ipv4}/{rail.prefix}", strict=False)) for rail in rails if rail.ipv4 is not None and rail.prefix is not None]
 
 
+def management_problems(node: Node, rails: Sequence[Rail], mgmt: Record) -> list[Problem]:
+    """Name the rails in the subnet of an interface with a default route or the session; single and link-local addresses have no subnet."""
+    found: list[Problem] = []
+    for name in sorted({mgmt["interface"], *mgmt["default_route_interfaces"]} - {None}):
+        for address in node.addresses(name):
+            net = ipaddress.ip_network(f"{address.local}/{address.prefix}", strict=False)
+            for rail, fabric in _networks(rails):
+                own = name in (rail.port.netdev, rail.port.lower, rail.port.master)
+                if own or 1 in (net.num_addresses, fabric.num_addresses) or net.is_link_local or net.version != fabric.version or not net.overlaps(fabric):
+                    continue
+                found.append(
+                    Problem(
+                        "subnet_of_management",
+                        f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) is in the subnet of {name} ({address.cidr}), "
+                        "so the kernel may send the fabric's traffic over the slow link.",
+                        "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
+                        rail.port.netdev,
+                    )
+                )
+    return found
+
+
 def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[Problem]:
     """Return what is wrong between rails."""
     found: list[Problem] = []
@@ -151,6 +173,15 @@ def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[
     return found
 
 
+def _infiniband_mode(hca: str | None, netdev: str | None) -> Problem:
+    return Problem(
+        "infiniband_mode",
+        f"{' of '.join(filter(None, (hca, netdev)))} is in InfiniBand mode, so it has no RoCE GIDs and is no rail.",
+        "Set the port to Ethernet: `mlxconfig -d <PCI address> set LINK_TYPE_P1=ETH`, then power the machine off and on.",
+        netdev,
+    )
+
+
 def _no_device(node: Node) -> bool:
     return not node.ports and not node.hcas()
 
@@ -193,6 +224,9 @@ def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bo
             shown = ", ".join(f"{p.netdev} {p.state or 'no carrier'} {p.phys_state or ''}".strip() for p in node.ports)
             found.append(Problem("link_down", f"No port has a link ({shown}).", REPLUG))
     for hca in node.orphans:
+        if node.infiniband_hca(hca):
+            found.append(_infiniband_mode(hca, None))
+            continue
         found.append(
             Problem(
                 "hca_without_netdev",
@@ -211,14 +245,7 @@ def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bo
                 )
             )
         if not port.ethernet:
-            found.append(
-                Problem(
-                    "infiniband_mode",
-                    f"{port.hca} ({port.netdev}) is in InfiniBand mode, so it has no RoCE GIDs and is no rail.",
-                    "Set the port to Ethernet: `mlxconfig -d <PCI address> set LINK_TYPE_P1=ETH`, then power the machine off and on.",
-                    port.netdev,
-                )
-            )
+            found.append(_infiniband_mode(port.hca, port.netdev))
     for hca, netdev in node.guessed:
         found.append(
             Problem(
@@ -252,14 +279,22 @@ def missing_sources(node: Node) -> list[Problem]:
     """Say which sources were missing or unreadable; only those that are wanted."""
     found: list[Problem] = []
     capture = node.capture
-    for name, records, what in (
-        ("ip-addr", node.links, "addresses and MTU"),
-        ("ip-route", node.routes if node.routes_from == "ip route" else [], "the default route"),
-        ("rdma-link", node.rdma, "the RDMA links"),
+    for name, key, records, what in (
+        ("ip-addr", "ifname", node.links, "addresses and MTU"),
+        ("ip-route", "dst", node.routes if node.routes_from == "ip route" else [], "the default route"),
+        ("rdma-link", "ifname", node.rdma, "the RDMA links"),
     ):
-        if records:
-            continue
         raw = capture.commands.get(name)
+        if records:
+            if raw is not None and cut_off(raw, key):
+                found.append(
+                    Problem(
+                        "unreadable",
+                        f"`{' '.join(_COMMAND_WORDS[name])}` is cut off after {len(records)} entries, so the rest of {what} is taken from other sources.",
+                        "Record it again, whole: cmd/" + name + ".json.",
+                    )
+                )
+            continue
         nothing = raw is not None and lists_nothing(raw)
         if name == "rdma-link" and raw is not None and not node.hcas() and (nothing or not raw.strip()):
             continue

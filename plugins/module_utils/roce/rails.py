@@ -224,6 +224,7 @@ def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follo
     """Give each wish a port: the named one, the one that has the address, one inside the network, then free ports of the best cage.
 
     The best cage is the one that already carries a rail, else the one with more linked ports, else the lower number.
+    Of two that match, the one with link is it: some give both cages the same addresses, so that either works.
     A protected device (default route, SSH session) is taken only if it is named or already has exactly the wanted address.
     With `follow_link`, addresses on a cage without any link do not count while another cage has one (the cable was moved).
     """
@@ -235,7 +236,7 @@ def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follo
 
     def free() -> list[Port]:
         used = {port.netdev for port in taken.values()}
-        return [port for port in pool if port.netdev not in used]
+        return sorted((port for port in pool if port.netdev not in used), key=lambda port: not port.linked)
 
     for wish in wishes:
         if wish.interface is not None:
@@ -279,10 +280,12 @@ def assign(node: Node, wishes: Sequence[Wanted], protected: Sequence[str], follo
 def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     """Return the rails of a node about which nothing is wanted: linked or addressed ports, and the twin of such a port.
 
-    A bond or bridge stands for its members unless they have addresses of their own. An RDMA device on the NIC of the default route is a
+    A bond or bridge stands for its members unless they have addresses of their own, and what sits on an addressed port (a VLAN beside it, a
+    container's macvlan, a virtual function) is no rail, for an HCA counts once. An RDMA device on the NIC of the default route is a
     rail only on a machine that has no other.
     """
     pool = _carriers(node, [port for port in node.ports if port.ethernet])
+    pool = [p for p in pool if p.lower is None or p.netdev not in protected]  # the office's VLAN on a rail
     names = {port.netdev for port in pool}
     members = {p.netdev for p in pool if p.master in names and not usable_ipv4(p)}
     masters = {p.master for p in pool if p.master is not None and p.netdev not in members}
@@ -295,12 +298,19 @@ def derive(node: Node, protected: Sequence[str]) -> list[Port]:
             continue
         if port.linked or addressed:
             active.append(port)
+    settled = {p.netdev for p in active if _has_real_address(p)}
+    below = {p.lower for p in active if p.netdev in settled}
+    active = [p for p in active if p.lower not in settled and (p.netdev not in below or p.netdev in settled)]
     fabric = [p for p in active if p.netdev not in protected or p.mellanox or has_spark_name(p)]
     active = fabric or active
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active}
     twins = [p for p in pool if p.netdev not in names and p.cage in cages and p.lower is None and p.netdev not in vlan_parents and p.netdev not in protected]
     return sorted(active + twins, key=Port.sort_key)
+
+
+def _has_real_address(port: Port) -> bool:
+    return any(not is_link_local(a.local) for a in usable_ipv4(port))
 
 
 def has_spark_name(port: Port) -> bool:
@@ -325,7 +335,7 @@ def resolve(node: Node, port: Port, index: int, wish: Wanted | None) -> Rail:
         pool = [a for a in pool if not a.secondary] or pool
         pool = [a for a in pool if a.prefix < 32] or pool  # a /32 is somebody's service address: it reaches no peer
         chosen = [(a.local, a.prefix) for a in pool]
-    own = [g for g in port.gids if g.netdev in (None, port.netdev, port.master)]
+    own = [g for g in port.gids if g.netdev is None or node.real_name(g.netdev) in (port.netdev, port.master)]
     if not have and not node.knows_addresses(port.netdev) and not (port.master and node.knows_addresses(port.master)):
         from_gids = sorted({g.ipv4 for g in own if g.ipv4 is not None})
         chosen = [(text, wish.prefix if wish is not None else None) for text in from_gids]

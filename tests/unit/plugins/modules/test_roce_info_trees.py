@@ -130,6 +130,14 @@ def test_alternative_names_are_names(tmp_path: Path, ask: Any) -> None:
     assert netdevs(ask(root, interfaces=[RAIL1, RAIL0])) == ["rail1", "rail0"]
 
 
+def test_gids_that_were_recorded_before_the_renaming(tmp_path: Path, ask: Any) -> None:
+    tree = renamed(tmp_path, RAILS, altnames=True)
+    for hca, old in ((HCA0, RAIL0), (HCA1, RAIL1)):
+        for index in range(4):
+            tree.file(f"sys/class/infiniband/{hca}/ports/1/gid_attrs/ndevs/{index}", old + "\n")
+    assert indices(ask(tree.write())) == [3, 3]
+
+
 def test_an_old_rdma_link_does_not_hide_what_sysfs_says(tmp_path: Path, ask: Any) -> None:
     tree = renamed(tmp_path, RAILS)
     for row in tree.rdma:
@@ -174,6 +182,14 @@ def test_the_first_socket_interface_is_not_the_link_local_one(tmp_path: Path, as
     assert result["env"]["GLOO_SOCKET_IFNAME"] == RAIL1
     cold = ask(spark(tmp_path / "cold", addresses, gids={RAIL0: v4_gids(None), RAIL1: v4_gids(None)}).write())
     assert cold["env"]["GLOO_SOCKET_IFNAME"] == RAIL1
+
+
+@pytest.mark.parametrize("wishes", [{"fabric_addresses": ["192.168.100.10/24", "192.168.101.10/24"]}, {"fabric_cidrs": WANTED}])
+def test_both_cages_have_the_same_addresses_and_one_has_the_cable(tmp_path: Path, ask: Any, wishes: dict[str, Any]) -> None:
+    either = PAIR | {"enp1s0f1np1": PAIR[RAIL0], "enP2p1s0f1np1": PAIR[RAIL1]}
+    result = ask(spark(tmp_path, either, up=("enp1s0f1np1", "enP2p1s0f1np1")).write(), **wishes)
+    assert (netdevs(result), result["problems"]) == (["enp1s0f1np1", "enP2p1s0f1np1"], [])
+    assert result["env"] == {"NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1", "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, "enp1s0f1np1")}
 
 
 def test_addresses_on_the_wrong_twin(tmp_path: Path, ask: Any) -> None:
@@ -407,6 +423,80 @@ def test_macvlans_of_containers_change_nothing(tmp_path: Path, ask: Any) -> None
     assert netdevs(ask(tree.write())) == [RAIL0, RAIL1]
 
 
+def test_what_sits_on_an_addressed_port_is_no_rail(tmp_path: Path, ask: Any) -> None:
+    # a container's macvlan shim and a storage VLAN, both with addresses and GIDs of their own
+    tree = spark(tmp_path, PAIR)
+    for number, (name, kind, address) in enumerate((("shim0", "macvlan", "192.168.100.250/32"), (f"{RAIL0}.100", "vlan", "10.100.0.5/24"))):
+        tree.netdev(name, [address], kind=kind, link=RAIL0, mtu=9000)
+        for index, version in ((4 + 2 * number, V1), (5 + 2 * number, V2)):
+            gid(tree, HCA0, index, version, mapped(address.split("/")[0]), name)
+    result = ask(tree.write())
+    assert (netdevs(result), indices(result), result["env"]["NCCL_IB_GID_INDEX"], result["problems"]) == ([RAIL0, RAIL1], [3, 3], "3", [])
+    assert netdevs(ask(tmp_path, fabric_addresses=["10.100.0.5/24", "192.168.101.10/24"])) == [f"{RAIL0}.100", RAIL1]
+
+
+def test_a_vlan_with_a_real_address_stands_for_its_link_local_port(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, {RAIL0: ["169.254.1.1/16"], RAIL1: ["169.254.2.2/16"]})
+    for number, (name, hca) in enumerate(((RAIL0, HCA0), (RAIL1, HCA1))):
+        tree.netdev(f"{name}.100", [f"192.168.10{number}.10/24"], kind="vlan", link=name, mtu=9000)
+        for index, version in ((4, V1), (5, V2)):
+            gid(tree, hca, index, version, mapped(f"192.168.10{number}.10"), f"{name}.100")
+    result = ask(tree.write())
+    assert (netdevs(result), indices(result), result["problems"]) == ([f"{RAIL0}.100", f"{RAIL1}.100"], [5, 5], [])
+    assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, f"{RAIL0}.100")}
+
+
+@pytest.mark.parametrize("addressed", [True, False])
+def test_the_offices_vlan_on_a_rail_is_the_management(tmp_path: Path, ask: Any, addressed: bool) -> None:
+    tree = spark(tmp_path, PAIR if addressed else {RAIL1: PAIR[RAIL1]})
+    tree.netdev(f"{RAIL0}.10", ["10.9.0.60/24"], kind="vlan", link=RAIL0)
+    tree.routes = []
+    tree.default_route(f"{RAIL0}.10", "10.9.0.1")
+    result = ask(tree.write())
+    assert (netdevs(result), indices(result), result["management"]["interface"]) == ([RAIL0, RAIL1], [3 if addressed else None, 3], f"{RAIL0}.10")
+    assert set(ids(result)) == {"rail_is_management"} | (set() if addressed else {"no_ipv4", "gid_missing"})
+
+
+@pytest.mark.parametrize("wishes", [{}, {"fabric_addresses": ["192.168.100.10/24", "192.168.101.10/24"]}, {"fabric_cidrs": WANTED}])
+def test_virtual_functions_that_have_the_addresses_are_the_rails(tmp_path: Path, ask: Any, wishes: dict[str, Any]) -> None:
+    tree = spark(tmp_path, {})
+    for number, (name, pci) in enumerate((("enp1s0f0v0", "0000:01:00.2"), ("enP2p1s0f0v0", "0002:01:00.2"))):
+        address = f"192.168.10{number}.10"
+        tree.netdev(name, [f"{address}/24"], mtu=9000, speed=200000, pci=pci, vendor="0x15b3", driver="mlx5_core")
+        tree.hca(f"roce{name[2:]}", name, gids=v4_gids(address, 9 + number))
+    result = ask(tree.write(), **wishes)
+    assert [(rail["netdev"], rail["hca"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [
+        ("enp1s0f0v0", "rocep1s0f0v0", 0, 3),
+        ("enP2p1s0f0v0", "roceP2p1s0f0v0", 0, 3),
+    ]
+
+
+@pytest.mark.parametrize("told", ["physfn", "name", "phys_port_name"])
+def test_virtual_functions_and_their_representors_are_no_ports(tmp_path: Path, ask: Any, told: str) -> None:
+    tree = spark(tmp_path, PAIR)
+    name = {"physfn": "vf0", "name": "enp1s0f0v0", "phys_port_name": "enp1s0f0npf0vf0"}[told]
+    pci = "0000:01:00.0" if told == "phys_port_name" else "0000:01:00.2"
+    tree.netdev(name, mtu=9000, speed=200000, pci=pci, vendor="0x15b3", driver="mlx5_core", phys="pf0vf0" if told == "phys_port_name" else None)
+    if told == "physfn":
+        (tmp_path / f"sys/class/net/{name}/device/physfn").symlink_to("../0000:01:00.0")
+    if told != "phys_port_name":
+        tree.hca("rocep1s0f0v0", name, gids=v4_gids(None, 9))
+    result = ask(tree.write())
+    assert (netdevs(result), result["problems"]) == ([RAIL0, RAIL1], [])
+    assert result["twins"] == {"0": [RAIL0, RAIL1], "1": ["enp1s0f1np1", "enP2p1s0f1np1"]}
+
+
+def test_virtual_functions_inside_of_a_vm_are_the_rails(tmp_path: Path, ask: Any) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("enp0s1", ["10.0.2.15/24"], vendor="0x1af4", driver="virtio_net", pci="0000:00:01.0")
+    for number, (name, pci) in enumerate((("ens5", "0000:00:05.0"), ("ens6", "0000:00:06.0"))):
+        tree.netdev(name, [f"192.168.10{number}.10/24"], mtu=9000, speed=200000, pci=pci, vendor="0x15b3", driver="mlx5_core")
+        tree.hca(f"mlx5_{number}", name, gids=v4_gids(f"192.168.10{number}.10", number))
+    tree.default_route("enp0s1", "10.0.2.2")
+    result = ask(tree.write())
+    assert (netdevs(result), indices(result), result["problems"]) == (["ens5", "ens6"], [3, 3], [])
+
+
 # --- speed and MTU ---------------------------------------------------------------------------------------------------------------
 
 
@@ -436,6 +526,22 @@ def test_mtu_that_differs_between_netdev_and_rdma(tmp_path: Path, ask: Any) -> N
     result = ask(tree.write())
     assert [(rail["mtu"], rail["active_mtu"]) for rail in result["rails"]] == [(9000, 4096), (9000, 1024)]
     assert [(p["id"], p["interface"]) for p in result["problems"]] == [("active_mtu_small", RAIL1)]
+
+
+SPELLINGS = [("4096 (5)", 4096), ("IBV_MTU_1024", 1024), ("1024(3)", 1024), ("3", 1024), ("5: 4096", 4096), ("x", 4096), ("9", 4096)]
+
+
+@pytest.mark.parametrize(("text", "bytes_"), SPELLINGS)
+@pytest.mark.parametrize("where", ["ibv_devinfo", "sysfs"])
+def test_the_spellings_of_an_rdma_mtu(tmp_path: Path, ask: Any, text: str, bytes_: int, where: str) -> None:
+    tree = spark(tmp_path, PAIR)
+    if where == "sysfs":
+        tree.file(f"sys/class/infiniband/{HCA0}/ports/1/active_mtu", text + "\n")
+    else:
+        tree.file("cmd/ibv_devinfo.txt", f"hca_id:\t{HCA0}\n\tport:\t1\n\t\tactive_mtu:\t\t{text}\n")
+    result = ask(tree.write())
+    assert [rail["active_mtu"] for rail in result["rails"]] == [bytes_, 4096]
+    assert ids(result) == (["active_mtu_small"] if bytes_ == 1024 else [])
 
 
 # --- soft-RoCE -------------------------------------------------------------------------------------------------------------------
@@ -559,6 +665,37 @@ def test_the_old_text_of_rdma_link(tmp_path: Path, ask: Any) -> None:
     assert [(rail["hca"], rail["state"]) for rail in ask(root)["rails"]] == [(HCA0, "ACTIVE"), (HCA1, "DOWN")]
 
 
+@pytest.mark.parametrize("sysfs", [True, False])
+@pytest.mark.parametrize("netdev", [True, False])
+def test_a_card_in_infiniband_mode(tmp_path: Path, ask: Any, sysfs: bool, netdev: bool) -> None:
+    # rdma link names no netdev in this mode, and udev gives the HCA and the device one name
+    tree = Tree(tmp_path)
+    tree.netdev("enP7s7", ["10.0.1.60/24"], pci="0007:01:00.0", vendor="0x10ec", driver="r8127")
+    for number, (name, _hca, pci, _phys) in enumerate(SPARK):
+        both = f"ib{name[2:-3]}"
+        if netdev:
+            tree.netdev(both, [f"192.168.10{number}.10/24"], mtu=2044, pci=pci, vendor="0x15b3", driver="mlx5_core", kind="ipoib")
+            link(tree, both)["link_type"] = "infiniband"
+        tree.hca(both, None, gids={0: ("", link_local(number))})
+        tree.file(f"sys/class/infiniband/{both}/ports/1/link_layer", "InfiniBand\n")
+    tree.default_route("enP7s7", "10.0.1.1")
+    root = tree.write()
+    if not sysfs:
+        shutil.rmtree(root / "sys")
+    result = ask(root)
+    assert (result["rails"], result["env"], set(ids(result))) == ([], {}, {"infiniband_mode"})
+    assert result["management"]["interface"] == "enP7s7"
+
+
+def test_infiniband_mode_by_ibv_devinfo_alone(tmp_path: Path, ask: Any) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("enP7s7", ["10.0.1.60/24"])
+    tree.file("cmd/ibv_devinfo.txt", "hca_id:\tmlx5_0\n\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_ACTIVE (4)\n\t\t\tlink_layer:\t\tInfiniBand\n")
+    tree.default_route("enP7s7", "10.0.1.1")
+    result = ask(tree.write())
+    assert (result["rails"], ids(result)) == ([], ["infiniband_mode", "unreadable"])
+
+
 # --- management ------------------------------------------------------------------------------------------------------------------
 
 
@@ -605,6 +742,29 @@ def test_an_empty_list_of_routes_is_an_answer(tmp_path: Path, ask: Any, text: st
     assert ask(root)["problems"] == []
 
 
+@pytest.mark.parametrize(("address", "named"), [("10.0.1.61/24", True), ("10.0.0.61/16", True), ("10.0.2.61/24", False), ("10.0.1.61/32", False)])
+def test_a_rail_in_the_subnet_of_the_management(tmp_path: Path, ask: Any, address: str, named: bool) -> None:
+    result = ask(spark(tmp_path, {RAIL0: [address], RAIL1: PAIR[RAIL1]}).write())
+    assert indices(result) == [3, 3]
+    assert [(found["id"], found["interface"]) for found in result["problems"]] == ([("subnet_of_management", RAIL0)] if named else [])
+
+
+def test_wifi_in_the_fabrics_subnet_beside_a_wired_management(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    link(tree, "wlP9s9")["addr_info"] = [{"family": "inet", "local": "192.168.100.55", "prefixlen": 24, "scope": "global"}]
+    tree.default_route("wlP9s9", "192.168.100.1", metric=600)
+    result = ask(tree.write())
+    assert [(found["id"], found["interface"]) for found in result["problems"]] == [("subnet_of_management", RAIL0)]
+    assert "wlP9s9 (192.168.100.55/24)" in result["problems"][0]["message"]
+
+
+def test_a_default_route_over_a_rail_is_not_its_own_neighbour(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.routes = []
+    tree.default_route(RAIL0, "192.168.100.11")
+    assert ids(ask(tree.write())) == ["rail_is_management"]
+
+
 @pytest.mark.parametrize("zone", ["enP7s7", RAIL0])
 def test_a_link_local_session_is_on_the_interface_of_its_zone(tmp_path: Path, ask: Any, zone: str) -> None:
     tree = spark(tmp_path, {name: [*addresses, "fe80::1/64"] for name, addresses in PAIR.items()})
@@ -636,6 +796,74 @@ def test_warnings_around_and_empty_objects_inside(tmp_path: Path, ask: Any) -> N
         tree.file(f"cmd/{name}.json", f"Warning: [1] old {{kernel}}\n\ufeff{json.dumps(mixed)}\nError: Peer netns reference is invalid. [x]\n")
     noisy = ask(tmp_path)
     assert {k: v for k, v in noisy.items() if k != "invocation"} == {k: v for k, v in clean.items() if k != "invocation"}
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+def test_a_cut_list_is_said(tmp_path: Path, ask: Any, indent: int | None) -> None:
+    tree = spark(tmp_path, PAIR)
+    root = tree.write()
+    text = json.dumps(tree.addr, indent=indent)
+    tree.file("cmd/ip-addr.json", "Warning: [1] old\n" + text[: text.index("192.168.101.10") - 20])
+    result = ask(root)
+    assert (netdevs(result), indices(result), ids(result)) == ([RAIL0, RAIL1], [3, 3], ["unreadable"])
+    assert "`ip -j -d addr` is cut off after 8 entries" in result["problems"][0]["message"]
+
+
+def test_one_object_a_line_and_a_warning_inside_of_the_list_are_whole(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    root = tree.write()
+    tree.file("cmd/ip-addr.json", "\n".join(map(json.dumps, tree.addr)))
+    assert ask(root)["problems"] == []
+    text = json.dumps(tree.addr, indent=4)
+    tree.file("cmd/ip-addr.json", text.replace('    {\n        "ifindex": 4', 'Error: Peer netns reference is invalid.\n    {\n        "ifindex": 4'))
+    assert ask(root)["problems"] == []
+
+
+def test_a_capture_recorded_by_windows_powershell(tmp_path: Path, ask: Any) -> None:
+    root = spark(tmp_path, PAIR).write()
+    for path in (root / "cmd").iterdir():
+        path.write_bytes(path.read_text().replace("\n", "\r\n").encode("utf-16"))
+    result = ask(root)
+    assert (result["management"]["interface"], indices(result), result["problems"]) == ("enP7s7", [3, 3], [])
+
+
+def test_files_that_hold_the_error_of_cat(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    net, at = f"sys/class/net/{RAIL0}", f"sys/class/infiniband/{HCA0}/ports/1"
+    for path in (f"{net}/speed", f"{net}/carrier", f"{net}/phys_port_name", f"{net}/mtu", f"{at}/state", f"{at}/gid_attrs/ndevs/3"):
+        tree.file(path, f"cat: /{path}: Invalid argument\n")
+    for kind in ("types", "ndevs"):
+        (tmp_path / f"{at}/gid_attrs/{kind}/5").rmdir()
+        tree.file(f"{at}/gid_attrs/{kind}/5", "cat: Das Argument ist ungültig\n")
+    rail = ask(tree.write())["rails"][0]
+    assert [rail[key] for key in ("state", "speed_mbps", "mtu", "cage", "gid_index")] == ["ACTIVE", 200000, 9000, 0, 3]
+
+
+def test_what_ip_d_says_of_devices_that_sysfs_does_not_show(tmp_path: Path, ask: Any) -> None:
+    tree = renamed(tmp_path, RAILS)
+    for netdev, _hca, pci, phys in SPARK:
+        link(tree, RAILS[netdev]).update({"parentbus": "pci", "parentdev": pci, "phys_port_name": phys})
+    root = tree.write()
+    shutil.rmtree(root / "sys/class/net")
+    result = ask(root)
+    assert [(rail["netdev"], rail["cage"], rail["pci"]) for rail in result["rails"]] == [("rail0", 0, "0000:01:00.0"), ("rail1", 0, "0002:01:00.0")]
+    assert result["twins"] == {"0": ["rail0", "rail1"], "1": ["spare0", "spare1"]}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_addresses_from_proc_alone(tmp_path: Path, ask: Any, nested: bool) -> None:
+    tree = spark(tmp_path, PAIR, gids={RAIL0: v4_gids(None), RAIL1: v4_gids(None)})
+    nets = [("enP7s7", "00000000", "0101000A", "00000000"), ("enP7s7", "0001000A", "00000000", "00FFFFFF")]
+    nets += [(RAIL0, "0064A8C0", "00000000", "00FFFFFF"), (RAIL1, "0065A8C0", "00000000", "00FFFFFF")]
+    nets += [("docker0", "0000A8C0", "00000000", "0000FFFF")] if nested else []  # 192.168.0.0/16 around both
+    rows = "".join(f"{dev}\t{dst}\t{gateway}\t0001\t0\t0\t100\t{mask}\t0\t0\t0\n" for dev, dst, gateway, mask in nets)
+    tree.file("proc/net/route", f"Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n{rows}")
+    leaves = [("10.0.1.60", "host LOCAL"), ("127.0.0.1", "host LOCAL"), ("10.0.1.255", "link BROADCAST"), ("300.1.1.1", "host LOCAL")]
+    leaves += [("192.168.100.10", "host LOCAL"), ("192.168.101.10", "host LOCAL")]
+    tree.file("proc/net/fib_trie", "Main:\n  +-- 0.0.0.0/0 3 0 5\n" + "".join(f"        |-- {leaf}\n           /32 {kind}\n" for leaf, kind in leaves))
+    result = ask(tree.write(addr=False, route=False))
+    assert [(rail["netdev"], rail["ipv4"], rail["prefix"]) for rail in result["rails"]] == [(RAIL0, "192.168.100.10", 24), (RAIL1, "192.168.101.10", 24)]
+    assert (result["management"]["address"], result["env"]["NCCL_SOCKET_IFNAME"]) == ("10.0.1.60", RAIL0)
 
 
 ODD: list[Any] = [None, 0, -1, 1e300, True, "", "x", [], {}, [None], [[]], {"x": 1}, "9" * 400, "\u0000", [{"dev": None}]]

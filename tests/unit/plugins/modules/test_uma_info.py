@@ -117,6 +117,16 @@ def test_containers_are_recognized(tree: Path, capsys: pytest.CaptureFixture[str
     assert ask(tree, capsys)["container"] == expected
 
 
+def test_a_kernel_that_prints_no_memavailable_and_no_sum_of_huge_pages(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"MemTotal": 121.69, "MemFree": 82.0, "AnonPages": 2.0, "Cached": 3.0, "Active(file)": 0.5, "Inactive(file)": 1.5}
+    text = "".join(f"{key}: {int(value * GIB_KB)} kB\n" for key, value in rows.items())
+    put(tree, "proc/meminfo", text + "HugePages_Total:   16384\nHugePages_Free:    16384\nHugepagesize:       2048 kB\n")
+    result = ask(tree, capsys)
+    assert result["problems"] == []
+    assert result["available_kb"] == 84 * GIB_KB - 1800 - 1920 - 1500  # without the high watermarks, DMA's reserve and the low watermarks' share of the cache
+    assert result["vllm_start"]["memavailable"]["highest_utilization"] == 0.69
+
+
 def test_an_empty_tree_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = ask(tmp_path, capsys)
     assert result["failed"] is True
