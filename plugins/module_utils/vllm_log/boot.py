@@ -768,6 +768,12 @@ class Boot:
         self.put("platform", match.group(1), number_)
         return True
 
+    def _f_resolved(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
+        if min_end > 0 or not line.message.startswith("Resolved architecture: "):
+            return False
+        self.reach("args", number_, line.time)
+        return True
+
     def _kv(self, line: Line, tokens: int, device: str, number_: int) -> None:
         key = _engine_key(line)
         if key in self.engines or len(self.engines) < MAX_ENGINES:
@@ -1349,6 +1355,7 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("Starting to load model", "Loading model ", "Loading drafter model"), Boot._f_loading),
     (("creating a placement group",), Boot._f_placement),
     (("Automatically detected platform",), Boot._f_platform),
+    (("Resolved architecture: ",), Boot._f_resolved),
 )
 _PUBLIC_LINES = frozenset(
     (
