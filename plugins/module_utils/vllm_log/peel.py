@@ -95,6 +95,8 @@ _RELAYED = re.compile(
     r"|(?:[A-Za-z_]\w{0,60}\.){0,6}\w{0,60}(?:Error|Exception): "
     r"|(?:Loading|Capturing) [\w,. ()=-]{1,100}:\s{1,4}\d{1,3}%|[\w.-]{1,80}:\d{1,10}:\d{1,10} \[\d{1,3}\] (?:[\w/.]{1,60}:\d{1,6} )?NCCL )"
 )
+#: A record of logfmt, in which launchers and collectors relay lines.
+_LOGFMT = re.compile(r"(?:time|ts|timestamp|t)=(?:\"[^\"]{1,60}\"|\S{1,60}) level=\w{1,10} msg=(\"(?:[^\"\\]|\\.){1,32768}\")")
 #: The logger's name in another format of the records of vLLM and of its web server: those lines are their own.
 _OWN = re.compile(r"(?<![\w./-])(vllm|uvicorn)((?:\.\w{1,60}){0,8})(?![\w-])")
 _OWN_AFTER = re.compile(r"\s{0,4}\[?(?:vllm|uvicorn)(?:\.\w{1,60}){0,8}(?::[\w<>]{1,60}){0,2}(?:\]\s{0,4}|\s{0,4}[-:|]\s{1,4})")
@@ -312,6 +314,16 @@ def expand(raw: str, depth: int = 0) -> list[Line]:
             lines = _json_lines(record, depth)
             if lines:
                 return lines
+    record_ = _LOGFMT.search(raw, 0, 200 + KEEP) if depth == 0 and " msg=" in raw else None
+    if record_ is not None and record_.start() <= 160:
+        try:
+            inner = json.loads(record_.group(1))
+        except ValueError:
+            inner = None
+        if isinstance(inner, str) and inner and "\n" not in inner:
+            line = peel(inner.rstrip())
+            if (line.file and line.level) or _RELAYED.match(inner) is not None:
+                return [line]
     return [peel(raw)]
 
 

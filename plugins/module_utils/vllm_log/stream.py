@@ -374,7 +374,7 @@ class BootLog:
 
     def _record(self, raw: bytes, number: int, plan: Plan) -> None:
         text = raw.decode("utf-8", "replace")
-        if "{" in text:
+        if "{" in text or " msg=" in text:
             for line in expand(text):
                 self._take_all(line, number, plan)
         else:

@@ -104,6 +104,7 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "a serverless worker": lambda line: b"0s0n9esxgd0u45[info]" + line,
     "a log viewer": lambda line: b"[vllm] | " + line,
     "a log viewer that pads": lambda line: b"[llm]        | " + line,
+    "logfmt": lambda line: b'time="2026-11-20T21:12:20Z" level=info msg=' + json.dumps(line.decode()).encode() + b" component=vllm",
     "docker service logs": lambda line: b"vllm_head.1.k2j3h4k5j6h7@spark1    | " + line,
     "ts": lambda line: b"Nov 20 21:12:20 " + line,
     "tai64n": lambda line: b"@4000000065a1b2c3d4e5f607 " + line,
