@@ -9,7 +9,8 @@ One entry a class, in the order in which classes outrank each other within one b
 - ``patterns``: regular expressions, searched in the message of a line (its prefixes and level peeled off). Bounded repeats only.
 - ``needles``: literal strings, one of which is in every line that a pattern can match; they keep the hot path cheap.
 - ``details``: more expressions whose named groups fill the remedy, searched in the same line.
-- ``aftermath``: expressions for lines that are no case of this class where the log has already told what the engine dies of: who cleans up kills.
+- ``aftermath``: expressions for lines that are no case of this class where the log has already told what the engine dies of: who cleans up kills;
+  nor where it was asked to stop, and did not in time.
 - ``unless``: literal strings that make a line no case of this class.
 - ``remedy``: one sentence, the one thing to change; ``{group}`` is filled from the named groups, ``remedy_plain`` is used when one is missing.
 - ``kind``: ``strong`` (the engine cannot live after it), ``weak`` (a served request can cause it too: counts after readiness only
@@ -193,6 +194,12 @@ CATALOGUE: list[dict[str, Any]] = [
             "oom_reaper",
             "Out of memory: Kill",
             "killed by the OOM killer",
+            "code=killed, status=9/KILL",
+            "code=exited, status=137/",
+            "oom_kill",
+            ": Out Of Memory",
+            " to process ",
+            "due to memory pressure",
         ],
         "patterns": [
             r"""OOMKilled(?!["']?\s*[:=]\s*["']?(?:false|null|0))""",
@@ -201,12 +208,18 @@ CATALOGUE: list[dict[str, Any]] = [
             r"^(?:\S{1,60}: line \d{1,6}:\s{1,8})?(?:\d{1,8} )?Killed\b(?: {2,40}\S.{0,200}|\s{0,8}\(core dumped\))?\s*$",
             r"(?i:exit(?:ed)?(?: with)?[ _]?(?:code|status)?)\W{0,12}(?:137|(?<=[\s:(=])-9)\b",
             r"Failed core proc\(s\): \{[^}]{0,200}: -9\b",
+            rf"^(?!{'|'.join(re.escape(u) for u in UNITS)})\S{{1,80}}: Main process exited, code=(?:killed, status=9/KILL|exited, status=137/)",
+            r"Detected \d{1,6} oom[_-]kill events?\b",
+            r"^srun: error: \S{1,80}: tasks? \S{1,40}: Out Of Memory",
+            r"sending SIG(?:TERM|KILL) to process \d{1,10} .{0,40}\"(?:VLLM|vllm|python|ray)",
+            r"^Killed /\S{0,300}(?:docker|vllm|libpod|containerd|kubepods|python)\S{0,200} due to memory pressure",
             r"ray\.exceptions\.OutOfMemoryError",
             r"(?<!\d)[1-9]\d{0,5} Workers? \(tasks / actors\) killed due to memory pressure",
         ],
         "aftermath": [
             r"^(?:\S{1,60}: line \d{1,6}:\s{1,8})?(?:\d{1,8} )?Killed\b",
             r"(?i:exit(?:ed)?(?: with)?[ _]?(?:code|status)?)\W{0,12}(?:137|-9)\b",
+            r": Main process exited, code=(?:killed, status=9/KILL|exited, status=137/)",
         ],
         "unless": ["potential root causes"],
         "kind": "strong",
@@ -634,6 +647,7 @@ CATALOGUE: list[dict[str, Any]] = [
             "Python.h: No such file",
             "Ninja is required",
             "Ninja build failed",
+            "ninja: build stopped",
             "Command '['ninja'",
             "Error building extension",
             "nvcc fatal",
@@ -656,7 +670,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"Failed to find C compiler",
             r"Python\.h: No such file",
             r"Ninja is required",
-            r"(?P<message>Ninja build failed|Error building extension '[^']{1,100}'|Command '\['ninja')",
+            r"(?P<message>Ninja build failed|ninja: build stopped|Error building extension '[^']{1,100}'|Command '\['ninja')",
             r"(?P<message>nvcc fatal .{1,200})",
             r"Error: (?P<message>Could not find nvcc|CUDA_HOME environment variable is not set)",
             r"(?P<message>cannot find -lcuda)",
@@ -841,6 +855,7 @@ CATALOGUE: list[dict[str, Any]] = [
             " exited with code ",
             " died with exit code ",
             "Main process exited, code=exited",
+            "dependency failed to start: container ",
         ],
         "patterns": [
             r"Engine core proc \S{1,60} died unexpectedly",
@@ -860,6 +875,7 @@ CATALOGUE: list[dict[str, Any]] = [
             r"RuntimeError: Executor failed",
             r"Process \S{1,60} \(PID: \d{1,10}\) died with exit code",
             r"^[\w.-]{1,80} exited with code (?!0\b|13[0-9]\b|143\b)\d{1,3}\b",
+            r"dependency failed to start: container \S{1,80} exited \((?!0\)|13[07]\)|143\))\d{1,3}\)",
             r"Main process exited, code=exited, status=(?!0\b|130\b|143\b)\d{1,3}/",
         ],
         "unless": list(UNITS),

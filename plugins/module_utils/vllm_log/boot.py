@@ -1021,7 +1021,7 @@ class Boot:
                 break
         if match is None:
             return None
-        if classifier.aftermath and self._explained() and any(p.search(message) for p in classifier.aftermath):
+        if classifier.aftermath and (self.ended_by_request or self._explained()) and any(p.search(message) for p in classifier.aftermath):
             return None
         groups = {k: v for k, v in match.groupdict().items() if v}
         for detail in classifier.details:

@@ -93,6 +93,17 @@ MORE = {
     "completion queue": ("NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory", "rdma_register"),
     "queue pair": ("(Worker pid=3) host:3:3 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory", "rdma_register"),
     "OOM in dmesg": ("[12345.678] Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:1kB", "oom_killed"),
+    "a unit": ("Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=killed, status=9/KILL", "oom_killed"),
+    "a unit, by its status": ("vllm@1.service: Main process exited, code=exited, status=137/n/a", "oom_killed"),
+    "another unit": ("Aug 19 18:34:29 spark1 systemd[1]: NetworkManager.service: Main process exited, code=killed, status=9/KILL", None),
+    "a job": ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed.", "oom_killed"),
+    "a task of a job": ("srun: error: spark2: task 1: Out Of Memory", "oom_killed"),
+    "earlyoom": ('Aug 19 18:34:29 spark1 earlyoom[8]: sending SIGTERM to process 47 uid 0 "VLLM::Worker": badness 900, VmRSS 97000 MiB', "oom_killed"),
+    "earlyoom, of something else": ('Aug 19 18:34:29 spark1 earlyoom[8]: sending SIGTERM to process 47 uid 0 "firefox": badness 900, VmRSS 9000 MiB', None),
+    "systemd-oomd": (
+        "Aug 19 18:34:29 spark1 systemd-oomd[9]: Killed /system.slice/docker-1f.scope due to memory pressure for /system.slice being 90.00% > 50.00% for > 20s",
+        "oom_killed",
+    ),
     "Ray's memory monitor": ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "oom_killed"),
     "Ray's node manager": (
         "(raylet) node_manager.cc:1: 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed",
@@ -197,6 +208,7 @@ MORE = {
     "ROCm's hang": ("HW Exception by GPU node-1 (Agent handle: 0x5576) reason :GPU Hang", "cuda_fault"),
     "hint only": ("Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.", None),
     "JIT build": ("RuntimeError: Ninja build failed. Ninja output:", "toolchain"),
+    "JIT build, its end": ("(Worker_TP1 pid=7) ERROR 01-01 00:00:00 [multiproc_executor.py:880] ninja: build stopped: subcommand failed.", "toolchain"),
     "JIT build without ninja": ("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "toolchain"),
     "JIT build without CUDA": ("RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist", "toolchain"),
     "Python finds no vLLM": ("/opt/venv/bin/python3.12: No module named vllm", "toolchain"),
@@ -231,6 +243,7 @@ MORE = {
     "V0's launcher": ("CRITICAL 01-01 00:00:00 launcher.py:72] AsyncLLMEngine has failed, terminating server process", "engine_failed"),
     "the engine behind an old front-end": ("ERROR 01-01 00:00:00 api_server.py:1] RPCServer process died before responding to readiness probe", "engine_failed"),
     "a front-end process": ("RuntimeError: Process RustFrontend (PID: 740) died with exit code 1", "engine_failed"),
+    "what another container waits for": ("dependency failed to start: container vllm-head-1 exited (1)", "engine_failed"),
     "0.28 tail": ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}, failed frontend proc(s): {}", "engine_failed"),
 }
 

@@ -619,6 +619,12 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         "cuda_fault",
     ),
     "a clean shutdown is not a failure": (READY + ACCESS + "INFO:     Shutting down\nINFO:     Application shutdown complete.\n", "ready", None),
+    "nor is one that needed a kill": (READY + ACCESS + "INFO:     Shutting down\nvllm-1 exited with code 137\n", "ready", None),
+    "nor is that of a unit": (
+        READY + ACCESS + "INFO:     Shutting down\nAug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=killed, status=9/KILL\n",
+        "ready",
+        None,
+    ),
     "killed": ("(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\nKilled\n", "failed", "oom_killed"),
     "the unit's memory": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: A process of this unit has been killed by the OOM killer.\n", "failed", "oom_killed"),
     "Ray's node agent, wrapped": (
