@@ -181,8 +181,13 @@ def undigited(text: str) -> str:
     return "".join(c for c in text if c not in "0123456789")
 
 
+_compiled: list[Classifier] = []
+
+
 def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
-    """Compile the catalogue; `extra` are user entries in catalogue shape and come first."""
+    """Compile the catalogue, alone only once; `extra` are user entries in catalogue shape and come first."""
+    if not extra and _compiled:
+        return list(_compiled)
     out = []
     for order, entry in enumerate([*extra, *CATALOGUE]):
         out.append(
@@ -202,6 +207,8 @@ def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
                 entry,
             )
         )
+    if not extra:
+        _compiled.extend(out)
     return out
 
 
