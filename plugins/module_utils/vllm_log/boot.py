@@ -181,8 +181,13 @@ def undigited(text: str) -> str:
     return "".join(c for c in text if c not in "0123456789")
 
 
+_compiled: list[Classifier] = []
+
+
 def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
-    """Compile the catalogue; `extra` are user entries in catalogue shape and come first."""
+    """Compile the catalogue, alone only once; `extra` are user entries in catalogue shape and come first."""
+    if not extra and _compiled:
+        return list(_compiled)
     out = []
     for order, entry in enumerate([*extra, *CATALOGUE]):
         out.append(
@@ -202,6 +207,8 @@ def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
                 entry,
             )
         )
+    if not extra:
+        _compiled.extend(out)
     return out
 
 
@@ -768,6 +775,12 @@ class Boot:
         self.put("platform", match.group(1), number_)
         return True
 
+    def _f_resolved(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
+        if min_end > 0 or not line.message.startswith("Resolved architecture: "):
+            return False
+        self.reach("args", number_, line.time)
+        return True
+
     def _kv(self, line: Line, tokens: int, device: str, number_: int) -> None:
         key = _engine_key(line)
         if key in self.engines or len(self.engines) < MAX_ENGINES:
@@ -1015,7 +1028,7 @@ class Boot:
                 break
         if match is None:
             return None
-        if classifier.aftermath and self._explained() and any(p.search(message) for p in classifier.aftermath):
+        if classifier.aftermath and (self.ended_by_request or self._explained()) and any(p.search(message) for p in classifier.aftermath):
             return None
         groups = {k: v for k, v in match.groupdict().items() if v}
         for detail in classifier.details:
@@ -1349,6 +1362,7 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("Starting to load model", "Loading model ", "Loading drafter model"), Boot._f_loading),
     (("creating a placement group",), Boot._f_placement),
     (("Automatically detected platform",), Boot._f_platform),
+    (("Resolved architecture: ",), Boot._f_resolved),
 )
 _PUBLIC_LINES = frozenset(
     (

@@ -55,16 +55,20 @@ _OUTER = (
     r"[^\W\d_]{2,6}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*",
     r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*",
     r"\[(?:INFO|WARN|WARNING|ERROR|DEBUG) {0,4}\] (?:[\w.-]{1,60} - )?[\w.-]{1,80}-std(?:out|err)(?: MODEL_LOG -|:) ",
-    r"(?![A-Z]{4,8}\s{1,8}\|\s[\w.]{1,80}:[\w<>]{1,80}:\d)(?:[A-Za-z0-9][\w.-]{0,80}\s{0,40}|\[[a-z][\w.-]{0,80}\] )\|\s{1,4}",
+    r"(?![A-Z]{4,8}\s{1,8}\|\s[\w.]{1,80}:[\w<>]{1,80}:\d)(?:[A-Za-z0-9][\w.@-]{0,120}\s{0,40}|\[[a-z][\w.-]{0,80}\]\s{1,40})\|\s{1,4}",
     r"[|│┃▎▏▌]\s{0,4}",
     r"\[rank\d{1,5}\]:\s?",
     r"(?:Line )?\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))",
     r"\d{1,4}\|[\w.-]{1,60}\s{0,40}\|\s",
-    r"\d{13},\"?",
+    r"\d{13}(?:,\"?|\t)",
+    r"@[0-9a-f]{24,25} |\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d\.\d{1,9} |\[\s{0,8}\d{1,7}\.\d{3,6}\] |##\[(?:error|warning|debug)\]|\d\d[OE][ +](?=\S)",
+    r"\([a-z][\w.-]{0,60}, rank=\d{1,5}, pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ",
+    r"\{(?:[a-z]\w{0,40}=\"[^\"]{0,160}\",? ?){1,16}\}\s{1,4}",
     r"(?:\d{1,10} )?uvicorn(?:\.\w{1,20})? (?=(?:INFO|WARNING|ERROR|CRITICAL): )",
     (
-        r"(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]:?|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}"
-        r"|[\w.-]{1,60}(?:/[\w.-]{1,80}){1,6}) "
+        r"(?:(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]:?|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}"
+        r"|[\w.-]{1,60}(?:/[\w.-]{1,80}){1,6}|[A-Z][a-z]{2} [ \d]\d {1,2}\d\d:\d\d:\d\d(?:\.\d{1,9})?) "
+        r"|[a-z][\w.-]{0,60}\t|[\w./-]{1,120}\.(?:log|out|err|txt):(?:\d{1,7}[:-])?)"
         r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup|  \S|\d{4}-\d\d-\d\dT"
         r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |vllm(?: serve)?: error)"
     ),
@@ -91,6 +95,8 @@ _RELAYED = re.compile(
     r"|(?:[A-Za-z_]\w{0,60}\.){0,6}\w{0,60}(?:Error|Exception): "
     r"|(?:Loading|Capturing) [\w,. ()=-]{1,100}:\s{1,4}\d{1,3}%|[\w.-]{1,80}:\d{1,10}:\d{1,10} \[\d{1,3}\] (?:[\w/.]{1,60}:\d{1,6} )?NCCL )"
 )
+#: A record of logfmt, in which launchers and collectors relay lines.
+_LOGFMT = re.compile(r"(?:time|ts|timestamp|t)=(?:\"[^\"]{1,60}\"|\S{1,60}) level=\w{1,10} msg=(\"(?:[^\"\\]|\\.){1,32768}\")")
 #: The logger's name in another format of the records of vLLM and of its web server: those lines are their own.
 _OWN = re.compile(r"(?<![\w./-])(vllm|uvicorn)((?:\.\w{1,60}){0,8})(?![\w-])")
 _OWN_AFTER = re.compile(r"\s{0,4}\[?(?:vllm|uvicorn)(?:\.\w{1,60}){0,8}(?::[\w<>]{1,60}){0,2}(?:\]\s{0,4}|\s{0,4}[-:|]\s{1,4})")
@@ -220,6 +226,9 @@ def _peel_unlevelled(text: str) -> Line:
             at = match.end()
             continue
         break
+    match = _LEVEL.match(text, at) if at else None
+    if match is not None:  # behind a wrapper with quotes in it
+        return Line(match.group(1), False, match.group(3), match.group(2), tuple(procs), text[match.end() :], match.end(), text, partial)
     level: str | None = None
     foreign = False
     file = ""
@@ -305,6 +314,16 @@ def expand(raw: str, depth: int = 0) -> list[Line]:
             lines = _json_lines(record, depth)
             if lines:
                 return lines
+    record_ = _LOGFMT.search(raw, 0, 200 + KEEP) if depth == 0 and " msg=" in raw else None
+    if record_ is not None and record_.start() <= 160:
+        try:
+            inner = json.loads(record_.group(1))
+        except ValueError:
+            inner = None
+        if isinstance(inner, str) and inner and "\n" not in inner:
+            line = peel(inner.rstrip())
+            if (line.file and line.level) or _RELAYED.match(inner) is not None:
+                return [line]
     return [peel(raw)]
 
 

@@ -54,9 +54,9 @@ _REQUEST_SHAPE = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request |as
 _ACCESS_SHAPE = re.compile(rb'" - ".|- "(?:GET|POST) /')
 _RECORD = re.compile(
     rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|#-]|\xc2\xa0|\xe2\x94[\x82\x83]|\xef\xbf\xbd|\^\[|#033|\\(?:x1b|u001b|033)){0,12}"
-    rb"(?:\([A-Za-z(]?[^()\n]{0,80}pid=\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\[?\d{4}-\d\d-\d\d[T ]"
+    rb"(?:\([A-Za-z(]?[^()\n]{0,80}pid=\d|\(raylet[,)]|:(?:job_id|actor_name|task_name):|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\[?\d{4}-\d\d-\d\d[T ]"
     rb"|(?:[A-Z][a-z]{2}|[\xc0-\xf4]\S{2,12}) [ \d]\d \d\d:\d\d:|\d\d:\d\d:\d\d |\[(?:INFO|WARN|ERROR) {0,4}\] |\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\""
-    rb"|(?:\d{1,4}\|)?[\w.-]{1,60}\s{0,20}\|\s|\d{13},|[A-Za-z]\S{0,60}:\d+:\d+ \[\d|\[?[\w./-]{1,80}\.(?:py|cc):\d|NCCL "
+    rb"|(?:\d{1,4}\|)?[\w.@-]{1,80}\s{0,20}\|\s|\d{13},|[A-Za-z]\S{0,60}:\d+:\d+ \[\d|\[?[\w./-]{1,80}\.(?:py|cc):\d|NCCL "
     rb"|Traceback |frame #|Exception raised |The above |During handling |Loading |Capturing |  File |File \"|Process "
     rb"|model='|\w?[\w.]{0,200}(?:Error|Exception)\b)"
 )
@@ -374,7 +374,7 @@ class BootLog:
 
     def _record(self, raw: bytes, number: int, plan: Plan) -> None:
         text = raw.decode("utf-8", "replace")
-        if "{" in text:
+        if "{" in text or " msg=" in text:
             for line in expand(text):
                 self._take_all(line, number, plan)
         else:

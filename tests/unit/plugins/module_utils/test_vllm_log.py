@@ -103,6 +103,22 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "quoted by a chat": lambda line: "▎ ".encode() + line,
     "a serverless worker": lambda line: b"0s0n9esxgd0u45[info]" + line,
     "a log viewer": lambda line: b"[vllm] | " + line,
+    "a log viewer that pads": lambda line: b"[llm]        | " + line,
+    "logfmt": lambda line: b'time="2026-11-20T21:12:20Z" level=info msg=' + json.dumps(line.decode()).encode() + b" component=vllm",
+    "docker service logs": lambda line: b"vllm_head.1.k2j3h4k5j6h7@spark1    | " + line,
+    "ts": lambda line: b"Nov 20 21:12:20 " + line,
+    "tai64n": lambda line: b"@4000000065a1b2c3d4e5f607 " + line,
+    "svlogd": lambda line: b"2026-11-20_21:12:20.12345 " + line,
+    "seconds since boot": lambda line: b"[   12.345678] " + line,
+    "milliseconds and a tab": lambda line: b"1795208340123\t" + line,
+    "parallel --tag": lambda line: b"spark1\t" + line,
+    "grep": lambda line: b"logs/vllm.log:" + line,
+    "grep -n": lambda line: b"logs/vllm.log:17:" + line,
+    "a GitHub annotation": lambda line: b"2026-11-20T21:12:20.1234567Z ##[error]" + line,
+    "GitLab": lambda line: b"2026-11-20T21:12:20.123456Z 01O " + line,
+    "a launcher of clusters, its head": lambda line: b"(head, rank=0, pid=1234) " + line,
+    "a launcher of clusters, its worker": lambda line: b"(worker1, rank=1, pid=1234, ip=10.0.0.2) " + line,
+    "logcli": lambda line: b'2026-11-20T21:12:20Z {app="vllm", pod="vllm-0"} ' + line,
     "commented out": lambda line: b"# " + line,
     "padded": lambda line: line + b"      ",
     "an escaped line end": lambda line: line + rb"\n",
@@ -544,6 +560,8 @@ ACCESS = 'INFO:     10.0.0.9:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
 ERROR = "(EngineCore pid=9) ERROR 07-02 09:10:00 [core.py:1512] "
 DEATH = ERROR + "EngineCore encountered a fatal error.\n"
 LOADING = "(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\n"
+LAUNCHING = "INFO 07-02 09:00:03 [serve.py:120] Launching vLLM (v0.25.2) headless multiproc executor, with head node address 192.0.2.1:29501 for torch.distributed process group.\n"
+DRIVER = "Aug 19 18:34:29 spark1 kernel: NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)\n"
 
 STATES: dict[str, tuple[str, str, str | None]] = {
     "nothing": ("", "unknown", None),
@@ -551,6 +569,11 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "warnings only": ("WARNING 01-01 00:00:00 [a.py:1] something is odd\n", "unknown", None),
     "args": ("INFO 01-01 00:00:00 [utils.py:1] non-default args: {'model': 'x', 'max_model_len': 5}\n", "starting", None),
     "the model on a TPU": ("(EngineCore pid=9) INFO 01-01 00:00:00 [m.py:1] Loading model with MODEL_IMPL_TYPE=auto\n", "starting", None),
+    "a headless rank that starts again": (
+        LAUNCHING + "INFO 07-02 09:09:00 [model.py:733] Resolved architecture: ExampleForCausalLM\n",
+        "starting",
+        None,
+    ),
     "another runner": ("(EngineCore pid=9) INFO 01-01 00:00:00 [m.py:1] Loading model from scratch...\n", "starting", None),
     "a launcher says of itself what another error is": ("2026-11-20 21:12:20,123 - app - INFO - client closed, ValueError: odd\n", "unknown", None),
     "stdout alone: an answered request is readiness": ('INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 200 OK\n', "ready", None),
@@ -596,8 +619,38 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         "cuda_fault",
     ),
     "a clean shutdown is not a failure": (READY + ACCESS + "INFO:     Shutting down\nINFO:     Application shutdown complete.\n", "ready", None),
+    "nor is one that needed a kill": (READY + ACCESS + "INFO:     Shutting down\nvllm-1 exited with code 137\n", "ready", None),
+    "nor is that of a unit": (
+        READY + ACCESS + "INFO:     Shutting down\nAug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=killed, status=9/KILL\n",
+        "ready",
+        None,
+    ),
     "killed": ("(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\nKilled\n", "failed", "oom_killed"),
     "the unit's memory": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: A process of this unit has been killed by the OOM killer.\n", "failed", "oom_killed"),
+    "Ray's node agent, wrapped": (
+        LOADING + "(raylet) node_manager.cc:1: 2 Workers (tasks /\n actors) killed due to memory pressure (OOM), 0 Workers crashed\n",
+        "failed",
+        "oom_killed",
+    ),
+    "the driver lacks memory": (LOADING + DRIVER, "failed", "driver_no_memory"),
+    "the driver lacked memory for a moment": (LOADING + DRIVER + "INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 4,096 tokens\n", "starting", None),
+    "the driver lacked memory for a moment, then another end": (
+        LOADING + DRIVER + "INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 4,096 tokens\n" + ERROR + "EngineCore failed to start.\n" + ERROR + "ValueError: odd\n",
+        "failed",
+        "config_error",
+    ),
+    "the driver lacks memory while it serves": (READY + ACCESS + DRIVER, "ready", None),
+    "the engine dies of the driver's lack of memory": (READY + ACCESS + DRIVER + DEATH, "served_then_failed", "driver_no_memory"),
+    "a hub's refusal that it can do without": (
+        "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/o/m/resolve/main/config.json\n" + LOADING,
+        "starting",
+        None,
+    ),
+    "a request with a parser that is none": (
+        READY + ACCESS + "(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:315] KeyError: \"Tool parser 'x' not found. Available parsers: a\"\n",
+        "ready",
+        None,
+    ),
     "the unit ended": (LOADING + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=exited, status=1/FAILURE\n", "failed", "engine_failed"),
     "the unit was stopped": (READY + "Aug 19 18:34:29 spark1 systemd[1]: vllm.service: Main process exited, code=exited, status=143/n/a\n", "ready", None),
     "another unit ended": (LOADING + "Aug 19 18:34:29 spark1 systemd[9]: xdg-desktop.service: Main process exited, code=exited, status=1/FAILURE\n", "starting", None),
