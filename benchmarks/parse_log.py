@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -76,10 +77,9 @@ def build(path: Path, size: int, shape: str) -> None:
 
 def alternatives() -> str:
     """Return what the parser looks for in every line, as one extended regular expression."""
-    from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog
+    from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.boot import literals
 
-    pattern: str = BootLog()._trigger.pattern.decode()
-    return pattern.replace("\\ ", " ").replace("\\#", "#").replace("\\-", "-").replace("\\'", "'").replace('\\"', '"').replace("\\=", "=").replace("\\&", "&")
+    return "|".join(re.sub(r"([.\[\](){}*+?^$|\\])", r"\\\1", literal) for literal in literals().all)
 
 
 def parse(path: str) -> None:

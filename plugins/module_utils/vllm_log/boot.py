@@ -224,6 +224,14 @@ class Plan(NamedTuple):
     facts: tuple[Callable[..., bool], ...]
 
 
+def any_of(literals_: list[str]) -> str:
+    """Return an expression for any of these literals, in this order where they begin alike: one first letter, one branch, which is what makes it fast."""
+    branches: dict[str, list[str]] = {}
+    for literal in literals_:
+        branches.setdefault(literal[0], []).append(re.escape(literal[1:]))
+    return "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in branches.items())
+
+
 class _Literals:
     """All literals of facts and failures, found in a text in one pass."""
 
@@ -236,7 +244,8 @@ class _Literals:
             needles.update(literals)
         ordered = sorted(needles, key=len, reverse=True)
         self.inside = {n: frozenset(m for m in ordered if m in n) for n in ordered}
-        self.pattern = re.compile("|".join(re.escape(n) for n in ordered))
+        self.expression = any_of(ordered)
+        self.pattern = re.compile(self.expression)
         self.all = ordered
 
     def found(self, text: str) -> set[str]:

@@ -73,7 +73,7 @@ _triggers: list[re.Pattern[bytes]] = []
 def _trigger() -> re.Pattern[bytes]:
     """Return the one expression that finds a shape of interest, compiled once."""
     if not _triggers:
-        _triggers.append(re.compile(b"|".join(re.escape(n.encode("utf-8")) for n in literals().all)))
+        _triggers.append(re.compile(literals().expression.encode("utf-8")))
     return _triggers[0]
 
 
