@@ -215,7 +215,7 @@ class BootLog:
         shapes = block.translate(None, _DIGITS).split(b"\n")
         lines: list[bytes] | None = None
         first = self._lines + 1
-        access = stats = progress = bar = -1
+        access = stats = progress = shown = -1
         get = self._shapes.get
         classifiers = self._classifiers
         chosen = {block.count(b"\n", 0, m.start()) for user in self._users for m in user.finditer(block)} if self._users else ()
@@ -243,8 +243,8 @@ class BootLog:
                 elif kind == _PROGRESS:
                     if lines is None:
                         lines = block.split(b"\n")
-                    if bar >= 0 and _prefix(lines[bar]) == _prefix(lines[index]):
-                        bar = progress = index  # what the bar said before is outdated
+                    if shown >= 0 and _prefix(lines[shown]) == _prefix(lines[index]):
+                        shown = progress = index  # what the bar said before is outdated
                         continue
             if lines is None:
                 lines = block.split(b"\n")
@@ -252,7 +252,7 @@ class BootLog:
                 self._last_ones(lines, (access, stats, progress), first)
                 access = stats = progress = -1
             self._candidate(lines[index], first + index, shape.plan(classifiers))
-            bar = index if kind == _PROGRESS else -1
+            shown = index if kind == _PROGRESS else -1
         if access >= 0 or stats >= 0 or progress >= 0:
             if lines is None:
                 lines = block.split(b"\n")
