@@ -39,6 +39,7 @@ lint:
 	@$(BIN)/ruff check .
 	@$(BIN)/yamllint --strict .
 	@$(PY) tools/docs.py --check
+	@$(PY) tools/failures_doc.py --check
 	@$(BIN)/ansible-lint --offline
 types:
 	@$(BIN)/mypy plugins tests lab tools benchmarks
