@@ -42,7 +42,6 @@ class Board:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._seen: dict[str, tuple[tuple[int, int], str]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def post(self, name: str, value: Any) -> None:
@@ -52,16 +51,11 @@ class Board:
         temporary.replace(self.folder / name)
 
     def read(self, name: str) -> Any:
-        """Return a note; None while there is none. It is asked for many times a second, and read when another one lies there."""
-        path = self.folder / name
+        """Return a note; None while there is none."""
         try:
-            status = path.stat()
-            which = (status.st_ino, status.st_mtime_ns)
-            if name not in self._seen or self._seen[name][0] != which:
-                self._seen[name] = (which, path.read_text(encoding="utf-8"))
+            return json.loads((self.folder / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return json.loads(self._seen[name][1])
 
 
 class ActionModule(ActionBase):

@@ -22,7 +22,7 @@ Runner = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
 class FileChange(NamedTuple):
-    """One file to write or remove: `after` None removes it; `mode` is used for a file that is new (or always, with `force_mode`)."""
+    """One file to write or remove: `after` None removes it; `mode` is used for a file that is new."""
 
     path: str
     before: str | None

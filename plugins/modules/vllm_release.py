@@ -82,10 +82,9 @@ path:
 import json
 import os
 import stat
-import tempfile
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node
 
 COMPOSE = "compose.yaml"
 SECRETS = "secrets.env"
@@ -101,42 +100,33 @@ def found(path: str) -> tuple[str | None, int]:
         return None, 0
 
 
-def write(path: str, text: str, mode: int) -> None:
-    """Write a file atomically, never readable by more than its mode says."""
-    descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(path))
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
-
-
-def differences(folder: str, wanted: dict[str, tuple[str, int]]) -> list[dict[str, Any]]:
-    """Return what has to be written, in its order: the Compose file last."""
+def differences(folder: str, wanted: dict[str, tuple[str, int]]) -> list[tuple[FileChange, int]]:
+    """Return what has to be written, each with the mode that is there, in its order: the Compose file last."""
     out = []
     for name in sorted(wanted, key=lambda each: (each == COMPOSE, each)):
         text, mode = wanted[name]
         path = os.path.join(folder, name)
         before, before_mode = found(path)
         if before != text or before_mode != mode:
-            out.append({"name": name, "path": path, "text": text, "mode": mode, "before": before, "before_mode": before_mode})
+            out.append((FileChange(path, before, text, mode), before_mode))
     return out
 
 
-def diff_of(change: dict[str, Any]) -> dict[str, str]:
+def diff_of(change: FileChange, before_mode: int) -> dict[str, str]:
     """Return one entry of Ansible's list of differences; of the secrets only that they differ."""
-    absent = change["before"] is None
-    entry = {"before_header": change["path"] + (" (absent)" if absent else ""), "after_header": change["path"]}
-    if change["name"] == SECRETS:
-        return {**entry, "before": "" if absent else "(other secrets)\n", "after": "(secrets)\n"}
-    if change["before"] == change["text"]:
-        return {**entry, "before": f"mode {change['before_mode']:04o}\n", "after": f"mode {change['mode']:04o}\n"}
-    return {**entry, "before": change["before"] or "", "after": change["text"]}
+    if os.path.basename(change.path) == SECRETS:
+        return change._replace(before=change.before and "(other secrets)\n", after="(secrets)\n").diff()
+    if not change.changed:
+        return change._replace(before=f"mode {before_mode:04o}\n", after=f"mode {change.mode:04o}\n").diff()
+    return change.diff()
+
+
+def write(change: FileChange) -> None:
+    """Write a file, never readable by more than its mode says: the mode of a file that is there is put right before its text."""
+    if change.before is not None:
+        os.chmod(change.path, change.mode)
+    if change.changed:
+        Node().apply(change)
 
 
 def point(link: str, target: str) -> None:
@@ -171,7 +161,7 @@ def main() -> None:
         wanted[SECRETS] = (params["secrets"], 0o600)
     try:
         changes = differences(folder, wanted)
-        diff = [diff_of(change) for change in changes]
+        diff = [diff_of(change, mode) for change, mode in changes]
         before = os.readlink(link) if os.path.islink(link) else None
         points = params["current"] and before != target
         if points:
@@ -179,10 +169,11 @@ def main() -> None:
         if not module.check_mode:
             if wanted or params["receipt"] is not None:
                 os.makedirs(folder, mode=0o750, exist_ok=True)
-            for change in changes:
-                write(change["path"], change["text"], change["mode"])
+            for change, _mode in changes:
+                write(change)
             if params["receipt"] is not None:
-                write(os.path.join(folder, RECEIPT), json.dumps(params["receipt"], indent=4, sort_keys=True) + "\n", 0o640)
+                path = os.path.join(folder, RECEIPT)
+                write(FileChange(path, found(path)[0], json.dumps(params["receipt"], indent=4, sort_keys=True) + "\n", 0o640))
             if points:
                 point(link, target)
     except OSError as error:
