@@ -129,6 +129,7 @@ def run(
         quiet=True,
         suppress_env_files=True,
         cancel_callback=cancel,
+        settings={"pexpect_timeout": 0.2} if cancel else {},  # how often cancel is asked; by default every 5 s, which is late for a fault
         event_handler=keep,
     )
     events = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "artifacts").glob("*/job_events/*.json"), key=_number)]

@@ -91,8 +91,10 @@ The figures are calibrated on measured boots (one of each profile's, so that one
 {calibration}
 
 The stated error is the profile's `plan.error_percent`. It grows by 2 to 8 points for each argument that differs from the measured boot, and
-nothing is expected where the KV dtype, the block size, the quantization or the number of ranks differ. Unknown never blocks. A boot is refused only
-when even the upper end of the error is below what the gate needs, or when vLLM's start check would fail.
+where the pool is smaller than the measured one: what varies from boot to boot are GiB, not percent of the rest. Nothing is expected where the KV
+dtype, the block size, the quantization, the number of ranks or the model differ (a profile with another `model.id` inherits no plan), nor with
+`num-gpu-blocks-override` or `cpu-offload-gb`. Unknown never blocks. A boot is refused only when even the upper end of the error is below what the
+gate needs, when pinned KV memory does not fit beside the weights, or when vLLM's start check would fail.
 Without `plan.kv_bytes_per_token`, a model's `config.json` gives it where all layers are alike; hybrid models stay unknown.
 
 """

@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+try:
+    import jmespath
+except ImportError:  # only expressions of the gate need it
+    jmespath = None
+
 import yaml
 from ansible import constants
 from ansible import context as cli_context
@@ -35,7 +40,19 @@ _FLAGS = {"vllm_tp2_context": "max-model-len", "vllm_tp2_max_num_seqs": "max-num
 _NOT_DECRYPTED = "is encrypted and the vault password given does not open it, or none was; run with --ask-vault-pass or --vault-password-file"
 _CONNECTION = ("ansible_host", "ansible_port")
 # A template that reads these cannot be judged before the hosts have been asked.
-_LATER = re.compile(r"ansible_|hostvars|roce_env|_required\b")
+_LATER = re.compile(r"ansible_|hostvars|roce_env|_required\b|gb10\.cluster\.serving_group")
+
+
+def expression_fault(expression: str) -> str:
+    """Return why the gate could not ask this of a boot, which it would find out only after it; empty where it can."""
+    if jmespath is None:
+        return "gate.expressions need jmespath on this computer, which is not there: pip install jmespath"
+    try:
+        jmespath.compile(expression)
+    except jmespath.exceptions.JMESPathError as error:
+        reason = " ".join(str(error).split()).partition(", for expression")[0]
+        return f"the expression {expression!r} is no JMESPath: {reason}; write it like pool.concurrency >= `4`"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +77,7 @@ def load_specs(roles: Path = ROLES_DIR) -> dict[str, dict[str, dict[str, Any]]]:
         documents = []
         for each in (path, path.parents[1] / "defaults" / "main.yml"):
             # CSafeLoader is as safe as SafeLoader and ten times as fast.
-            documents.append((yaml.load(each.read_text(encoding="utf-8"), Loader=_Loader) if each.exists() else None) or {})  # noqa: S506
+            documents.append((yaml.load(each.read_text(encoding="utf-8"), Loader=_Loader) if each.exists() else None) or {})  # noqa: S506  see above
         out[path.parts[-3]] = inventory_check.role_options(*documents)
     return out
 
@@ -245,6 +262,14 @@ class Survey:
                 profile = adjusted(profile, layer)
             except ProfileError as exc:
                 self.found.extend(Fault(Place("host", host, key), text) for text in exc.faults)
+        given = values.get("vllm_tp2_gate")
+        own = isinstance(given, Mapping) and "expressions" in given
+        for number, entry in enumerate(profile["gate"]["expressions"]):
+            expression = entry["expression"] if isinstance(entry, Mapping) else entry
+            below = ("expressions", number) if own else (profile["name"], "gate", "expressions", number)
+            text = expression_fault(expression)
+            if text:
+                self.found.append(Fault(Place("host", host, "vllm_tp2_gate" if own else "gb10_profiles", below), text))
 
     def _classes(self) -> None:
         """The user's own failure classes, which the gate reads only when a boot is under way."""

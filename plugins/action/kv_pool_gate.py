@@ -20,7 +20,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils import gate, reply
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog
-from ansible_collections.gb10.cluster.plugins.plugin_utils.lookout import PROBE, Lookout
+from ansible_collections.gb10.cluster.plugins.plugin_utils.lookout import PROBE, SLICE, Lookout
 
 try:
     import jmespath
@@ -116,7 +116,7 @@ class ActionModule(ActionBase):
                 f"The gate reads all {size} ranks of {self.group['name']} at the same time and Ansible runs {forks} at once:"
                 f" set forks to {size} or more (ansible.cfg, or -f {size})."
             )
-        missing = [host for host in self.group["hosts"] if host not in self.vars["ansible_play_hosts"]]
+        missing = [host for host in self.group["hosts"] if host not in self.vars["ansible_play_batch"]]
         if missing:
             raise AnsibleActionFail(
                 f"The gate needs every rank of {self.group['name']}, and {', '.join(missing)} is not in this run (any more):"
@@ -127,10 +127,11 @@ class ActionModule(ActionBase):
 
     def _follow(self) -> dict[str, Any]:
         args = self.args
-        cursor, missed_since, shown, shown_at = 0, None, "", 0.0
+        self.cursor, missed_since, shown, shown_at = 0, None, "", 0.0
         self.state: dict[str, Any] = {
             "rank": self.rank, "host": self.host, "facts": {}, "container": None, "memory": {}, "start_error": args["start_error"], "lost": "",
             "failed_at": None, "stage_since": 0.0, "stages": [], "seen": False, "http_status": 0,
+            "max_restarts": int(args["criteria"].get("max_restarts") or 0),
         }  # fmt: skip
         stage = ""
         try:
@@ -139,7 +140,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{error} Correct vllm_tp2_failure_classes.") from error
         self.lookout = Lookout(self, self.vars)
         while True:
-            piece, verdict = self._slice(cursor)
+            piece, verdict = self._slice()
             if verdict:
                 return verdict
             seconds = time.monotonic() - self.start
@@ -154,7 +155,7 @@ class ActionModule(ActionBase):
                 if data:
                     log.feed(data)
                     self.state["changed_at"] = seconds
-                cursor = piece["cursor"]
+                self.cursor = piece["cursor"]
                 container = piece["container"]
                 ended = container is not None and not container["running"] and container["status"] != "created"
                 self.state.update(facts=log.facts(final=ended), container=container, http_status=piece["http_status"], seen=True)
@@ -178,12 +179,12 @@ class ActionModule(ActionBase):
             if verdict:
                 return verdict
 
-    def _slice(self, cursor: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    def _slice(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """Return the next slice of this rank's boot (None, with the reason in self.miss, where the node did not answer), or a verdict that came first."""
         known = (self.state["container"] or {}).get("status", "absent") if self.state["seen"] else ""
         asks_api = self.rank == 0 and self.state["seen"] and self.state["facts"].get("stage") in ("graphs", "init", "listen", "ready", "kv")
         look = self.lookout.start(
-            container=self.args["container"], cursor=cursor, known_state=known, wait=SLICE_SECONDS, gather=GATHER_SECONDS,
+            container=self.args["container"], cursor=self.cursor, known_state=known, wait=SLICE_SECONDS, gather=GATHER_SECONDS,
             url=self.args["url"] + "/health" if asks_api else "",
         )  # fmt: skip
         look.join(BOARD_SECONDS)
@@ -262,7 +263,8 @@ class ActionModule(ActionBase):
             faults += [f"{f} ({at_once} requests at once)" for r in more.get("replies") or [] for f in reply.faults(completion["prompt"], r, expect)]
         if criteria.get("long_prompt_tokens") and not faults and not api.get("error"):
             faults += self._long_prompt(int(criteria["long_prompt_tokens"]))
-        ranks = self._refresh()
+        self.board.post(f"rank-{self.rank}", dict(self.state, posted=time.time()))
+        ranks = self._ranks(time.monotonic() - self.start)
         results = gate.checks(ranks, api, criteria)
         if not api.get("error"):
             good = bool(api.get("replies")) and not faults
@@ -292,16 +294,20 @@ class ActionModule(ActionBase):
             "seconds": round(time.monotonic() - self.start, 1),
             "checks": results,
             "api": api,
-            "pool": gate.pool_of(ranks[0].get("facts") or {}, api.get("metrics") or []),
+            "pool": gate.pool_of(ranks[0].get("facts") or {}, api.get("metrics") or [], gate.served_context(api)),
         }
         return self._close(verdict)
 
     def _ask(self, requests: list[dict[str, Any]], concurrency: int) -> dict[str, Any]:
+        """Ask the API, and in the same breath how the container is after it."""
         arguments = {
             "url": self.args["url"], "env_file": self.args["env_file"], "requests": requests, "concurrency": concurrency,
             "timeout": self.args["completion_timeout"],
         }  # fmt: skip
-        out = self.lookout.take(arguments, PROBE)
+        look = {"container": self.args["container"], "cursor": self.cursor, "wait": 0.0, "limit": 0}
+        out, piece = self.lookout.ask([(PROBE, arguments), (SLICE, look)])
+        if "container" in piece:
+            self.state.update(container=piece["container"], memory=piece["memory"])
         if out.get("failed") or out.get("unreachable"):
             return {"error": f"the API could not be asked on {self.host}: {out.get('msg')}", "models": [], "replies": [], "metrics": []}
         return {key: out[key] for key in ("models", "error", "http_status", "version", "metrics", "replies")}
@@ -315,7 +321,8 @@ class ActionModule(ActionBase):
     def _expressions(self, ranks: list[dict[str, Any]], api: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
         data = {
             "ranks": [r.get("facts") or {} for r in ranks], "head": ranks[0].get("facts") or {}, "api": api,
-            "pool": gate.pool_of(ranks[0].get("facts") or {}, api.get("metrics") or []), "containers": [r.get("container") for r in ranks],
+            "pool": gate.pool_of(ranks[0].get("facts") or {}, api.get("metrics") or [], gate.served_context(api)),
+            "containers": [r.get("container") for r in ranks],
         }  # fmt: skip
         out = []
         expressions = criteria.get("expressions") or []
@@ -326,7 +333,7 @@ class ActionModule(ActionBase):
             try:
                 found = jmespath.search(entry["expression"], data)
             except jmespath.exceptions.JMESPathError as error:
-                raise AnsibleActionFail(f"The gate's expression {entry['expression']!r} is no JMESPath: {error}") from error
+                raise AnsibleActionFail(f"The gate's expression {entry['expression']!r} is no JMESPath: {error}. Correct gate.expressions.") from error
             out.append(
                 {
                     "name": entry.get("name") or entry["expression"], "ok": bool(found), "wanted": "true", "found": found, "class": "criterion",
@@ -334,17 +341,6 @@ class ActionModule(ActionBase):
                 }
             )  # fmt: skip
         return out
-
-    def _refresh(self) -> list[dict[str, Any]]:
-        """Return all ranks as they are after the probe; this one's own state is read once more."""
-        try:
-            piece = self.lookout.take({"container": self.args["container"], "wait": 0.0, "limit": 0})
-        except AnsibleConnectionFailure:
-            piece = {}
-        if "container" in piece:
-            self.state.update(container=piece["container"], memory=piece["memory"])
-        self.board.post(f"rank-{self.rank}", dict(self.state, posted=time.time()))
-        return self._ranks(time.monotonic() - self.start)
 
     # --- after ----------------------------------------------------------------------------------------------------------------------
 

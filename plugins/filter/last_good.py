@@ -25,9 +25,15 @@ options:
 """
 
 EXAMPLES = r"""
+- name: Read what this rank has
+  gb10.cluster.vllm_rank_info:
+    group: pair1
+  become: true
+  register: info
+
 - name: The newest release that passed its gate and that every rank keeps
   ansible.builtin.debug:
-    msg: "{{ infos | gb10.cluster.last_good('4f0c61d2a9be') }}"
+    msg: "{{ groups['pair1'] | map('extract', hostvars, 'info') | gb10.cluster.last_good('4f0c61d2a9be') }}"
 """
 
 RETURN = r"""

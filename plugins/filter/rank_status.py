@@ -35,6 +35,12 @@ options:
 """
 
 EXAMPLES = r"""
+- name: Read what this rank has
+  gb10.cluster.vllm_rank_info:
+    group: pair1
+  become: true
+  register: info
+
 - name: Say how rank 0 is
   ansible.builtin.debug:
     msg: "{{ info | gb10.cluster.rank_status(0, 'pair1') }}"

@@ -25,6 +25,12 @@ options:
 """
 
 EXAMPLES = r"""
+- name: Read what this rank has
+  gb10.cluster.vllm_rank_info:
+    group: pair1
+  become: true
+  register: info
+
 - name: The release whose Compose file can take the running containers down
   ansible.builtin.debug:
     msg: "{{ info | gb10.cluster.release_on_disk('4f0c61d2a9be') }}"

@@ -30,6 +30,12 @@ options:
 """
 
 EXAMPLES = r"""
+- name: Read what this rank has
+  gb10.cluster.vllm_rank_info:
+    group: pair1
+  become: true
+  register: info
+
 - name: The releases to remove from a node
   ansible.builtin.debug:
     msg: "{{ info | gb10.cluster.stale_releases(3, ['4f0c61d2a9be']) }}"

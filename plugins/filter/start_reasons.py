@@ -36,6 +36,12 @@ options:
 """
 
 EXAMPLES = r"""
+- name: Read what this rank has
+  gb10.cluster.vllm_rank_info:
+    group: pair1
+  become: true
+  register: info
+
 - name: Why a rank needs a (re)start
   ansible.builtin.debug:
     msg: "{{ info | gb10.cluster.start_reasons('4f0c61d2a9be', 0) }}"

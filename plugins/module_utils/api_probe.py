@@ -140,19 +140,19 @@ def ask(
     else:
         fault = f"{url}/v1/models does not answer ({'HTTP ' + str(status) if status else text[:120]})"
     version, metrics = "", []
-    if status == 200:
-        got, body = server.call("GET", "/version", timeout=10)
-        try:
-            version = str(json.loads(body).get("version", "")) if got == 200 else ""
-        except (ValueError, AttributeError):
-            version = ""
-        got, body = server.call("GET", "/metrics", timeout=10)
-        metrics = cache_config(body) if got == 200 else []
     replies: list[dict[str, Any]] = []
-    if requests and models:
-        name = model or models[0]["id"]
-        with concurrent.futures.ThreadPoolExecutor(max(1, concurrency)) as pool:
-            replies = list(pool.map(lambda request: server.complete(name, request), requests))
+    # While the engine computes, the API has time to say the rest.
+    with concurrent.futures.ThreadPoolExecutor(max(1, concurrency)) as pool:
+        waited = [pool.submit(server.complete, model or models[0]["id"], request) for request in requests or [] if models]
+        if status == 200:
+            got, body = server.call("GET", "/version", timeout=10)
+            try:
+                version = str(json.loads(body).get("version", "")) if got == 200 else ""
+            except (ValueError, AttributeError):
+                version = ""
+            got, body = server.call("GET", "/metrics", timeout=10)
+            metrics = cache_config(body) if got == 200 else []
+        replies = [future.result() for future in waited]
     out: dict[str, Any] = {"models": models, "error": fault, "http_status": status, "version": version, "metrics": metrics, "replies": replies}
     return dict(_masked(out, key)) if key else out
 

@@ -6,7 +6,8 @@
 A *rank* here is a dict that can travel as JSON:
     rank (int), host (str), facts (what vllm_log.BootLog.facts() returns), container (container_log.state_of() or None),
     memory (container_log.memory_of()), oom_kills_at_start (int), start_error (str), lost (str: why the node can no longer be read),
-    seconds (float since the gate began), changed_at (the same clock, when its log or state last moved), stage_since (when its stage began).
+    seconds (float since the gate began), changed_at (the same clock, when its log or state last moved), stage_since (when its stage began),
+    max_restarts (int: how many restarts of its container are still fine).
 
 A *finding* is a dict: class, rank, host, line, line_number, remedy, message, anchor, weight. The smaller the weight, the nearer to the root.
 """
@@ -15,16 +16,20 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 from typing import Any
 
 Rank = dict[str, Any]
 Finding = dict[str, Any]
 
 # How near to the root a kind of evidence is.
-ROOT, KILLED, SYMPTOM, TAIL, GONE, SLOW = 0, 1, 2, 3, 4, 5
+ROOT, KILLED, MISSED, SYMPTOM, TAIL, GONE, SLOW = 0, 1, 2, 3, 4, 5, 6
+STAGES = ("", "none", "args", "config", "rendezvous", "load", "kv", "graphs", "init", "listen", "ready")  # as BootLog says them, after no word at all
 
 # What a rank says when the cause lies with another one: a killed or failed peer outranks these.
 PEER_SYMPTOMS = ("peer_lost", "rendezvous", "rpc_timeout", "nccl_error")
+
+SHORT_OF_KV = ("kv_too_small", "kv_no_memory")  # said on the head, whichever rank is the short one
 
 SETTLE_SECONDS = 4.0  # how long a symptom waits for its cause to show on another rank
 BURST_SECONDS = 1.5  # a rank that runs and has written something so lately may be about to say why: a traceback follows its headline
@@ -32,10 +37,10 @@ QUIET_SECONDS = 10.0  # how long a line that need not be fatal must have been th
 
 KILL_REMEDY = (
     "see who sent it: 'journalctl -k --since -1h | grep -i -E \"oom|killed\"' on that node; where it was the kernel,"
-    " lower gpu-memory-utilization or stop what else uses memory there"
+    " lower gpu-memory-utilization or stop what else uses memory there; where it was not, a docker stop whose grace period ran out, or another tool"
 )
 CLASSES: dict[str, str] = {
-    "oom_killed": "lower gpu-memory-utilization or the container's memory limit's other users on that node, then run again",
+    "oom_killed": "lower gpu-memory-utilization, stop what else uses memory there, or raise the container's memory limit where it has one; then run again",
     "killed": KILL_REMEDY,
     "stopped": "something stopped the container during the boot (docker stop, a restart of the Docker Engine, another play): run again without it",
     "container_missing": "the rank was not started, or something removed its container: run site.yml again, and let nothing else manage these containers",
@@ -132,30 +137,75 @@ def _state_finding(rank: Rank) -> Finding | None:
     state = rank.get("container")
     if state is None:
         return _finding("container_missing", rank, KILLED, f"rank {rank['rank']} has no container on {rank['host']}")
-    if state["restart_count"] > 0:
+    if state["restart_count"] > int(rank.get("max_restarts") or 0):
         return _finding("restarted", rank, KILLED, f"the container {state['name']} was restarted {state['restart_count']} times")
+    kills = (rank.get("memory") or {}).get("oom_kills", 0) - rank.get("oom_kills_at_start", 0)
+    tail = ((rank.get("facts") or {}).get("failure") or {}).get("kind") == "tail"
+    if kills > 0 and tail and state["running"]:
+        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended a process of the container {state['name']}, or of this node")
     if state["running"] or state["status"] in ("created", "restarting"):
         return None
     code = state["exit_code"]
-    kills = (rank.get("memory") or {}).get("oom_kills", 0) - rank.get("oom_kills_at_start", 0)
-    if state["oom_killed"] or (code == 137 and kills > 0):
-        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} (exit code {code})")
+    if state["oom_killed"] or (kills > 0 and code not in (0, 143)):
+        # The engine's processes are the large ones: the kernel ends one of those, and the container's first process then ends with a code of its own.
+        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} or a process of it (exit code {code})")
     if code == 137:
         return _finding("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137) and left no line in its log")
     if code in (0, 143):
         return _finding("stopped", rank, GONE, f"the container {state['name']} was stopped (exit code {code})")
-    return _finding("exited", rank, GONE, f"the container {state['name']} ended with exit code {code}" + (f": {state['error']}" if state["error"] else ""))
+    how = f"{code}{_signal_of(code)}" + (f": {state['error']}" if state["error"] else "")
+    return _finding("exited", rank, GONE, f"the container {state['name']} ended with exit code {how}")
+
+
+def _signal_of(code: int) -> str:
+    try:
+        return f" ({signal.Signals(code - 128).name})" if code > 128 else ""
+    except ValueError:
+        return ""
 
 
 def findings(ranks: list[Rank]) -> list[Finding]:
     """Return all that is wrong, the nearest to the root first; of equals the earliest."""
     out: list[tuple[int, float, int, Finding]] = []
-    for rank in ranks:
-        when = float(rank.get("failed_at") or rank.get("changed_at") or 0.0)
-        for item in (_log_finding(rank), _state_finding(rank)):
-            if item:
-                out.append((item["weight"], when, rank["rank"], item))
+    logs = [_log_finding(rank) for rank in ranks]
+    # Until when a rank must have ended to be what the others miss: a lost connection shows before the container's end, a tail class after it.
+    slack = {SYMPTOM: SETTLE_SECONDS, TAIL: 0.0}
+    missed = max((_when(rank) + slack[item["weight"]] for rank, item in zip(ranks, logs) if item and item["weight"] in slack), default=-1.0)
+    for rank, said in zip(ranks, logs):
+        if said and said["class"] in SHORT_OF_KV:
+            said["message"] += _least_kv(ranks, ". ")
+        state = _state_finding(rank)
+        if state and state["weight"] == GONE and not said and _when(rank) <= missed:
+            state["weight"] = MISSED  # it went without a word
+        out += [(item["weight"], _when(rank), rank["rank"], item) for item in (said, state) if item]
     return [item for _w, _t, _r, item in sorted(out, key=lambda entry: entry[:3])]
+
+
+def _when(rank: Rank) -> float:
+    return float(rank.get("failed_at") or rank.get("changed_at") or 0.0)
+
+
+def _least_kv(ranks: list[Rank], before: str) -> str:
+    """Name the rank with the least memory for the KV cache: vLLM sizes every rank's cache by it, and says so on the head alone. Empty where not known."""
+    have = {r["rank"]: _number(((r.get("facts") or {}).get("kv_cache") or {}).get("available_gib")) for r in ranks}
+    known = {number: gib for number, gib in have.items() if gib is not None}
+    if len(known) < len(ranks) or len(set(known.values())) < 2:
+        return ""
+    least = min(known, key=lambda number: known[number])
+    host = next(r["host"] for r in ranks if r["rank"] == least)
+    others = ", ".join(f"rank {number} {gib:g}" for number, gib in sorted(known.items()) if number != least)
+    return f"{before}rank {least} on {host} has the least KV memory: {known[least]:g} GiB ({others})"
+
+
+def _stage(rank: Rank) -> int:
+    stage = str((rank.get("facts") or {}).get("stage") or "")
+    return STAGES.index(stage) if stage in STAGES else 0
+
+
+def _timed(ranks: list[Rank]) -> list[Rank]:
+    """Return the ranks whose stage has a clock: a headless worker's last words are of its KV memory or graphs, and from then on the time is the head's."""
+    head = max((_stage(r) for r in ranks if r["rank"] == 0), default=0)
+    return [r for r in ranks if r["rank"] == 0 or head <= max(_stage(r), STAGES.index("kv"))]
 
 
 def _limit(limits: dict[str, Any], stage: str) -> float | None:
@@ -165,7 +215,8 @@ def _limit(limits: dict[str, Any], stage: str) -> float | None:
 
 def slow(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, Any]) -> Finding | None:
     """Return the rank that has used up its time: that of one phase (`limits`: seconds by stage), or the whole boot's."""
-    for rank in ranks:
+    timed = _timed(ranks)
+    for rank in timed:
         facts = rank.get("facts") or {}
         stage = str(facts.get("stage") or "")
         limit = _limit(limits, stage)
@@ -180,24 +231,24 @@ def slow(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, An
                 )  # fmt: skip
             return _finding("stalled", rank, SLOW, f"rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s")
     if seconds > timeout:
-        last = max(ranks, key=lambda r: float(r.get("stage_since") or 0.0))
-        stage = (last.get("facts") or {}).get("stage") or "before its first line"
-        return _finding("stalled", last, SLOW, f"no verdict after {seconds:.0f} s: rank {last['rank']} is at stage {stage}")
+        last = min(timed, key=_stage)  # the one that is furthest behind: the others wait for it
+        stage = f"at stage {last['facts']['stage']}" if _stage(last) > STAGES.index("none") else "before its first line"
+        return _finding("stalled", last, SLOW, f"no verdict after {seconds:.0f} s: rank {last['rank']} is {stage}")
     return None
 
 
 def assess(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, Any]) -> tuple[str, Finding | None]:
     """Decide on a boot that is under way: ('wait', None), ('fail', finding) or ('probe', None) once the head serves.
 
-    A symptom waits for its cause: until every rank has failed or SETTLE_SECONDS are over, and until its own rank has finished what it was saying.
+    A symptom waits for its cause: until every rank has failed or SETTLE_SECONDS are over, and until those that failed have finished what they were saying.
     """
     found = findings(ranks)
     if found:
         best = found[0]
-        first = min(float(r.get("failed_at") or seconds) for r in ranks)
+        first = min(seconds if r.get("failed_at") is None else float(r["failed_at"]) for r in ranks)
         waited = seconds - first
-        speaker = next(r for r in ranks if r["rank"] == best["rank"])
-        talking = bool((speaker.get("container") or {}).get("running")) and seconds - float(speaker.get("changed_at") or 0.0) < BURST_SECONDS
+        speakers = [r for r in ranks if r["rank"] == best["rank"] or r.get("failed_at") is not None]
+        talking = any((r.get("container") or {}).get("running") and seconds - float(r.get("changed_at") or 0.0) < BURST_SECONDS for r in speakers)
         settled = waited >= SETTLE_SECONDS or all(r.get("failed_at") is not None for r in ranks)
         if best["weight"] <= KILLED or (settled and not talking) or waited >= 3 * SETTLE_SECONDS:
             return "fail", best
@@ -232,10 +283,15 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def pool_of(head: dict[str, Any], metrics: list[dict[str, str]]) -> dict[str, Any]:
+def served_context(api: dict[str, Any]) -> int | None:
+    """Return the context that /v1/models tells; None where it tells none."""
+    return next((int(m["max_model_len"]) for m in api.get("models") or [] if m.get("max_model_len")), None)
+
+
+def pool_of(head: dict[str, Any], metrics: list[dict[str, str]], context: int | None = None) -> dict[str, Any]:
     """Return the KV pool: tokens as printed, concurrency, context, effective tokens (concurrency x context), and where it was read.
 
-    The server's own metric is exact from vLLM 0.24 on; the log rounds concurrency to two decimals.
+    The server's own metric is exact from vLLM 0.24 on; the log rounds concurrency to two decimals. `context` is the API's, where the log tells none.
     """
     kv = dict(head.get("kv_cache") or {})
     pool = {
@@ -248,9 +304,9 @@ def pool_of(head: dict[str, Any], metrics: list[dict[str, str]]) -> dict[str, An
         sizes = [s for s in (_number(m.get("kv_cache_size_tokens")) for m in metrics) if s is not None]
         if sizes:
             pool["tokens"] = int(min(sizes))
-        context = pool["context"] or head.get("context")
-        if context:
-            pool["effective_tokens"] = round(min(exact) * int(context))
+        pool["context"] = pool["context"] or head.get("context") or context
+        if pool["context"]:
+            pool["effective_tokens"] = round(min(exact) * int(pool["context"]))
         pool["source"] = "metrics"
     return pool
 
@@ -266,10 +322,23 @@ def _bounds(name: str, found: Any, limits: dict[str, Any], kinds: tuple[str, str
 
 
 def _same(name: str, values: dict[int, Any], remedy: str) -> list[dict[str, Any]]:
-    seen = {rank: value for rank, value in values.items() if value not in (None, "", {}, [])}
+    seen = {rank: value for rank, value in values.items() if value not in (None, "", False, {}, [])}
     if len(seen) < 2:
         return []
     return [_check(f"{name} equal on all ranks", len({str(v) for v in seen.values()}) == 1, "equal", seen, remedy, "ranks_disagree")]
+
+
+def _plain(key: str, value: Any) -> str:
+    """Return a setting under the one name that stands for all that mean the same: the engine writes some otherwise than the arguments do."""
+    text = str(value).strip().lower()
+    if key == "speculative_method" and text.endswith("_mtp"):
+        return "mtp"  # deepseek_mtp, qwen3_next_mtp, ...: vLLM replaces them all
+    if key == "kv_cache_dtype" and text in ("fp8_e4m3", "fp8_ds_mla"):
+        return "fp8"  # the default kind of fp8, and its layout for sparse latent attention
+    if key == "kv_cache_dtype" and text == "bfloat16":
+        return "auto"  # what vLLM makes of it where latent attention is sparse
+    text = text[6:] if text.startswith("torch.") else text
+    return {"half": "float16", "float": "float32"}.get(text, text)
 
 
 def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
@@ -279,7 +348,7 @@ def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> 
     """
     head = next(r for r in ranks if r["rank"] == 0)
     facts = head.get("facts") or {}
-    pool = pool_of(facts, api.get("metrics") or [])
+    pool = pool_of(facts, api.get("metrics") or [], served_context(api))
     out: list[dict[str, Any]] = []
     out.append(_check("/v1/models answers", not api.get("error"), "a model", api.get("error") or "ok", criterion_remedy("api_unreachable"), "api_unreachable"))
     served = criteria.get("served_names") or []
@@ -287,15 +356,14 @@ def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> 
     if served:
         out.append(_check("served names", set(served) <= set(listed), served, listed, criterion_remedy("model_differs"), "model_differs"))
     if criteria.get("context") is not None:
-        lengths = [m["max_model_len"] for m in api.get("models") or [] if m.get("max_model_len")]
-        found = lengths[0] if lengths else pool["context"]
+        found = served_context(api) or pool["context"]
         out.append(
             _check("context", None if found is None else found == criteria["context"], criteria["context"], found, criterion_remedy("context_differs"),
                    "context_differs")
         )  # fmt: skip
     out += _bounds(
         "effective KV pool (tokens)", pool["effective_tokens"], criteria.get("effective_tokens") or {}, ("pool_below_floor", "pool_above_ceiling"),
-        (criterion_remedy("pool_below_floor"), criterion_remedy("pool_above_ceiling")),
+        (criterion_remedy("pool_below_floor") + _least_kv(ranks, "; "), criterion_remedy("pool_above_ceiling")),
     )  # fmt: skip
     out += _bounds(
         "concurrency at full context", pool["concurrency"], criteria.get("concurrency") or {}, ("pool_below_floor", "pool_above_ceiling"),
@@ -310,7 +378,7 @@ def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> 
     for key in ("kv_cache_dtype", "speculative_method", "dtype", "quantization"):
         if criteria.get(key) is not None:
             found = facts.get(key)
-            out.append(_check(key, None if found is None else str(found) == str(criteria[key]), criteria[key], found,
+            out.append(_check(key, None if found is None else _plain(key, found) == _plain(key, criteria[key]), criteria[key], found,
                               f"the engine did not take the profile's {key}: check the image and the arguments", "engine_differs"))  # fmt: skip
     allowed = int(criteria.get("max_restarts") or 0)
     restarts = {r["rank"]: int((r.get("container") or {}).get("restart_count") or 0) for r in ranks}
@@ -319,14 +387,20 @@ def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> 
     out += _same("context", {k: f.get("context") for k, f in by_rank.items()}, "give all ranks the same max-model-len: run site.yml on the whole group")
     out += _same("vLLM version", {k: f.get("version") for k, f in by_rank.items()}, "use the same image on all ranks")
     out += _same("world size", {k: f.get("world_size") for k, f in by_rank.items()}, "give all ranks the same tensor-parallel-size and nnodes")
+    for key in ("dtype", "kv_cache_dtype"):
+        names = {k: f.get(key) and _plain(key, f[key]) for k, f in by_rank.items()}
+        out += _same(key, names, f"give all ranks the same {key}: run site.yml on the whole group")
     out += _same("image", {r["rank"]: criteria.get("same_image", True) and (r.get("container") or {}).get("image_id") for r in ranks},
                  "the ranks run different images under one name: distribute the image again (--tags image)")  # fmt: skip
-    lost = {r["rank"]: (r.get("facts") or {}).get("peer_lost") or (r.get("facts") or {}).get("stopped") for r in ranks}
-    for number, sign in lost.items():
-        if sign:
-            text = sign.get("line") if isinstance(sign, dict) else sign
-            out.append(_check(f"rank {number} holds its peers", False, "connected", text, "a rank went away after the boot: read the other rank's log and its"
-                              " container's state, and run again", "peer_lost"))  # fmt: skip
+    for r in ranks:
+        for key, name, wanted, kind, remedy in (
+            ("stopped", "was not stopped", "no stop", "stopped", CLASSES["stopped"]),
+            ("peer_lost", "holds its peers", "connected", "peer_lost",
+             "a rank went away after the boot: read the other rank's log and its container's state, and run again"),
+        ):  # fmt: skip
+            sign = (r.get("facts") or {}).get(key)
+            if sign:
+                out.append(_check(f"rank {r['rank']} {name}", False, wanted, sign.get("line") if isinstance(sign, dict) else sign, remedy, kind))
     out += [_still_up(r) for r in ranks]
     return out
 
@@ -345,6 +419,10 @@ def first_fault(results: list[dict[str, Any]], strict: bool = False) -> dict[str
 
 
 def _figure(value: Any) -> str:
+    if isinstance(value, dict):  # by rank
+        return ", ".join(f"rank {rank}: {_figure(each)}" for rank, each in value.items())
+    if value is None:
+        return "not known"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

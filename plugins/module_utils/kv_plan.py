@@ -34,8 +34,11 @@ UNCERTAIN = {
     "speculative-config": 8.0,
     "max-model-len": 2.0,
 }
+# How much of the reserve each point of an argument that has so many may take away or add: with neither drafter nor graphs and a smaller batch,
+# seed 004 booted with about half the reserve.
+RESERVE_POINTS, RESERVE_PERCENT_A_POINT = 6.0, 2.0
 # Not the same memory at all: nothing is expected when one of these differs.
-DECISIVE = ("kv-cache-dtype", "quantization", "block-size", "pipeline-parallel-size", "data-parallel-size")
+DECISIVE = ("kv-cache-dtype", "quantization", "block-size", "pipeline-parallel-size", "data-parallel-size", "num-gpu-blocks-override", "cpu-offload-gb")
 # Highest utilization proposed where the profile's plan names none: seed 000 calls 0.80 to 0.82 the practical limit on a GB10.
 PROPOSE_UP_TO = 0.82
 KV_BYTES = {"auto": None, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0, "float": 4.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0}
@@ -156,22 +159,24 @@ def _differs(one: Any, two: Any) -> bool:
     return left != right if left is not None and right is not None else bool(one != two)
 
 
-def _uncertainty(profile: Mapping[str, Any], size: int) -> tuple[float, str | None]:
-    """Return (error in percent, reason why nothing can be expected or None)."""
+def _uncertainty(profile: Mapping[str, Any], size: int) -> tuple[float, float, str | None]:
+    """Return (error in percent of the pool, error in percent of the reserve, reason why nothing can be expected or None)."""
     plan, args = profile["plan"], profile["engine"]["args"]
     error = float(plan["error_percent"] if plan["error_percent"] is not None else 15.0)
     if size != plan["ranks"]:
-        return error, f"the figures were measured on {plan['ranks']} ranks, not {size}"
+        return error, 0.0, f"the figures were measured on {plan['ranks']} ranks, not {size}"
     measured = plan["at"]
     if not measured:
-        return error, None
+        return error, 0.0, None
     for flag in DECISIVE:
         if _differs(args.get(flag), measured.get(flag)) and (flag in measured or args.get(flag) not in (None, 1, "1")):
-            return error, f"{flag} is {args.get(flag)}, and the figures were measured with {measured.get(flag)}"
+            return error, 0.0, f"{flag} is {args.get(flag)}, and the figures were measured with {measured.get(flag)}"
+    reserve = 0.0
     for flag, points in UNCERTAIN.items():
-        if flag in measured and _differs(args.get(flag), measured[flag]):
+        if _differs(args.get(flag), measured.get(flag)) and (flag in measured or args.get(flag) not in (None, False)):
             error += points
-    return min(error, 40.0), None
+            reserve += points * RESERVE_PERCENT_A_POINT if points >= RESERVE_POINTS else 0.0
+    return min(error, 40.0), reserve, None
 
 
 def _rank_plan(memory: dict[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,6 +215,11 @@ def _ceil2(value: float) -> float:
     return math.ceil(value * 100 - 1e-9) / 100
 
 
+def _spread(raw: float, error: float, reserve: float, plan: Mapping[str, Any], per: float) -> float:
+    """Return by how many tokens the pool may differ. A boot's memory varies by GiB, whatever is left of it for the pool: a small pool has no small error."""
+    return max(max(raw, plan["measured_pool_tokens"] or 0) * error, (plan["reserve_gib"] or 0.0) * reserve * GIB / per) / 100
+
+
 def _fmt(tokens: float) -> str:
     return f"{round(tokens):,}"
 
@@ -217,13 +227,13 @@ def _fmt(tokens: float) -> str:
 def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], figures: Mapping[str, Any], needed: float | None) -> str:
     """Return the one change that lets the start check pass."""
     fits = _floor2(min(r["start_check_gib"] / r["total_gib"] for r in ranks if r["start_check_gib"] is not None))
-    per = figures["bytes"]
-    known = needed is not None and per and figures["weights"] is not None and figures["reserve"] is not None
-    if known and needed is not None:
-        pool = min(fits * r["total_gib"] - figures["weights"] - figures["reserve"] for r in ranks) * GIB / per
+    per, weights = figures["bytes"], figures["weights"]
+    if needed is not None and per and weights is not None and figures["reserve"] is not None:
+        fits = min(fits, figures["limit"])
+        pool = min(fits * r["total_gib"] - weights - figures["reserve"] for r in ranks) * GIB / per
         if pool >= needed:
             return f"set gpu-memory-utilization to {fits:.2f}"
-    elif fits >= 0.5:
+    elif fits >= 0.5 and (weights is None or all(fits * r["total_gib"] > weights for r in ranks)):
         return f"set gpu-memory-utilization to {fits:.2f} or less"
     return (
         f"free {short['budget_gib'] - short['start_check_gib']:.1f} GiB on {short['host']}: stop what holds it, drop the page cache, "
@@ -231,29 +241,39 @@ def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], 
     )
 
 
-def _pool_remedy(ranks: Sequence[Mapping[str, Any]], figures: Mapping[str, Any], needed: float, expected: float, gate: Mapping[str, Any]) -> str:
-    """Return the one change that makes the pool fit."""
-    context: int | None = gate["context"]
-    if figures["pinned"] is not None:
-        return f"raise kv-cache-memory-bytes to {math.ceil(needed * figures['bytes'])}"
-    total = min(r["total_gib"] for r in ranks)
-    wanted = (figures["weights"] + figures["reserve"] + needed * figures["bytes"] / GIB) / total
-    utilization = _ceil2(wanted)
-    room = all(
-        r["start_check_gib"] is None or figures["check_skipped"] or r["engine_running"] or utilization * r["total_gib"] <= r["start_check_gib"] for r in ranks
-    )
-    if utilization <= figures["limit"] and room:
-        return f"set gpu-memory-utilization to {utilization:.2f}"
-    if context is not None and expected < context:
-        shorter = int(expected // 1000 * 1000)
-        return f"set max-model-len to {shorter} or less" if shorter >= 1000 else "use a smaller model, a smaller quantization or more nodes"
-    figure = int(expected * 0.95) // 1000 * 1000
+def _room(rank: Mapping[str, Any], figures: Mapping[str, Any]) -> float:
+    """Return what a rank may fill: what is free now, or all where the check is skipped, comes later or reads nothing."""
+    free = rank["start_check_gib"]
+    return float(rank["total_gib"] if free is None or figures["check_skipped"] or rank["engine_running"] else free)
+
+
+def _smaller(expected: float, gate: Mapping[str, Any]) -> str:
+    """Return which context or bounds a pool of `expected` tokens still holds."""
+    context, figure = gate["context"], int(expected) // 1000 * 1000
+    if figure < 1000:
+        return "use a smaller model, a smaller quantization or more nodes"
     lower = []
     if gate["effective_tokens"]["min"] is not None and gate["effective_tokens"]["min"] > figure:
         lower.append(f"gate.effective_tokens.min to {figure}")
+    if context is not None and expected < context:
+        return f"set max-model-len to {figure} or less" + "".join(f" and lower {bound}" for bound in lower)
     if gate["concurrency"]["min"] is not None and context and gate["concurrency"]["min"] * context > figure:
         lower.append(f"gate.concurrency.min to {math.floor(figure / context * 100) / 100:.2f}")
     return f"lower {' and '.join(lower)} if that pool will do, or use fewer sequences and batched tokens"
+
+
+def _pool_remedy(ranks: Sequence[Mapping[str, Any]], figures: Mapping[str, Any], needed: float, low: float, gate: Mapping[str, Any]) -> str:
+    """Return the one change that makes the pool fit; what is to be lowered is lowered to what even the worst of the stated error (`low`) holds."""
+    pool = needed * figures["bytes"] / GIB
+    if figures["pinned"] is not None:
+        if figures["weights"] is None or all(figures["weights"] + (figures["reserve"] or 0.0) + pool <= _room(r, figures) for r in ranks):
+            return f"raise kv-cache-memory-bytes to {math.ceil(needed * figures['bytes'])}"
+        return _smaller(low, gate)
+    total = min(r["total_gib"] for r in ranks)
+    utilization = _ceil2((figures["weights"] + figures["reserve"] + pool) / total)
+    if utilization <= figures["limit"] and all(utilization * r["total_gib"] <= _room(r, figures) for r in ranks):
+        return f"set gpu-memory-utilization to {utilization:.2f}"
+    return _smaller(low, gate)
 
 
 def check_profile(profile: Mapping[str, Any]) -> None:
@@ -284,7 +304,7 @@ def make_plan(
         raise PlanError("there is no rank to plan for, expected one entry a rank with total_kib, available_kib and free_kib")
     args, plan, gate = profile["engine"]["args"], profile["plan"], profile["gate"]
     memories = [_memory(entry, i) for i, entry in enumerate(ranks)]
-    error, unknown = _uncertainty(profile, len(memories))
+    error, reserve_error, unknown = _uncertainty(profile, len(memories))
     per, why = plan["kv_bytes_per_token"], ""
     if per is None and config is not None:
         tensor = args.get("tensor-parallel-size")
@@ -331,13 +351,16 @@ def make_plan(
         for row in rows:
             row["tokens"] = max(0, int(row["kv_gib"] * GIB / per)) if per else None
         short = min(rows, key=lambda r: (r["kv_gib"], r["rank"]))
-        expected = short["tokens"]
+        expected, raw = short["tokens"], short["kv_gib"] * GIB / per
+        spread = raw * error / 100 if figures["pinned"] is not None else _spread(raw, error, reserve_error, plan, per)
         result.update(
             expected_tokens=expected,
-            low_tokens=int(expected * (1 - error / 100)),
-            high_tokens=int(expected * (1 + error / 100)),
+            low_tokens=max(0, int(raw - spread)),
+            high_tokens=max(0, int(raw + spread)),
             short_rank=short["rank"],
         )
+        if expected:
+            result["error_percent"] = min(100.0, round(100 * spread / expected, 1))
     _judge(result, profile, figures, unknown, missing, why)
     for row in rows:
         for key, value in row.items():
@@ -374,18 +397,31 @@ def _judge(result: dict[str, Any], profile: Mapping[str, Any], figures: Mapping[
         return
     short = next(r for r in rows if r["rank"] == result["short_rank"])
     figure = f"{_fmt(expected)} tokens (+-{result['error_percent']:g} %)"
+    if not expected or result["error_percent"] >= 100:
+        figure = f"{_fmt(expected)} tokens (at most {_fmt(result['high_tokens'])})"
     others = [r for r in rows if r is not short]
-    where = f"{short['host']} (rank {short['rank']}), which has {short['kv_gib']:.1f} GiB for the KV cache"
-    if figures["pinned"] is None:
+    pinned, held = figures["pinned"], (figures["weights"] or 0.0) + (figures["pinned"] or 0.0)
+    where = f"{short['host']} (rank {short['rank']}), which has {short['kv_gib']:.1f} GiB{' pinned' if pinned is not None else ''} for the KV cache"
+    if pinned is None:
         where += f" of {short['budget_gib']:.1f} GiB after {short['weights_gib']:.1f} GiB of weights and {short['reserve_gib']:.1f} GiB reserve"
     if needed is not None and result["high_tokens"] < needed:
         result["verdict"] = "refused"
-        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(expected), profile["gate"])
+        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(result["low_tokens"]), profile["gate"])
         result["msg"] = f"{name}: expected is a pool of {figure}, and at least {_fmt(needed)} are needed; short is {where}: {result['remedy']}."
         return
+    tight = min(rows, key=lambda r: _room(r, figures))
+    room = _room(tight, figures)
+    if pinned is not None and figures["weights"] is not None and held + (figures["reserve"] or 0.0) > room:
+        left = room - figures["weights"] - (figures["reserve"] or 0.0)
+        remedy = f"set kv-cache-memory-bytes to {int(left * GIB)} or less" if left > 0 else "free memory there, or use a smaller model or more nodes"
+        text = f"{tight['host']} (rank {tight['rank']}) has {room:.1f} GiB for {figures['weights']:.1f} GiB of weights and {pinned:.1f} GiB of pinned KV cache"
+        if held > room:
+            result.update(verdict="refused", remedy=remedy, short_rank=tight["rank"], msg=f"{name}: {text}, which do not fit: {remedy}.")
+            return
+        result["warnings"].append(f"{text}, which leaves {room - held:.1f} GiB for all else: a long prompt may end the engine; {remedy}")
     result["verdict"] = "ok"
     if needed is not None and expected < needed:
-        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(expected), profile["gate"])
+        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(result["low_tokens"]), profile["gate"])
         result["warnings"].append(f"it may be short: {_fmt(needed)} tokens are needed and {figure} expected; if the gate fails, {result['remedy']}")
     gap = max((r["kv_gib"] - short["kv_gib"] for r in others), default=0.0)
     if gap >= 1.0:

@@ -21,6 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import 
 
 CHUNK = 1 << 22
 WHOLE = "image.tar"
+_HELP = ": look at journalctl -u docker and for a full disk on that node, and run again"
 
 
 def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
@@ -117,7 +118,7 @@ def save(reference: str, folder: str, layers: Sequence[str] | None, socket_path:
         connection.request("GET", f"{API}/images/{quote(reference, safe='')}/get")
         response = connection.getresponse()
         if response.status != 200:
-            raise DockerError(f"the Docker Engine cannot save {reference}: {_error(response.read())}", response.status)
+            raise DockerError(f"the Docker Engine cannot save {reference}: {_error(response.read())}{_HELP}", response.status)
         if layers is None:
             return {WHOLE: _file(response, os.path.join(folder, WHOLE))}
         return _save_layers(response, reference, folder, set(layers))
@@ -218,10 +219,10 @@ def load(folder: str, names: Sequence[str], socket_path: str = DEFAULT_SOCKET) -
         with contextlib.suppress(ValueError):
             row: Mapping[str, Any] = json.loads(line)
             if row.get("error"):
-                raise DockerError(f"the Docker Engine refused the image: {row['error']}")
+                raise DockerError(f"the Docker Engine refused the image: {row['error']}{_HELP}")
             said.append(str(row.get("stream", "")).strip())
     if response.status != 200:
-        raise DockerError(f"the Docker Engine refused the image: {_error(text)}", response.status)
+        raise DockerError(f"the Docker Engine refused the image: {_error(text)}{_HELP}", response.status)
     return "; ".join(item for item in said if item)
 
 

@@ -66,7 +66,15 @@ class Node:
         return os.path.join(self.root, path.lstrip("/"))
 
     def read(self, path: str) -> str | None:
-        """Return a file's text, or None when there is none or it cannot be read (sysfs answers EINVAL for some)."""
+        """Return a file's text, or None when there is none or it cannot be read (sysfs answers EINVAL for some).
+
+        An absolute link of a captured tree leads to a place in the tree, never to this machine's own.
+        """
+        for _hop in range(40 if self.root != "/" else 0):
+            target = self.link(path)
+            if target is None or not target.startswith("/"):
+                break
+            path = target
         try:
             with open(self.at(path), encoding="utf-8", errors="surrogateescape") as handle:
                 return handle.read()
@@ -95,6 +103,10 @@ class Node:
         """Return the node's paths that match `pattern`, sorted."""
         strip = len(self.root.rstrip("/"))
         return sorted(found[strip:] for found in glob.glob(self.at(pattern)))
+
+    def page_kb(self) -> int | None:
+        """Return the running kernel's page size in KiB; None below another root, where no kernel runs."""
+        return os.sysconf("SC_PAGE_SIZE") // 1024 if self.root == "/" else None
 
     def write_live(self, path: str, text: str) -> None:
         """Write a kernel file (/proc/sys, /sys) in place. Raises OSError."""

@@ -57,7 +57,7 @@ class ProfileError(ValueError):
 class Field:
     """One key's type and meaning; ``doc`` is printed into docs/profiles.md."""
 
-    kind: str  # str, int, number, bool, list, map (fixed keys), dict (free keys), argument, scalar
+    kind: str  # str, int, number, bool, list, map (fixed keys), dict (free keys), argument, scalar, criterion
     doc: str = ""
     default: Any = None
     required: bool = False
@@ -242,7 +242,19 @@ SCHEMA = _table(
         long_prompt_tokens=Field(
             "int", "Length of a long prompt that must be answered. Null: 28000 where KV memory is pinned by hand, else none.", nullable=True, minimum=1
         ),
-        expressions=_strings("JMESPath expressions over the gate's facts; each must be true."),
+        expressions=Field(
+            "list",
+            "JMESPath expressions over the gate's facts; each must be true. A string, or a mapping of expression, name and remedy, which a failure shows.",
+            [],
+            element=Field(
+                "criterion",
+                fields={
+                    "expression": _text("The expression.", required=True),
+                    "name": _text("What a failure calls it.", nullable=True),
+                    "remedy": _text("What to do then.", nullable=True),
+                },
+            ),
+        ),
     ),
     plan=_table(
         "Figures for kv_pool_plan; null is unknown and never blocks.",
@@ -269,6 +281,7 @@ _EXPECTED = {
     "dict": "a mapping",
     "argument": "a string, a number, true, false, null, a list of strings and numbers, or a mapping",
     "scalar": "a string, a number, true or false",
+    "criterion": "a string, or a mapping of expression, name and remedy",
 }
 
 
@@ -396,6 +409,13 @@ class _Checker:
         if isinstance(value, Mapping):
             return dict(value)
         return list(value) if isinstance(value, (list, tuple)) else value
+
+    def _criterion(self, value: object, spec: Field, path: str) -> Any:
+        if isinstance(value, Mapping):
+            return self._map(value, spec, path)
+        if not isinstance(value, str):
+            raise self.wrong(value, spec, path)
+        return value
 
     def _list(self, value: object, spec: Field, path: str) -> list[Any]:
         if not isinstance(value, (list, tuple)):
@@ -649,8 +669,10 @@ def _at(tree: Any, *path: str) -> Any:
 
 
 def _forget_bounds(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``base`` without the gate's bounds that ``layer``'s arguments make meaningless (see :data:`FORGOTTEN`)."""
+    """Return ``base`` without the gate's bounds that ``layer``'s arguments make meaningless (see :data:`FORGOTTEN`), and another model's plan."""
     out = merge(base, {})
+    if _at(base, "model", "id") not in (None, _at(layer, "model", "id") or _at(base, "model", "id")):
+        out.pop("plan", None)  # what was measured on another model foretells nothing of this one
     for flag, bounds in FORGOTTEN:
         before, after = _at(base, "engine", "args", flag), _at(layer, "engine", "args", flag)
         if before is None or after is None or before == after:

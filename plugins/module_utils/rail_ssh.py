@@ -19,7 +19,7 @@ def bare_key(line: str) -> str:
     """Return type and key of a public key line, without its comment. Raises TunnelError."""
     match = KEY.fullmatch(line.strip())
     if not match:
-        raise TunnelError(f"{line.strip()[:40]!r} is no SSH public key")
+        raise TunnelError(f"{line.strip()[:40]!r} is no SSH public key: give what gb10.cluster.weights_key returned")
     return f"{match[1]} {match[2]}"
 
 

@@ -27,6 +27,8 @@ CLASS_OTHER = "other"
 
 # Without a model: the driver's own share stays below this, what a failed run leaves behind lies far above (33 GiB and more).
 STUCK_KB = 8 * GIB_KB
+# What the kernel's handover (KHO) keeps as CMA scratch: no failed run left it.
+KHO_KB = 10 * GIB_KB
 # Blocks of 4 MiB and more in the largest zone: 24 on a fresh boot, 0 where large registrations fail (samples/fragmentation.tables.md).
 FEW_LARGE_BLOCKS = 8
 LARGE_BLOCK_KB = 4096
@@ -143,7 +145,7 @@ def parse_swaps(text: str | None) -> list[Swap]:
 
 
 def page_size_kb(meminfo: Mapping[str, int], zoneinfo: str | None) -> int:
-    """Return the page size that makes the zones add up to MemTotal; 4 KiB where that cannot be told."""
+    """Return the page size that makes the zones of a capture add up to MemTotal; 4 KiB where that cannot be told."""
     pages = sum(zone.managed_kb for zone in parse_zoneinfo(zoneinfo, 1))
     if not pages or not meminfo.get("MemTotal"):
         return 4
@@ -276,26 +278,28 @@ def cma_problem(meminfo: Mapping[str, int], kernel: str = "", cmdline: str = "",
     if total is None or free <= total:
         return None
     off = "kho=off" in cmdline.split()
+    fixed = "another kernel" if kernel.startswith("6.17.0-1032") else "kernel 6.17.0-1032 or a later fixed one"
     message = (
         f"CmaFree is {free} kB with CmaTotal {total} kB on kernel {kernel or 'unknown'}: the kernel's handover (KHO) keeps about 9.4 GiB as CMA "
         "scratch, which makes RDMA registration fail with ENOMEM"
     )
     if off:
-        remedy = "kho=off is on the kernel command line already, so reboot into kernel 6.17.0-1032 or a later fixed one"
+        remedy = f"kho=off is on the kernel command line already, so reboot into {fixed}"
     elif kexec_crash_size:
         remedy = (
-            "boot kernel 6.17.0-1032 or a later fixed one; kho=off is not safe here, because /sys/kernel/kexec_crash_size "
+            f"boot {fixed}; kho=off is not safe here, because /sys/kernel/kexec_crash_size "
             f"is {kexec_crash_size} and a crash kernel is reserved"
         )
     else:
-        remedy = "add kho=off to the kernel command line and reboot, or boot kernel 6.17.0-1032"
+        remedy = f"add kho=off to the kernel command line and reboot, or boot {fixed}"
     return problem("kho-cma-leak", message, remedy)
 
 
 def stuck_problem(meminfo: Mapping[str, int], gpu_users: Sequence[str]) -> dict[str, str] | None:
     """Return memory that stays with the driver although no process uses the GPU."""
     held = unaccounted_kb(meminfo)
-    if gpu_users or "MemTotal" not in meminfo or "AnonPages" not in meminfo or held < STUCK_KB:
+    expected = KHO_KB if cma_problem(meminfo) is not None else 0
+    if gpu_users or "MemTotal" not in meminfo or "AnonPages" not in meminfo or held < STUCK_KB + expected:
         return None
     return problem(
         "memory-stuck",

@@ -59,15 +59,21 @@ def container_reason(node: Node) -> str:
 
 
 def sysctl_files(node: Node) -> dict[str, str | None]:
-    """Return every sysctl file of the node; None for a link to /dev/null, which hides a name."""
+    """Return every sysctl file of the node; None for a link to /dev/null, which hides a name.
+
+    /etc/sysctl.conf is left out where a link in sysctl.d stands for it (Ubuntu's 99-sysctl.conf): it is read at that link's place.
+    """
     files: dict[str, str | None] = {}
+    linked = False
     for folder in sysctl_plan.FOLDERS:
         for name in node.listdir(folder):
             path = f"{folder}/{name}"
             if name.endswith(".conf"):
-                files[path] = None if node.link(path) == "/dev/null" else node.read(path)
+                target = node.link(path)
+                files[path] = None if target == "/dev/null" else node.read(path)
+                linked = linked or target in ("../sysctl.conf", "/etc/sysctl.conf")
     text = node.read("/etc/sysctl.conf")
-    if text is not None:
+    if text is not None and not linked:
         files["/etc/sysctl.conf"] = text
     return files
 
@@ -90,7 +96,7 @@ def gather(node: Node) -> Facts:
     """Read everything. Raises uma.UmaError."""
     meminfo = uma.parse_meminfo(node.read("/proc/meminfo"))
     zoneinfo = node.read("/proc/zoneinfo")
-    page_kb = uma.page_size_kb(meminfo, zoneinfo)
+    page_kb = node.page_kb() or uma.page_size_kb(meminfo, zoneinfo)
     zones = uma.parse_zoneinfo(zoneinfo, page_kb)
     if "MemFree" in meminfo:  # an old kernel or a cut capture: calculated as the kernel does, for 0 would refuse every start
         meminfo.setdefault("MemAvailable", uma.available_kb(meminfo, zones))

@@ -149,24 +149,32 @@ def wipe(folders: Sequence[str], store: str, check: bool) -> list[str]:
 def drop(brought: list[dict[str, Any]], gone: Sequence[str], socket_path: str, check: bool) -> tuple[list[str], list[str]]:
     """Remove images by id from the engine and the list; return (removed, sentences on what stays). Raises DockerError."""
     removed, left = [], []
+    # The engine refuses to remove what is in use; check mode has to look.
+    containers = docker_socket.list_containers([], socket_path) if check and gone else []
+    users = {str(each.get("ImageID")): str((each.get("Names") or [each.get("Id")])[0]).lstrip("/") for each in containers}
     for item in list(brought):
         if item["id"] not in gone:
             continue
+        stays = f"{item['reference']} ({str(item['id'])[7:19]}) stays"
         image = layers_engine.inspect_image(str(item["id"]), socket_path)
         names = (image or {}).get("RepoTags") or []
         if image is None:
             brought.remove(item)
             continue
         if check:
-            removed.append(str(item["id"]))
+            if item["id"] in users:
+                left.append(f"{stays}: the container {users[item['id']]} uses it")
+            else:
+                removed.append(str(item["id"]))
             continue
-        status, said = 0, ""
+        refused = ""
         for target in names or [item["id"]]:
             status, said = layers_engine.call("DELETE", f"/images/{target}", socket_path)
-            if status == 409:
+            if status >= 400 and status != 404:  # 409 where a container uses it
+                refused = said or f"the Docker Engine answers HTTP {status}"
                 break
-        if status == 409:
-            left.append(f"{item['reference']} ({str(item['id'])[7:19]}) stays: {said}")
+        if refused:
+            left.append(f"{stays}: {refused}")
         else:
             removed.append(str(item["id"]))
             brought.remove(item)
@@ -200,6 +208,8 @@ def main() -> None:
             served.pop(params["group"], None)
         else:
             image = layers_engine.info(params["reference"], params["docker_socket"])
+            if check and params["brought"]:
+                image = {**image, "exists": True, "id": ""}  # what would come is not here yet, and another one may have its name
             if not image["exists"]:
                 raise ImageError(f"there is no {params['reference']} on this node: nothing was remembered or wiped")
             if params["brought"]:

@@ -315,7 +315,7 @@ class Readahead:
         """Set the steady state and keep the plan. Raises ReadaheadError, RecordError, OSError."""
         params = self.params
         meminfo = uma.parse_meminfo(self.node.read("/proc/meminfo"))
-        page_kb = uma.page_size_kb(meminfo, self.node.read("/proc/zoneinfo"))
+        page_kb = self.node.page_kb() or uma.page_size_kb(meminfo, self.node.read("/proc/zoneinfo"))
         load_kb = readahead.check_kb(params["load_kb"], "readahead_load_kb", page_kb)
         steady_kb = readahead.check_kb(params["steady_kb"], "readahead_steady_kb", page_kb)
         if params["restore_after"] < 60:

@@ -177,7 +177,8 @@ def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
     rails: list[dict[str, Any]] = facts["rails"]
     bad = [rail["netdev"] for rail in rails if rail["hca"] is None or rail["gid_index"] is None]
     if bad or not rails:
-        said = "; ".join(f"{p['message']} {p['remedy']}" for p in facts["problems"] if p["id"] in ("no_rdma", "gid_missing", "gid_ambiguous", "no_cable"))
+        told = ("no_rdma", "rdma_unreadable", "gid_missing", "gid_ambiguous", "no_cable")
+        said = "; ".join(f"{p['message']} {p['remedy']}" for p in facts["problems"] if p["id"] in told)
         module.fail_json(msg=f"The RDMA bandwidth cannot be measured: {said or 'no rail has an RDMA device'}")
     return rails
 
@@ -225,7 +226,8 @@ def serve(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> None
             argv = ["systemd-run", "--quiet", "--collect", f"--unit={UNIT}-{port}", f"--property=RuntimeMaxSec={limit}"]
             rc, _out, err = module.run_command([*argv, *command(module, tool, rail, port)])
             if rc != 0:
-                module.fail_json(msg=f"The bandwidth server on port {port} could not be started: {err.strip()}")
+                said = err.strip().rstrip(".")
+                module.fail_json(msg=f"The bandwidth server on port {port} could not be started: {said}. Look at `systemctl status '{UNIT}-*'`, and run again.")
     end = time.monotonic() + 30
     while time.monotonic() < end:
         text = "".join(Path(path).read_text() for path in ("/proc/net/tcp", "/proc/net/tcp6") if Path(path).exists())
@@ -234,7 +236,11 @@ def serve(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> None
         time.sleep(0.3)
     missing = sorted(ports - listening(ports, text))
     _rc, out, _err = module.run_command(["journalctl", "--no-pager", "-n", "5", "-o", "cat", "-u", f"{UNIT}-{missing[0]}"])
-    module.fail_json(msg=f"ib_write_bw does not listen on port(s) {', '.join(map(str, missing))} after 30 s: {out.strip()[-300:] or 'it said nothing'}")
+    said = out.strip()[-300:] or "it said nothing"
+    module.fail_json(
+        msg=f"ib_write_bw does not listen on port(s) {', '.join(map(str, missing))} after 30 s: {said}."
+        " See what holds them (ss -ltnp), or set roce_bandwidth_port."
+    )
 
 
 def measure(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -36,7 +36,8 @@ options:
     description:
       - This node's wanted fabric addresses, one per rail, with or without a prefix length.
       - Without them and without O(fabric_cidrs), the rails are the ports that have a link or an IPv4 address, with their twins.
-        What sits on an addressed port (a VLAN beside it, a macvlan, a virtual function) is no rail then.
+        What sits on an addressed port (a VLAN beside it, a macvlan, a virtual function) is no rail then, nor is a cage
+        that carries the default route while another cage carries the fabric.
     type: list
     elements: str
     default: []
@@ -177,9 +178,9 @@ foreign:
 env:
   description:
     - This node's NCCL, GLOO and TP variables. One that cannot be decided is left out, never empty.
-    - E(NCCL_IB_GID_INDEX) is there only when every rail has a GID index and all are equal;
+    - E(NCCL_IB_GID_INDEX) is there only when every rail with a link has a GID index and all are equal;
       else E(NCCL_IB_ADDR_FAMILY) and E(NCCL_IB_ROCE_VERSION_NUM) are.
-    - A rail with nothing but a link-local address does not count beside a rail with a real one.
+    - A rail with nothing but a link-local address does not count beside a rail with a real one, nor does a second cable without addresses.
   returned: always
   type: dict
   sample:

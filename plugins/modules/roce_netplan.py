@@ -246,7 +246,10 @@ class Change:
         """Run a command; a failure is a refusal with its own words."""
         rc, out, err = self.module.run_command(argv, errors="surrogate_then_replace")
         if rc != 0 and check:
-            raise RefusedError(f"`{' '.join(argv)}` failed (rc {rc}): {(err or out).strip()[-400:] or 'no output'}.")
+            raise RefusedError(
+                f"`{' '.join(argv)}` failed (rc {rc}): {(err or out).strip()[-400:] or 'no output'}."
+                " Correct that on the node and run the roce role again."
+            )
         return rc, out, err
 
     def interface(self, name: str, routes: bool = False) -> commit.Interface:
@@ -370,7 +373,10 @@ class Change:
         if rc != 0:
             if not again:
                 self.clear_pending()
-            raise RefusedError(f"The timer that would bring the network back could not be armed ({(err or out).strip()[-300:]}); nothing was changed.")
+            raise RefusedError(
+                f"The timer that would bring the network back could not be armed ({(err or out).strip()[-300:]}); nothing was changed."
+                " See that systemd runs there."
+            )
 
     @staticmethod
     def boot_id() -> str:
@@ -506,7 +512,7 @@ class Change:
             except FileNotFoundError:
                 continue
             except OSError as exc:
-                raise RefusedError(f"{path} could not be set to {value} ({exc.strerror}).") from exc
+                raise RefusedError(f"{path} could not be set to {value} ({exc.strerror}): see whether /proc/sys is read-only on this node.") from exc
 
     def all_sysctls(self, rails: list[str]) -> dict[str, str]:
         """Return every readable kernel value of the rails (net.ipv4.conf, net.ipv6.conf): whoever configures them changes more than we do."""
@@ -606,7 +612,7 @@ class Change:
         wishes = []
         for wish, port in assign(self.node, wanted, self.mgmt["protected"], follow_link=True):
             if port is None:
-                why = next((p for p in facts["problems"] if p["id"] in ("no_cable", "rail_unplaced", "no_rdma", "unreadable")), None)
+                why = next((p for p in facts["problems"] if p["id"] in ("no_cable", "rail_unplaced", "no_rdma", "rdma_unreadable", "unreadable")), None)
                 hint = f" {why['message']} {why['remedy']}" if why else ""
                 raise RefusedError(f"No port was found for rail {wish.index} ({wish.address}/{wish.prefix}).{hint}")
             if wish.prefix is None:
@@ -752,7 +758,10 @@ class Change:
         rails = sorted(record["rails"])
         touched = sorted(set(rails) & set(self.mgmt["protected"]))
         if touched:
-            raise RefusedError(f"{', '.join(touched)} carries the default route or this SSH session now, so it is not touched; nothing was changed.")
+            raise RefusedError(
+                f"{', '.join(touched)} carries the default route or this SSH session now, so it is not touched; nothing was changed."
+                " Move that to another interface first."
+            )
         netplan_change = before is not None or bool(back)
         generated: dict[str, str] = {}
         if netplan_change:

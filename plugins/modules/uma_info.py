@@ -141,7 +141,7 @@ problems:
   sample:
     - id: kho-cma-leak
       message: CmaFree is 940604 kB with CmaTotal 0 kB on kernel 7.0.0-1019-nvidia
-      remedy: add kho=off to the kernel command line and reboot, or boot kernel 6.17.0-1032
+      remedy: add kho=off to the kernel command line and reboot, or boot kernel 6.17.0-1032 or a later fixed one
 """
 
 from collections.abc import Sequence

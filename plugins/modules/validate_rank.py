@@ -67,6 +67,9 @@ EXAMPLES = r"""
     compose: "{{ rendered.compose }}"
     env: "{{ rendered.env }}"
     memory: {total_kib: 127601213, available_kib: 119537664, free_kib: 118489088}
+  vars:
+    place: {rank: 0, size: 2, master_addr: 192.168.200.11, fabric_ip: 192.168.200.11}
+    rendered: "{{ lookup('gb10.cluster.profile') | gb10.cluster.render_rank(place, {'model_store': '/srv/models'}) }}"
 """
 
 RETURN = r"""

@@ -178,6 +178,10 @@ failure:
       description: The process that printed it.
       type: str
       sample: Worker_TP1
+    ip:
+      description: The address that Ray names beside the process; V(null) without Ray.
+      type: str
+      sample: 10.77.0.2
     needs_peer:
       description: What to look for in the other rank's log; empty if nothing.
       type: str
@@ -234,6 +238,14 @@ kv_cache:
       description: GPU blocks, where printed.
       type: int
       sample: 9526
+    blocks_override:
+      description: The number of blocks that was set by hand instead, where printed.
+      type: int
+      sample: 512
+    device:
+      description: Where the pool lies, as printed.
+      type: str
+      sample: GPU
     available_gib:
       description: Memory for the pool in GiB, smallest over the ranks in this log; can be negative.
       type: float
@@ -243,6 +255,10 @@ kv_cache:
       type: list
       elements: dict
       sample: [{gib: 18.08, proc: Worker_TP0, line_number: 60}]
+    tokens_of_all_engines:
+      description: The sum over the data-parallel engines, where printed.
+      type: int
+      sample: 2493464
     engines:
       description: One entry per data-parallel engine.
       type: list
@@ -272,6 +288,11 @@ init_seconds:
   type: float
   returned: always
   sample: 65.48
+compilation_seconds:
+  description: Seconds of it that went into compilation, where printed.
+  type: float
+  returned: always
+  sample: 31.2
 dtype:
   description: Data type of the weights.
   type: str
@@ -297,6 +318,21 @@ attention_backend:
   type: str
   returned: always
   sample: FLASHINFER
+tensor_parallel_size:
+  description: Ranks that share each layer.
+  type: int
+  returned: always
+  sample: 2
+pipeline_parallel_size:
+  description: Stages of layers.
+  type: int
+  returned: always
+  sample: 1
+data_parallel_size:
+  description: Engines side by side.
+  type: int
+  returned: always
+  sample: 1
 ranks:
   description: The ranks in this log.
   type: list
@@ -308,11 +344,26 @@ world_size:
   type: int
   returned: always
   sample: 2
+head_address:
+  description: Address at which the ranks meet; as a headless worker prints it, with the port.
+  type: str
+  returned: always
+  sample: 10.77.0.1
 role:
   description: V(head), V(worker) (headless) or V(unknown).
   type: str
   returned: always
   sample: head
+platform:
+  description: The platform that vLLM detected, where printed.
+  type: str
+  returned: always
+  sample: cuda
+listen:
+  description: Where the API listens.
+  type: str
+  returned: always
+  sample: http://0.0.0.0:8000
 nccl:
   description: C(version), C(transport) (V(rdma), V(tcp), V(plugin), V(unknown); V(unknown) is normal without NCCL_DEBUG=INFO), C(network), C(hcas).
   type: dict
@@ -345,6 +396,16 @@ benign:
   type: dict
   returned: always
   sample: {fd_limit: 1}
+first_line:
+  description: The number of this boot's first line in the log, from 1.
+  type: int
+  returned: always
+  sample: 1
+last_line:
+  description: The number of its last line.
+  type: int
+  returned: always
+  sample: 220
 lines:
   description: For each fact the number of the line it came from.
   type: dict
@@ -361,6 +422,16 @@ boots:
   elements: dict
   returned: always
   sample: []
+bytes_read:
+  description: Bytes of the log that were read.
+  type: int
+  returned: always
+  sample: 48211
+lines_read:
+  description: Lines of the log that were read.
+  type: int
+  returned: always
+  sample: 220
 container:
   description: State of the container that was read.
   type: dict

@@ -28,15 +28,18 @@ options:
     description: An image to look for on the node, by name; empty to look for none.
     type: str
     default: ""
+  model:
+    description: The model's folder on the node, plain or of a Hugging Face cache, to read its C(config.json) from; empty to read none.
+    type: str
+    default: ""
   free_share:
     description:
-      - The share of the node's memory, V(0.0) to V(1.0), that must be available while no container of the group runs.
-      - Where it is given, the module waits for that, up to O(wait), and fails with a sentence where it does not come.
+      - The share of the node's memory, V(0.0) to V(1.0), that a start wants available, while no container of the group runs.
+      - RV(in_the_way) says whether it is so.
     type: float
   wait:
-    description: How long to wait for O(free_share), in seconds.
+    description: How many seconds to wait for O(free_share); where it does not come, the module fails with a sentence. Without it, nothing is waited for.
     type: float
-    default: 600
   docker_socket:
     description: The Docker Engine's socket.
     type: path
@@ -83,6 +86,11 @@ image:
   type: dict
   returned: always
   sample: {exists: true, id: "sha256:8d0f...", repo_digests: ["vllm/vllm-openai@sha256:51a6..."]}
+model_config:
+  description: The content of the model's C(config.json), of the revision in C(refs/main) where O(model) is a cache; empty where there is none.
+  type: dict
+  returned: always
+  sample: {num_hidden_layers: 61, num_attention_heads: 128}
 devices:
   description: Which of the devices that a rank may be given exist on the node.
   type: list
@@ -94,6 +102,11 @@ memory:
   type: dict
   returned: always
   sample: {total_kib: 127602688, free_kib: 98304000, available_kib: 99000000}
+in_the_way:
+  description: What is in the way of a start, a rank that runs or too little memory; empty where nothing is, or without O(free_share).
+  type: str
+  returned: always
+  sample: gb10-pair1-rank0 still runs
 engine_error:
   description: Why the Docker Engine could not be asked, as a sentence; empty where it answered.
   type: str
@@ -130,6 +143,16 @@ def read_json(path: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def config_of(model: str) -> dict[str, Any]:
+    """Return the config.json of a model's folder, of the revision that refs/main names where the folder is a cache; empty without one."""
+    try:
+        with open(os.path.join(model, "refs", "main"), encoding="utf-8") as handle:
+            model = os.path.join(model, "snapshots", handle.read().strip())
+    except OSError:
+        pass  # a plain folder
+    return read_json(os.path.join(model, "config.json"))
 
 
 def fingerprint(path: str) -> str:
@@ -202,8 +225,9 @@ def main() -> None:
             "group": {"type": "str", "required": True},
             "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
             "image": {"type": "str", "default": ""},
+            "model": {"type": "str", "default": ""},
             "free_share": {"type": "float"},
-            "wait": {"type": "float", "default": 600.0},
+            "wait": {"type": "float"},
             "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
@@ -212,14 +236,14 @@ def main() -> None:
     folder = os.path.join(params["directory"], params["group"])
     link = os.path.join(folder, "current")
     current = os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
-    deadline = time.monotonic() + params["wait"]
+    deadline = time.monotonic() + (params["wait"] or 0.0)
     while True:
         containers, image, memory, problem = look(params["group"], params["image"], params["docker_socket"])
         complaint = "" if params["free_share"] is None else not_free(containers, memory, params["free_share"])
         if not complaint or time.monotonic() >= deadline:
             break
         time.sleep(POLL_SECONDS)
-    if complaint:
+    if complaint and params["wait"] is not None:
         module.fail_json(msg=f"{socket.gethostname()}: {complaint}, {params['wait']:.0f} s after the group was stopped. {REMEDY}")
     module.exit_json(
         changed=False,
@@ -228,8 +252,10 @@ def main() -> None:
         containers=containers,
         receipt=read_json(os.path.join(folder, "releases", current, "receipt.json")) if current else {},
         image=image,
+        model_config=config_of(params["model"]) if params["model"] else {},
         devices=[device for device in DEVICES if os.path.exists(device)],
         memory=memory,
+        in_the_way=complaint,
         engine_error=problem,
     )
 

@@ -272,7 +272,8 @@ def main() -> None:
         if report.get("rc") != 0:
             raise JobError(why(log, params))
     except (ManifestError, JobError) as error:
-        run(["docker", "rm", "-f", job.unit]) if params["step"] != "status" else None
+        if params["step"] != "status" and not module.check_mode:
+            run(["docker", "rm", "-f", job.unit])
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or path} cannot be written ({error.strerror}): run with become")

@@ -61,7 +61,7 @@ class FollowedAction(ActionBase):
                 continue
             misses = 0
             if report["state"] == "done":
-                return out
+                return {key: value for key, value in out.items() if key != "report"}  # that was for this plugin
             now = time.monotonic()
             if now - shown_at >= SHOW_SECONDS:
                 text = self.progress(report)

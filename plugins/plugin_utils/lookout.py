@@ -13,6 +13,7 @@ import contextvars
 import json
 import shlex
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,16 +46,20 @@ def module(name, source=None):
         exec(compile(source, name, "exec"), new.__dict__)
     return new
 for name, source in {sources}:
-    last = module(name, source)
-print(json.dumps(last.run(json.loads({arguments!a}))))
+    module(name, source)
+print(json.dumps([sys.modules[name].run(arguments) for name, arguments in json.loads({asked!a})]))
 """
 
+Asked = tuple[Question, dict[str, Any]]  # with the options of its module
 
-def program(question: Question, arguments: dict[str, Any]) -> str:
-    """Return the text of a program, ASCII only, that asks one question and prints the answer as a line of JSON."""
+
+def program(asked: Sequence[Asked]) -> str:
+    """Return the text of a program, ASCII only, that asks questions in turn and prints the list of their answers as a line of JSON."""
     folder = Path(next(iter(module_utils.__path__)))
-    sources = [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in question.sources]
-    return _PROGRAM.format(sources=ascii(sources), arguments=json.dumps(arguments))
+    names = dict.fromkeys(name for question, _arguments in asked for name in question.sources)
+    sources = [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in names]
+    runs = [(f"{PACKAGE}.{question.sources[-1]}", arguments) for question, arguments in asked]
+    return _PROGRAM.format(sources=ascii(sources), asked=json.dumps(runs))
 
 
 class Look(threading.Thread):
@@ -96,17 +101,24 @@ class Lookout:
         look.start()
         return look
 
-    def take(self, arguments: dict[str, Any], question: Question = SLICE) -> dict[str, Any]:
-        """Return a slice, or another answer, or `failed` with a `msg` that says why there is none."""
+    def take(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return a slice, or `failed` with a `msg` that says why there is none."""
+        return self.ask([(SLICE, arguments)])[0]
+
+    def ask(self, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+        """Ask questions in turn, over the connection once, and return an answer to each: what its module returns, or `failed` with a `msg`."""
         if not self._python or self._by_module:
-            out = self._action._execute_module(module_name=question.module, module_args=arguments, task_vars=self._vars)
-            self._python = str(out.get("python") or self._python)
-            if question.answer in out or out.get("failed") or out.get("unreachable"):
-                return dict(out)
-            return {"failed": True, "msg": str(out.get("module_stderr") or f"the module {question.module} ended without a result")}
-        out = self._action._low_level_execute_command(f"{shlex.quote(self._python)} -I -S -", in_data=program(question, arguments).encode())
+            return [self._ask_module(question, arguments) for question, arguments in asked]
+        out = self._action._low_level_execute_command(f"{shlex.quote(self._python)} -I -S -", in_data=program(asked).encode())
         try:
-            return dict(json.loads(str(out["stdout"]).strip().splitlines()[-1]))
+            return [dict(answer) for answer in json.loads(str(out["stdout"]).strip().splitlines()[-1])]
         except (ValueError, IndexError):
             self._by_module = True  # a node that wants a terminal for sudo, for one
-            return self.take(arguments, question)
+            return self.ask(asked)
+
+    def _ask_module(self, question: Question, arguments: dict[str, Any]) -> dict[str, Any]:
+        out = self._action._execute_module(module_name=question.module, module_args=arguments, task_vars=self._vars)
+        self._python = str(out.get("python") or self._python)
+        if question.answer in out or out.get("failed") or out.get("unreachable"):
+            return dict(out)
+        return {"failed": True, "msg": str(out.get("module_stderr") or f"the module {question.module} ended without a result")}

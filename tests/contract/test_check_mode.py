@@ -59,3 +59,10 @@ def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> Non
     assert result.rc == 0, result.stdout
     assert {(host, task.rpartition("| ")[2]) for host, task in result.changed} == {("one", "Pull or build"), ("two", "Load them")}
     assert "vllm:1: to be made the same on one, two" in result.stdout
+
+
+def test_ranks_that_come_one_after_the_other_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    """A foreign playbook with serial."""
+    result = check(tmp_path, WEIGHTS.replace("  roles:", "  serial: 1\n  roles:"), gb10_model_store=str(tmp_path), gb10_profile="dspark-nvfp4-1m")
+    assert result.rc != 0
+    assert result.last_message.startswith("The ranks of pair1 must have the same model, and two is not in this run (or failed earlier in it): run without")

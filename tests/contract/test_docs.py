@@ -10,8 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils import gate
 from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import CATALOGUE
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import parse
+from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info
 from playbook import REPO
 
 
@@ -150,3 +153,12 @@ def test_the_page_of_failures_is_up_to_date_and_has_an_anchor_for_every_class() 
     assert set(gate.CLASSES) <= logged | set(gate.MEANS), "what the gate can say is explained"
     for name in (*logged, *gate.MEANS, *gate.CRITERIA):
         assert f'<a id="{name}">' in page
+
+
+@pytest.mark.parametrize("log", sorted((REPO / "tests/unit/fixtures/vllm_log").glob("*.log")), ids=lambda path: path.stem)
+def test_what_is_read_from_a_boot_log_is_documented_key_by_key(log: Path) -> None:
+    documented = yaml.safe_load(vllm_boot_log_info.RETURN)
+    facts = parse(log.read_text(encoding="utf-8"))
+    assert facts.keys() == documented.keys() - {"container"}
+    for key in ("kv_cache", "failure"):
+        assert facts[key] is None or facts[key].keys() == documented[key]["contains"].keys()

@@ -91,10 +91,16 @@ def test_an_unknown_id_is_refused_with_the_nearest(tmp_path: Path) -> None:
 CONTAINER = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"))
 
 
-def reboot(folder: Path, **variables: object) -> Run:
+def reboot(folder: Path, *arguments: str, **variables: object) -> Run:
     """Run the playbook in check mode, without the roles that come after it."""
     (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    return run(folder, "playbooks/reboot.yml", folder / "hosts.yml", "--check", "--tags", "reboot", variables=variables)
+    return run(folder, "playbooks/reboot.yml", folder / "hosts.yml", "--check", "--tags", "reboot", *arguments, variables=variables)
+
+
+def test_one_rank_of_a_group_is_not_rebooted_behind_the_others(tmp_path: Path) -> None:
+    result = reboot(tmp_path, "--limit", "two", reboot_all=True)
+    assert result.rc != 0
+    assert result.last_message.startswith("pair1 is one unit and one is not in this run: run without --limit")
 
 
 def test_a_node_that_needs_no_reboot_is_left_alone(tmp_path: Path) -> None:

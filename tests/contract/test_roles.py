@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.action import inventory_check
-from playbook import REPO, run
+from playbook import REPO, Run, run
 
 SECRET = re.compile(r"api_key|token|secret|password")
 HOSTS = "gb10: {{hosts: {{one: {{ansible_connection: local, ansible_become: false, ansible_python_interpreter: {python}}}}}}}\n"
@@ -25,6 +25,56 @@ SYSCTL = """
         name: gb10.cluster.sysctl
         tasks_from: verify.yml
 """
+DOCKER = """
+- name: What docker exports
+  hosts: gb10
+  gather_facts: false
+  vars:
+    __docker_set: {restart_required: true, message: of an earlier run of this play}
+  tasks:
+    - name: Say it
+      ansible.builtin.include_role:
+        name: gb10.cluster.docker
+        tasks_from: verify.yml
+    - name: Tell
+      ansible.builtin.debug:
+        msg: "{{ 'due' if docker_restart_required else 'not due' }}"
+"""
+ROCE = """
+- name: What roce exports
+  hosts: gb10
+  gather_facts: false
+  vars:
+    __roce_verify: {env: {NCCL_IB_HCA: mlx5_0}}
+  roles:
+    - role: gb10.cluster.roce
+  post_tasks:
+    - name: Tell
+      ansible.builtin.debug:
+        msg: "tells NCCL of {{ roce_env | length }} things, reboot {{ roce_reboot_required }}"
+"""
+BUILD = """
+- name: The build context
+  hosts: gb10
+  gather_facts: false
+  vars:
+    __image_plan: {obtain: [build]}
+    image_group: {name: pair1, rank: 0, hosts: [one]}
+  tasks:
+    - name: Bring it, and fail where the image would be built
+      ansible.builtin.include_role:
+        name: gb10.cluster.image
+        tasks_from: get.yml
+"""
+
+
+def play(folder: Path, text: str, *arguments: str, **variables: object) -> Run:
+    """Run a play on one host that is this machine; the playbook does not lie where it is run."""
+    (folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
+    (folder / "plays").mkdir()
+    (folder / "plays" / "play.yml").write_text(text, encoding="utf-8")
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
+    return run(folder, "plays/play.yml", folder / "hosts.yml", *arguments, variables=variables, env=env, project=folder)
 
 
 @pytest.mark.parametrize("specs", sorted((REPO / "roles").glob("*/meta/argument_specs.yml")), ids=lambda path: path.parts[-3])
@@ -44,12 +94,36 @@ def test_secrets_are_never_logged(specs: Path) -> None:
 )
 def test_sysctl_tells_its_last_reading(tmp_path: Path, again: dict[str, object], said: str) -> None:
     """Installing what the out-of-memory policy needs is followed by a second reading."""
-    (tmp_path / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
-    (tmp_path / "play.yml").write_text(SYSCTL, encoding="utf-8")
-    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    done = run(tmp_path, "play.yml", tmp_path / "hosts.yml", variables={"__sysctl_again": again}, env=env, project=tmp_path)
+    done = play(tmp_path, SYSCTL, __sysctl_again=again)
     assert done.rc == 0, done.stdout
     assert f"one: {said}" in done.stdout
+
+
+def test_docker_tells_of_this_run_only(tmp_path: Path) -> None:
+    """A restart that was due when the role ran before in the same play, and has happened since."""
+    done = play(tmp_path, DOCKER, __docker_plan={"changes": [], "packages": [], "restart_required": False, "message": ""})
+    assert done.rc == 0, done.stdout
+    assert "not due" in done.stdout
+    assert "earlier run" not in done.stdout
+
+
+@pytest.mark.parametrize(("state", "things"), [("present", 1), ("absent", 0)])
+def test_roce_exports_for_either_state(tmp_path: Path, state: str, things: int) -> None:
+    """Rails that were taken away are not told to the engine of the same play."""
+    done = play(tmp_path, ROCE, '--check --start-at-task "*Export what the serving role tells NCCL"', roce_state=state)
+    assert done.rc == 0, done.stdout
+    assert f"tells NCCL of {things} things, reboot False" in done.stdout
+
+
+def test_a_build_sees_what_the_folder_holds_and_nothing_older(tmp_path: Path) -> None:
+    """The image's label is the hash of the folder on the controller; a relative one counts from where ansible-playbook runs, for both."""
+    here, there = tmp_path / "recipe", tmp_path / "on-the-node"
+    for folder, name in ((here, "new"), (there, "old")):
+        folder.mkdir()
+        (folder / name).write_text(name, encoding="utf-8")
+    done = play(tmp_path, BUILD, image_build_context="recipe", __image_build_folder=str(there), image_dockerfiles=["missing"])
+    assert done.rc != 0
+    assert [path.name for path in there.iterdir()] == ["new"]
 
 
 def test_the_inventory_check_and_the_role_mean_the_same_flags() -> None:

@@ -72,7 +72,8 @@ FAULTS = [
     ),
     Fault(
         "API port taken", ("addr_in_use",), 0, "port", node=1,
-        before="systemd-run --unit=gb10-squatter --quiet python3 -m http.server 8000; sleep 1", after="systemctl stop gb10-squatter", limit=60,
+        before="docker rm -f gb10-pair1-rank0; systemd-run --collect --unit=gb10-squatter --quiet python3 -m http.server 8000; sleep 1",
+        after="systemctl stop gb10-squatter", limit=60,
     ),
     Fault(
         "pool smaller than wanted", ("pool_below_floor",), None, "gpu-memory-utilization", limit=120,

@@ -58,9 +58,12 @@ def test_the_containers_are_what_was_promised(served: Lab) -> None:
         assert re.search(r"Max locked memory\s+8388608\s+8388608", limits), limits
 
 
-def test_the_summary_and_its_curl_line_work(served: Lab) -> None:
+def test_a_second_run_changes_and_restarts_nothing_and_its_summary_and_curl_line_work(served: Lab) -> None:
+    before = served.identity()
     run = served.play()
     assert run.rc == 0
+    assert run.changed == set()
+    assert served.identity() == before
     for part in ("pair1 serves", "http://172.30.70.11:8000/v1", "KV pool      4,194,304 tokens", "1,024.00 requests of 4,096 tokens at once"):
         assert part in run.stdout
     line = next(line for line in run.stdout.splitlines() if "try it" in line).split("try it", 1)[1].strip()
@@ -75,14 +78,6 @@ def test_the_receipt_lies_on_the_controller_and_on_the_nodes(served: Lab) -> Non
     for node in (1, 2):
         kept = json.loads(served.on(node, "cat /opt/gb10-cluster/vllm_tp2/pair1/current/receipt.json"))
         assert (kept["release"], kept["passed"]) == (good["release"], True)
-
-
-def test_a_second_run_changes_and_restarts_nothing(served: Lab) -> None:
-    before = served.identity()
-    run = served.play()
-    assert run.rc == 0
-    assert run.changed == set()
-    assert served.identity() == before
 
 
 def test_check_mode_on_served_nodes_changes_nothing(served: Lab) -> None:
@@ -134,14 +129,14 @@ def test_a_changed_variable_restarts_the_group_once_and_in_order_and_no_secret_s
         folder = "/opt/gb10-cluster/vllm_tp2/pair1/current"
         assert served.on(node, f"stat -L -c '%a %U' {folder}/secrets.env").strip() == "600 root"
         assert KEY not in served.on(node, f"cat {folder}/compose.yaml {folder}/release.json {folder}/receipt.json; ps axww -o args")
-    again = served.play("site.yml", variables={"vllm_tp2_api_key": KEY})
+    again = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_api_key": KEY})
     assert again.changed == set()
     assert served.identity() == after
 
 
 def test_a_failed_release_is_rolled_back_to_the_last_good_one(lab: Lab) -> None:
     """From the served release with a key to one whose pool is too small for its gate; the old one serves again, gated, and the play says both."""
-    run = lab.play("site.yml", variables={"vllm_tp2_gate": {"effective_tokens": {"min": 4200000}}})
+    run = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_gate": {"effective_tokens": {"min": 4200000}}})
     assert run.rc != 0
     assert "pool_below_floor" in run.last_message
     assert "wanted 4,200,000, found 4,194,304" in run.last_message
@@ -171,7 +166,7 @@ def test_a_play_that_is_interrupted_half_way_converges_when_run_again(lab: Lab) 
     process.send_signal(signal.SIGKILL)
     subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
     process.wait()
-    run = lab.play()
+    run = lab.play("site.yml", "--tags", "vllm_tp2")
     assert run.rc == 0, run.stdout[-4000:]
     assert lab.complete() == (200, " Paris.")
 

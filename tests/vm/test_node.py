@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from playbook import Run
     from vm.conftest import VmLab
 
+BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 EXPORT = "Export what the serving role tells NCCL"
 # A check run cannot know these: no address is on a rail yet, so no GID can be judged, no packet sent and nothing measured.
 ONLY_FOR_REAL = ("Verify | Prove link", "Verify | Wait for RDMA", "Verify | Measure RDMA")
@@ -41,8 +42,12 @@ def first(lab: VmLab, checked: Run) -> Run:
 
 @pytest.fixture(scope="module")
 def rebooted(lab: VmLab, first: Run) -> VmLab:
-    """Both machines after a reboot, with nothing applied since."""
-    lab.reboot()
+    """Both machines after playbooks/reboot.yml, the worker before the head, with nothing applied since."""
+    boots = {node: lab.on(node, BOOT_ID) for node in NODES}
+    run = lab.play("playbooks/reboot.yml", "--tags", "reboot", variables={"reboot_all": True})
+    assert run.rc == 0, run.stdout[-4000:]
+    assert [host for host, _end in run.tasks("Reboot and wait")] == ["vm-2", "vm-1"]
+    assert all(lab.on(node, BOOT_ID) != boots[node] for node in NODES)
     docker_answers(lab)
     return lab
 

@@ -29,6 +29,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import (
     Rail,
     Wanted,
     assign,
+    counted,
     derive,
     is_link_local,
     management,
@@ -46,20 +47,16 @@ __all__ = ["Node", "Wishes", "environment", "gather", "repairs_of"]
 def environment(rails: Sequence[Rail]) -> dict[str, str]:
     """Return the NCCL, GLOO and TP variables of this node; a variable that cannot be decided is left out, never empty.
 
-    NCCL_IB_HCA lists the HCAs of the rails that have a link and a resolved GID, in canonical order (cage, then PCIe segment).
-    A rail with a link-local address only does not count beside one with a real address: the peer is not there (169.254 is autoconfigured
-    on every port), and NCCL pairs HCAs by their position.
+    NCCL_IB_HCA lists the HCAs of the rails that count and have a link and a resolved GID, in canonical order (cage, then PCIe segment).
     The socket variables name the first such rail (without RDMA: the first rail that is up and addressed).
     """
-    real = [r for r in rails if r.port.linked and r.gid_index is not None and r.ipv4 is not None and not is_link_local(r.ipv4)]
-    counted = [r for r in rails if not real or r.ipv4 is None or not is_link_local(r.ipv4)]
-    up = [r for r in counted if r.port.linked]
+    up = [r for r in counted(rails) if r.port.linked]
     ready = sorted((r for r in up if r.port.hca is not None and r.gid_index is not None), key=lambda r: r.port.sort_key())
     env: dict[str, str] = {}
     if ready:
         env["NCCL_IB_HCA"] = ",".join(dict.fromkeys(r.port.hca_spec for r in ready))
         indices = {r.gid_index for r in ready}
-        everyone = all(r.gid_index is not None for r in counted if r.port.hca is not None)
+        everyone = all(r.gid_index is not None for r in up if r.port.hca is not None)
         if len(indices) == 1 and everyone:
             env["NCCL_IB_GID_INDEX"] = str(ready[0].gid_index)
         else:
@@ -88,6 +85,7 @@ def _show_port(port: Port, protected: Sequence[str]) -> Record:
     row["protected"] = port.netdev in protected
     del row["mellanox"]
     del row["soft"]
+    del row["admin_up"]
     return row
 
 
@@ -164,17 +162,7 @@ def gather(capture: Capture, wishes: Wishes, ssh_connection: str | None = None, 
                 )
             )
             continue
-        problems += rail_problems(rail, by_index.get(rail.index), wishes.mtu, wishes.min_speed_mbps)
-        if rail.port.netdev in mgmt["protected"]:
-            problems.append(
-                Problem(
-                    "rail_is_management",
-                    f"{rail.port.netdev} carries the {mgmt['reason'] if rail.port.netdev == mgmt['interface'] else 'default route'}, "
-                    "so the roce role will not touch it.",
-                    "Move the default route to the 10 GbE port (enP7s7), or give the other ports in roce_interfaces.",
-                    rail.port.netdev,
-                )
-            )
+        problems += rail_problems(node, rail, rails, by_index.get(rail.index), wishes.mtu, wishes.min_speed_mbps)
     problems += joint_problems(rails, by_index)
     problems += management_problems(node, rails, mgmt)
     problems += missing_sources(node)

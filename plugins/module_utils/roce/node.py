@@ -30,6 +30,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import (
     parse_local_addresses,
     parse_mtu,
     parse_proc_route,
+    parse_proc_vlan,
     parse_rdma_link,
     rdma_mtu,
 )
@@ -94,6 +95,7 @@ class Port:
     mellanox: bool | None = None
     link_layer: str | None = None
     soft: bool = False
+    admin_up: bool | None = None
     master: str | None = None
     lower: str | None = None
     addresses: tuple[Address, ...] = ()
@@ -254,6 +256,7 @@ class Node:
             self.routes = parse_proc_route(capture.files["proc/net/route"])
             self.routes_from = "/proc/net/route"
         self.local = parse_local_addresses(capture.files.get("proc/net/fib_trie", ""))
+        self.vlans = parse_proc_vlan(capture.files.get("proc/net/vlan/config", ""))
         self.rdma = {(row["hca"], row["port"]): row for row in parse_rdma_link(commands.get("rdma-link", ""))}
         self.devinfo = parse_ibv_devinfo(next((commands[name] for name in ("ibv_devinfo", "ibv_devinfo-v", "ibv-devinfo") if name in commands), ""))
         self.netdevs = self._netdevs()
@@ -331,7 +334,15 @@ class Node:
             twins = [n for n in self.netdevs if self.pci(n) == pci and self.lower(n) is None]
             told += twins if len(twins) == 1 else []
         told += [n for n in self.netdevs if hca in capture.dirs.get(f"sys/class/net/{n}/device/infiniband", [])]
-        return told or self._netdevs_by_gid(hca, port)
+        return told or self._netdevs_by_gid(hca, port) or self._netdevs_by_index(hca, port)
+
+    def _netdevs_by_index(self, hca: str, port: int) -> list[str]:
+        """Return the device whose interface index `rdma link` gives to this HCA and to no other."""
+        index = self.rdma.get((hca, port), {}).get("netdev_index")
+        if index is None or [row["netdev_index"] for row in self.rdma.values()].count(index) > 1:
+            return []
+        known = {n: (self.links.get(n, {}).get("ifindex"), self.capture.text(f"sys/class/net/{n}/ifindex")) for n in self.netdevs}
+        return [name for name, texts in known.items() if index in map(as_integer, texts)]
 
     def _netdevs_by_gid(self, hca: str, port: int) -> list[str]:
         """Return the one device that an HCA's GIDs are made from: its link-local GID from the MAC, the others from the addresses."""
@@ -382,7 +393,8 @@ class Node:
         """Return the addresses that `ip addr` shows on a device; where it says nothing, those that its connected routes name."""
         found = []
         for item in as_records(self.links.get(netdev, {}).get("addr_info")):
-            local = as_address(item.get("local"))
+            text = str(item.get("local")).partition("%")[0]  # a zone is no part of the address
+            local = as_address(text)
             if local is None:
                 continue
             prefix = as_integer(item.get("prefixlen"))
@@ -390,7 +402,7 @@ class Node:
             found.append(
                 Address(
                     "inet" if local.version == 4 else "inet6",
-                    str(item["local"]),
+                    text,
                     prefix if valid and prefix is not None else local.max_prefixlen,
                     as_word(item.get("scope")) or "global",
                     bool(item.get("secondary")),
@@ -432,10 +444,14 @@ class Node:
 
     def lower(self, netdev: str) -> str | None:
         """Return the device a VLAN (or macvlan) sits on."""
-        record = self.links.get(netdev, {})
+        link = as_word(self.links.get(netdev, {}).get("link"))
         kind = self.kind(netdev)
-        if as_word(record.get("link")) and kind in ("vlan", "macvlan", "ipvlan"):
-            return str(record["link"])
+        if link is not None and kind in ("vlan", "macvlan", "ipvlan"):
+            return link
+        if netdev in self.vlans:
+            return self.vlans[netdev]
+        if link in self.netdevs and kind is None and self.links.get(link, {}).get("link") != netdev:
+            return link  # without -d `ip` says no kind; the two ends of a veth name each other
         if kind in (*STACKED_KINDS, "vrf") or {"bonding", "bridge"} & set(self.capture.dirs.get(f"sys/class/net/{netdev}", [])):
             return None
         function = self.physical_function(netdev)
@@ -521,6 +537,7 @@ class Node:
             mellanox=mellanox,
             link_layer=(capture.text(f"{at}/link_layer") if hca else None) or info.get("link_layer") or ("InfiniBand" if self.infiniband(netdev) else None),
             soft=bool(hca) and self.soft(str(hca)),
+            admin_up="UP" in flags if flags is not None else None,
             master=self.master(netdev),
             lower=lower,
             addresses=self.addresses(netdev),

@@ -65,13 +65,13 @@ _MOST_ATTEMPTS = 2000  # where a document could begin; a noisy capture has a few
 _OPENERS = re.compile(r"[\[{\s]+")
 _RDMA_LINE = re.compile(
     r"^[ \t]*(?:\d+(?:/\d+)?:[ \t]*)?(?:link[ \t]+)?(?P<hca>[^\s/]+)/(?P<port>\d+)[: ].*?\bstate[ \t]+(?P<state>\w+)"
-    r"(?:.*?\bphysical_state[ \t]+(?P<phys>\w+))?(?:.*?\bnetdev[ \t]+(?P<netdev>\S+))?",
+    r"(?:.*?\bphysical_state[ \t]+(?P<phys>\w+))?(?:.*?\bnetdev[ \t]+(?P<netdev>\S+))?(?:.*?\bnetdev_index[ \t]+(?P<index>\d+))?",
     re.M,
 )
 
 
 def parse_rdma_link(text: str) -> list[Record]:
-    """Return [{hca, port, state, physical_state, netdev}] of `rdma -j link`, or of its plain text form."""
+    """Return [{hca, port, state, physical_state, netdev, netdev_index}] of `rdma -j link`, or of its plain text form."""
     rows = []
     for record in json_records(text, "ifname"):
         name, _slash, port = str(record["ifname"]).partition("/")
@@ -82,6 +82,7 @@ def parse_rdma_link(text: str) -> list[Record]:
                 "state": record.get("state"),
                 "physical_state": record.get("physical_state"),
                 "netdev": record.get("netdev"),
+                "netdev_index": as_integer(record.get("netdev_index")) or as_integer(record.get("netdev_ifindex")),
             }
         )
     if rows:
@@ -94,6 +95,7 @@ def parse_rdma_link(text: str) -> list[Record]:
                 "state": match.group("state"),
                 "physical_state": match.group("phys"),
                 "netdev": match.group("netdev"),
+                "netdev_index": as_integer(match.group("index")),
             }
         )
     return rows
@@ -176,6 +178,11 @@ def parse_proc_route(text: str) -> list[Record]:
             record["gateway"] = via
         records.append(record)
     return records
+
+
+def parse_proc_vlan(text: str) -> dict[str, str]:
+    """Return {VLAN device: the device below it} of /proc/net/vlan/config: `vlan100 | 100 | enp1s0f0np0`."""
+    return {match.group(1): match.group(2) for match in re.finditer(r"^(\S+)[ \t]*\|[ \t]*\d+[ \t]*\|[ \t]*(\S+)[ \t]*$", text, re.M)}
 
 
 _DEVINFO = re.compile(r"^\s*(hca_id|port|state|active_mtu|max_mtu|link_layer|fw_ver|board_id):\s*(.+?)\s*$", re.M)

@@ -11,47 +11,80 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.node import Node, Port
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import Record, cut_off, lists_nothing, rdma_mtu
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import Problem, Rail, Wanted, has_spark_name, is_link_local
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import Record, as_address, cut_off, lists_nothing, rdma_mtu
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import (
+    Problem,
+    Rail,
+    Wanted,
+    counted,
+    has_spark_name,
+    is_link_local,
+    spare_cages,
+    usable_ipv4,
+)
 
 VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
 REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."
 
 
-def rail_problems(rail: Rail, wish: Wanted | None, mtu: int, min_speed: int) -> list[Problem]:
-    """Return what is wrong with one rail."""
+def rail_problems(node: Node, rail: Rail, rails: Sequence[Rail], wish: Wanted | None, mtu: int, min_speed: int) -> list[Problem]:
+    """Return what is wrong with one rail of all `rails`."""
     port, name = rail.port, rail.port.netdev
+    spare = port.cage in spare_cages(rails)
     found: list[Problem] = []
 
     def say(pid: str, message: str, remedy: str) -> None:
         found.append(Problem(pid, message, remedy, name))
 
-    if port.hca is None:
+    if port.hca is None and not (node.ports and _rdma_unknown(node)):
         say(
             "no_rdma",
             f"{name} has no RDMA device, so NCCL falls back to TCP on it.",
             "On a GB10 load mlx5_ib (`modprobe mlx5_ib`) and look at `rdma link`; in a container pass /dev/infiniband through.",
         )
     if not port.linked:
-        shown = port.state or "no carrier"
-        say("link_down", f"{name} ({port.hca or 'no HCA'}) is {shown}{f', {port.phys_state}' if port.phys_state else ''}.", REPLUG)
+        shown = f"{name} ({port.hca or 'no HCA'}) is {port.state or 'no carrier'}{f', {port.phys_state}' if port.phys_state else ''}"
+        moved = _cable_elsewhere(node, port, rails)
+        if port.admin_up is False:
+            say("link_down", f"{shown}: the interface is administratively down.", f"`ip link set {name} up`, or run the roce role, which configures it.")
+        elif moved is not None:
+            say(
+                "link_down",
+                f"{shown}: the cable is in cage {moved}, the address on cage {port.cage}.",
+                f"Run the roce role, which moves the addresses to cage {moved}, or plug the cable into cage {port.cage} again.",
+            )
+        else:
+            say("link_down", f"{shown}.", REPLUG)
     elif port.speed_mbps is not None and min_speed and port.speed_mbps < min_speed and port.mellanox is not False and _judge_speed(port):
         say(
             "speed_degraded",
             f"{name} runs at {port.speed_mbps} Mb/s; a GB10 cage links at {min_speed} Mb/s.",
             "Reboot both machines with the cable in; if it stays, use a 200 Gb/s QSFP56 cable or pull the power plugs for a minute.",
         )
-    if rail.ipv4 is None:
-        wanted = f" (wanted: {wish.address})" if wish is not None and wish.address else ""
-        say("no_ipv4", f"{name} has no fabric IPv4 address{wanted}.", "Run the roce role, which gives it one: `ansible-playbook site.yml --tags roce`.")
+    if rail.ipv4 is None and spare:
+        say(
+            "no_ipv4",
+            f"{name} has no IPv4 address: a second cable, in cage {port.cage}, that nothing uses.",
+            "Leave it so, for a second cable adds no bandwidth; to use it, list its networks in gb10_fabric_cidrs too and run the roce role.",
+        )
+    elif rail.ipv4 is None:
+        want = (wish.address or wish.network) if wish is not None else None
+        have = ", ".join(address.cidr for address in usable_ipv4(port))
+        shown = "; ".join(filter(None, (f"wanted: {want}" if want else "", f"it has {have}" if have else "")))
+        say(
+            "no_ipv4",
+            f"{name} has no fabric IPv4 address{f' ({shown})' if shown else ''}.",
+            "Run the roce role, which gives it one: `ansible-playbook site.yml --tags roce`.",
+        )
     elif is_link_local(rail.ipv4):
         say(
             "link_local_only",
             f"{name} has only the link-local address {rail.ipv4}, which changes at will.",
             "Run the roce role, which gives each rail an address of its own /24.",
         )
-    if port.hca is not None:
-        kinds = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}" for g in port.gids) or f"empty or not readable (/sys/class/infiniband/{port.hca})"
+    if port.hca is not None and not spare:
+        at = f"/sys/class/infiniband/{port.hca}/ports/{port.hca_port}"
+        untyped = [f"{g.index}" for g in port.gids if g.type is None and g.ipv4 is not None and g.ipv4 == rail.ipv4]
         if len(rail.candidates) > 1:
             say(
                 "gid_ambiguous",
@@ -64,16 +97,37 @@ def rail_problems(rail: Rail, wish: Wanted | None, mtu: int, min_speed: int) -> 
                 f"{port.hca} has {len(rail.matches)} RoCE v2 GIDs for {rail.ipv4} (indices {', '.join(map(str, rail.matches))}); one was expected.",
                 f"Remove and add the address again (`ip addr del`, `ip addr add` on {name}), which the roce role does with roce_gid_repair.",
             )
-        elif rail.gid_index is None:
+        elif rail.gid_index is None and not node.capture.dirs.get(f"{at[1:]}/gids"):
             say(
                 "gid_missing",
-                f"{port.hca} has no RoCE v2 GID for {rail.ipv4 or 'an IPv4 address'} of {name}; its table: {kinds}.",
+                f"The GID table of {port.hca} could not be read ({at}/gids is missing or empty), "
+                f"so the index for {rail.ipv4 or 'an address'} of {name} is unknown.",
+                "Pass /sys/class/infiniband through to a container; record it in a captured tree.",
+            )
+        elif rail.gid_index is None and untyped:
+            say(
+                "gid_missing",
+                f"{port.hca} has GIDs for {rail.ipv4} of {name} (indices {', '.join(untyped)}), but their types could not be read, "
+                "so the RoCE v2 one is unknown.",
+                f"Read {at}/gid_attrs/types as root (`become: true`); record it in a captured tree.",
+            )
+        elif rail.gid_index is None:
+            others = {g.index: f" of {g.netdev}" for g in port.gids if g.netdev not in (None, name)}
+            kinds = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}{others.get(g.index, '')}" for g in port.gids) or "empty"
+            say(
+                "gid_missing",
+                f"{port.hca} has no RoCE v2 GID for {rail.ipv4} of {name}; its table: {kinds}."
+                if rail.ipv4
+                else f"{port.hca} has no GID for NCCL, because {name} has no fabric IPv4 address; its table: {kinds}.",
                 f"Give {name} its IPv4 address with the link up; if it has one, remove and add it again (roce_gid_repair does that).",
             )
+    if rail not in counted(rails):
+        return found
     if port.mtu is not None and mtu and port.mtu < mtu:
+        rdma = f" (RDMA MTU {port.active_mtu or '?'} instead of {rdma_mtu(mtu)})" if port.active_mtu != rdma_mtu(mtu) else ""
         say(
             "mtu_small",
-            f"{name} has MTU {port.mtu}, wanted is {mtu} (RDMA MTU {port.active_mtu or '?'} instead of {rdma_mtu(mtu)}).",
+            f"{name} has MTU {port.mtu}, wanted is {mtu}{rdma}.",
             "Run the roce role; set roce_mtu to 1500 if a switch between the nodes cannot carry more.",
         )
     elif port.mtu is not None and port.active_mtu is not None and port.hca is not None and port.linked and port.active_mtu < rdma_mtu(port.mtu):
@@ -83,6 +137,14 @@ def rail_problems(rail: Rail, wish: Wanted | None, mtu: int, min_speed: int) -> 
             f"Set the link down and up once (`ip link set {name} down`, `up`) while nothing serves.",
         )
     return found
+
+
+def _cable_elsewhere(node: Node, port: Port, rails: Sequence[Rail]) -> int | None:
+    """Return the one other cage that has a link and no address, if the port's own cage has no link at all."""
+    linked = {p.cage for p in node.ports if p.linked}
+    addressed = {p.cage for p in node.ports if usable_ipv4(p)} | {r.port.cage for r in rails if r.ipv4 is not None}
+    others = linked - addressed
+    return others.pop() if len(others) == 1 and port.cage in addressed - linked and None not in (port.cage, *others) else None
 
 
 def _judge_speed(port: Port) -> bool:
@@ -97,19 +159,42 @@ def _networks(rails: Sequence[Rail]) -> list[tuple[Rail, Any]]:
 
 
 def management_problems(node: Node, rails: Sequence[Rail], mgmt: Record) -> list[Problem]:
-    """Name the rails in the subnet of an interface with a default route or the session; single and link-local addresses have no subnet."""
+    """Name the rails that carry the way in, and those in the subnet of an interface with a default route or the session.
+
+    Single and link-local addresses have no subnet, and a wider network around the rail's does no harm: the longest prefix wins.
+    """
     found: list[Problem] = []
+    for rail in rails:
+        name, way = rail.port.netdev, mgmt["interface"]
+        if name not in mgmt["protected"]:
+            continue
+        session = mgmt["reason"] == "ssh session" and name in node.closure(way)
+        what, remedy = "the default route", "Move the default route to the 10 GbE port (enP7s7)"
+        if session:
+            what, remedy = "the SSH session", "Connect by the 10 GbE port (ansible_host is its address)"
+        elif rail.port.cage is None and rail.wanted:
+            remedy = f"Take the network of {name} out of gb10_fabric_cidrs and roce_interfaces, for it is no port of the card"
+        elif name not in node.closure(way):
+            what, remedy = f"a default route beside the one of {way}", f"Take the gateway off {name} (NetworkManager: never-default)"
+        found.append(
+            Problem(
+                "rail_is_management",
+                f"{name} carries {what}, so the roce role will not touch it.",
+                f"{remedy}, or give other ports in roce_interfaces.",
+                name,
+            )
+        )
     for name in sorted({mgmt["interface"], *mgmt["default_route_interfaces"]} - {None}):
         for address in node.addresses(name):
             net = ipaddress.ip_network(f"{address.local}/{address.prefix}", strict=False)
             for rail, fabric in _networks(rails):
                 own = name in (rail.port.netdev, rail.port.lower, rail.port.master)
-                if own or 1 in (net.num_addresses, fabric.num_addresses) or net.is_link_local or net.version != fabric.version or not net.overlaps(fabric):
+                if own or 1 in (net.num_addresses, fabric.num_addresses) or net.is_link_local or as_address(address.local) not in fabric:
                     continue
                 found.append(
                     Problem(
                         "subnet_of_management",
-                        f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) is in the subnet of {name} ({address.cidr}), "
+                        f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) {_shares(rail.ipv4, address.local)} {name} ({address.cidr}), "
                         "so the kernel may send the fabric's traffic over the slow link.",
                         "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
                         rail.port.netdev,
@@ -118,24 +203,41 @@ def management_problems(node: Node, rails: Sequence[Rail], mgmt: Record) -> list
     return found
 
 
+def _wake(down: Sequence[Rail]) -> str:
+    lying = [r.port.netdev for r in down if r.port.admin_up is False]
+    return " and ".join(f"`ip link set {name} up`" for name in lying) if lying else "reboot with the cable in"
+
+
+def _shares(one: str | None, other: str) -> str:
+    return "has the address of" if as_address(one) == as_address(other) else "is in the subnet of"
+
+
+def _overlapping(nets: Sequence[tuple[Rail, Any]]) -> list[list[Rail]]:
+    """Return the groups of rails whose networks overlap."""
+    groups: list[list[tuple[Rail, Any]]] = []
+    for entry in nets:
+        touched = [group for group in groups if any(entry[1].version == net.version and entry[1].overlaps(net) for _rail, net in group)]
+        groups = [group for group in groups if group not in touched] + [[member for group in touched for member in group] + [entry]]
+    return [[rail for rail, _net in group] for group in groups if len(group) > 1]
+
+
 def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[Problem]:
-    """Return what is wrong between rails."""
+    """Return what is wrong between rails; those that do not count for NCCL harm no other."""
     found: list[Problem] = []
-    nets = _networks(rails)
-    for at, (rail, net) in enumerate(nets):
-        for other, net2 in nets[at + 1 :]:
-            if net.version == net2.version and net.overlaps(net2):
-                found.append(
-                    Problem(
-                        "one_subnet_for_both_rails",
-                        f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) and {other.port.netdev} ({other.ipv4}/{other.prefix}) are in one subnet, "
-                        "so the kernel sends everything over one of them.",
-                        "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
-                    )
-                )
-    indices = {rail.gid_index for rail in rails if rail.gid_index is not None}
-    if len(indices) > 1:
-        shown = ", ".join(f"{r.port.hca}={r.gid_index}" for r in rails if r.gid_index is not None)
+    judged = counted(rails)
+    for group in _overlapping(_networks(judged)):
+        together = [f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix})" for rail in group]
+        how = "have the same address" if len({rail.ipv4 for rail in group}) == 1 else "are in one subnet"
+        found.append(
+            Problem(
+                "one_subnet_for_both_rails",
+                f"{', '.join(together[:-1])} and {together[-1]} {how}, so the kernel sends everything over one of them.",
+                "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
+            )
+        )
+    resolved = [rail for rail in judged if rail.port.linked and rail.gid_index is not None]
+    if len({rail.gid_index for rail in resolved}) > 1:
+        shown = ", ".join(f"{r.port.hca}={r.gid_index}" for r in resolved)
         found.append(
             Problem(
                 "gid_index_differs",
@@ -143,9 +245,9 @@ def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[
                 "Nothing breaks: NCCL_IB_ADDR_FAMILY and NCCL_IB_ROCE_VERSION_NUM select the GIDs instead; roce_gid_repair evens them out.",
             )
         )
-    mtus = {rail.port.mtu for rail in rails if rail.port.mtu is not None}
-    if len(mtus) > 1:
-        shown = ", ".join(f"{r.port.netdev}={r.port.mtu}" for r in rails)
+    sized = [rail for rail in judged if rail.port.mtu is not None]
+    if len({rail.port.mtu for rail in sized}) > 1:
+        shown = ", ".join(f"{r.port.netdev}={r.port.mtu}" for r in sized)
         found.append(Problem("mtu_mismatch", f"The rails have different MTUs ({shown}).", "Run the roce role, which sets roce_mtu on every rail."))
     cages = sorted({rail.port.cage for rail in rails if rail.port.cage is not None and rail.port.linked})
     per_cage = {cage: [r for r in rails if r.port.cage == cage and r.port.linked] for cage in cages}
@@ -156,10 +258,10 @@ def joint_problems(rails: Sequence[Rail], wishes: Mapping[int, Wanted]) -> list[
                 Problem(
                     "ports_asymmetric",
                     f"Cage {cage}: {', '.join(r.port.netdev for r in members)} has link, its twin {', '.join(r.port.netdev for r in down)} has not.",
-                    "Both PCIe functions of a cage share one cable; reboot with the cable in.",
+                    f"Both PCIe functions of a cage share one cable; {_wake(down)}.",
                 )
             )
-    ordered = sorted((r for r in rails if r.index in wishes), key=lambda r: r.index)
+    ordered = sorted((r for r in rails if r.index in wishes and (r.port.hca, r.port.cage) != (None, None)), key=lambda r: r.index)
     canonical = sorted(ordered, key=lambda r: r.port.sort_key())
     if ordered != canonical and len(cages) <= 1 and all(wishes[r.index].interface is None for r in ordered):
         shown = ", ".join(f"{r.port.netdev}={r.ipv4}" for r in ordered)
@@ -184,6 +286,12 @@ def _infiniband_mode(hca: str | None, netdev: str | None) -> Problem:
 
 def _no_device(node: Node) -> bool:
     return not node.ports and not node.hcas()
+
+
+def _rdma_unknown(node: Node) -> bool:
+    """Return whether no source was there that could name an RDMA device; an empty answer of `rdma link` is one."""
+    said = node.capture.commands.get("rdma-link")
+    return not node.hcas() and "sys/class/infiniband" not in node.capture.dirs and (said is None or not (lists_nothing(said) or not said.strip()))
 
 
 def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bool) -> list[Problem]:
@@ -213,11 +321,14 @@ def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bo
     elif node.ports and not any(port.linked for port in node.ports):
         dark = [p for p in node.ports if p.phys_state in (None, "DISABLED") and not p.carrier]
         if len(dark) == len(node.ports):
+            lying = [p.netdev for p in node.ports if p.admin_up is False]
+            shown = "all are" if len(lying) == len(node.ports) else f"{', '.join(lying)} {'is' if len(lying) == 1 else 'are'}"
             found.append(
                 Problem(
                     "no_cable",
-                    f"No port has a link ({', '.join(p.netdev for p in node.ports)}): no cable is plugged, or its other end is off.",
-                    REPLUG,
+                    f"No port has a link ({', '.join(p.netdev for p in node.ports)}): no cable is plugged, or its other end is off"
+                    f"{f'; {shown} administratively down, which hides a cable' if lying else ''}.",
+                    f"{f'First `ip link set {lying[0]} up`, and so the others, then look again. ' if lying else ''}{REPLUG}",
                 )
             )
         elif not rails:
@@ -251,20 +362,29 @@ def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bo
             Problem(
                 "netdev_by_name",
                 f"{hca} was joined to {netdev} by its name only, because rdma link and sysfs do not say.",
-                "Install rdma-core's `rdma` (iproute2) and run as root.",
+                "Install iproute2, whose `rdma` says it, and run as root; in a captured tree record it as cmd/rdma-link.json.",
             )
         )
-    if node.ports and not node.hcas():
+    if node.ports and _rdma_unknown(node):
         found.append(
             Problem(
-                "rdma_unreadable" if "sys/class/infiniband" not in capture.dirs and not capture.commands.get("rdma-link") else "no_rdma",
+                "rdma_unreadable",
+                f"Neither /sys/class/infiniband nor `rdma link` could be read, so whether the ports ({', '.join(p.netdev for p in node.ports)}) "
+                "have RDMA devices is unknown.",
+                "Install iproute2 and `modprobe mlx5_ib`; in a container pass /dev/infiniband and /sys through; record both in a captured tree.",
+            )
+        )
+    elif node.ports and not node.hcas():
+        found.append(
+            Problem(
+                "no_rdma",
                 f"Ports are there ({', '.join(p.netdev for p in node.ports)}) but no RDMA device.",
                 "`modprobe mlx5_ib`, then `rdma link`; in a container pass /dev/infiniband and /sys through.",
             )
         )
     if len(rails) == 1 and not wished and node.ports:
         twin = [p for p in node.ports if p.cage == rails[0].port.cage and p.netdev != rails[0].port.netdev]
-        if not twin and rails[0].port.mellanox:
+        if not twin and rails[0].port.mellanox and not node.orphans:
             found.append(
                 Problem(
                     "ports_asymmetric",

@@ -52,6 +52,7 @@ class Rail:
     candidates: tuple[str, ...] = ()
     matches: tuple[int, ...] = ()
     inferred: bool = False
+    wanted: bool = False
 
 
 # --- management ----------------------------------------------------------------------------------------------------------------
@@ -77,12 +78,13 @@ def management(node: Node, ssh_connection: str | None) -> Record:
     protected: set[str] = set()
     for name in {item["dev"] for item in defaults} | ({by_ssh} if by_ssh else set()):
         protected |= node.closure(name)
-    gateway = next((item["gateway"] for item in defaults if item["dev"] == interface), None)
+    route = next((item for item in defaults if item["dev"] == interface), None)
+    gateway = route["gateway"] if route is not None else None
     address, prefix = None, None
     if interface is not None:
         own = [a for a in node.addresses(interface) if not (a.family == "inet6" and a.scope == "link")]
         used = as_address((server or "").split("%")[0])
-        first = [a for a in own if by_ssh and as_address(a.local) == used] or [a for a in own if a.family == "inet"] or own
+        first = [a for a in own if by_ssh and as_address(a.local) == used] or sorted(own, key=lambda a: _distance(a, route))
         if first:
             address, prefix = first[0].local, first[0].prefix
     return {
@@ -94,6 +96,14 @@ def management(node: Node, ssh_connection: str | None) -> Record:
         "default_route_interfaces": sorted({item["dev"] for item in defaults}),
         "protected": sorted(protected),
     }
+
+
+def _distance(address: Address, route: Record | None) -> tuple[bool, bool, bool, bool, bool]:
+    """Order a device's addresses: IPv4, the default route's source, one in the gateway's subnet, no link-local, no secondary one."""
+    local, gateway = as_address(address.local), as_address(route["gateway"]) if route is not None else None
+    near = gateway is not None and gateway in ipaddress.ip_network(address.cidr, strict=False)
+    source = route is not None and as_address(route["src"]) == local
+    return (address.family != "inet", not source, not near, is_link_local(address.local), address.secondary)
 
 
 def _only_other_interface(node: Node) -> str | None:
@@ -282,7 +292,7 @@ def derive(node: Node, protected: Sequence[str]) -> list[Port]:
 
     A bond or bridge stands for its members unless they have addresses of their own, and what sits on an addressed port (a VLAN beside it, a
     container's macvlan, a virtual function) is no rail, for an HCA counts once. An RDMA device on the NIC of the default route is a
-    rail only on a machine that has no other.
+    rail only on a machine that has no other; nor is a cage that leads to the office while another one carries the fabric.
     """
     pool = _carriers(node, [port for port in node.ports if port.ethernet])
     pool = [p for p in pool if p.lower is None or p.netdev not in protected]  # the office's VLAN on a rail
@@ -302,11 +312,21 @@ def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     below = {p.lower for p in active if p.netdev in settled}
     active = [p for p in active if p.lower not in settled and (p.netdev not in below or p.netdev in settled)]
     fabric = [p for p in active if p.netdev not in protected or p.mellanox or has_spark_name(p)]
-    active = fabric or active
+    active = _without_office(node, fabric or active)
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active}
     twins = [p for p in pool if p.netdev not in names and p.cage in cages and p.lower is None and p.netdev not in vlan_parents and p.netdev not in protected]
     return sorted(active + twins, key=Port.sort_key)
+
+
+def _without_office(node: Node, ports: Sequence[Port]) -> list[Port]:
+    """Leave out the cage of the default route, if nothing else in it and something linked in another cage has a real address."""
+    defaults = node.default_routes()
+    way = node.closure(defaults[0]["dev"]) if defaults else set()
+    office = {p.cage for p in ports if p.cage is not None and p.netdev in way}
+    office -= {p.cage for p in ports if p.netdev not in way and _has_real_address(p)}
+    other = [p for p in ports if p.cage not in office]
+    return other if any(p.linked and _has_real_address(p) for p in other) else list(ports)
 
 
 def _has_real_address(port: Port) -> bool:
@@ -348,4 +368,26 @@ def resolve(node: Node, port: Port, index: int, wish: Wanted | None) -> Rail:
     ipv4, prefix = chosen[0] if chosen else (None, None)
     matches = tuple(g.index for g in own if g.type == ROCE_V2 and g.ipv4 is not None and g.ipv4 == ipv4)
     exact = len(matches) == 1 and len(candidates) == 1
-    return Rail(port, index, ipv4, prefix, matches[0] if exact else None, candidates, matches, inferred)
+    return Rail(port, index, ipv4, prefix, matches[0] if exact else None, candidates, matches, inferred, wish is not None)
+
+
+def _is_real(rail: Rail) -> bool:
+    return rail.ipv4 is not None and not is_link_local(rail.ipv4)
+
+
+def counted(rails: Sequence[Rail]) -> list[Rail]:
+    """Return the rails that count for NCCL: no second cable without addresses, and no link-local address beside a real one that works.
+
+    169.254 is autoconfigured on every port, so no peer is there; and NCCL pairs HCAs by their position.
+    """
+    spare = spare_cages(rails)
+    real = any(r.port.linked and r.gid_index is not None and _is_real(r) for r in rails)
+    return [r for r in rails if r.port.cage not in spare and (not real or r.ipv4 is None or _is_real(r))]
+
+
+def spare_cages(rails: Sequence[Rail]) -> set[int]:
+    """Return the cages that nobody wants and that have no real IPv4 address, beside a linked rail with one: a second cable."""
+    if not any(r.port.linked and _is_real(r) for r in rails):
+        return set()
+    used = {r.port.cage for r in rails if r.wanted or _is_real(r)}
+    return {r.port.cage for r in rails if r.port.cage is not None} - used

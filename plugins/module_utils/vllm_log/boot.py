@@ -21,7 +21,7 @@ MAX_TEXT = 600
 MAX_RANKS = 1024
 MAX_ENGINES = 256
 
-_NUM = r"(\d[\d,._\u00a0\u202f']{0,40}\d|\d)"
+_NUM = r"(\d{1,3}(?: \d{3}){1,4}|\d[\d,._\u00a0\u202f']{0,40}\d|\d)"
 _F = r"(-?\d{1,12}(?:\.\d{1,12})?)"
 
 KV = re.compile(r"\b(?P<dev>[A-Z][A-Za-z0-9]{0,20}(?: \+ host)?) KV cache size: {1,20}" + _NUM + r" tokens")
@@ -34,6 +34,7 @@ AVAIL = (
     re.compile(r"reserved " + _F + r" ?GiB memory for KV Cache as specified by kv_cache_memory_bytes"),
     re.compile(r"Explicitly set \((\d{1,9}(?:\.\d{1,9})?)/[\d.]{1,20}\) GiB for KV cache"),
     re.compile(r"the rest of the memory reserved for KV Cache is " + _F + r" ?GiB"),
+    re.compile(r"Applying persisted startup plan .{1,160}?kv_cache_memory_bytes=\d{1,18} \(" + _F + r" GiB\)"),
 )
 LOAD = re.compile(r"Model loading took " + _F + r" (?:GiB|GB)(?: memory)? and (\d{1,9}(?:\.\d{1,9})?) seconds")
 LOAD_V07 = re.compile(r"Loading model weights took " + _F + r" (?:GiB|GB)")
@@ -48,9 +49,15 @@ ENGINE = re.compile(r"(?:Initializing (?:a V[01] |an )?LLM engine) \(v([^)\s]{1,
 #: The same of an engine that does not tell its version.
 ENGINE_PLAIN = re.compile(r"Initializing an LLM engine with config: ")
 #: The one sentence of a request's error that is the engine's own; all else there may be a user's text.
-DEAD_ENGINE = re.compile(r"vllm\.v1\.engine\.exceptions\.EngineDeadError: EngineCore encountered an issue\. See stack trace \(?above\)? for the root cause\.")
+DEAD_ENGINE = re.compile(
+    r"vllm\.v1\.engine\.exceptions\.EngineDeadError: EngineCore encountered an issue\. See stack trace \(?above\)? for the root cause\."
+    r"|vllm\.engine\.multiprocessing\.MQEngineDeadError: Engine loop is not running\. Inspect the stacktrace to find the original error: "
+    r"RuntimeError\('Engine process \(pid \d{1,10}\) died\.'\)\."
+)
 #: What a dying engine says of itself, before it prints what it was working on.
 DUMP = re.compile(r"(?:Dumping input data for )?V[01] LLM engine \(v([^)\s]{1,80})\) with config:")
+#: What a version is made of: what a paste puts behind its line end is none of it.
+VERSION = re.compile(r"[\w.+!-]{0,79}\w")
 API_VERSION = re.compile(r"vLLM API server version (\S{1,80})")
 #: What `collect_env.py` prints, often above a pasted log.
 ENV_VERSION = re.compile(r"vLLM Version {0,40}: {0,8}(\d\S{0,79})")
@@ -92,6 +99,8 @@ NCCL_NO_IB = re.compile(r"NET/IB : No device found")
 GRAPH_MEMORY = re.compile(r"CUDA graph pool memory: " + _F + r" GiB \(actual\)")
 PROGRESS = re.compile(r"((?:Multi-thread l|L)oading[^%|\r]{0,80}?):\s{1,8}(\d{1,3})% Completed \| (\d{1,6})/(\d{1,6})")
 CAPTURE = re.compile(r"(Capturing CUDA ?[Gg]raphs?[^%|\r]{0,80}?):\s{1,8}(\d{1,3})%\|.{0,400}?\| {0,4}(\d{1,6})/(\d{1,6})")
+#: Tokens that were computed in the last seconds.
+THROUGHPUT = re.compile(r"t(?:hrough)?put: (?!0{1,9}(?:\.0{1,9})?\b)\d")
 STATS = re.compile(r"Avg prompt (?:throughput: .{1,200}?Running: (\d{1,9}) reqs?|tput: .{1,200}?Reqs Running: (\d{1,9}),)")
 _CFG = {
     "model": re.compile(r"with config: model=['\"]([^'\"]{1,400})['\"]"),
@@ -154,8 +163,16 @@ _BOUNDARY = (
     "== vLLM ==",
     "== PyTorch ==",
 )
-SOURCE_LINE = re.compile(r'^\s{0,80}(?:File "|raise |\^|~|return |await |async with |with |self\.|[\w.]{1,60} = |except |from \S+ import|import |frame #\d)')
+SOURCE_LINE = re.compile(
+    r'^\s{0,80}(?:File "|raise |\^|~|return |await |async with |with |self\.|[\w.]{1,60} = |except |from \S+ import|import |frame #\d'
+    r"|(?:-{2,6}> ?)?\d{1,6}\s{1,60}(?:raise |return |await |assert |with |except ))"
+)
 _SERVING_STAGE = _STAGE_NUMBER["listen"]
+#: The service that printed a line, in what compose puts before it.
+SERVICE = re.compile(r"\s{0,8}(?![A-Z]{4,8}\s)([A-Za-z0-9][\w.@-]{0,120})\s{0,40}\|\s")
+MAX_SERVICES = 16
+#: Classes that any program's exception is of.
+_ANYBODYS = frozenset(("config_error", "unclassified"))
 
 
 class Classifier(NamedTuple):
@@ -390,6 +407,9 @@ class Boot:
         self.ended = False
         self.before = 0
         self.ignoring = 0
+        self.services: set[str] = set()
+        #: The methods that took something, since it was last cleared.
+        self.took: set[Callable[..., bool]] = set()
 
     # -- small helpers -------------------------------------------------------------------------------------------------
 
@@ -463,6 +483,10 @@ class Boot:
             if level == "ERROR" and plan.death and DEAD_ENGINE.fullmatch(line.message) is not None:
                 return self._failures(line, number_, plan, min_end)
             return "LLM engine (v" in line.message and self._dump(line.message, number_, min_end)
+        if line.file and level and line.offset > 4 and "|" in line.text[: line.offset] and len(self.services) < MAX_SERVICES:
+            service = SERVICE.match(line.text)
+            if service is not None:
+                self.services.add(service.group(1))
         found = False
         if level in ERROR_LEVELS:
             if plan.classifiers or plan.death:
@@ -486,8 +510,17 @@ class Boot:
         if self.frozen:
             return found
         for method in plan.facts:
-            found = method(self, line, number_, min_end, whole) or found
+            if method(self, line, number_, min_end, whole):
+                self.took.add(method)
+                found = True
         return found
+
+    def _elsewhere(self, line: Line) -> bool:
+        """Return whether another service of the compose project printed a line: a web interface beside vLLM has a web server, and exceptions, too."""
+        if not self.services or line.file or line.procs:
+            return False
+        service = SERVICE.match(line.text)
+        return service is not None and service.group(1) not in self.services
 
     def take_across(self, line: Line, number_: int, plan: Plan, at: int) -> bool:
         """Take the facts that begin before `at` and end behind it, in a rejoined line whose second half was taken alone."""
@@ -519,12 +552,12 @@ class Boot:
     # -- facts: one method a kind of line, chosen by FACTS below; each returns whether it took something -----------------
 
     def _f_access(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
-        return self.access(line.message, number_, line.time, min_end)
+        return not self._elsewhere(line) and self.access(line.message, number_, line.time, min_end)
 
     def _f_ready(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
         message = line.message.lstrip("*` ")
         match = READY.match(message)
-        if match is None or match.end() <= min_end - len(line.message) + len(message):
+        if match is None or match.end() <= min_end - len(line.message) + len(message) or self._elsewhere(line):
             return False
         if self.ready is None:
             self._became_ready("startup" if match.group(0)[0] == "A" else "uvicorn", line.message, number_, line.time)
@@ -542,7 +575,7 @@ class Boot:
 
     def _f_stopped(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
         match = STOPPED.match(line.message)
-        if match is None or match.end() <= min_end:
+        if match is None or match.end() <= min_end or self._elsewhere(line):
             return False
         if self.ready is not None and not self.death and not self.failures and not match.group(0).startswith("Parent process"):
             self.ended_by_request = True
@@ -556,8 +589,10 @@ class Boot:
         if match is None or match.end() <= min_end:
             return False
         self.busy = (match.group(1) or match.group(2)) != "0"
-        if self.busy and self.ready is None and line.level == "INFO" and line.file.endswith(("loggers.py", "metrics.py", "log_stats.rs")):
-            self._became_ready("access", line.message, number_, line.time)  # requests run: somebody could ask
+        if self.ready is not None or line.level != "INFO" or not line.file.endswith(("loggers.py", "metrics.py", "log_stats.rs")):
+            return True
+        if self.busy or THROUGHPUT.search(line.message) is not None:  # requests run, or just ran: somebody could ask
+            self._became_ready("access", line.message, number_, line.time)
         return True
 
     def _f_request(self, line: Line, _number: int, _min_end: int, _whole: bool) -> bool:
@@ -1037,6 +1072,8 @@ class Boot:
                 break
         if match is None:
             return None
+        if classifier.name in _ANYBODYS and self._elsewhere(line):
+            return None
         if classifier.aftermath and (self.ended_by_request or self._explained()) and any(p.search(message) for p in classifier.aftermath):
             return None
         groups = {k: v for k, v in match.groupdict().items() if v}
@@ -1230,6 +1267,8 @@ class Boot:
         context = kv["context"] or f.get("auto_fit") or _int(f.get("cfg_max_seq_len")) or f.get("max_model_len")
         first_load = list(self.loads.values())
         version = next((f[k] for k in _LINE_ALIAS["version"] if k in f), None)
+        own = VERSION.match(version) if version else None
+        version = own.group(0) if own is not None else version
         seconds = [v[1] for v in first_load if v[1] is not None]
         kv_dtype = f.get("cfg_kv_cache_dtype") or f.get("kv_dtype_line") or self.args.get("kv_cache_dtype")
         lines = {k: v for k, v in self.lines.items() if k in _PUBLIC_LINES}
@@ -1247,7 +1286,9 @@ class Boot:
         if spec is None and "cfg_speculative_none" not in f and isinstance(self.args.get("method"), str):
             spec = self.args["method"]
         role = "unknown"
-        if f.get("headless") or self.args.get("headless") is True or self.args.get("node_rank", 0) not in (0, None):
+        if f.get("headless") and "APIServer" in self.pids:
+            role = "head"  # both ranks in one log
+        elif f.get("headless") or self.args.get("headless") is True or self.args.get("node_rank", 0) not in (0, None):
             role = "worker"
         elif self.pids.keys() & {"APIServer", "EngineCore"} or "listen" in f or self.ready is not None or any(k.startswith("EngineCore") for k in self.pids):
             role = "head"
@@ -1350,7 +1391,10 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("Maximum concurrency for ",), Boot._f_conc),
     ((" blocks: ",), Boot._f_blocks),
     (("num_gpu_blocks",), Boot._f_num_blocks),
-    (("Available KV cache memory: ", "memory for KV Cache as", "for KV cache on node", "GiB) for KV cache", "reserved for KV Cache"), Boot._f_available),
+    (
+        ("Available KV cache memory: ", "memory for KV Cache as", "for KV cache on node", "GiB) for KV cache", "reserved for KV Cache", "startup plan"),
+        Boot._f_available,
+    ),
     (("loading took ", "weights took ", "raph capturing finished", "init engine ("), Boot._f_took),
     (("max model len ", "fit max_model_len"), Boot._f_context),
     (("LLM engine (v",), Boot._f_engine),
@@ -1358,7 +1402,7 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("max_seq_len=",), Boot._f_engine_config),
     (("version ",), Boot._f_version),
     (("vLLM Version",), Boot._f_env_version),
-    (("█  model ", "▀  model "), Boot._f_banner_model),
+    (("█  model ", "▀  model ", "█ model ", "▀ model "), Boot._f_banner_model),
     (("args: {", "args: Namespace("), Boot._f_args),
     (("headless",), Boot._f_headless),
     (("world_size=", "in world size "), Boot._f_rank),

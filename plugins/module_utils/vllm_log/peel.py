@@ -25,7 +25,7 @@ _REQUEST_FILES = re.compile(
     r"\w*_(?:tool_parser|reasoning_parser))\.py$"
 )
 
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[()][0-9A-B])")
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[\]_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[()][0-9A-B])")
 _LOST = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _TAIL = re.compile(r"(?:\s{0,400}[│┃]|<br ?/?>)\s*$")
 #: What stands for an ESC that a terminal, rsyslog, a CSV or a JSON export wrote out, or a decoder could not read.
@@ -38,7 +38,7 @@ _GLUED = re.compile(
     r"(?<![\w'\"`])(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./<>-]{1,160}\.py:\d{1,6}\] "
     r"|INFO:\s{1,8}(?:Started server process|Waiting for application startup|Application startup complete|Uvicorn running on ))"
 )
-_PROC = re.compile(r"\((?:([A-Za-z][\w.:-]{0,80}(?: (?:rank=\d{1,5}|[A-Z]{1,4}\d{1,5}))?),? )?pid=(\d{1,10})(?:, ip=([^)\s]{1,60}))?\)\s?")
+_PROC = re.compile(r"[(\[](?:([A-Za-z_][\w.:/()-]{0,160}(?: (?:rank=\d{1,5}|[A-Z]{1,4}\d{1,5}))?),? )?pid=(\d{1,10})(?:, ip=([^)\s]{1,60}))?[)\]]\s?")
 _COMMON = re.compile(
     r"(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})\) ?)?(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})(?:, ip=([\d.]{1,40}))?\) ?)?"
     r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL) (\d\d-\d\d \d\d:\d\d:\d\d) \[?([\w./<>-]{1,160}):\d{1,6}\]\s?"
@@ -49,28 +49,36 @@ _OUTER = (
     r">\s?",
     r"(?:`{1,3}|\*{1,3}|~{3})(?=\S)",
     r"(?:[-*•+](?!\s[A-Z]{4,8}\s)|\d{1,3}[.)]|#{1,6}(?!\s\w{1,20} blocks: ))\s{1,4}(?=\S)",
-    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?\s*\|?\s*",
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?(?::(?=\s))?\s*\|?\s*",
     r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+",
     r"(?:stdout|stderr) [FP]\s",
-    r"[^\W\d_]{2,6}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*",
+    r"(?:[^\W\d_]{2,6}\.?|\d{1,2}[月월]) [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? (?!\[)\S{1,80}(?<!:) [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*",
     r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*",
     r"\[(?:INFO|WARN|WARNING|ERROR|DEBUG) {0,4}\] (?:[\w.-]{1,60} - )?[\w.-]{1,80}-std(?:out|err)(?: MODEL_LOG -|:) ",
     r"(?![A-Z]{4,8}\s{1,8}\|\s[\w.]{1,80}:[\w<>]{1,80}:\d)(?:[A-Za-z0-9][\w.@-]{0,120}\s{0,40}|\[[a-z][\w.-]{0,80}\]\s{1,40})\|\s{1,4}",
     r"[|│┃▎▏▌]\s{0,4}",
+    r"\[(?:Info|Warning|Error|Debug)\] \(Process\) ",
     r"\[rank\d{1,5}\]:\s?",
+    r"[a-z0-9][\w.-]{0,80} >> ",
     r"(?:Line )?\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))",
     r"\d{1,4}\|[\w.-]{1,60}\s{0,40}\|\s",
     r"\d{13}(?:,\"?|\t)",
-    r"@[0-9a-f]{24,25} |\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d\.\d{1,9} |\[\s{0,8}\d{1,7}\.\d{3,6}\] |##\[(?:error|warning|debug)\]|\d\d[OE][ +](?=\S)",
+    r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ",
+    r"<\d{1,3}>\d (?:\S{1,80} ){5}(?:-|\[[^\]]{1,200}\]) ",
+    r"\d{10}\.\d{3,9} [\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: ",
+    r"@[0-9a-f]{24,25} |\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d\.\d{1,9} |\[\s{0,8}\d{1,7}\.\d{3,6}\] |##\[(?:error|warning|debug)\]|\d\d[OE][ +](?=\s{0,40}\S)",
     r"\([a-z][\w.-]{0,60}, rank=\d{1,5}, pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ",
     r"\{(?:[a-z]\w{0,40}=\"[^\"]{0,160}\",? ?){1,16}\}\s{1,4}",
     r"(?:\d{1,10} )?uvicorn(?:\.\w{1,20})? (?=(?:INFO|WARNING|ERROR|CRITICAL): )",
     (
-        r"(?:(?:[a-z0-9][a-z0-9._-]{0,60}:|\[[\w./-]{1,60}\]:?|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}"
-        r"|[\w.-]{1,60}(?:/[\w.-]{1,80}){1,6}|[A-Z][a-z]{2} [ \d]\d {1,2}\d\d:\d\d:\d\d(?:\.\d{1,9})?) "
-        r"|[a-z][\w.-]{0,60}\t|[\w./-]{1,120}\.(?:log|out|err|txt):(?:\d{1,7}[:-])?)"
-        r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup|  \S|\d{4}-\d\d-\d\dT"
-        r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |vllm(?: serve)?: error)"
+        r"(?:(?:[a-z0-9][a-z0-9._-]{0,60}:|[EO]:|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}"
+        r"|\[(?!\s?(?:DEBUG|INFO|NOTICE|WARN|ERROR|CRIT|FATAL))[\w./ :-]{1,60}\]:?(?: \[[\w./-]{1,60}\]){0,2}"
+        r"|(?:[\w.-]{1,80} ){1,2}› [\w.-]{1,80}|[a-z][\w.-]{0,60}\[[\w.-]{1,40}\]:|\d{13}|\d{1,2}/\d{1,2}/\d{4},? \d{1,2}:\d\d:\d\d(?: [AP]M)?"
+        r"|[\w.-]{1,60}(?:/[\w.-]{1,80}){1,6}:?|[A-Z][a-z]{2} [ \d]\d {1,2}\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,3}"
+        r"|\[[a-z][\w.-]{0,40}\]:|[a-z][\w.-]{0,60}\t|[\w./-]{1,120}\.(?:log|out|err|txt):(?:\d{1,7}[:-])?)"
+        r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup|  \S|\[?\d{4}-\d\d-\d\d[T ]|\d\d:\d\d:\d\d "
+        r"|\[rank\d|\[?[\w./-]{1,120}\.(?:py|cc|cpp|cu|h):\d"
+        r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |[\w.-]{1,40}\.py: error: |`?(?:[\w.-]{1,30} )?vllm(?: serve)?: error)"
     ),
     r"[a-z0-9]{8,24}\[(?:info|warning|error|debug)\]\s?|\[pod/[\w./-]{1,200}\] |[^\t]{1,100}\t[^\t]{1,100}\t(?=\d{4}-\d\d-\d\dT)",
     r"\[[\w-]{1,16},[\w-]{1,16}\]<std(?:out|err)>:?\s?",
@@ -91,9 +99,11 @@ _FOREIGN = re.compile(
 )
 #: What a launcher relays from its child through its own logger, on the level of information.
 _RELAYED = re.compile(
-    r"\s?(?:(?:INFO|WARNING|ERROR):\s{2,8}(?=\S)|Traceback \(most recent call last\)|\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}\) "
-    r"|(?:[A-Za-z_]\w{0,60}\.){0,6}\w{0,60}(?:Error|Exception): "
+    r"\s?(?:(?:[\w.:<>]{1,100} - |\[[\w.-]{1,60}\] )?"
+    r"((?:INFO|WARNING|ERROR):\s{2,8}(?=\S)|\[rank\d{1,5}\]:|\[[\w./-]{1,120}\.py:\d{1,6}\] |vllm(?: \w{1,20})?: error: "
+    r"|\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}\) "
     r"|(?:Loading|Capturing) [\w,. ()=-]{1,100}:\s{1,4}\d{1,3}%|[\w.-]{1,80}:\d{1,10}:\d{1,10} \[\d{1,3}\] (?:[\w/.]{1,60}:\d{1,6} )?NCCL )"
+    r"|Traceback \(most recent call last\)|(?:[A-Za-z_]\w{0,60}\.){0,6}\w{0,60}(?:Error|Exception): )"
 )
 #: A record of logfmt, in which launchers and collectors relay lines.
 _LOGFMT = re.compile(r"(?:time|ts|timestamp|t)=(?:\"[^\"]{1,60}\"|\S{1,60}) level=\w{1,10} msg=(\"(?:[^\"\\]|\\.){1,32768}\")")
@@ -107,6 +117,8 @@ _GLOG = re.compile(
     r"\[?([IWEF])\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,9})? (?:\s{0,8}\d{1,10} )?(?:[\w./-]{1,160}:\d{1,6}\]\s?)?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{1,6} ([IWEF]) \d{1,10} \d{1,10}\]\s[\w.]{1,60}:\d{1,6}:\s"
 )
+#: Where a collector got a record from, between its stamp and the record.
+_TAG = re.compile(r"[A-Za-z][\w.@/-]{0,120}:")
 _BARE_FILE = re.compile(r"\[?([\w./-]{1,120}\.py):\d{1,6}\]\s")
 _WARNINGS = re.compile(r"\S{1,300}:\d{1,6}: \w{0,40}Warning: |\w{0,20}Warning: |warnings\.warn\(")
 _GLOG_LEVEL = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
@@ -151,6 +163,8 @@ def strip_ansi(text: str) -> str:
         text = _LOST_MARK.sub("", text)
     if "&" in text and _ENTITY.search(text) is not None:
         text = _ENTITY.sub(lambda m: html.unescape(m.group(0)), text)
+    if text[:1] == "\x00":  # a file that was cut to nothing while it was written to
+        text = text.lstrip("\x00")
     if text[-1:] == " ":
         text = text.rstrip(" ")
     if text[-2:] == "\\n":
@@ -263,7 +277,9 @@ def _peel_unlevelled(text: str) -> Line:
                     foreign = own is None
                     if own is not None and own.group(1) == "vllm":
                         file = f"{own.group(0).rsplit('.', 1)[-1]}.py"
-                    if foreign and level in ("INFO", "DEBUG") and _RELAYED.match(text, at) is not None:
+                    relayed = _RELAYED.match(text, at) if foreign and level in ("INFO", "DEBUG") else None
+                    if relayed is not None:
+                        at = relayed.start(1) if relayed.group(1) else at
                         inner = _peel_unlevelled(text[at:])
                         return inner._replace(time=inner.time or stamp, procs=(*procs, *inner.procs)[-4:], offset=at + inner.offset, text=text)
                 elif stamp and (match := _TRACING.match(text, at)) is not None:
@@ -303,6 +319,8 @@ def split(line: Line) -> list[Line]:
 
 def expand(raw: str, depth: int = 0) -> list[Line]:
     """Peel one physical line into the records in it: one, or those of a JSON record (docker json-file, vLLM's JSON formatter)."""
+    if raw[13:15] == ',"' and raw[-1:] == '"' and raw[:13].isdigit():
+        raw = raw[15:-1].replace('""', '"')
     stripped = raw.lstrip(" \t\ufeff>`")
     at = stripped.find("{") if depth == 0 else 0
     if depth < 3 and stripped[at : at + 2] in ('{"', '{ "') and (at == 0 or (at <= 160 and _json_prefix(stripped[:at]))):
@@ -329,7 +347,8 @@ def expand(raw: str, depth: int = 0) -> list[Line]:
 
 def _json_prefix(prefix: str) -> bool:
     line = _peel_unlevelled(prefix)
-    return not line.message.strip()
+    tag = line.message.strip()
+    return not tag or (bool(line.time) and _TAG.fullmatch(tag) is not None)
 
 
 def _text(record: dict[str, object], *keys: str) -> str:
@@ -384,6 +403,13 @@ def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
                 if not file and inner.level and inner.offset and not inner.procs and not inner.foreign:
                     out.append(inner)  # a collector's record of the whole line
                     continue
+                if not (file or name or proc or inner.foreign):
+                    if inner.file and inner.level:
+                        out.append(inner)
+                        continue
+                    if _RELAYED.match(piece) is not None:
+                        out.append(inner._replace(level=at_level if at_level in ERROR_LEVELS else inner.level, time=inner.time or stamp))
+                        continue
                 if inner.procs and not inner.file:
                     out.append(inner._replace(level=at_level or inner.level, file=file, time=stamp))
                     continue

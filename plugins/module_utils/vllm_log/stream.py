@@ -54,14 +54,18 @@ _REQUEST_SHAPE = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request |as
 _ACCESS_SHAPE = re.compile(rb'" - ".|- "(?:GET|POST) /')
 _RECORD = re.compile(
     rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|#-]|\xc2\xa0|\xe2\x94[\x82\x83]|\xef\xbf\xbd|\^\[|#033|\\(?:x1b|u001b|033)){0,12}"
-    rb"(?:\([A-Za-z(]?[^()\n]{0,80}pid=\d|\(raylet[,)]|:(?:job_id|actor_name|task_name):|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\[?\d{4}-\d\d-\d\d[T ]"
-    rb"|(?:[A-Z][a-z]{2}|[\xc0-\xf4]\S{2,12}) [ \d]\d \d\d:\d\d:|\d\d:\d\d:\d\d |\[(?:INFO|WARN|ERROR) {0,4}\] |\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\""
+    rb"(?:\([A-Za-z_(]?[^\n]{0,160}?pid=\d|\[[A-Z]\w{2,40} pid=\d|\(raylet[,)]|"
+    rb":(?:job_id|actor_name|task_name):|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:[ :]|\x1b\[)|\[?\d{4}-\d\d-\d\d[T ]"
+    rb"|(?:[A-Z][a-z]{2}|[\xc0-\xf4]\S{2,12}|\d{1,2}\xe6\x9c\x88|\d{1,2}\xec\x9b\x94) [ \d]\d \d\d:\d\d:"
+    rb"|\d\d:\d\d:\d\d |\[(?:INFO|WARN|ERROR) {0,4}\] |\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\""
     rb"|(?:\d{1,4}\|)?[\w.@-]{1,80}\s{0,20}\|\s|\d{13},|[A-Za-z]\S{0,60}:\d+:\d+ \[\d|\[?[\w./-]{1,80}\.(?:py|cc):\d|NCCL "
     rb"|Traceback |frame #|Exception raised |The above |During handling |Loading |Capturing |  File |File \"|Process "
-    rb"|model='|\w?[\w.]{0,200}(?:Error|Exception)\b)"
+    rb"|model='|(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z_]\w{0,80}(?:Error|Exception)\b)"
 )
 #: What is in a line of a progress bar, whose successors say more.
 _BARS = (b"Completed | ", b"Capturing CUDA")
+#: What a quote, a list or a box puts before each line.
+_LEAD = re.compile(r"[\s>│┃]{1,16}")
 _ARGPARSE = re.compile(r"vllm(?: [\w-]{1,20})?: error: ")
 _DIGITS = b"0123456789"
 _BREAK = re.compile(rb"\r\n|\n|\r")
@@ -128,6 +132,7 @@ class BootLog:
         self._previous_taken = False
         self._previous_joins = 0
         self._spaced = ""
+        self._lead = ""
         self._partial = ""
         self._partial_number = 0
 
@@ -307,6 +312,10 @@ class BootLog:
     def _wrapped(self, raw: bytes, number: int) -> None:
         """Take a line of the zone in which wrapped lines are rejoined."""
         text = raw.decode("utf-8", "replace")
+        if text[-2:] == "  " or text[-1] in "│┃":
+            text = text.rstrip()
+            if text[-1:] in ("│", "┃"):
+                text = text[:-1].rstrip()
         if self._partial:
             line = expand(text)[0]
             joined = (self._partial + line.message)[: 2 * KEEP]
@@ -332,6 +341,8 @@ class BootLog:
                 taken = True
         if record:
             self._previous = self._spaced = text if len(text) >= 30 else ""
+            lead = _LEAD.match(text)
+            self._lead = lead.group(0) if lead is not None else ""
             self._previous_number = number
             self._previous_joins = 0
             self._previous_taken = taken
@@ -341,32 +352,38 @@ class BootLog:
         if self._previous_joins >= 80 or len(self._previous) > 24576 or not text.strip():
             self._previous = ""
             return
-        if raw[:2] in (b"  ", b"\t"):
+        if self._lead:
+            text = text[next((i for i, pair in enumerate(zip(self._lead, text)) if pair[0] != pair[1]), min(len(self._lead), len(text))) :]
+        if text[:2] == "  " or text[:1] == "\t":
             return
         if found:
-            if self._previous:
-                joined = self._previous + text
+            for previous, joined in ((self._previous, self._previous + text), (self._spaced, f"{self._spaced} {text}")):
                 shape = self._shape(joined.encode("utf-8", "replace").translate(None, _DIGITS))
-                if isinstance(shape, _Shape):
+                if previous and isinstance(shape, _Shape):
                     line = peel(joined)
-                    self._boot.take_across(line, self._previous_number, shape.plan(self._classifiers), len(strip_ansi(self._previous)) - line.offset)
-                self._previous = joined
+                    if self._boot.take_across(line, self._previous_number, shape.plan(self._classifiers), len(strip_ansi(previous)) - line.offset):
+                        break
+            if self._previous:
+                self._previous += text
                 self._spaced += " " + text
             return
         self._previous_joins += 1
-        # cut at a width, which may be within a word, or between words, whose space is then gone
-        tried: set[str] | None = None
+        # cut at a width, which may be within a word, or between words, whose space is then gone: what the first reading gave, the second does not
+        took: frozenset[Any] = frozenset()
+        first = ""
         for previous, joined in ((self._previous, self._previous + text), (self._spaced, f"{self._spaced} {text}")):
             shape = self._shape(joined.encode("utf-8", "replace").translate(None, _DIGITS))
             if isinstance(shape, _Shape):
                 plan = shape.plan(self._classifiers)
-                names = {c.name for c in plan.classifiers}
-                if tried is not None and names <= tried:
-                    break
                 line = peel(joined)
+                if first:
+                    classifiers = tuple(c for c in plan.classifiers if not any(u in first for u in c.unless))
+                    plan = plan._replace(facts=tuple(m for m in plan.facts if m not in took), classifiers=classifiers)
                 seen = len(strip_ansi(previous)) - line.offset if self._previous_taken else 1
-                if self._take(line, self._previous_number, plan, max(seen, 1)):
-                    tried = names
+                self._boot.took.clear()
+                self._take(line, self._previous_number, plan, max(seen, 1))
+                took = frozenset(self._boot.took)
+                first = line.message
                 self._previous_taken = True
         if self._previous:
             self._previous += text
@@ -431,6 +448,8 @@ class BootLog:
                 if name == "MainProcess" and (boot.stage > _b._STAGE_NUMBER["config"] or over):
                     return True
         message = line.message
+        if not over and _of_other_rank(boot, line):
+            return False
         later = over or boot.stage >= _b._STAGE_NUMBER["config"] or ("args" in boot.lines and not (line.procs and line.procs[0][0].startswith("ApiServer_")))
         levelled = line.level is not None or bool(line.procs)
         if later and (levelled or not boot.frozen):
@@ -485,8 +504,9 @@ class BootLog:
                 self._offset += len(raw)
                 text = raw.decode("utf-8", "replace")
                 plan = plan_for(undigited(text), self._classifiers)
+                whole = text[:1] == "{" and text.rstrip()[-1:] == "}"
                 for line in expand(text):
-                    self._take(line, self._lines + 1, plan, 0, False)
+                    self._take(line, self._lines + 1, plan, 0, whole)
         last = self._boot.facts()
         boots = [*(b.final_facts() for b in self._boots), last]
         out = dict(last)
@@ -495,6 +515,21 @@ class BootLog:
         out["bytes_read"] = self._offset + len(self._head) + len(self._tail)
         out["lines_read"] = self._lines
         return out
+
+
+def _of_other_rank(boot: Boot, line: Line) -> bool:
+    """Return whether the main process of the other rank printed a line, where both ranks are in one log: a headless rank has no API server."""
+    name = line.procs[0][0] if line.procs else ""
+    if name == "APIServer":
+        if name in boot.pids:
+            return False
+        # what serves calls its main process APIServer
+        alone = "MainProcess" in boot.pids and not any(p.startswith("EngineCore") for p in boot.pids)
+        return alone or "headless" in boot.facts_ or boot.args.get("headless") is True
+    message = line.message
+    if name not in ("", "MainProcess") or "APIServer" not in boot.pids:
+        return False
+    return message.startswith(("Launching vLLM (v", "Resolved architecture: ", "Using max model len ")) or _b.BANNER.match(message) is not None
 
 
 def _unwrapped(line: Line) -> str:

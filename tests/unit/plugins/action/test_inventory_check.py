@@ -127,6 +127,7 @@ def test_forks(forks: int, limit: str | None, groups: dict[str, list[str]], need
         pytest.param("vllm_tp2_directory", "{{ x }}", "'x' is undefined", "its template fails: 'x' is undefined", id="undefined"),
         pytest.param("vllm_tp2_directory", "{{ ansible_facts.y }}", "'y' is undefined", "", id="a fact"),
         pytest.param("vllm_tp2_extra_env", {"A": ["{{ hostvars['b'].y }}"]}, "'y' is undefined", "", id="a fact of another host"),
+        pytest.param("vllm_tp2_group", "{{ lookup('gb10.cluster.serving_group') | combine({}) }}", "failed: 'b'", "", id="the host's own group"),
         pytest.param(
             "vllm_tp2_api_key",
             "{{ x }}",
@@ -306,6 +307,20 @@ def test_a_fact_that_a_role_exported_is_no_misspelt_variable(tmp_path: Path) -> 
             {"vllm_tp2_gate": {"context": 4096}, "vllm_tp2_context": 500000, "vllm_tp2_extra_args": {"nnodes": 3}},
             ["vllm_tp2_extra_args: profile dspark-nvfp4-1m: engine.args.nnodes", "vllm_tp2_gate: profile dspark-nvfp4-1m: gate.context is 4096, but"],
         ),
+        ({"vllm_tp2_gate": {"expressions": ["pool.tokens", "pool.x >="]}}, ["vllm_tp2_gate: the expression 'pool.x >=' is no JMESPath: "]),
+        (
+            {"vllm_tp2_gate": {"expressions": [{"expression": "pool.x >=", "remedy": "lower the context"}]}},
+            ["vllm_tp2_gate: the expression 'pool.x >=' is no JMESPath: "],
+        ),
+        (
+            {"vllm_tp2_gate": {"expressions": [{"expression": "pool.x", "remedi": "lower it"}]}},
+            ["vllm_tp2_gate: profile dspark-nvfp4-1m: gate.expressions[0].remedi is not a key of a profile; did you mean remedy?"],
+        ),
+        ({"vllm_tp2_gate": {"expressions": [{"expression": "pool.x", "name": "x", "remedy": "lower it"}, "pool.x"]}}, []),
+        (
+            {"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m", "gate": {"expressions": ["a b"]}}}},
+            ["gb10_profiles: the expression 'a b' is no JMESPath: "],
+        ),
         ({"vllm_tp2_context": 500000, "vllm_tp2_gate": {"context": 500000, "concurrency": {"min": 3}}}, []),
         ({"vllm_tp2_gate": {"context": 500000}}, ["vllm_tp2_gate: profile dspark-nvfp4-1m: gate.context is 500000, but engine.args.max-model-len is 1048576"]),
         ({"vllm_tp2_failure_classes": [{"class": "x", "pattern": "(", "remedy": "y"}]}, ["vllm_tp2_failure_classes: The pattern of failure class 'x' is no"]),
@@ -314,7 +329,14 @@ def test_a_fact_that_a_role_exported_is_no_misspelt_variable(tmp_path: Path) -> 
 )
 def test_what_is_changed_of_a_profile_is_judged_before_any_host_is_touched(variables: dict[str, Any], wanted: list[str]) -> None:
     found = sentences(PAIR, {"a": variables, "b": variables})
-    told = [text for text in dict.fromkeys(text.partition(": ")[2] for text in found) if text.startswith("vllm_tp2")]
+    told = [text for text in dict.fromkeys(text.partition(": ")[2] for text in found) if text.startswith(("vllm_tp2", "gb10_profiles"))]
     assert len(told) == len(wanted), found
     for text, start in zip(told, wanted):
         assert text.startswith(start)
+
+
+def test_expressions_need_jmespath_before_a_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(action, "jmespath", None)
+    found = {text.partition("vllm_tp2_gate: ")[2] for text in sentences(PAIR, {"a": {"vllm_tp2_gate": {"expressions": ["pool.tokens"]}}})}
+    assert found == {"gate.expressions need jmespath on this computer, which is not there: pip install jmespath"}
+    assert sentences(PAIR, {}) == []

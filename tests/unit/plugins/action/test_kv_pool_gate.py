@@ -91,7 +91,7 @@ class Pair:
         out: dict[int, Any] = {}
 
         def one(rank: int) -> None:
-            out[rank] = self.instance(rank).run(None, {"inventory_hostname": f"spark-{rank + 1}", "ansible_play_hosts": ["spark-1", "spark-2"]})
+            out[rank] = self.instance(rank).run(None, {"inventory_hostname": f"spark-{rank + 1}", "ansible_play_batch": ["spark-1", "spark-2"]})
 
         threads = [threading.Thread(target=one, args=(rank,)) for rank in (0, 1)]
         for thread in threads:
@@ -113,6 +113,11 @@ def test_a_good_boot_passes_on_both_and_leaves_a_receipt(tmp_path: Path, monkeyp
     assert [rank["host"] for rank in receipt["ranks"]] == ["spark-1", "spark-2"]
     assert any("rank 0  spark-1" in line for line in pair.lines)
     assert any("rank 1  spark-2" in line for line in pair.lines)
+
+
+def test_a_restart_that_the_profile_allows_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [says(BOOT), says(WORKER, container=state(restart_count=1))]
+    assert Pair(tmp_path, monkeypatch, nodes, criteria={"max_restarts": 1}).run(monkeypatch)[0]["passed"]
 
 
 def broken(node: bytes, container: dict[str, Any] | None = None) -> Slice:
@@ -171,7 +176,7 @@ def test_fewer_forks_than_ranks_is_said_at_once(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(cli_context, "CLIARGS", {"forks": 1})
     monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
     with pytest.raises(AnsibleActionFail, match="set forks to 2 or more"):
-        pair.instance(0).run(None, {"inventory_hostname": "spark-1", "ansible_play_hosts": ["spark-1", "spark-2"]})
+        pair.instance(0).run(None, {"inventory_hostname": "spark-1", "ansible_play_batch": ["spark-1", "spark-2"]})
 
 
 def test_expressions_without_jmespath_name_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +191,7 @@ def test_a_rank_that_is_not_in_the_run_is_named(tmp_path: Path, monkeypatch: pyt
     pair = Pair(tmp_path, monkeypatch, [says(BOOT), says(WORKER)])
     monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
     with pytest.raises(AnsibleActionFail, match="spark-2 is not in this run"):
-        pair.instance(0).run(None, {"inventory_hostname": "spark-1", "ansible_play_hosts": ["spark-1"]})
+        pair.instance(0).run(None, {"inventory_hostname": "spark-1", "ansible_play_batch": ["spark-1"]})
 
 
 def test_check_mode_judges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,48 @@ DECISIONS = [
         "the same, and the container ended",
         [rank(0, facts=MAYBE, container=dead(1), seconds=9.5, changed_at=9.0, failed_at=9.0), rank(1)], 10.0, "fail", "toolchain", 0,
     ),
+    (
+        "the kernel ended a child of the container",
+        [rank(0, facts=failed("worker_died"), container=dead(1), memory={"oom_kills": 6}, failed_at=9.9), rank(1)], 10.0, "fail", "oom_killed", 0,
+    ),
+    (
+        "the same, and the container lives on",
+        [rank(0, facts=failed("engine_failed"), memory={"oom_kills": 6}, failed_at=9.9), rank(1)], 10.0, "fail", "oom_killed", 0,
+    ),
+    (
+        "an OOM kill elsewhere does not hide the cause in the log",
+        [rank(0), rank(1, facts=failed("bad_argument"), container=dead(2), memory={"oom_kills": 6}, failed_at=9.9)], 10.0, "fail", "bad_argument", 1,
+    ),
+    (
+        "who went without a word is what the other misses",
+        [rank(0, facts=failed("peer_lost"), failed_at=9.0), rank(1, container=dead(139), failed_at=9.5)], 10.0, "fail", "exited", 1,
+    ),
+    (
+        "who was stopped before the other failed is the cause",
+        [rank(0, facts=failed("engine_failed"), failed_at=9.0), rank(1, container=dead(143), failed_at=8.0)], 10.0, "fail", "stopped", 1,
+    ),
+    (
+        "but the other may be about to say why",
+        [rank(0, facts=failed("engine_failed"), failed_at=9.0, changed_at=9.5), rank(1, container=dead(1), failed_at=8.0)], 10.0, "wait", None, None,
+    ),
+    (
+        "who ended after the other had failed is not",
+        [rank(0, facts=failed("engine_failed"), failed_at=5.0), rank(1, container=dead(0), failed_at=6.0)], 10.0, "fail", "engine_failed", 0,
+    ),
+    (
+        "who went long after the other had lost it did not",
+        [rank(0, facts=failed("peer_lost"), failed_at=1.0), rank(1, container=dead(1), failed_at=9.5)], 10.0, "fail", "peer_lost", 0,
+    ),
+    ("a restart that is allowed", [rank(0), rank(1, container=container(restart_count=1), max_restarts=1)], 10.0, "wait", None, None),
+    ("one more than allowed", [rank(0), rank(1, container=container(restart_count=2), max_restarts=1)], 10.0, "fail", "restarted", 1),
+    (
+        "out of time: the rank that is furthest behind",
+        [rank(0, stage_since=9.0), rank(1, facts={}, container=container(status="created", running=False))], 101.0, "fail", "stalled", 1,
+    ),
+    (
+        "out of time: a worker's last words are of its graphs",
+        [rank(0, facts={"stage": "init"}, stage_since=9.0), rank(1, facts={"stage": "graphs"})], 60.0, "wait", None, None,
+    ),
     ("not looked at yet", [rank(0), rank(1, container=None, seen=False)], 1.0, "wait", None, None),
     ("could not be started", [rank(0), rank(1, start_error="no such image", failed_at=0.5)], 1.0, "fail", "start_failed", 1),
     ("the node is gone", [rank(0), rank(1, lost="spark-2 has not answered", failed_at=9.0)], 10.0, "fail", "node_lost", 1),
@@ -100,7 +142,7 @@ DECISIONS = [
 
 @pytest.mark.parametrize(("ranks", "seconds", "what", "kind", "who"), [d[1:] for d in DECISIONS], ids=[d[0] for d in DECISIONS])
 def test_a_boot_under_way(ranks: list[gate.Rank], seconds: float, what: str, kind: str | None, who: int | None) -> None:
-    decision, finding = gate.assess(ranks, seconds, 100.0, {"rendezvous": 30, "init": 60})
+    decision, finding = gate.assess(ranks, seconds, 100.0, {"rendezvous": 30, "init": 60, "graphs": 40})
     assert decision == what
     assert (finding or {}).get("class") == kind
     assert (finding or {}).get("rank") == who
@@ -130,6 +172,17 @@ CRITERIA = [
     ("a model that is not served", {"served_names": ["other"]}, API, READY, "model_differs"),
     ("transport is TCP", {"transport": "rdma"}, API, READY | {"nccl": {"transport": "tcp"}}, "transport_differs"),
     ("transport is RDMA", {"transport": "rdma"}, API, READY | {"nccl": {"transport": "rdma"}}, None),
+    ("dtype as the engine writes it", {"dtype": "torch.bfloat16"}, API, READY | {"dtype": "bfloat16"}, None),
+    ("fp8 in the layout of sparse latent attention", {"kv_cache_dtype": "fp8"}, API, READY | {"kv_cache_dtype": "fp8_ds_mla"}, None),
+    ("another kind of fp8", {"kv_cache_dtype": "fp8"}, API, READY | {"kv_cache_dtype": "fp8_e5m2"}, "engine_differs"),
+    ("the name that vLLM has for it", {"speculative_method": "deepseek_mtp"}, API, READY | {"speculative_method": "mtp"}, None),
+    ("another speculation", {"speculative_method": "dspark"}, API, READY | {"speculative_method": "mtp"}, "engine_differs"),
+    (
+        "a silent log: metrics and /v1/models tell", {"effective_tokens": {"min": 8192}}, API | {"metrics": [{"kv_cache_max_concurrency": "1.5"}]},
+        {"state": "starting"}, "pool_below_floor",
+    ),
+    ("asked to stop", {}, API, READY | {"stopped": {"line": "shutdown triggered"}}, "stopped"),
+    ("lost its peer", {}, API, READY | {"peer_lost": {"line": "closed by peer"}}, "peer_lost"),
     ("another KV dtype", {"kv_cache_dtype": "fp8"}, API, READY | {"kv_cache_dtype": "auto"}, "engine_differs"),
     ("the API refuses", {}, API | {"error": "refuses the API key (HTTP 401)", "models": []}, READY, "api_unreachable"),
 ]
@@ -150,6 +203,29 @@ def test_ranks_that_disagree_about_the_context_fail() -> None:
     assert fault is not None
     assert fault["class"] == "ranks_disagree"
     assert fault["found"] == {0: 4096, 1: 2048}
+    assert "wanted equal, found rank 0: 4,096, rank 1: 2,048." in gate.check_sentence("pair1", fault)
+
+
+def test_ranks_that_disagree_about_a_dtype_fail() -> None:
+    ranks = [rank(0, facts=READY | {"kv_cache_dtype": "fp8_ds_mla"}), rank(1, facts={"kv_cache_dtype": "fp8"})]
+    assert gate.first_fault(gate.checks(ranks, API, {})) is None
+    ranks[1]["facts"]["kv_cache_dtype"] = "auto"
+    fault = gate.first_fault(gate.checks(ranks, API, {}))
+    assert fault is not None
+    assert (fault["class"], fault["found"]) == ("ranks_disagree", {0: "fp8", 1: "auto"})
+
+
+def test_the_rank_with_the_least_kv_memory_is_named() -> None:
+    """vLLM says on the head that the pool is too small, whichever rank is the short one."""
+    have: list[dict[str, Any]] = [{"kv_cache": {"available_gib": gib}} for gib in (14.43, 10.02)]
+    short = "rank 1 on spark-2 has the least KV memory: 10.02 GiB (rank 0 14.43)"
+    _what, finding = gate.assess([rank(0, facts=failed("kv_too_small") | have[0], failed_at=1.0), rank(1, facts=have[1])], 2.0, 9.0, {})
+    assert finding is not None
+    assert short in finding["message"]
+    pool = READY | {"kv_cache": {"effective_tokens": 8192, **have[0]["kv_cache"]}}
+    fault = gate.first_fault(gate.checks([rank(0, facts=pool), rank(1, facts=have[1])], API, {"effective_tokens": {"min": 9000}}))
+    assert fault is not None
+    assert short in fault["remedy"]
 
 
 def test_ranks_with_different_images_fail() -> None:
@@ -214,6 +290,13 @@ def test_a_container_that_does_not_start_has_a_remedy_of_its_own(error: str, wor
     assert decided is not None
     assert word in decided["remedy"]
     assert decided["anchor"] == "docs/failures.md#start_failed"
+
+
+def test_an_exit_by_a_signal_is_named() -> None:
+    decided = gate._state_finding(rank(1, container=dead(139)))
+    assert decided is not None
+    assert "exit code 139 (SIGSEGV)" in decided["message"]
+    assert gate._signal_of(255) == ""
 
 
 @pytest.mark.parametrize(

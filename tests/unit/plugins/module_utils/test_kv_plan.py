@@ -258,7 +258,7 @@ def test_a_context_longer_than_the_pool() -> None:
     )
     plan = k.make_plan(longer, ranks(SPARK, SPARK))
     assert plan["verdict"] == "refused"
-    assert plan["remedy"] == "set max-model-len to 864000 or less"
+    assert plan["remedy"] == "set max-model-len to 760000 or less", "what the lower end of the error holds"
 
 
 def test_no_memory_to_raise_the_utilization() -> None:
@@ -282,6 +282,28 @@ def test_pinned_memory_is_taken_as_given() -> None:
     assert small["remedy"] == f"raise kv-cache-memory-bytes to {300000 * 14336}"
 
 
+def test_pinned_memory_must_fit_beside_the_weights() -> None:
+    large = k.make_plan(profile("dspark-nvfp4-1m", **{"kv-cache-memory-bytes": "50G"}), ranks(SPARK, SPARK))
+    assert large["verdict"] == "refused"
+    assert "114.0 GiB for 75.0 GiB of weights and 50.0 GiB of pinned KV cache, which do not fit" in large["msg"]
+    fits = re.findall(r"to (\d+) or less", large["remedy"])[0]
+    assert k.make_plan(profile("dspark-nvfp4-1m", **{"kv-cache-memory-bytes": fits}), ranks(SPARK, SPARK))["warnings"] == []
+    close = k.make_plan(profile("dspark-nvfp4-1m", **{"kv-cache-memory-bytes": "35G"}), ranks(SPARK, SPARK))
+    assert close["verdict"] == "ok"
+    assert "leaves 4.0 GiB for all else: a long prompt may end the engine" in close["warnings"][0]
+    longer = k.make_plan(profile("dspark-nvfp4-1m", **{"kv-cache-memory-bytes": "5G", "max-model-len": 8000000}), ranks(SPARK, SPARK))
+    assert longer["remedy"].startswith("set max-model-len to "), "raising it to what 8M tokens take would not fit"
+
+
+def test_what_is_proposed_can_be_done() -> None:
+    below = k.make_plan(profile("fp8-1m", **{"gpu-memory-utilization": "0.95"}), ranks(SPARK, SPARK, available=113))
+    assert below["remedy"] == "set gpu-memory-utilization to 0.82", "no more than the practical limit"
+    weights = k.make_plan(resolve("b12x-fp8-1m", SHIPPED), ranks(SPARK, SPARK, available=70))
+    assert weights["remedy"].startswith("free 29.8 GiB on spark-a"), "0.57 would not hold the 74 GiB of weights"
+    both = k.make_plan(profile("dspark-nvfp4-1m", **{"max-model-len": 3000000}), ranks(SPARK, SPARK))
+    assert both["remedy"] == "set max-model-len to 1831000 or less and lower gate.effective_tokens.min to 1831000"
+
+
 @pytest.mark.parametrize(
     ("name", "args", "count", "text"),
     [
@@ -289,6 +311,8 @@ def test_pinned_memory_is_taken_as_given() -> None:
         ("b12x-fp8-1m", {}, 2, "plan.reserve_gib and plan.kv_bytes_per_token unknown"),
         ("dspark-nvfp4-1m", {"kv-cache-dtype": "fp8"}, 2, "kv-cache-dtype is fp8, and the figures were measured with nvfp4_ds_mla"),
         ("dspark-nvfp4-1m", {"quantization": "awq"}, 2, "quantization is awq, and the figures were measured with None"),
+        ("dspark-nvfp4-1m", {"num-gpu-blocks-override": 512}, 2, "num-gpu-blocks-override is 512"),
+        ("dspark-nvfp4-1m", {"cpu-offload-gb": 20, "gpu-memory-utilization": "0.70"}, 2, "cpu-offload-gb is 20"),
         ("dspark-nvfp4-1m", {}, 4, "the figures were measured on 2 ranks, not 4"),
     ],
 )
@@ -303,6 +327,37 @@ def test_other_arguments_than_measured_widen_the_error() -> None:
     same = k.make_plan(profile("dspark-nvfp4-1m", **{"max-model-len": "1M"}), ranks(SPARK, SPARK))
     assert same["error_percent"] == 6
     assert k.make_plan(resolve("dspark-nvfp4-200k", SHIPPED), ranks(SPARK, SPARK))["error_percent"] == 12
+
+
+@pytest.mark.parametrize("args", [{"enforce-eager": True}, {"enable-expert-parallel": True}, {"speculative-config": None}, {"max-num-batched-tokens": 4096}])
+def test_an_argument_that_the_measured_boot_had_not_widens_it_too(args: dict[str, Any]) -> None:
+    assert k.make_plan(profile("fp8-1m", **args), ranks(SPARK, SPARK))["error_percent"] > 8
+
+
+def test_a_set_up_far_from_the_measured_one_is_not_refused() -> None:
+    """Seed 004 before its changes: 0.70, eager, one sequence, no drafter. It booted with 482K tokens, where the measured reserve leaves none."""
+    dropped = dict.fromkeys(("speculative-config", "compilation-config", "enable-expert-parallel"))
+    args = {"gpu-memory-utilization": "0.70", "enforce-eager": True, "max-num-seqs": 1, "max-num-batched-tokens": 4096, **dropped}
+    bounds = {"effective_tokens": {"min": 400000}, "concurrency": None}
+    first = resolve("p", SHIPPED, {"p": {"extends": "piecewise-200k", "engine": {"args": args}, "gate": bounds}})
+    plan = k.make_plan(first, ranks(SPARK, SPARK))
+    assert plan["verdict"] == "ok"
+    assert plan["low_tokens"] <= 482000 <= plan["high_tokens"]
+    assert "expected is a pool of 0 tokens (at most " in plan["msg"]
+
+
+def test_a_small_pool_has_no_small_error() -> None:
+    plan = k.make_plan(profile("dspark-nvfp4-1m", **{"gpu-memory-utilization": "0.72"}), ranks(SPARK, SPARK))
+    assert plan["high_tokens"] - plan["expected_tokens"] == pytest.approx(0.06 * 1990142, abs=2)
+
+
+@pytest.mark.parametrize("name", ["dspark-nvfp4-1m", "piecewise-200k"])
+def test_another_model_on_a_shipped_profile_is_not_known(name: str) -> None:
+    model = {"model": {"id": "Qwen/Qwen3-30B-A3B", "path": "Qwen/Qwen3-30B-A3B"}, "engine": {"args": {"gpu-memory-utilization": "0.60"}}}
+    other = resolve("p", SHIPPED, {"p": {"extends": name, **model}})
+    assert k.make_plan(other, ranks(119.63, 119.63))["verdict"] == "unknown"
+    own = resolve("p", SHIPPED, {"p": {"extends": name, **model, "plan": {"weights_gib_per_rank": 9.0}}})
+    assert own["plan"]["weights_gib_per_rank"] == 9.0
 
 
 def test_uma_info_can_be_passed_as_it_is() -> None:

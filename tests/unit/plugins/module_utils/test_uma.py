@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils import uma
+from ansible_collections.gb10.cluster.plugins.module_utils import uma, uma_node
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils.uma import GIB_KB, Buddy, Zone
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,17 +83,13 @@ def test_an_empty_meminfo_is_said(text: str | None) -> None:
 
 def test_this_kernels_own_memavailable_is_what_we_calculate() -> None:
     """The calculation against the kernel that runs the tests: within 2 % of MemTotal."""
-    meminfo = uma.parse_meminfo(Path("/proc/meminfo").read_text())
-    zoneinfo = Path("/proc/zoneinfo").read_text()
-    zones = uma.parse_zoneinfo(zoneinfo, uma.page_size_kb(meminfo, zoneinfo))
-    assert abs(uma.available_kb(meminfo, zones) - meminfo["MemAvailable"]) < meminfo["MemTotal"] // 50
+    facts = uma_node.gather(Node())
+    assert abs(uma.available_kb(facts.meminfo, facts.zones) - facts.meminfo["MemAvailable"]) < facts.meminfo["MemTotal"] // 50
 
 
 def test_this_kernels_own_watermarks_are_what_we_calculate() -> None:
-    """While a boost lasts, /proc/zoneinfo shows the watermarks with it."""
-    meminfo = uma.parse_meminfo(Path("/proc/meminfo").read_text())
-    zoneinfo = Path("/proc/zoneinfo").read_text()
-    zones = uma.parse_zoneinfo(zoneinfo, uma.page_size_kb(meminfo, zoneinfo))
+    """While a boost lasts, /proc/zoneinfo shows the watermarks with it. A guest's zones need not add up to its MemTotal (memory that comes on demand)."""
+    zones = uma_node.gather(Node()).zones
     floor = int(Path("/proc/sys/vm/min_free_kbytes").read_text())
     scale = int(Path("/proc/sys/vm/watermark_scale_factor").read_text())
     for planned, live in zip(uma.watermarks(zones, floor, scale), zones, strict=True):
@@ -210,6 +207,9 @@ def test_the_kho_remedy_fits_the_node(cmdline: str, crash: int | None, remedy: s
     found = uma.cma_problem({"CmaTotal": 0, "CmaFree": 1}, "7.0.0", cmdline, crash)
     assert found is not None
     assert remedy in found["remedy"]
+    same = uma.cma_problem({"CmaTotal": 0, "CmaFree": 1}, "6.17.0-1032-nvidia", cmdline, crash)
+    assert same is not None
+    assert "6.17.0-1032" not in same["remedy"]
 
 
 @pytest.mark.parametrize("meminfo", [{"MemFree": 1}, {"CmaTotal": 100, "CmaFree": 100}, {"CmaTotal": 0}])
@@ -223,6 +223,8 @@ STUCK: dict[str, tuple[dict[str, int], list[str], str]] = {
     "the same while an engine runs": (node(MemFree=12.0), ["VLLM::Worker_TP (4)"], ""),
     "an idle node": (node(), [], ""),
     "the driver's own share": (node(MemFree=110.0), [], ""),
+    "what the handover keeps": (node(MemFree=104.0, CmaTotal=0.0, CmaFree=0.9), [], ""),
+    "more than the handover keeps": (node(MemFree=80.0, CmaTotal=0.0, CmaFree=0.9), [], "35.69 GiB of 121.69 GiB belong to no process"),
 }
 
 

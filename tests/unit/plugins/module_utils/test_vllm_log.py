@@ -123,6 +123,32 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "padded": lambda line: line + b"      ",
     "an escaped line end": lambda line: line + rb"\n",
     "journald in Russian": lambda line: "авг 18 14:15:02 spark1 docker[1234]: ".encode() + line,
+    "journald in Chinese": lambda line: "8月 18 14:15:02 spark1 docker[1234]: ".encode() + line,
+    "journald in Korean": lambda line: "10월 02 14:15:02 spark1 docker[1234]: ".encode() + line,
+    "stern with its arrow": lambda line: "default vllm-0 › vllm ".encode() + line,
+    "buildkite's mark": lambda line: b"\x1b_bk;t=1700000000000\x07" + line,
+    "a parallel job and a clock": lambda line: b"[Head] 21:12:20  " + line,
+    "an export with quotes": lambda line: b'1700000000000,"' + line.replace(b'"', b'""') + b'"',
+    "fluentd's tag": lambda line: b"2026-11-20 21:12:20.000000000 +0000 docker.vllm: " + json.dumps({"log": line.decode(), "source": "stderr"}).encode(),
+    "syslog RFC 5424": lambda line: b"<14>1 2026-11-20T21:12:20.123Z spark1 vllm 123 - - " + line,
+    "journald short-unix": lambda line: b"1700000000.123456 spark1 vllm[12]: " + line,
+    "a stamp and a colon": lambda line: b"0|vllm  | 2026-11-20T21:12:20: " + line,
+    "annotate-output": lambda line: b"21:12:20 E: " + line,
+    "a spreadsheet's date": lambda line: b"11/20/2026, 9:12:20 PM " + line,
+    "a name and an allocation": lambda line: b"vllm-alloc[1a2b3c4d]: " + line,
+    "a day and two spaces": lambda line: b"Nov 20  21:12:20.123  " + line,
+    "moreutils ts": lambda line: b"Nov 20 21:12:20 " + line,
+    "milliseconds": lambda line: b"1700000000123 " + line,
+    "dmesg -T": lambda line: b"[Fri Nov 20 21:12:20 2026] " + line,
+    "a rank in words": lambda line: b"[rank 0] " + line,
+    "a pod and its container": lambda line: b"vllm-0/vllm-leader: " + line,
+    "torchrun --tee": lambda line: b"[default0]:" + line,
+    "a task and its step": lambda line: b"[serve : vllm] " + line,
+    "three brackets": lambda line: b"[2026-11-20 21:12:20.123456] [vllm] [stderr] " + line,
+    "a launcher's loguru": lambda line: b"2026-11-20 21:12:20.123 | INFO     | launcher:run:42 - " + line,
+    "a launcher's brackets": lambda line: b"[2026-11-20 21:12:20,123][INFO][launcher] " + line,
+    "a collector's JSON with a level": lambda line: b'{"level":"info","time":"2026-11-20T21:12:20Z","msg":' + json.dumps(line.decode()).encode() + b"}",
+    "a pod's name and arrows": lambda line: b"[2026-11-20 21:12:20] 7cf7b7-xsp97 >> " + line,
     "journald short-iso": lambda line: b"2026-11-20T21:12:20+0100 spark1 docker[1234]: " + line,
     "journald short-full": lambda line: b"Fri 2026-11-20 21:12:20 CET spark1 docker[1234]: " + line,
     "a pasted journal without its date": lambda line: b"21:12:20 spark1 run.sh[1234]: " + line,
@@ -143,6 +169,8 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "srun with labels": lambda line: b"0: " + line,
     "mpirun with addresses": lambda line: b"192.0.2.1: " + line,
     "an editor's search": lambda line: b"  Line 122: " + line,
+    "a launcher that relays its process": lambda line: b"2026-11-20 21:12:20.982 [Info] (Process) " + line,
+    "GitLab's stream marks": lambda line: b"2026-11-20T21:12:20.123456Z 01O " + line,
     "colours without ESC": lambda line: re.sub(rb"^(\([^)]*\))", b"[1;36m\\1[0;0m", line),
 }
 
@@ -346,6 +374,17 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
         4.0,
     ),
     "a launcher before the process": ("(job-1, pid=21) (EngineCore_0 pid=39) INFO:     Application startup complete.", ("state",), "ready"),
+    "a replica of Ray Serve": ("(ServeReplica:app:org/m-1:org--m-1 pid=5) AttributeError: no such thing", ("failure", "line"), "AttributeError: no such thing"),
+    "a task of Ray with an underscore": ("(_configure pid=5) AttributeError: no such thing", ("failure", "proc"), "_configure"),
+    "a worker of Ray with parentheses": ("(MapWorker(MapBatches(Stage)) pid=5, ip=10.0.0.2) AttributeError: no such thing", ("failure", "ip"), "10.0.0.2"),
+    "a file behind a host": ("spark1: [m_executor.py:4] AttributeError: no such thing", ("failure", "line"), "AttributeError: no such thing"),
+    "a rank behind a launcher": ("2026-11-20 21:12:20,123 - launcher - INFO - [rank0]: AttributeError: no such thing", ("failure", "line"), "AttributeError: no such thing"),
+    "a refused flag behind a launcher": ("[2026-11-20 21:12:20,123][INFO][launcher] vllm: error: unrecognized arguments: --no-flag", ("failure", "class"), "bad_argument"),
+    "a stamped record of an actor in a collector's JSON": (
+        '{"level":"info","msg":"| 2026-11-20T21:12:20.270Z | (_MapWorker pid=5) ERROR 11-20 21:12:20 worker_base.py:5] AttributeError: no such thing"}',
+        ("failure", "line"),
+        "AttributeError: no such thing",
+    ),
     "without its date": ("(EngineCore pid=258) INFO gpu_worker.py:440 Available KV cache memory: 0.56 GiB", ("kv_cache", "available_gib"), 0.56),
     "through Rust's tracing": ("2026-11-04T12:25:41.391597Z  INFO kv_cache_utils.report: GPU KV cache size: 3,198,272 tokens", ("kv_cache", "tokens"), 3198272),
     "waiting for the Ray nodes": ("INFO 03-03 03:06:23 ray_utils.py:212] Waiting for creating a placement group of specs for 10 seconds. specs=[{'GPU': 1.0}]", ("stage",), "rendezvous"),
@@ -379,6 +418,19 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     ),
     "the web server under its logger's name": ("2026-04-07 06:07:57.040 182248 uvicorn.error INFO:     Application startup complete.", ("state",), "ready"),
     "a copy of an access line without its client": ('GET /health HTTP/1.1" 200 OK', ("state",), "ready"),
+    "thousands separated by spaces": ("INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 1 251 446 tokens", ("kv_cache", "tokens"), 1251446),
+    "a context separated by spaces": ("Maximum concurrency for 131 072 tokens per request: 9.55x", ("kv_cache", "context"), 131072),
+    "a persisted startup plan": (
+        "INFO 01-01 00:00:00 [startup_plan.py:153] Applying persisted startup plan (fingerprint 91ab): kv_cache_memory_bytes=25769803776 (24.00 GiB), x. "
+        "Memory profiling will be skipped.",
+        ("kv_cache", "available_gib"),
+        24.0,
+    ),
+    "a banner whose spaces a web page joined": ("(APIServer pid=1) INFO 01-01 00:00:00 [u.py:1] █▄█▀ █ █ █ █ model org/name", ("model",), "org/name"),
+    "a version before the end of a code block": ("INFO 01-01 00:00:00 api_server.py:585] vLLM API server version 0.6.4.post1\n```\n", ("version",), "0.6.4.post1"),
+    "processes in square brackets": ("[EngineCore_DP0 pid=130] torch.AcceleratorError: HIP error: x", ("failure", "proc"), "EngineCore_DP0"),
+    "a file that begins with NULs": ("\0" * 70000 + "(APIServer pid=1) OSError: [Errno 98] Address already in use", ("failure", "proc"), "APIServer"),
+    "the last record of an export": ('{"textPayload": "INFO 01-01 00:00:00 [m.py:1] Using max model len 4096"}', ("context",), 4096),
     "debug path": ("DEBUG 01-01 00:00:00 [v1/worker/gpu_worker.py:1] Available KV cache memory: 3.5 GiB", ("kv_cache", "available_gib"), 3.5),
     "repeated across a cluster": (
         "(RayWorkerWrapper pid=5, ip=10.0.0.2) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB [repeated 3x across cluster]",
@@ -500,6 +552,44 @@ def test_a_log_wrapped_between_words_is_rejoined(width: int) -> None:
         assert facts[key] == whole[key], key
 
 
+MARGINS = {
+    "quoted": lambda line: "> " + line,
+    "indented": lambda line: "    " + line,
+    "padded": lambda line: line + "   ",
+    "boxed": lambda line: f"│ {line:<170} │",
+}
+
+
+@pytest.mark.parametrize("margin", MARGINS.values(), ids=MARGINS.keys())
+@pytest.mark.parametrize("width", [80, 97, 120, 157])
+def test_a_wrapped_copy_with_a_margin_is_rejoined(width: int, margin: Callable[[str], str]) -> None:
+    """A terminal's copy that was then quoted, put into a list, boxed, or that kept the terminal's blanks."""
+    lines = [margin(line[i : i + width]) for line in HEAD.read_text().splitlines() for i in range(0, len(line), width) or [0]]
+    facts, whole = parse("\n".join(lines) + "\n"), parse(HEAD.read_bytes())
+    assert verdict(facts) == verdict(whole)
+
+
+def test_a_combined_line_cut_between_words_keeps_its_size() -> None:
+    """Its second half alone gives the concurrency; the tokens need the space that the cut took."""
+    facts = parse(
+        "(EngineCore pid=9) INFO 01-01 00:00:00 [k.py:2395] CPU KV cache size: 262,144\ntokens, Maximum concurrency for 512 tokens per request: 512.00x\n"
+    )
+    assert (facts["kv_cache"]["tokens"], facts["kv_cache"]["max_concurrency"]) == (262144, 512.0)
+
+
+def test_records_with_a_coloured_level_are_not_rejoined() -> None:
+    """The symptom in the second record takes no class of the first back."""
+    record = "\x1b[32mERROR\x1b[0m \x1b[90m01-01 00:00:00\x1b[0m \x1b[90m[core.py:586]\x1b[0m "
+    facts = parse(record + "RuntimeError: shape is invalid for input of size 16777216\n" + record + "RuntimeError: Worker failed with error 'shape'\n")
+    assert (facts["failure"]["class"], facts["failure"]["line_number"]) == ("unclassified", 1)
+
+
+def test_a_name_that_a_wrap_cut_is_no_exception_of_its_own() -> None:
+    """`N` and `otImplementedError` are one."""
+    facts = parse("(Worker pid=7) ERROR 06-04 11:40:27 [multiproc_executor.py:488] N\notImplementedError: no affinity here\n")
+    assert (facts["failure"]["class"], facts["failure"]["line_number"]) == ("config_error", 1)
+
+
 def test_a_wrapped_failure_keeps_its_estimate() -> None:
     """The estimate stands behind the cut."""
     text = (
@@ -601,6 +691,11 @@ STATES: dict[str, tuple[str, str, str | None]] = {
     "a request finds the engine dead": (
         READY + ACCESS + "(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:825] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n",
         "served_then_failed",
+        "engine_failed",
+    ),
+    "a request finds V0's engine dead": (
+        "ERROR 01-01 00:00:00 [serving_chat.py:948] vllm.engine.multiprocessing.MQEngineDeadError: Engine loop is not running. Inspect the stacktrace to find the original error: RuntimeError('Engine process (pid 7) died.').\n",
+        "failed",
         "engine_failed",
     ),
     "a request that quotes it does not": (
@@ -734,6 +829,21 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         "ready",
         None,
     ),
+    "a health check that cannot run is no end": (
+        READY + 'OCI runtime exec failed: exec failed: unable to start container process: exec: "/probe.sh": permission denied: unknown\n',
+        "ready",
+        None,
+    ),
+    "a launcher's own information is no failure": (
+        LOADING + "2026-11-20 21:12:20,123 - launcher - INFO - probe: ValueError: odd\n",
+        "starting",
+        None,
+    ),
+    "statistics of requests that just ran are readiness": (
+        "INFO 01-01 00:00:00 [loggers.py:118] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 9.0 tokens/s, Running: 0 reqs, Waiting: 0 reqs\n",
+        "ready",
+        None,
+    ),
     "statistics of an idle engine are none": (
         "(APIServer pid=1) INFO 01-01 00:00:00 [loggers.py:271] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 0 reqs\n",
         "unknown",
@@ -806,6 +916,14 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         "failed",
         "no_gpu",
     ),
+    "a shell's prompt behind the tail": (
+        "(APIServer pid=9) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\nuser@spark-1:~$ \n",
+        "failed",
+        "engine_failed",
+    ),
+    "a unit of the desktop": ("Nov 20 21:12:20 spark1 systemd[1]: user@1000.service: Main process exited, code=exited, status=1/FAILURE\n", "unknown", None),
+    "a notebook's traceback shows the source": ("--> 430                 raise RuntimeError(\"Engine core initialization failed. \"\n", "unknown", None),
+    "HTML entities in an assertion": ("ERROR 01-01 00:00:00 [x.py:1] assert num_cache_lines &gt;= batch\n", "failed", "mamba_blocks"),
     "error level of another program": ("2026-01-01 00:00:00 - proxy - INFO - upstream said ValueError: CUDA out of memory\n", "unknown", None),
 }
 
@@ -932,6 +1050,43 @@ def test_two_workers_that_restart_are_told_apart() -> None:
     """A headless worker prints its own launch line at each start."""
     facts = parse(WORKER.read_bytes() * 3)
     assert (facts["restarts"], facts["state"], facts["stage"]) == (2, "starting", "graphs")
+
+
+@pytest.mark.parametrize("tags", [("", ""), ("[spark1] ", "[spark2] "), ("head-1    | ", "worker-1  | ")], ids=["bare", "tags", "compose"])
+@pytest.mark.parametrize("at", [0, 5, 14, 24, 34])
+def test_both_ranks_in_one_log_are_one_boot(tags: tuple[str, str], at: int) -> None:
+    """The worker comes up before, while or after the head reads its configuration; the tightest rank's memory counts."""
+    head, worker = HEAD.read_text().splitlines(), WORKER.read_text().splitlines()
+    merged = [*(tags[0] + line for line in head[:at]), *(tags[1] + line for line in worker), *(tags[0] + line for line in head[at:])]
+    facts, alone = parse("\n".join(merged) + "\n"), parse(HEAD.read_bytes())
+    assert (facts["restarts"], facts["state"], facts["role"], facts["failure"]) == (0, "ready", "head", None)
+    assert facts["kv_cache"]["tokens"] == alone["kv_cache"]["tokens"]
+    assert facts["kv_cache"]["available_gib"] == 17.49
+    assert [r["rank"] for r in facts["ranks"]] == [0, 1]
+
+
+def test_a_headless_rank_before_the_head_is_no_boot_of_its_own() -> None:
+    """Only what serves calls its main process APIServer; the other rank says where it belongs after it read its configuration."""
+    worker = "(MainProcess pid=7) INFO 01-01 00:00:00 [model.py:1] Resolved architecture: X\n(MainProcess pid=7) INFO 01-01 00:00:00 [model.py:1] Using max model len 512\n"
+    head = "(APIServer pid=8) INFO 01-01 00:00:00 [u.py:1]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.32.0\n"
+    assert [b["version"] for b in parse(worker + head)["boots"]] == ["0.32.0"]
+
+
+def test_other_services_of_a_compose_project_do_not_speak_for_vllm() -> None:
+    """A web interface beside it has a web server, and cannot reach vLLM while that loads; what failed stays failed."""
+
+    def service(name: str, text: str) -> str:
+        return "".join(f"{name:<12}| {line}\n" for line in text.splitlines())
+
+    web = service("web-1", READY + 'INFO:     127.0.0.1:5 - "GET /health HTTP/1.1" 200 OK\nhttp.exceptions.ConnectorError: Cannot connect to host vllm:8000\nValueError: odd\n')
+    loading = service("vllm-1", LOADING)
+    facts = parse(loading + web)
+    assert (facts["state"], facts["stage"], facts["failure"]) == ("starting", "load", None)
+    facts = parse(loading + service("vllm-1", "ValueError: odd\n") + web)
+    assert (facts["state"], facts["failure"]["class"], facts["failure"]["line_number"]) == ("failed", "config_error", 2)
+    facts = parse(loading + service("vllm-1", READY) + web + service("web-1", "INFO:     Shutting down\n"))
+    assert (facts["state"], facts["ready"]["line_number"], facts["stopped"]) == ("ready", 2, None)
+    assert parse(loading + service("other-1", "RuntimeError: No CUDA GPUs are available\n"))["failure"]["class"] == "no_gpu"
 
 
 def test_very_many_boots_stay_bounded() -> None:

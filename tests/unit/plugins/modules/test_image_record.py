@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, layers_engine
 from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
 from ansible_collections.gb10.cluster.plugins.modules import image_record
 
 
@@ -40,3 +45,55 @@ def test_nothing_outside_of_the_store_is_wiped(tmp_path: Path, where: str) -> No
 def test_a_store_that_is_the_whole_disk_is_refused() -> None:
     with pytest.raises(ImageError, match="outside the model store"):
         image_record.check_cache("/srv/x", "/")
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["check mode", "for real"])
+def test_an_image_in_use_stays_and_check_mode_foretells_it(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
+    used, free, broken = (f"sha256:{letter * 64}" for letter in "abc")
+    asked: list[str] = []
+
+    def call(_method: str, path: str, _socket: str) -> tuple[int, str]:
+        asked.append(path)
+        if path.endswith(used):
+            return 409, "conflict: unable to delete aaaa (must be forced) - image is being used by running container 1"
+        return (500, "") if path.endswith(broken) else (200, "")
+
+    containers: list[dict[str, Any]] = [{"ImageID": used, "Names": ["/gb10-pair1-rank0"]}]
+    monkeypatch.setattr(layers_engine, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
+    monkeypatch.setattr(layers_engine, "call", call)
+    monkeypatch.setattr(docker_socket, "list_containers", lambda _labels, _socket: containers)
+    brought = [{"id": used, "reference": "vllm:1"}, {"id": free, "reference": "vllm:2"}]
+    removed, left = image_record.drop(brought, [used, free], "/no/socket", check)
+    assert removed == [free]
+    assert [text.split(":")[1] for text in left] == ["1 (aaaaaaaaaaaa) stays"]
+    assert ("gb10-pair1-rank0" if check else "must be forced") in left[0]
+    assert bool(asked) is not check
+    if not check:
+        assert [item["id"] for item in brought] == [used]
+        assert image_record.drop([{"id": broken, "reference": "vllm:3"}], [broken], "/no/socket", False) == (
+            [], ["vllm:3 (cccccccccccc) stays: the Docker Engine answers HTTP 500"],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["check mode", "for real"])
+def test_check_mode_foretells_what_another_image_wipes_and_drops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], check: bool
+) -> None:
+    """Under the image's name is the old one as long as the new one has not come."""
+    old, new = (f"sha256:{letter * 64}" for letter in "ab")
+    (tmp_path / "store" / "cache").mkdir(parents=True)
+    (tmp_path / "store" / "cache" / "k.so").write_text("x")
+    record = {"brought": [{"id": old, "reference": "vllm:1", "at": 1}], "served": {"pair1": {"id": old, "fingerprint": "f1"}}}
+    monkeypatch.setattr(Node, "load_record", lambda _node, _name: record)
+    monkeypatch.setattr(Node, "save_record", lambda _node, _name, _data: None)
+    monkeypatch.setattr(layers_engine, "info", lambda _reference, _socket: {"exists": True, "id": old if check else new, "fingerprint": "f1"})
+    monkeypatch.setattr(layers_engine, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
+    monkeypatch.setattr(layers_engine, "call", lambda *_arguments: (200, ""))
+    monkeypatch.setattr(docker_socket, "list_containers", lambda *_arguments: [])
+    cache = str(tmp_path / "store" / "cache")
+    arguments = {"group": "pair1", "reference": "vllm:1", "brought": True, "wipe": True, "caches": [cache], "store": str(tmp_path / "store"), "keep": 1}
+    with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
+        image_record.main()
+    out = json.loads(capsys.readouterr().out)
+    assert (out["changed"], out["wiped"], out["removed"], out["left"]) == (True, [cache], [old], [])
+    assert (tmp_path / "store" / "cache" / "k.so").exists() is check

@@ -175,6 +175,41 @@ def test_link_local_ports_beside_real_rails_are_not_for_nccl(tmp_path: Path, ask
     assert ids(result).count("link_local_only") == 2
 
 
+@pytest.mark.parametrize("local", [(), ("enp1s0f1np1",), ("enp1s0f1np1", "enP2p1s0f1np1")], ids=["no address", "one link-local", "both link-local"])
+def test_a_second_cable_that_nothing_uses_decides_nothing(tmp_path: Path, ask: Any, local: tuple[str, ...]) -> None:
+    addresses = {name: [f"169.254.3.{number}/16"] for number, name in enumerate(local, 1)}
+    tree = spark(tmp_path, PAIR | addresses, up=ALL_FOUR, gids={RAIL0: v4_gids("192.168.100.10", at=4), RAIL1: v4_gids("192.168.101.10", at=4)})
+    for name in ("enp1s0f1np1", "enP2p1s0f1np1"):
+        link(tree, name)["mtu"] = 1500
+    result = ask(tree.write())
+    assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, RAIL0)}
+    assert ids(result) == ["link_local_only"] * len(local) + ["no_ipv4"] * (2 - len(local))
+    wished = ask(tmp_path, fabric_cidrs=[*WANTED, "192.168.102.0/24"])
+    assert "NCCL_IB_GID_INDEX" not in wished["env"]
+    assert {"no_ipv4", "gid_missing"} <= set(ids(wished))
+
+
+@pytest.mark.parametrize("table", [v4_gids(None), v4_gids("192.168.101.10", at=4)], ids=["cold", "another index"])
+def test_a_twin_without_link_does_not_decide_the_index(tmp_path: Path, ask: Any, table: dict[int, tuple[str, str]]) -> None:
+    result = ask(spark(tmp_path, PAIR, up=(RAIL0,), gids={RAIL1: table}).write())
+    assert result["env"] == {"NCCL_IB_HCA": HCA0, "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, RAIL0)}
+    assert set(ids(result)) - {"gid_missing"} == {"link_down", "ports_asymmetric"}
+
+
+@pytest.mark.parametrize("bridge", [False, True])
+def test_a_cage_that_leads_to_the_office_is_no_fabric(tmp_path: Path, ask: Any, bridge: bool) -> None:
+    office = "br0" if bridge else "enp1s0f1np1"
+    tree = spark(tmp_path, PAIR if bridge else PAIR | {office: ["10.9.0.60/24"]}, up=ALL_FOUR)
+    tree.routes = []
+    tree.default_route(office, "10.9.0.1")
+    if bridge:
+        tree.netdev("br0", ["10.9.0.60/24"], kind="bridge")
+        link(tree, "enp1s0f1np1")["master"] = "br0"
+    result = ask(tree.write())
+    assert (netdevs(result), result["env"]["NCCL_IB_HCA"], result["problems"]) == ([RAIL0, RAIL1], f"{HCA0},{HCA1}", [])
+    assert result["management"]["protected"] == sorted({office, "enp1s0f1np1"})
+
+
 def test_the_first_socket_interface_is_not_the_link_local_one(tmp_path: Path, ask: Any) -> None:
     addresses = {RAIL0: ["169.254.3.4/16"], RAIL1: ["10.100.0.13/24"]}
     result = ask(spark(tmp_path, addresses).write())
@@ -314,6 +349,10 @@ def test_one_subnet_by_a_wide_prefix(tmp_path: Path, ask: Any) -> None:
     result = ask(spark(tmp_path, {RAIL0: ["10.0.1.1/16"], RAIL1: ["10.0.1.2/16"]}, management="192.168.0.7/24").write())
     assert ids(result) == ["one_subnet_for_both_rails"]
     assert indices(result) == [3, 3]
+    four = {name: [f"10.0.1.{number}/24"] for number, name in enumerate(ALL_FOUR, 1)}
+    found = ask(spark(tmp_path / "four", four, up=ALL_FOUR, management="192.168.0.7/24").write())["problems"]
+    assert len(found) == 1  # and not one for each of the six pairs
+    assert "enP2p1s0f0np0 (10.0.1.3/24), enp1s0f1np1 (10.0.1.2/24) and enP2p1s0f1np1 (10.0.1.4/24) are in one subnet" in found[0]["message"]
 
 
 def test_a_service_address_of_32_bits_is_no_rail_address(tmp_path: Path, ask: Any) -> None:
@@ -444,6 +483,27 @@ def test_a_vlan_with_a_real_address_stands_for_its_link_local_port(tmp_path: Pat
     result = ask(tree.write())
     assert (netdevs(result), indices(result), result["problems"]) == ([f"{RAIL0}.100", f"{RAIL1}.100"], [5, 5], [])
     assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, f"{RAIL0}.100")}
+
+
+@pytest.mark.parametrize("told", ["link", "text", "proc"])
+def test_vlans_with_names_of_their_own_where_ip_says_no_kind(tmp_path: Path, ask: Any, told: str) -> None:
+    tree = spark(tmp_path, {}, gids={RAIL0: v4_gids(None), RAIL1: v4_gids(None)})
+    for number, (name, hca) in enumerate(((RAIL0, HCA0), (RAIL1, HCA1))):
+        tree.netdev(f"fabric{number}", [f"192.168.10{number}.10/24"], link=None if told == "proc" else name, mtu=9000)
+        for index, version in ((4, V1), (5, V2)):
+            gid(tree, hca, index, version, mapped(f"192.168.10{number}.10"), f"fabric{number}")
+    tree.netdev("vethA", ["10.200.0.1/24"], link="vethB")
+    tree.netdev("vethB", link="vethA")
+    root = tree.write()
+    if told == "proc":
+        tree.file("proc/net/vlan/config", f"VLAN Dev name    | VLAN ID\nName-Type: X\nfabric0        | 100  | {RAIL0}\nfabric1        | 101  | {RAIL1}\n")
+    if told == "text":
+        heads = [f"{r['ifindex']}: {r['ifname']}{'@' + r['link'] if 'link' in r else ''}: <{','.join(r['flags'])}> mtu {r['mtu']}" for r in tree.addr]
+        lines = [[f"    {a['family']} {a['local']}/{a['prefixlen']} scope {a['scope']} x" for a in r["addr_info"]] for r in tree.addr]
+        tree.file("cmd/ip-addr.json", "\n".join(line for head, rest in zip(heads, lines) for line in (head, *rest)))
+    result = ask(root)
+    assert [(rail["netdev"], rail["hca"], rail["gid_index"]) for rail in result["rails"]] == [("fabric0", HCA0, 5), ("fabric1", HCA1, 5)]
+    assert result["problems"] == []
 
 
 @pytest.mark.parametrize("addressed", [True, False])
@@ -616,6 +676,21 @@ def test_an_hca_is_joined_by_its_gids_where_nothing_else_is_said(tmp_path: Path,
         assert indices(result) == [3, 3]
 
 
+@pytest.mark.parametrize("text", [False, True])
+def test_an_hca_is_joined_by_the_interface_index_of_rdma_link(tmp_path: Path, ask: Any, text: bool) -> None:
+    tree = spark(tmp_path, PAIR, hca_names={row[1]: f"mlx5_{number}" for number, row in enumerate(SPARK)})
+    rows = [{**row, "netdev_index": link(tree, row["netdev"])["ifindex"]} for row in tree.rdma]
+    tree.rdma = [{key: value for key, value in row.items() if key not in ("netdev", "netdev_ifindex")} for row in rows]
+    root = tree.write()
+    if text:
+        lines = [f"link {r['ifname']}/1 state {r['state']} physical_state {r['physical_state']} netdev_index {r['netdev_index']} \n" for r in rows]
+        tree.file("cmd/rdma-link.json", "".join(lines))
+    shutil.rmtree(root / "sys/class")
+    result = ask(root)
+    assert [(rail["netdev"], rail["hca"], rail["state"]) for rail in result["rails"]] == [(RAIL0, "mlx5_0", "ACTIVE"), (RAIL1, "mlx5_2", "ACTIVE")]
+    assert set(ids(result)) == {"gid_missing"}
+
+
 def test_an_interface_that_is_not_there_is_said(tmp_path: Path, ask: Any) -> None:
     tree = spark(tmp_path, PAIR)
     tree.addr = [item for item in tree.addr if item["ifname"] != RAIL1]
@@ -712,6 +787,20 @@ def test_management_elsewhere(tmp_path: Path, ask: Any, name: str) -> None:
     assert management["protected"] == [name]
 
 
+@pytest.mark.parametrize("other", ["169.254.8.8/16", "10.77.0.9/24", "10.0.1.200/24", "2001:db8:9::9/64", "fe80::9%enP7s7/64"])
+@pytest.mark.parametrize("source", [None, "10.0.1.60"])
+def test_the_management_address_is_the_one_that_leads_to_the_gateway(tmp_path: Path, ask: Any, other: str, source: str | None) -> None:
+    tree = spark(tmp_path, PAIR)
+    local, _slash, prefix = other.partition("/")
+    entry = {"family": "inet6" if ":" in local else "inet", "local": local, "prefixlen": int(prefix), "scope": "global"}
+    link(tree, "enP7s7")["addr_info"].insert(0, entry | {"secondary": local.startswith("10.0.1")})
+    if source is not None:
+        tree.routes[0].update({"prefsrc": source, "gateway": "10.8.0.1"})
+    elif local.startswith("169"):
+        del tree.routes[0]["gateway"]
+    assert ask(tree.write())["management"]["address"] == "10.0.1.60"
+
+
 def test_a_default_route_without_link_does_not_win(tmp_path: Path, ask: Any) -> None:
     tree = spark(tmp_path, PAIR)
     tree.routes = [
@@ -749,6 +838,13 @@ def test_a_rail_in_the_subnet_of_the_management(tmp_path: Path, ask: Any, addres
     assert [(found["id"], found["interface"]) for found in result["problems"]] == ([("subnet_of_management", RAIL0)] if named else [])
 
 
+def test_a_wide_network_of_the_management_around_the_rails_does_no_harm(tmp_path: Path, ask: Any) -> None:
+    sync = {RAIL0: ["10.100.192.1/24"], RAIL1: ["10.100.193.1/24"]}
+    assert ask(spark(tmp_path, sync, management="10.7.1.60/8").write())["problems"] == []
+    result = ask(spark(tmp_path / "inside", sync, management="10.100.193.60/8").write())
+    assert [(found["id"], found["interface"]) for found in result["problems"]] == [("subnet_of_management", RAIL1)]
+
+
 def test_wifi_in_the_fabrics_subnet_beside_a_wired_management(tmp_path: Path, ask: Any) -> None:
     tree = spark(tmp_path, PAIR)
     link(tree, "wlP9s9")["addr_info"] = [{"family": "inet", "local": "192.168.100.55", "prefixlen": 24, "scope": "global"}]
@@ -783,6 +879,101 @@ def test_files_of_others_are_named_while_the_card_is_powered_down(tmp_path: Path
     result = ask(tree.write())
     assert ids(result) == ["no_cable", "foreign_netplan"]
     assert result["foreign"][0]["interfaces"] == ["enp1s0f1np1"]
+
+
+# --- what a problem says ---------------------------------------------------------------------------------------------------------
+
+
+def lay_down(tree: Tree, *names: str) -> None:
+    """Take interfaces down as `ip link set X down` does."""
+    for name in names:
+        link(tree, name)["flags"] = ["BROADCAST", "MULTICAST"]
+
+
+def drop_types(tree: Tree, *_names: str) -> None:
+    for index in range(4):
+        (tree.root / f"sys/class/infiniband/{HCA0}/ports/1/gid_attrs/types/{index}").unlink()
+
+
+SAYINGS: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] = {
+    # name: (spark's arguments, a change, wishes, id, words of the message, words of the remedy)
+    "a twin that is laid down": ({"up": (RAIL0,)}, lambda t: lay_down(t, RAIL1), {}, "link_down", "administratively down", f"`ip link set {RAIL1} up`"),
+    "its other half": ({"up": (RAIL0,)}, lambda t: lay_down(t, RAIL1), {}, "ports_asymmetric", f"its twin {RAIL1} has not", f"`ip link set {RAIL1} up`"),
+    "all laid down": ({"up": ()}, lambda t: lay_down(t, *ALL_FOUR), {}, "no_cable", "all are administratively down", f"First `ip link set {RAIL0} up`"),
+    "a moved cable": ({"up": ALL_FOUR[1::2]}, None, {}, "link_down", "the cable is in cage 1, the address on cage 0", "moves the addresses to cage 1"),
+    "one address twice": ({"addresses": dict.fromkeys(PAIR, PAIR[RAIL0])}, None, {}, "one_subnet_for_both_rails", "have the same address", "a /24 of its own"),
+    "the address of the management": ({"management": "192.168.100.10/24"}, None, {}, "subnet_of_management", "has the address of enP7s7", "a /24 of its own"),
+    "another address than the wanted": (
+        {},
+        None,
+        {"fabric_addresses": ["192.168.100.99"]},
+        "no_ipv4",
+        "(wanted: 192.168.100.99; it has 192.168.100.10/24)",
+        "roce",
+    ),
+    "no address": ({"addresses": {}}, None, {}, "gid_missing", f"because {RAIL0} has no fabric IPv4 address; its table: 0=fe80", "its IPv4 address"),
+    "a table of no GIDs": ({}, lambda t: shutil.rmtree(t.root / f"sys/class/infiniband/{HCA0}"), {}, "gid_missing", "could not be read", "record it"),
+    "types unread": ({}, drop_types, {}, "gid_missing", "(indices 2, 3), but their types could not be read", "gid_attrs/types as root"),
+    "a GID of another device": (
+        {},
+        lambda t: gid(t, HCA0, 3, V2, mapped("192.168.100.10"), "eth9"),
+        {},
+        "gid_missing",
+        "3=::ffff:192.168.100.10 RoCE v2 of eth9",
+        "roce_gid_repair",
+    ),
+    "the management as a rail": (
+        {},
+        None,
+        {"fabric_addresses": ["10.0.1.60/24", "192.168.101.10/24"]},
+        "rail_is_management",
+        "enP7s7 carries the default route",
+        "Take the network of enP7s7 out of gb10_fabric_cidrs",
+    ),
+    "a session over the rail": ({}, None, {"ssh_connection": "1.1.1.1 9 192.168.100.10 22"}, "rail_is_management", "the SSH session", "Connect by the 10 GbE"),
+    "a second default route": ({}, lambda t: t.default_route(RAIL0, "192.168.100.1", 900), {}, "rail_is_management", "beside the one of", "never-default"),
+}
+
+
+@pytest.mark.parametrize(("args", "change", "wishes", "pid", "message", "remedy"), SAYINGS.values(), ids=SAYINGS.keys())
+def test_a_problem_names_what_was_found_and_its_own_remedy(
+    tmp_path: Path, ask: Any, args: dict[str, Any], change: Any, wishes: dict[str, Any], pid: str, message: str, remedy: str
+) -> None:
+    tree = spark(tmp_path, **{"addresses": PAIR, **args})
+    if change is not None:
+        change(tree)
+    result = ask(tree.write(), **wishes)
+    found = next(entry for entry in result["problems"] if entry["id"] == pid)
+    assert "rails_crossed" not in ids(result)
+    assert message in found["message"]
+    assert remedy in found["remedy"]
+
+
+def test_an_mtu_that_costs_no_rdma_mtu_does_not_say_so(tmp_path: Path, ask: Any) -> None:
+    result = ask(spark(tmp_path, PAIR, mtu=4200).write())
+    assert [found["message"] for found in result["problems"]] == [f"{name} has MTU 4200, wanted is 9000." for name in (RAIL0, RAIL1)]
+
+
+@pytest.mark.parametrize(("text", "known"), [(None, False), ("bash: rdma: command not found\n", False), ("[ ]\n", True), ("", True)])
+def test_rdma_devices_that_nothing_speaks_of_are_unknown_and_not_missing(tmp_path: Path, ask: Any, text: str | None, known: bool) -> None:
+    root = spark(tmp_path, PAIR).write(rdma=False)
+    shutil.rmtree(root / "sys/class/infiniband")
+    if text is not None:
+        (root / "cmd/rdma-link.json").write_text(text)
+    result = ask(root)
+    assert ids(result) == (["no_rdma"] * 3 if known else ["rdma_unreadable", "unreadable"])
+    assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
+
+
+def test_a_twin_whose_interface_is_elsewhere_is_said_once(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.addr = [item for item in tree.addr if item["ifname"] not in (RAIL1, "enp1s0f1np1", "enP2p1s0f1np1")]
+    tree.rdma = [row for row in tree.rdma if row["ifname"] in (HCA0, HCA1)]
+    for netdev, hca, _pci, _phys in SPARK[1:]:
+        shutil.rmtree(tmp_path / f"sys/class/net/{netdev}")
+        shutil.rmtree(tmp_path / f"sys/class/infiniband/{hca}")
+    del tree.rdma[1]["netdev"]
+    assert ids(ask(tree.write())) == ["hca_without_netdev"]
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------------------

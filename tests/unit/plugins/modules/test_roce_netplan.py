@@ -323,7 +323,9 @@ def test_no_timer_no_change(make: Any) -> None:
     node = make()
     node.answers.insert(0, ("systemd-run", (1, "", "Failed to connect to bus\n")))
     result = present(node)
-    assert result["msg"] == "The timer that would bring the network back could not be armed (Failed to connect to bus); nothing was changed."
+    assert result["msg"] == (
+        "The timer that would bring the network back could not be armed (Failed to connect to bus); nothing was changed. See that systemd runs there."
+    )
     assert (result["pending"], node.own) == (False, None)
 
 
@@ -346,7 +348,9 @@ def test_absent_does_not_touch_what_became_the_management_path(make: Any) -> Non
     present(node)
     node.call(state="confirmed")
     result = node.call(state="absent", ssh_connection="192.168.100.11 5000 192.168.100.10 22")
-    assert result["msg"] == f"{RAIL0} carries the default route or this SSH session now, so it is not touched; nothing was changed."
+    assert result["msg"] == (
+        f"{RAIL0} carries the default route or this SSH session now, so it is not touched; nothing was changed. Move that to another interface first."
+    )
     assert node.own is not None
 
 

@@ -86,6 +86,19 @@ def test_who_sets_what(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_links_of_a_tree_lead_into_the_tree_and_ubuntus_link_has_its_own_place(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tree, "etc/sysctl.conf", "vm.swappiness = 10\n")
+    put(tree, "opt/mine.conf", "vm.swappiness = 7\n")
+    put(tree, "etc/sysctl.d/README", "")
+    (tree / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
+    (tree / "etc/sysctl.d/99-zz.conf").symlink_to("/opt/mine.conf")
+    swappiness = ask(tree, capsys)["vm"]["vm.swappiness"]
+    assert [(entry["path"], entry["value"]) for entry in swappiness["set_by"]] == [("/etc/sysctl.d/99-sysctl.conf", "10"), ("/etc/sysctl.d/99-zz.conf", "7")]
+    (tree / "etc/sysctl.d/99-zz.conf").unlink()
+    (tree / "etc/sysctl.d/99-zz.conf").symlink_to("/etc/sysctl.d/99-zz.conf")
+    assert ask(tree, capsys)["vm"]["vm.swappiness"]["wins"] == "/etc/sysctl.d/99-sysctl.conf"
+
+
 def test_a_leaking_node_with_nothing_running(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (tree / "proc/meminfo").open("a") as handle:
         handle.write("CmaTotal: 0 kB\nCmaFree: 940604 kB\n")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.modules import weights_download
 
@@ -56,3 +59,21 @@ def test_size_counts_files_once(tmp_path: Path) -> None:
 
 def test_the_program_is_python() -> None:
     compile(weights_download.PROGRAM, "program", "exec")
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["check mode", "for real"])
+def test_a_refusal_ends_an_earlier_download_but_not_in_check_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], check: bool
+) -> None:
+    ran: list[list[str]] = []
+
+    def run_command(_module: AnsibleModule, argv: list[str], **_more: Any) -> tuple[int, str, str]:
+        ran.append(argv)
+        return 0, "", ""
+
+    monkeypatch.setattr(AnsibleModule, "run_command", run_command)
+    arguments = {"path": str(tmp_path / "elsewhere"), "store": str(tmp_path / "store"), "model": "o/n", "layout": "hub", "image": "vllm:1"}
+    with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
+        weights_download.main()
+    assert "is not below" in json.loads(capsys.readouterr().out)["msg"]
+    assert [argv[:3] for argv in ran] == ([] if check else [["docker", "rm", "-f"]])

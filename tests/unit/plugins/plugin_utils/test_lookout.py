@@ -146,7 +146,7 @@ def test_a_lost_connection_reaches_the_one_who_asked() -> None:
 
 
 def test_the_program_is_ascii_whatever_a_name_holds() -> None:
-    lookout.program(lookout.SLICE, {"container": "r\u00e4nk'\"\\"}).encode("ascii")
+    lookout.program([(lookout.SLICE, {"container": "r\u00e4nk'\"\\"})]).encode("ascii")
 
 
 def test_other_questions_go_the_same_way(engine: str, tmp_path: Path) -> None:
@@ -170,9 +170,11 @@ def test_other_questions_go_the_same_way(engine: str, tmp_path: Path) -> None:
         action = Action()
         asks = lookout.Lookout(action, {"v": 1})
         asks.take({"container": "rank0", "docker_socket": engine, "wait": 0.0})
-        answer = asks.take({"url": url, "env_file": str(key), "requests": []}, lookout.PROBE)
+        look = {"container": "rank0", "docker_socket": engine, "wait": 0.0, "limit": 0}
+        answer, piece = asks.ask([(lookout.PROBE, {"url": url, "env_file": str(key), "requests": []}), (lookout.SLICE, look)])
         server.shutdown()
-    assert action.calls == [lookout.SLICE.module, "program"]
+    assert action.calls == [lookout.SLICE.module, "program"], "both in one breath"
+    assert (piece["container"]["status"], piece["log"]) == ("running", "")
     assert answer["error"] == f"{url}/v1/models does not answer as a vLLM server does: you sent Bearer ********"
     assert answer["models"] == answer["replies"] == []
     assert "hush" not in json.dumps(answer)
@@ -182,7 +184,7 @@ def test_a_key_that_cannot_be_read_is_said(tmp_path: Path, engine: str) -> None:
     action = Action()
     asks = lookout.Lookout(action, {"v": 1})
     asks.take({"container": "rank0", "docker_socket": engine, "wait": 0.0})
-    answer = asks.take({"env_file": str(tmp_path)}, lookout.PROBE)
+    [answer] = asks.ask([(lookout.PROBE, {"env_file": str(tmp_path)})])
     assert answer == {"failed": True, "msg": f"Cannot read the API key from {tmp_path}: [Errno 21] Is a directory: '{tmp_path}'"}
 
 

@@ -1,0 +1,58 @@
+"""A serving group is one unit: what a run of a part of it is told, and what is told where nobody knows whether a rank runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from playbook import LOCAL_PAIR, REPO, Run, run
+
+PLAY = """
+- name: A part of a group
+  hosts: gb10
+  gather_facts: false
+{more}
+  tasks:
+    - name: Try
+      ansible.builtin.import_role:
+        name: gb10.cluster.vllm_tp2
+        tasks_from: {tasks}
+"""
+CUT = "  serial: 1"
+
+
+def play(folder: Path, tasks: str, *arguments: str, more: str = "", **variables: object) -> Run:
+    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
+    (folder / "play.yml").write_text(PLAY.format(tasks=tasks, more=more), encoding="utf-8")
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
+    given = {"gb10_profile": "dspark-nvfp4-1m", "vllm_tp2_directory": str(folder / "node"), **variables}
+    return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=given, env=env, project=folder)
+
+
+@pytest.mark.parametrize("tasks", ["main", "stop", "rollback"])
+@pytest.mark.parametrize(("arguments", "more"), [(("--limit", "two"), ""), ((), CUT)], ids=["limit", "serial"])
+def test_one_rank_alone_is_refused_before_anything(tmp_path: Path, tasks: str, arguments: tuple[str, ...], more: str) -> None:
+    done = play(tmp_path, tasks, *arguments, more=more)
+    assert done.rc != 0
+    other = "one" if arguments else "two"
+    assert done.last_message == (
+        f"pair1 is one unit and {other} is not in this run: run without --limit and without serial, or limit to the whole group (pair1)."
+    )
+    assert not (tmp_path / "node").exists()
+
+
+@pytest.mark.parametrize("tasks", ["smoke", "sanity"])
+def test_a_run_without_the_head_asks_nobody_and_says_so(tmp_path: Path, tasks: str) -> None:
+    done = play(tmp_path, tasks, "--limit", "two")
+    assert done.rc != 0
+    assert "pair1 is asked through its head one, which is not in this run or does not answer: limit to pair1 instead" in done.last_message
+
+
+def test_a_silent_engine_is_no_proof_that_a_rank_is_gone(tmp_path: Path) -> None:
+    found = {"containers": [], "releases": [{"id": "4f0c", "good": True}], "engine_error": "The Docker Engine does not answer."}
+    done = play(tmp_path, "down", __vllm_tp2_info=found)
+    assert done.rc != 0
+    assert "The Docker Engine does not answer. Whether a rank of pair1 is still here cannot be told, and nothing was removed." in done.last_message
+    assert "systemctl start docker" in done.last_message
+    assert play(tmp_path, "down", __vllm_tp2_info={**found, "releases": []}).rc == 0, "nothing was ever started here"

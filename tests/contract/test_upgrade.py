@@ -1,0 +1,54 @@
+"""playbooks/upgrade.yml beside the role that it runs: one serving group after the other, and what it says at the end."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from playbook import REPO, Run, run
+
+# Two groups whose hosts stand in turn, as in a list of all machines.
+HOSTS = """
+gb10:
+  hosts: {{s1: {{ansible_host: 127.0.0.1}}, s2: {{ansible_host: 127.0.0.2}}, s3: {{ansible_host: 127.0.0.3}}, s4: {{ansible_host: 127.0.0.4}}}}
+  vars: {{ansible_connection: local, ansible_become: false, ansible_python_interpreter: {python}}}
+  children:
+    pair2: {{hosts: {{s2: , s4: }}, vars: {{gb10_fabric_cidrs: [192.168.202.0/24, 192.168.203.0/24]}}}}
+    pair1: {{hosts: {{s1: , s3: }}}}
+"""
+PLAYS = {each["name"]: each for each in yaml.safe_load((REPO / "playbooks/upgrade.yml").read_text(encoding="utf-8"))}
+
+
+def play(folder: Path, tasks: dict[str, list[dict[str, Any]]], *arguments: str, **variables: object) -> Run:
+    """Run plays of the playbook, some with other tasks."""
+    plays = [{**PLAYS[name], **({"tasks": tasks[name]} if name in tasks else {})} for name in ("One batch for each serving group", "Upgrade")]
+    (folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
+    (folder / "play.yml").write_text(yaml.safe_dump(plays, sort_keys=False), encoding="utf-8")
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
+    return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=variables, env=env, project=folder)
+
+
+@pytest.mark.parametrize(("limit", "batches"), [((), ["s1,s3", "s2,s4"]), (("--limit", "pair2"), ["s2,s4"])], ids=["all", "limit"])
+def test_a_batch_is_a_serving_group_whatever_the_order_of_the_hosts(tmp_path: Path, limit: tuple[str, ...], batches: list[str]) -> None:
+    say = [{"name": "Say", "ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(',') }}"}, "run_once": True}]
+    done = play(tmp_path, {"Upgrade": say}, *limit)
+    assert done.rc == 0, done.stdout
+    assert re.findall(r"batch ([s\d,]+)", done.stdout) == batches
+
+
+def test_it_says_how_long_nothing_served(tmp_path: Path) -> None:
+    """The old release was taken down 60 s ago, and the verdict came 10 s ago."""
+    now = time.time()
+    receipt = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - 10))}
+    result = {"group": "pair1", "head": "s1", "release": "4f0c", "profile": "mine", "changes": ["release a -> 4f0c"], "receipt": receipt}
+    tasks = [task for task in PLAYS["Upgrade"]["tasks"] if task["name"].startswith("Say how long")]
+    done = play(tmp_path, {"Upgrade": tasks}, vllm_tp2_result=result, __vllm_tp2_stopped=now - 60)
+    assert done.rc == 0, done.stdout
+    found = re.search(r"pair1: (\d+) s without service \(release 4f0c, profile mine\)", " ".join(done.stdout.split()))
+    assert found is not None, done.stdout
+    assert 49 <= int(found.group(1)) <= 50, "the receipt's time is in whole seconds"
