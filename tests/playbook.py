@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,11 @@ def run(
     variables: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     project: Path = REPO,
-    cancel: Callable[[], bool] | None = None,
+    dies_at: str | None = None,
 ) -> Run:
     """Run `playbook` of the checkout (or of `project`) and return what happened; `folder` takes ansible-runner's files.
 
-    `variables` are given with -e as JSON in a file, `cancel` is asked again and again and ends the run when it returns True.
+    `variables` are given with -e as JSON in a file. `dies_at` names the task before which ansible-playbook is killed (callback/dies_at.py).
     """
     folder = folder / f"run-{time.monotonic_ns()}"
     folder.mkdir(parents=True)
@@ -124,12 +124,11 @@ def run(
             "ANSIBLE_NOCOLOR": "true",
             "PWD": str(folder),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            **({"GB10_DIES_AT": dies_at, "ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback")} if dies_at else {}),
             **(env or {}),
         },
         quiet=True,
         suppress_env_files=True,
-        cancel_callback=cancel,
-        settings={"pexpect_timeout": 0.2} if cancel else {},  # how often cancel is asked; by default every 5 s, which is late for a fault
         event_handler=keep,
     )
     events = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "artifacts").glob("*/job_events/*.json"), key=_number)]

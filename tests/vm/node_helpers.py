@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -161,9 +160,3 @@ def until(lab: VmLab, node: int, shell: str, seconds: float = 240) -> str:
             pass
         assert time.monotonic() < end, f"vm-{node}: `{shell}` did not succeed within {seconds:.0f} s"
         time.sleep(2)
-
-
-def screen_says(folder: Path, text: str) -> bool:
-    """Return whether the newest run has this on its screen already."""
-    runs = sorted(folder.glob("run-*"), key=lambda path: int(path.name.split("-")[1]))
-    return bool(runs) and any(text in path.read_text(encoding="utf-8", errors="replace") for path in runs[-1].glob("artifacts/*/stdout"))
