@@ -49,16 +49,17 @@ open(os.path.join(folder, "config.json"), "w").write("{}")
 """
 
 
-def write_play(folder: Path, role: str) -> Path:
-    """Write a playbook of one role and return its path."""
-    path = folder / f"{role}.yml"
-    path.write_text(json.dumps([{"hosts": "gb10", "gather_facts": False, "roles": [{"role": f"gb10.cluster.{role}", "tags": [role]}]}]), encoding="utf-8")
+def write_play(folder: Path, roles: str) -> Path:
+    """Write a playbook of one role, or of several with a comma between, and return its path."""
+    path = folder / f"{roles}.yml"
+    tasks = [{"role": f"gb10.cluster.{role}", "tags": [role]} for role in roles.split(",")]
+    path.write_text(json.dumps([{"hosts": "gb10", "gather_facts": False, "roles": tasks}]), encoding="utf-8")
     return path
 
 
-def play(lab: Lab, role: str, *arguments: str, **variables: Any) -> playbook.Run:
-    """Run one role with the test's profile."""
-    return lab.play(str(write_play(lab.folder, role)), *arguments, variables={**VARIABLES, **variables})
+def play(lab: Lab, roles: str, *arguments: str, **variables: Any) -> playbook.Run:
+    """Run one role, or several with a comma between, with the test's profile."""
+    return lab.play(str(write_play(lab.folder, roles)), *arguments, variables={**VARIABLES, **variables})
 
 
 def result(run: playbook.Run, host: str, task: str) -> dict[str, Any]:
