@@ -140,7 +140,7 @@ def test_a_failed_release_is_rolled_back_to_the_last_good_one(lab: Lab) -> None:
     assert run.rc != 0
     assert "pool_below_floor" in run.last_message
     assert "wanted 4,200,000, found 4,194,304" in run.last_message
-    assert "the last good one, serves again" in run.last_message
+    assert re.search(r"the last good one, serves again, after [1-9]\d* s without service", run.last_message)
     assert lab.complete(key=KEY) == (200, " Paris.")
     evidence = list((lab.folder / "evidence").glob("pair1-*/rank*.txt"))
     assert {path.name for path in evidence} == {"rank0-lab-1.txt", "rank1-lab-2.txt"}
