@@ -37,7 +37,7 @@ options:
       - This node's wanted fabric addresses, one per rail, with or without a prefix length.
       - Without them and without O(fabric_cidrs), the rails are the ports that have a link or an IPv4 address, with their twins.
         What sits on an addressed port (a VLAN beside it, a macvlan, a virtual function) is no rail then, nor is a cage
-        that carries the default route while another cage carries the fabric.
+        whose ports carry default routes while another cage carries the fabric.
     type: list
     elements: str
     default: []
@@ -194,8 +194,9 @@ problems:
     - What is wrong, each with a stable C(id), the C(message), the C(remedy) and the C(interface) it belongs to.
     - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(no_rdma), C(rdma_unreadable), C(no_ipv4), C(link_local_only),
       C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small), C(active_mtu_small), C(mtu_mismatch),
-      C(one_subnet_for_both_rails), C(subnet_of_management), C(rails_crossed), C(ports_asymmetric), C(rail_unplaced), C(rail_is_management),
-      C(interface_missing), C(infiniband_mode), C(hca_without_netdev), C(netdev_by_name), C(foreign_netplan), C(bad_input), C(unreadable)."
+      C(one_subnet_for_both_rails), C(subnet_of_management), C(subnet_of_another), C(rails_crossed), C(ports_asymmetric),
+      C(rail_unplaced), C(rail_is_management), C(interface_missing), C(infiniband_mode), C(hca_without_netdev), C(netdev_by_name),
+      C(foreign_netplan), C(bad_input), C(unreadable)."
   returned: always
   type: list
   elements: dict

@@ -435,12 +435,12 @@ class Node:
         return found
 
     def master(self, netdev: str) -> str | None:
-        """Return the bond or bridge that a device is a member of; a VRF leaves a device its addresses and does not count."""
+        """Return the bond or bridge that a device is a member of; a VRF and Open vSwitch's datapath never have its addresses and do not count."""
         value = as_word(self.links.get(netdev, {}).get("master"))
         if value is None:
             link = self.capture.links.get(f"sys/class/net/{netdev}/master")
             value = link.rsplit("/", 1)[-1] if link else None
-        return None if value is None or self.kind(value) == "vrf" else value
+        return None if value is None or self.kind(value) in ("vrf", "openvswitch") else value
 
     def lower(self, netdev: str) -> str | None:
         """Return the device a VLAN (or macvlan) sits on."""

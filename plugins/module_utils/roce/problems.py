@@ -159,9 +159,10 @@ def _networks(rails: Sequence[Rail]) -> list[tuple[Rail, Any]]:
 
 
 def management_problems(node: Node, rails: Sequence[Rail], mgmt: Record) -> list[Problem]:
-    """Name the rails that carry the way in, and those in the subnet of an interface with a default route or the session.
+    """Name the rails that carry the way in, and those in the subnet of another interface, be it the way in or a container bridge.
 
     Single and link-local addresses have no subnet, and a wider network around the rail's does no harm: the longest prefix wins.
+    Nor does a port of the card without link, which may hold the addresses for the day the cable is moved.
     """
     found: list[Problem] = []
     for rail in rails:
@@ -184,18 +185,21 @@ def management_problems(node: Node, rails: Sequence[Rail], mgmt: Record) -> list
                 name,
             )
         )
-    for name in sorted({mgmt["interface"], *mgmt["default_route_interfaces"]} - {None}):
+    ways = {mgmt["interface"], *mgmt["default_route_interfaces"]}
+    dark = {port.netdev for port in node.ports if not port.linked}
+    for name in node.netdevs:
         for address in node.addresses(name):
             net = ipaddress.ip_network(f"{address.local}/{address.prefix}", strict=False)
             for rail, fabric in _networks(rails):
-                own = name in (rail.port.netdev, rail.port.lower, rail.port.master)
-                if own or 1 in (net.num_addresses, fabric.num_addresses) or net.is_link_local or as_address(address.local) not in fabric:
+                if 1 in (net.num_addresses, fabric.num_addresses) or net.is_link_local or as_address(address.local) not in fabric:
                     continue
+                if name in dark or any(node.closure(name) & node.closure(other.port.netdev) for other in rails):
+                    continue  # joint_problems() judges rail against rail
                 found.append(
                     Problem(
-                        "subnet_of_management",
+                        "subnet_of_management" if name in ways else "subnet_of_another",
                         f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix}) {_shares(rail.ipv4, address.local)} {name} ({address.cidr}), "
-                        "so the kernel may send the fabric's traffic over the slow link.",
+                        "so the kernel may send the fabric's traffic over that one.",
                         "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role.",
                         rail.port.netdev,
                     )

@@ -320,9 +320,8 @@ def derive(node: Node, protected: Sequence[str]) -> list[Port]:
 
 
 def _without_office(node: Node, ports: Sequence[Port]) -> list[Port]:
-    """Leave out the cage of the default route, if nothing else in it and something linked in another cage has a real address."""
-    defaults = node.default_routes()
-    way = node.closure(defaults[0]["dev"]) if defaults else set()
+    """Leave out the cages of the default routes, if nothing else in them and something linked in another cage has a real address."""
+    way = {name for route in node.default_routes() for name in node.closure(route["dev"])}
     office = {p.cage for p in ports if p.cage is not None and p.netdev in way}
     office -= {p.cage for p in ports if p.netdev not in way and _has_real_address(p)}
     other = [p for p in ports if p.cage not in office]

@@ -210,6 +210,17 @@ def test_a_cage_that_leads_to_the_office_is_no_fabric(tmp_path: Path, ask: Any, 
     assert result["management"]["protected"] == sorted({office, "enp1s0f1np1"})
 
 
+def test_both_ports_of_the_offices_cage_may_carry_a_default_route(tmp_path: Path, ask: Any) -> None:
+    office = {"enp1s0f1np1": ["10.9.0.60/24"], "enP2p1s0f1np1": ["10.9.0.61/24"]}
+    tree = spark(tmp_path, PAIR | office, up=ALL_FOUR)
+    tree.routes = []
+    for number, name in enumerate(office):
+        tree.default_route(name, "10.9.0.1", metric=100 + number)
+    result = ask(tree.write())
+    assert (netdevs(result), result["env"]["NCCL_IB_HCA"], result["problems"]) == ([RAIL0, RAIL1], f"{HCA0},{HCA1}", [])
+    assert result["management"]["protected"] == sorted(office)
+
+
 def test_the_first_socket_interface_is_not_the_link_local_one(tmp_path: Path, ask: Any) -> None:
     addresses = {RAIL0: ["169.254.3.4/16"], RAIL1: ["10.100.0.13/24"]}
     result = ask(spark(tmp_path, addresses).write())
@@ -453,6 +464,17 @@ def test_a_vrf_is_no_bond(tmp_path: Path, ask: Any) -> None:
     assert netdevs(result) == [RAIL0, RAIL1]
     assert result["env"]["NCCL_SOCKET_IFNAME"] == RAIL0
     assert result["problems"] == []
+
+
+def test_open_vswitch_takes_the_addresses_and_stands_for_no_port(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, {})
+    tree.netdev("ovs-system", up=False, kind="openvswitch")
+    tree.netdev("br-fabric", PAIR[RAIL0], mtu=9000, kind="openvswitch")
+    for name in (RAIL0, RAIL1):
+        link(tree, name)["master"] = "ovs-system"
+    result = ask(tree.write())
+    assert netdevs(result) == [RAIL0, RAIL1]
+    assert ids(result) == ["no_ipv4", "gid_missing"] * 2
 
 
 def test_macvlans_of_containers_change_nothing(tmp_path: Path, ask: Any) -> None:
@@ -852,6 +874,38 @@ def test_wifi_in_the_fabrics_subnet_beside_a_wired_management(tmp_path: Path, as
     result = ask(tree.write())
     assert [(found["id"], found["interface"]) for found in result["problems"]] == [("subnet_of_management", RAIL0)]
     assert "wlP9s9 (192.168.100.55/24)" in result["problems"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "address", "named"),
+    [
+        ("enx000000000001", None, "192.168.100.200/24", True),
+        ("docker0", "bridge", "192.168.0.1/16", False),
+        ("virbr0", "bridge", "192.168.101.1/24", True),
+        ("kube-ipvs0", "dummy", "192.168.100.240/32", False),
+    ],
+)
+def test_a_rail_in_the_subnet_of_an_interface_without_any_route(tmp_path: Path, ask: Any, name: str, kind: str | None, address: str, named: bool) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.netdev(name, [address], kind=kind, up=kind is None)
+    result = ask(tree.write())
+    assert result["env"]["NCCL_IB_HCA"] == f"{HCA0},{HCA1}"
+    assert ids(result) == (["subnet_of_another"] if named else [])
+    assert all(f"{name} ({address})" in found["message"] for found in result["problems"])
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_another_port_of_the_card_in_a_rails_subnet_counts_when_it_has_a_link(tmp_path: Path, ask: Any, linked: bool) -> None:
+    other = {"enp1s0f1np1": ["192.168.100.20/24"]}
+    result = ask(spark(tmp_path, PAIR | other, up=ALL_FOUR if linked else tuple(PAIR)).write(), interfaces=list(PAIR))
+    assert ids(result) == (["subnet_of_another"] if linked else [])
+
+
+def test_rails_in_one_subnet_with_the_management_are_said_once_each(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, {RAIL0: ["10.0.1.61/24"], RAIL1: ["10.0.1.62/24"]})
+    for number, name in enumerate(PAIR):
+        tree.default_route(name, "10.0.1.1", metric=101 + number)
+    assert ids(ask(tree.write())) == ["one_subnet_for_both_rails", *["rail_is_management"] * 2, *["subnet_of_management"] * 2]
 
 
 def test_a_default_route_over_a_rail_is_not_its_own_neighbour(tmp_path: Path, ask: Any) -> None:
