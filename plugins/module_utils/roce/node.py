@@ -247,7 +247,9 @@ class Node:
         commands = capture.commands
         self.links: dict[str, Record] = {}
         for record in parse_ip_addr(commands.get("ip-addr", "")):
-            self.links.setdefault(str(record["ifname"]).split("@", maxsplit=1)[0], record)
+            first = self.links.setdefault(str(record["ifname"]).split("@", maxsplit=1)[0], record)
+            if first is not record:  # `ip -4` and `ip -6` recorded one after the other
+                first["addr_info"] = as_records(first.get("addr_info")) + as_records(record.get("addr_info"))
         self.have_addresses = any(as_records(record.get("addr_info")) for record in self.links.values())
         self.altnames = {name: netdev for netdev, record in self.links.items() for name in self._altnames(record)}
         self.routes = parse_ip_route(commands.get("ip-route", ""))
@@ -409,7 +411,7 @@ class Node:
                 )
             )
         if found or self.knows_addresses(netdev):
-            return tuple(found)
+            return tuple(dict.fromkeys(found))
         return tuple(self._routed_addresses(netdev))
 
     def _routed_addresses(self, netdev: str) -> list[Address]:

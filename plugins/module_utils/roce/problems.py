@@ -386,13 +386,14 @@ def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bo
                 "`modprobe mlx5_ib`, then `rdma link`; in a container pass /dev/infiniband and /sys through.",
             )
         )
-    if len(rails) == 1 and not wished and node.ports:
-        twin = [p for p in node.ports if p.cage == rails[0].port.cage and p.netdev != rails[0].port.netdev]
-        if not twin and rails[0].port.mellanox and not node.orphans:
+    for port in [] if wished or node.orphans else [rail.port for rail in rails]:
+        twins = [p for p in node.ports if p.cage == port.cage and p.netdev != port.netdev]
+        if node.ports and not twins and port.mellanox and (len(rails) == 1 or has_spark_name(port)):
             found.append(
                 Problem(
                     "ports_asymmetric",
-                    f"Only {rails[0].port.netdev} is visible; a GB10 cage has two PCIe functions (twins), and one alone gives half the bandwidth.",
+                    f"Only {port.netdev} is visible{'' if port.cage is None else f' in cage {port.cage}'}; a GB10 cage has two PCIe functions (twins), "
+                    "and one alone gives half the bandwidth.",
                     "Reboot with the cable in; compare `lspci -d 15b3:` on both machines (four functions are expected).",
                 )
             )

@@ -1019,6 +1019,21 @@ def test_rdma_devices_that_nothing_speaks_of_are_unknown_and_not_missing(tmp_pat
     assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
 
 
+@pytest.mark.parametrize("up", [(RAIL0, "enp1s0f1np1"), (RAIL0,)], ids=["two cables", "one cable"])
+def test_the_second_segments_functions_are_gone_and_both_cages_are_addressed(tmp_path: Path, ask: Any, up: tuple[str, ...]) -> None:
+    tree = spark(tmp_path, {RAIL0: PAIR[RAIL0], "enp1s0f1np1": PAIR[RAIL1]}, up=up)
+    tree.addr = [item for item in tree.addr if not item["ifname"].startswith("enP2")]
+    tree.rdma = [item for item in tree.rdma if not item["ifname"].startswith("roceP2")]
+    for place in (*tmp_path.glob("sys/class/net/enP2*"), *tmp_path.glob("sys/class/infiniband/roceP2*")):
+        shutil.rmtree(place)
+    result = ask(tree.write())
+    assert netdevs(result) == [RAIL0, "enp1s0f1np1"]
+    assert [found["message"].split(";")[0] for found in result["problems"] if found["id"] == "ports_asymmetric"] == [
+        f"Only {RAIL0} is visible in cage 0",
+        "Only enp1s0f1np1 is visible in cage 1",
+    ]
+
+
 def test_a_twin_whose_interface_is_elsewhere_is_said_once(tmp_path: Path, ask: Any) -> None:
     tree = spark(tmp_path, PAIR)
     tree.addr = [item for item in tree.addr if item["ifname"] not in (RAIL1, "enp1s0f1np1", "enP2p1s0f1np1")]
@@ -1031,6 +1046,19 @@ def test_a_twin_whose_interface_is_elsewhere_is_said_once(tmp_path: Path, ask: A
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_addresses_recorded_family_by_family(tmp_path: Path, ask: Any) -> None:
+    tree = spark(tmp_path, {RAIL0: [*PAIR[RAIL0], "fe80::2/64"], RAIL1: PAIR[RAIL1]})
+    tree.write()
+    lists = [
+        [{**record, "addr_info": [a for a in record["addr_info"] if a["family"] in families]} for record in tree.addr]
+        for families in (("inet6",), ("inet",), ("inet", "inet6"))
+    ]
+    tree.file("cmd/ip-addr.json", "\n".join(map(json.dumps, lists)))
+    result = ask(tmp_path)
+    assert (indices(result), result["problems"]) == ([3, 3], [])
+    assert result["rails"][0]["addresses"] == ["fe80::2/64", "192.168.100.10/24"]
 
 
 def test_warnings_around_and_empty_objects_inside(tmp_path: Path, ask: Any) -> None:
