@@ -622,6 +622,7 @@ _FABRIC: dict[str, tuple[str, str, str]] = {
     "interface_missing": ("cable", "error", "the rail that the inventory names does not exist"),
     "rail_unplaced": ("cable", "error", "a rail that the inventory wants has no port"),
     "speed_degraded": ("link_speed", "warning", "the pair runs at the speed of its slowest link"),
+    "pcie_degraded": ("link_speed", "warning", "the pair runs at the speed of its slowest link"),
     "ports_asymmetric": ("twins", "warning", "one function alone gives half the bandwidth"),
     "no_rdma": ("rdma", "warning", "NCCL falls back to TCP silently, at a tenth of the speed"),
     "rdma_unreadable": ("rdma", "warning", "NCCL falls back to TCP silently, at a tenth of the speed"),

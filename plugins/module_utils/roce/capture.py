@@ -28,6 +28,7 @@ COMMANDS: dict[str, list[str]] = {
     "ibv_devinfo": ["ibv_devinfo"],
 }
 _NET_FILES = ("mtu", "speed", "operstate", "carrier", "address", "phys_port_name", "type", "ifindex", "iflink")
+PCIE_FILES = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
 _PORT_FILES = ("state", "phys_state", "rate", "link_layer", "active_mtu")  # no kernel has the last one, but who records a tree by hand may
 
 
@@ -164,7 +165,7 @@ def read_net(capture: Capture, reader: TreeReader) -> None:
         here = f"{base}/{name}"
         for item in _NET_FILES:
             _take(capture, reader, f"{here}/{item}", quiet=True)
-        for item in ("vendor", "device", "uevent"):
+        for item in ("vendor", "device", "uevent", *PCIE_FILES):
             _take(capture, reader, f"{here}/device/{item}", quiet=True)
         for item in ("", "/device", "/device/driver", "/device/physfn", "/master"):
             target = reader.link(f"{here}{item}")

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import PCIE_FILES, Capture
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.node import Node, Port
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import Record, as_address, cut_off, lists_nothing, rdma_mtu
+from ansible_collections.gb10.cluster.plugins.module_utils.roce.parse import Record, as_address, as_integer, cut_off, lists_nothing, rdma_mtu
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import (
     Problem,
     Rail,
@@ -123,6 +124,14 @@ def rail_problems(node: Node, rail: Rail, rails: Sequence[Rail], wish: Wanted | 
             )
     if rail not in counted(rails):
         return found
+    if port.linked and min_speed:
+        for device, lanes in _slow_pcie(node, port).items():
+            say(
+                "pcie_degraded",
+                f"The PCIe link of {device} runs at {lanes}, so {name} cannot carry what its cable does.",
+                "Update the firmware (`fwupdmgr refresh`, `fwupdmgr upgrade`; boards of 2026-01 gave the second segment two lanes), "
+                "then pull the power plug for a minute.",
+            )
     if port.mtu is not None and mtu and port.mtu < mtu:
         rdma = f" (RDMA MTU {port.active_mtu or '?'} instead of {rdma_mtu(mtu)})" if port.active_mtu != rdma_mtu(mtu) else ""
         say(
@@ -145,6 +154,19 @@ def _cable_elsewhere(node: Node, port: Port, rails: Sequence[Rail]) -> int | Non
     addressed = {p.cage for p in node.ports if usable_ipv4(p)} | {r.port.cage for r in rails if r.ipv4 is not None}
     others = linked - addressed
     return others.pop() if len(others) == 1 and port.cage in addressed - linked and None not in (port.cage, *others) else None
+
+
+def _slow_pcie(node: Node, port: Port) -> dict[str, str]:
+    """Return {device: its lanes} for what is below a rail and has less PCIe than it could; a virtual machine does not know (0, 255, Unknown)."""
+    found = {}
+    for name in sorted(node.closure(port.netdev)):
+        texts = {item: node.capture.text(f"sys/class/net/{name}/device/{item}") or "" for item in PCIE_FILES}
+        width, widest = (as_integer(texts[item]) or 0 for item in PCIE_FILES[:2])
+        speeds = [re.match(r"\d+(?:\.\d+)?(?= GT/s)", texts[item]) for item in PCIE_FILES[2:]]
+        slow = all(speeds) and float(speeds[0].group()) < float(speeds[1].group())  # type: ignore[union-attr]  # all of them matched
+        if 0 < width < widest <= 32 or slow:
+            found[name] = f"{width} of {widest} lanes, {texts[PCIE_FILES[2]]} of {texts[PCIE_FILES[3]]}"
+    return found
 
 
 def _judge_speed(port: Port) -> bool:

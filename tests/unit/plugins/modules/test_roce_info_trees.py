@@ -602,6 +602,33 @@ def test_speeds(tmp_path: Path, ask: Any, speed: str, rate: str, seen: int | Non
     assert ("speed_degraded" in ids(result)) is degraded
 
 
+@pytest.mark.parametrize(
+    ("lanes", "said"),
+    [
+        (("4", "4", "32.0 GT/s PCIe", "32.0 GT/s PCIe"), None),
+        (("2", "4", "32.0 GT/s PCIe", "32.0 GT/s PCIe"), "2 of 4 lanes, 32.0 GT/s PCIe of 32.0 GT/s PCIe"),
+        (("4", "4", "8.0 GT/s PCIe", "32.0 GT/s PCIe"), "4 of 4 lanes, 8.0 GT/s PCIe of 32.0 GT/s PCIe"),
+        (("0", "255", "Unknown", "Unknown"), None),
+        (("", "4", "Unknown speed", "32.0 GT/s PCIe"), None),
+    ],
+)
+@pytest.mark.parametrize("bond", [False, True])
+def test_pcie_lanes_behind_a_rail(tmp_path: Path, ask: Any, lanes: tuple[str, ...], said: str | None, bond: bool) -> None:
+    tree = spark(tmp_path, {} if bond else PAIR)
+    if bond:
+        tree.netdev("bond0", PAIR[RAIL0], mtu=9000, kind="bond")
+        for name in (RAIL0, RAIL1):
+            link(tree, name)["master"] = "bond0"
+    for name, values in ((RAIL0, ("4", "4", "32.0 GT/s PCIe", "32.0 GT/s PCIe")), (RAIL1, lanes), ("enP2p1s0f1np1", lanes)):
+        for item, value in zip(("current_link_width", "max_link_width", "current_link_speed", "max_link_speed"), values):
+            tree.file(f"sys/class/net/{name}/device/{item}", value + "\n")
+    tree.write()
+    found = [item for item in ask(tmp_path)["problems"] if item["id"] == "pcie_degraded"]
+    assert [item["interface"] for item in found] == ([] if said is None else ["bond0" if bond else RAIL1])
+    assert all(f"The PCIe link of {RAIL1} runs at {said}," in item["message"] for item in found)
+    assert "pcie_degraded" not in ids(ask(tmp_path, min_speed_mbps=0))
+
+
 def test_mtu_that_differs_between_netdev_and_rdma(tmp_path: Path, ask: Any) -> None:
     tree = spark(tmp_path, PAIR)
     tree.file("cmd/ibv_devinfo.txt", f"hca_id:\t{HCA1}\n\tport:\t1\n\t\tstate:\tPORT_ACTIVE (4)\n\t\tmax_mtu:\t4096 (5)\n\t\tactive_mtu:\t1024 (3)\n")
