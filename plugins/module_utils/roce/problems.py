@@ -25,6 +25,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import (
 )
 
 VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
+SPARK_PLACE = re.compile(r"en(?:P2)?p1s0f[01]")  # another server's two-port card has one function a cage
 REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."
 
 
@@ -410,7 +411,7 @@ def node_problems(node: Node, rails: Sequence[Rail], hotplug: Record, wished: bo
         )
     for port in [] if wished or node.orphans else [rail.port for rail in rails]:
         twins = [p for p in node.ports if p.cage == port.cage and p.netdev != port.netdev]
-        if node.ports and not twins and port.mellanox and (len(rails) == 1 or has_spark_name(port)):
+        if node.ports and not twins and port.mellanox and (len(rails) == 1 or SPARK_PLACE.match(port.netdev)):
             found.append(
                 Problem(
                     "ports_asymmetric",

@@ -1061,6 +1061,16 @@ def test_the_second_segments_functions_are_gone_and_both_cages_are_addressed(tmp
     ]
 
 
+def test_a_two_port_card_of_another_server_has_no_twins(tmp_path: Path, ask: Any) -> None:
+    tree = Tree(tmp_path)
+    for number, address in enumerate(("192.168.100.10", "192.168.101.10")):
+        name, pci = f"enp59s0f{number}np{number}", f"0000:3b:00.{number}"
+        tree.netdev(name, [f"{address}/24"], mtu=9000, speed=200000, phys=f"p{number}", pci=pci, vendor="0x15b3", driver="mlx5_core")
+        tree.hca(f"mlx5_{number}", name, gids=v4_gids(address, number))
+    result = ask(tree.write())
+    assert (result["env"]["NCCL_IB_HCA"], result["problems"]) == ("mlx5_0,mlx5_1", [])
+
+
 def test_a_twin_whose_interface_is_elsewhere_is_said_once(tmp_path: Path, ask: Any) -> None:
     tree = spark(tmp_path, PAIR)
     tree.addr = [item for item in tree.addr if item["ifname"] not in (RAIL1, "enp1s0f1np1", "enP2p1s0f1np1")]
