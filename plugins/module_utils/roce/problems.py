@@ -185,7 +185,8 @@ def management_problems(node: Node, rails: Sequence[Rail], mgmt: Record) -> list
     """Name the rails that carry the way in, and those in the subnet of another interface, be it the way in or a container bridge.
 
     Single and link-local addresses have no subnet, and a wider network around the rail's does no harm: the longest prefix wins.
-    Nor does a port of the card without link, which may hold the addresses for the day the cable is moved.
+    Nor does an interface that is laid down, which has no routes, or a port of the card without link, which may hold the addresses
+    for the day the cable is moved.
     """
     found: list[Problem] = []
     for rail in rails:
@@ -216,7 +217,7 @@ def management_problems(node: Node, rails: Sequence[Rail], mgmt: Record) -> list
             for rail, fabric in _networks(rails):
                 if 1 in (net.num_addresses, fabric.num_addresses) or net.is_link_local or as_address(address.local) not in fabric:
                     continue
-                if name in dark or any(node.closure(name) & node.closure(other.port.netdev) for other in rails):
+                if name in dark or node.port(name).admin_up is False or any(node.closure(name) & node.closure(other.port.netdev) for other in rails):
                     continue  # joint_problems() judges rail against rail
                 found.append(
                     Problem(

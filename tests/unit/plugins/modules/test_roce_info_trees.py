@@ -919,6 +919,8 @@ def test_a_rail_in_the_subnet_of_an_interface_without_any_route(tmp_path: Path, 
     assert result["env"]["NCCL_IB_HCA"] == f"{HCA0},{HCA1}"
     assert ids(result) == (["subnet_of_another"] if named else [])
     assert all(f"{name} ({address})" in found["message"] for found in result["problems"])
+    lay_down(tree, name)
+    assert ask(tree.write())["problems"] == []
 
 
 @pytest.mark.parametrize("linked", [True, False])
