@@ -214,7 +214,9 @@ class Survey:
         named = self.values[self.hosts[0]].get("gb10_serving_groups") or []
         serving = cluster.serving_groups(self.groups, named if isinstance(named, list) else None)
         for name, members in serving.items():
-            chosen = {host: str(cluster.value_of(self.values[host], "gb10_profile")) for host in members if host in self.values}
+            # A name of a wrong type is reported as such.
+            names = {host: cluster.value_of(self.values[host], "gb10_profile") for host in members if host in self.values}
+            chosen = {host: str(given) for host, given in names.items() if not isinstance(given, (list, Mapping))}
             same, odd = cluster.odd_ones(chosen)
             for host in odd:
                 text = f"{name} is to serve {chosen[same[0]]} and {chosen[host]}; set one profile for the whole group"

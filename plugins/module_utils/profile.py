@@ -502,6 +502,8 @@ def _chain(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> l
     while True:
         from_user = allow_user and current in users
         if not from_user and current not in shipped:
+            if current == asked_by:
+                raise ProfileError(f"profile {current}: extends itself, and no shipped profile has its name; name another one, or leave extends out")
             known = sorted(set(shipped) | set(users))
             raise ProfileError(
                 "{} is not a known profile{}; known are: {} (a profile of your own goes into gb10_profiles)".format(

@@ -14,6 +14,7 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils.gate import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils.inventory_check import is_secret, near_word, shown, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils.preflight import CHECKS
 from ansible_collections.gb10.cluster.plugins.module_utils.readahead import CLASSES, HIGHEST_KB
@@ -199,6 +200,9 @@ ENTRIES: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
+# Mappings -> the keys that they may have; what nobody reads would change nothing, in silence.
+KEYS = {"vllm_tp2_phase_seconds": (*(stage for stage in STAGES if stage not in ("", "ready")), "total")}
+
 # Mappings of environment variables; a null takes a variable away.
 ENVIRONMENTS = ("vllm_tp2_extra_env", "vllm_tp2_secret_env")
 # Variable of the environment -> why it must not be an empty text.
@@ -262,19 +266,27 @@ def value_faults(name: str, value: Any, spec: Mapping[str, Any] | None = None, p
     """
     if name in ENVIRONMENTS:
         return _environment_faults(value, name == "vllm_tp2_secret_env")
+    if name == "vllm_tp2_api_key":  # it goes where the secrets of the environment go
+        return [((), text.partition(" ")[2]) for _path, text in _environment_faults({"VLLM_API_KEY": value}, secret=True)]
     if name in ENTRIES:
         return _entry_faults(name, value or [], passed)
     rule = RULES.get(name)
     if rule is None or value is None:
         return []
     hide = is_secret(name, spec)
+    found: Found = []
     if isinstance(value, Mapping):
+        known = KEYS.get(name, value)
+        says = ", ".join(map(str, known))
+        found = [((str(key),), f"has the key {shown(key)}, expected one of {says}{near_word(str(key), known)}") for key in value if key not in known]
         parts: list[tuple[tuple[str | int, ...], str, Any]] = [((str(key),), f"{key} ", each) for key, each in value.items()]
     elif isinstance(value, Sequence) and not isinstance(value, str):
         parts = [((index,), f"entry {index + 1} ", each) for index, each in enumerate(value)]
     else:
         parts = [((), "", value)]
-    return [(path, f"{what}is {shown(each, hide)}, expected {rule.says}{_hint(each, rule, hide)}") for path, what, each in parts if not rule.fits(each)]
+    return found + [
+        (path, f"{what}is {shown(each, hide)}, expected {rule.says}{_hint(each, rule, hide)}") for path, what, each in parts if not rule.fits(each)
+    ]
 
 
 def _hint(value: Any, rule: Rule, hide: bool) -> str:

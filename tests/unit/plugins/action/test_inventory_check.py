@@ -161,6 +161,7 @@ def test_templates(name: str, raw: Any, error: str, sentence: str) -> None:
         ),
         pytest.param({"gb10_profiles": {"mine": {"extends": "mine"}}}, "gb10_profiles: profile mine: ", id="circle, though not selected"),
         pytest.param({"gb10_profiles": {"mine": 1}}, "gb10_profiles: profile mine: ", id="no mapping"),
+        pytest.param({"gb10_profile": ["fp8-1m"]}, "gb10_profile: is a list, expected a text", id="name of a wrong type"),
         pytest.param({"gb10_profiles": [1]}, "gb10_profiles: is a list, expected a mapping", id="profiles of a wrong type"),
     ],
 )

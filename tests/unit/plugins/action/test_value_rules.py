@@ -127,6 +127,20 @@ def test_defaults_pass(name: str) -> None:
         ("sysctl_dirty_ratio", "laeve", [((), "is 'laeve', expected leave or a whole number from 0 to 100; did you mean leave?")]),
         ("readahead_classes", ["nvme", "vritio"], [((1,), "entry 2 is 'vritio', expected one of nvme, sd, virtio, md, dm; did you mean virtio?")]),
         ("vllm_tp2_phase_seconds", {"load": 5, "init": -1}, [(("init",), "init is -1, expected a whole number from 1 on")]),
+        (
+            "vllm_tp2_phase_seconds",
+            {"total": 5, "loads": 5},
+            [
+                (
+                    ("loads",),
+                    "has the key 'loads', expected one of none, args, config, rendezvous, load, kv, graphs, init, listen, total; did you mean load?",
+                )
+            ],
+        ),
+        ("vllm_tp2_api_key", "", []),
+        ("vllm_tp2_api_key", "k'1", [((), "holds a single quote, which the environment file of the secrets cannot carry; choose another value")]),
+        # What `ansible-vault encrypt_string` makes of a key and the return key.
+        ("vllm_tp2_api_key", "k1\n", [((), "holds a line end, which an environment file cannot carry; write it on one line, and not with | or >")]),
         ("docker_users", -1, []),
     ],
 )

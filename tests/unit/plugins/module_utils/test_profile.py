@@ -178,7 +178,7 @@ def test_users_profiles_build_on_users_profiles() -> None:
         ({}, "dspark-nvfp4", "gb10_profile: 'dspark-nvfp4' is not a known profile; did you mean dspark-nvfp4-"),
         ({"a": {"extends": "fp8-1n"}}, "a", "profile a: extends 'fp8-1n', which is not a known profile; did you mean fp8-1m?"),
         ({"a": {"extends": "b"}, "b": {"extends": "a"}}, "a", "profile a: extends goes round in a circle (a -> b -> a)"),
-        ({"a": {"extends": "a"}}, "a", "profile a: extends 'a', which is not a known profile"),
+        ({"a": {"extends": "a"}}, "a", "profile a: extends itself, and no shipped profile has its name; name another one, or leave extends out"),
         ({"a": {"extends": ["b"]}}, "a", "profile a: extends is a list, expected a profile's name"),
         ({"a": "b"}, "a", "profile a: is the string 'b', expected a mapping"),
         ("nope", "a", "gb10_profiles is the string 'nope', expected a mapping of profile names to profiles"),
