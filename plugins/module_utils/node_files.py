@@ -44,6 +44,12 @@ class FileChange(NamedTuple):
         }
 
 
+def steps_diff(steps: Sequence[str]) -> list[dict[str, str]]:
+    """Return the entry of Ansible's diff list for what is done to the live system and stands in no file; no entry where nothing is."""
+    after = "".join(f"{step}\n" for step in steps)
+    return [{"before": "", "after": after, "before_header": "live system", "after_header": "live system"}] if steps else []
+
+
 class RecordError(ValueError):
     """The record of earlier values cannot be used; the message is one sentence for the user."""
 

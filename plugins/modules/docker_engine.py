@@ -181,7 +181,7 @@ from typing import Any, Callable
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import daemon_json, docker_engine
 from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import DockerError, Engine
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError, steps_diff
 
 RECORD = "docker"
 
@@ -216,6 +216,7 @@ class Docker:
         self.raisable = raisable
         self.pause = pause
         self.diff: list[dict[str, str]] = []
+        self.steps: list[str] = []
         self.changes: list[str] = []
         self.left: list[str] = []
 
@@ -289,6 +290,11 @@ class Docker:
         rc, text = self.command("systemctl", "list-unit-files", "--no-legend", *docker_engine.CDI_UNITS)
         rows = [line.split() for line in text.splitlines()] if rc == 0 else []
         return [row[0] for row in rows if len(row) > 1 and row[0] in docker_engine.CDI_UNITS and row[1] == "disabled"]
+
+    def step(self, said: str) -> None:
+        """Say what is done beside files; the diff shows it as well."""
+        self.changes.append(said)
+        self.steps.append(said)
 
     def write(self, change: FileChange, said: str) -> bool:
         """Write a file unless this is check mode; whether it changes."""
@@ -400,10 +406,10 @@ class Docker:
         self.write(limits, f"memlock for log-in sessions in {docker_engine.LIMITS}")
         self.enable(cdi)
         if not engine.enabled and not packages:
-            self.changes.append("docker.service enabled")
+            self.step("docker.service enabled")
             self.systemctl("enable", "--no-reload", "docker.service")
         if not engine.active:
-            self.changes.append("docker.service started")
+            self.step("docker.service started")
         self.restart_and_wait(engine, decision)
         return self.finish(engine, decision, after, memlock, serving, packages)
 
@@ -435,10 +441,10 @@ class Docker:
         if ours and not self.check_mode and self.node.exists(folder) and not self.node.listdir(folder):
             os.rmdir(self.node.at(folder))
         for unit in record.get("cdi", []):
-            self.changes.append(f"{unit} disabled, as before us")
+            self.step(f"{unit} disabled, as before us")
             self.systemctl("disable", "--no-reload", unit)
         if record.get("enabled_before") is False and engine.enabled:
-            self.changes.append("docker.service disabled, as before us")
+            self.step("docker.service disabled, as before us")
             self.systemctl("disable", "--no-reload", "docker.service")
         after: dict[str, Any] = {}
         if decision.needed and not decision.now:
@@ -450,12 +456,12 @@ class Docker:
         if not self.check_mode:
             self.node.save_record(RECORD, after)
         if decision.now:
-            self.changes.append("docker.service restarted")
+            self.step("docker.service restarted")
         return self.result(engine, decision, serving, [])
 
     def remove(self, packages: list[str]) -> None:
         """Remove packages that were installed for us; the record stays until that worked. Raises DockerError."""
-        self.changes.append(f"{', '.join(packages)} removed")
+        self.step(f"{', '.join(packages)} removed")
         if self.check_mode:
             return
         rc, text = self.command("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "remove", "--yes", "--quiet", *packages)
@@ -480,7 +486,7 @@ class Docker:
     def enable(self, units: Sequence[str]) -> None:
         """Enable and start units without a daemon-reload, which would cost running containers their GPU."""
         for unit in units:
-            self.changes.append(f"{unit} enabled")
+            self.step(f"{unit} enabled")
             self.systemctl("enable", "--no-reload", unit)
             self.systemctl("start", unit)
 
@@ -495,7 +501,7 @@ class Docker:
     ) -> dict[str, Any]:
         """Look again, compare with what was wanted, and report. Raises DockerError."""
         if decision.now:
-            self.changes.append("docker.service restarted")
+            self.step("docker.service restarted")
         if not self.check_mode or not (self.changes or packages):
             engine = self.look() if self.changes and not self.check_mode else engine
             problems = docker_engine.check_live(engine, memlock, self.params["compose_minimum"], decision.needed and not decision.now)
@@ -518,7 +524,7 @@ class Docker:
             "restart_required": decision.needed and not decision.now,
             "restarted": decision.now,
             "message": decision.why,
-            "diff": self.diff,
+            "diff": self.diff + steps_diff(self.steps),
         }
 
 

@@ -25,7 +25,7 @@ attributes:
   diff_mode:
     support: full
     details:
-      - Live values appear as a pseudo file beside the udev rule.
+      - Live values appear as a pseudo file beside the udev rule, and so do programs and units.
   idempotent:
     support: partial
     details:
@@ -155,7 +155,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import readahead, readahead_guard, uma, uma_node
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError, steps_diff
 from ansible_collections.gb10.cluster.plugins.module_utils.readahead import Block, ReadaheadError
 
 RECORD = "readahead"
@@ -183,6 +183,7 @@ class Readahead:
         self.changes: list[str] = []
         self.notes: list[str] = []
         self.diff: list[dict[str, str]] = []
+        self.steps: list[str] = []
         self.record = node.load_record(RECORD)
 
     # Reading.
@@ -258,13 +259,20 @@ class Readahead:
             last = ((err or out).strip().splitlines() or ["no output"])[-1]
             raise ReadaheadError(f"{argv[0]} failed (rc {rc}: {last}): {' '.join(argv)}")
 
+    def step(self, said: str) -> None:
+        """Say what is done beside files; the diff shows it as well."""
+        self.changes.append(said)
+        self.steps.append(said)
+
     def write(self, path: str, after: str | None, said: str) -> bool:
         """Write or remove a file; whether it changed."""
         change = FileChange(path, self.node.read(path), after)
         if not change.changed:
             return False
-        self.changes.append(said)
-        if path != readahead.GUARD_SCRIPT:  # a program of ours: its name says enough
+        if path == readahead.GUARD_SCRIPT:  # a program of ours: its name says enough
+            self.step(said)
+        else:
+            self.changes.append(said)
             self.diff.append(change.diff())
         if not self.check_mode:
             self.node.apply(change)
@@ -306,7 +314,7 @@ class Readahead:
         """Stop the guard first, then the timer."""
         for unit in (f"{readahead.GUARD_UNIT}.service", f"{readahead.RESTORE_UNIT}.timer"):
             if self.active(unit):
-                self.changes.append(f"{unit} stopped")
+                self.step(f"{unit} stopped")
                 self.must(["systemctl", "stop", unit])
 
     # The wishes.
@@ -385,7 +393,7 @@ class Readahead:
             return self.result("steady", steady)
         load = {device: int(plan["load_kb"]) for device in steady}
         self.end_load()
-        self.changes.append(f"load phase for at most {plan['restore_after']} s")
+        self.step(f"load phase for at most {plan['restore_after']} s")
         # The way back first: a controller that dies now leaves a node that heals itself.
         self.must(readahead.restore_command(steady, int(plan["restore_after"])))
         self.set_live(load)
@@ -395,7 +403,7 @@ class Readahead:
             if floor_kb > total // 2:
                 floor_kb = total // 16
                 self.notes.append(f"the guard's floor is more than half of this node's memory, so {uma.gib(floor_kb)} GiB is taken instead")
-            self.changes.append(f"page-cache guard started, floor {uma.gib(floor_kb)} GiB")
+            self.step(f"page-cache guard started, floor {uma.gib(floor_kb)} GiB")
             self.must(readahead.guard_command(self.python, floor_kb, int(plan["restore_after"]), float(plan["guard_interval"])))
         return self.result("load", load)
 
@@ -422,7 +430,7 @@ class Readahead:
             "phase": phase,
             "guard_receipt": self.receipt(),
             "skipped_reason": "",
-            "diff": self.diff,
+            "diff": self.diff + steps_diff(self.steps),
         }
 
 

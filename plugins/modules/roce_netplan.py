@@ -166,6 +166,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import steps_diff
 from ansible_collections.gb10.cluster.plugins.module_utils.roce import commit, netplan
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture, TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
@@ -225,6 +226,7 @@ class Change:
         self.actions: list[str] = []
         self.notes: list[str] = []
         self.diffs: list[dict[str, str]] = []
+        self.steps: list[str] = []
         self.capture = Capture()
         self.node: Node
         self.mgmt: dict[str, Any] = {}
@@ -316,6 +318,11 @@ class Change:
         except OSError:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+    def step(self, said: str) -> None:
+        """Say what is done beside files; the diff shows it as well."""
+        self.actions.append(said)
+        self.steps.append(said)
 
     def diff(self, path: str, before: str | None, after: str | None) -> None:
         """Add one file to the diff."""
@@ -659,7 +666,7 @@ class Change:
             self.diff(own, before, plan.text)
             self.actions.append(f"{'write' if plan.text is not None else 'remove'} {own}")
         elif mode_wrong:
-            self.actions.append(f"set {own} to mode 0600")
+            self.step(f"set {own} to mode 0600")
         for path in plan.moves:
             self.diff("/" + path, self.current("/" + path), None)
             self.actions.append(f"move /{path} to {commit.BACKUP_DIR}")
@@ -667,10 +674,10 @@ class Change:
             self.diff(drop_in, before_sysctl, after_sysctl)
             self.actions.append(f"write {drop_in}")
         for path, value in wrong_values.items():
-            self.actions.append(f"set {path} from {live_values[path]} to {value}")
+            self.step(f"set {path} from {live_values[path]} to {value}")
         for wish in drift:
             live = self.interface(wish.interface)
-            self.actions.append(f"give {wish.interface} {wish.address} and MTU {wish.mtu} (now: {', '.join(live.addresses) or 'no address'}, MTU {live.mtu})")
+            self.step(f"give {wish.interface} {wish.address} and MTU {wish.mtu} (now: {', '.join(live.addresses) or 'no address'}, MTU {live.mtu})")
         if not self.actions:
             return
         generated = self.generate(plan.text, list(plan.moves), {}, rails) if file_change else {}
@@ -754,7 +761,7 @@ class Change:
             self.diff(path, None, self.current(backup))
             self.actions.append(f"move {backup} back to {path}")
         if baseline is not None:
-            self.actions.append(f"forget {commit.BASELINE}")
+            self.step(f"forget {commit.BASELINE}")
         rails = sorted(record["rails"])
         touched = sorted(set(rails) & set(self.mgmt["protected"]))
         if touched:
@@ -887,7 +894,7 @@ def main() -> None:
             module.fail_json(msg=str(exc), restored=restored, pending=change.pending(), managed=True, notes=change.notes)
     module.exit_json(
         changed=bool(change.actions),
-        diff=change.diffs,
+        diff=change.diffs + steps_diff(change.steps),
         managed=True,
         pending=change.pending(),
         restored=restored,

@@ -24,7 +24,7 @@ attributes:
   diff_mode:
     support: full
     details:
-      - Live values and units appear as pseudo files beside the real ones.
+      - Live values appear as pseudo files beside the real ones, and so does what is done to units and swap.
   idempotent:
     support: full
 options:
@@ -147,7 +147,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import swap, sysctl_plan, thrash, uma, uma_node
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError, steps_diff
 from ansible_collections.gb10.cluster.plugins.module_utils.sysctl_plan import SysctlError
 
 RECORD = "sysctl"
@@ -163,6 +163,7 @@ class UmaTuning:
         self.check_mode = check_mode
         self.changes: list[str] = []
         self.diff: list[dict[str, str]] = []
+        self.steps: list[str] = []
         self.facts = uma_node.gather(node)
         self.record = node.load_record(RECORD)
 
@@ -179,6 +180,11 @@ class UmaTuning:
         if rc != 0:
             last = (text.strip().splitlines() or ["no output"])[-1]
             raise SysctlError(f"{' '.join(argv)} failed (rc {rc}: {last})")
+
+    def step(self, said: str) -> None:
+        """Say what is done beside files; the diff shows it as well."""
+        self.changes.append(said)
+        self.steps.append(said)
 
     def write(self, path: str, after: str | None, said: str) -> None:
         """Write or remove a file, and say so."""
@@ -301,14 +307,14 @@ class UmaTuning:
                 self.must("systemctl", "stop", step.unit)
         for step in plan:
             if step.method == "mask":
-                self.changes.append(f"{step.unit} masked")
+                self.step(f"{step.unit} masked")
                 self.must("systemctl", "mask", "--no-reload", step.unit)
             else:
                 self.write(swap.drop_in_path(step.unit), swap.drop_in_text(), f"{step.unit} switched off by a drop-in")
         if plan or quiet != fstab:
             self.reload()
         if swaps:
-            self.changes.append(f"swap off: {', '.join(entry.device for entry in swaps)}")
+            self.step(f"swap off: {', '.join(entry.device for entry in swaps)}")
         if not self.check_mode:
             for entry in uma.parse_swaps(self.node.read("/proc/swaps")):
                 self.must("swapoff", entry.device)
@@ -324,7 +330,7 @@ class UmaTuning:
             self.write(swap.FSTAB, swap.fstab_on(fstab), "swap back in /etc/fstab")
         started = []
         for unit, how in sorted(old.get("silenced", {}).items()):
-            self.changes.append(f"{unit} as before us")
+            self.step(f"{unit} as before us")
             if how["method"] == "mask":
                 self.must("systemctl", "unmask", "--no-reload", unit)
             else:
@@ -338,7 +344,7 @@ class UmaTuning:
         for unit in started:
             self.must("systemctl", "start", unit)
         if old.get("devices"):
-            self.changes.append(f"swap on again: {', '.join(old['devices'])}")
+            self.step(f"swap on again: {', '.join(old['devices'])}")
             on = [] if self.check_mode else [entry.device for entry in uma.parse_swaps(self.node.read("/proc/swaps"))]
             for device in old["devices"]:
                 if device not in on and self.node.exists(device) and not device.startswith("/dev/zram"):
@@ -353,7 +359,7 @@ class UmaTuning:
         back = {name: state for name, state in old.items() if name not in wishes}
         self.save({**self.record, "oom": record})
         for name, on in steps:
-            self.changes.append(f"{name} {'enabled and started' if on else 'stopped and disabled'}")
+            self.step(f"{name} {'enabled and started' if on else 'stopped and disabled'}")
             if packages and name.partition(".")[0] in packages:
                 continue
             self.must("systemctl", "enable" if on else "disable", "--now", name)
@@ -361,7 +367,7 @@ class UmaTuning:
             unit = units.get(name)
             if unit is None or (unit.file_state.startswith("enabled"), unit.active) == (state["enabled"], state["active"]):
                 continue
-            self.changes.append(f"{name} as before us")
+            self.step(f"{name} as before us")
             self.must("systemctl", "enable" if state["enabled"] else "disable", name)
             self.must("systemctl", "start" if state["active"] else "stop", name)
         return {name: state for name, state in record.items() if name in wishes}, packages
@@ -518,7 +524,7 @@ class UmaTuning:
         return {
             "changed": bool(self.changes),
             "changes": self.changes,
-            "diff": self.diff,
+            "diff": self.diff + steps_diff(self.steps),
             "sysctl": values,
             "packages": packages,
             "skipped_reason": "",

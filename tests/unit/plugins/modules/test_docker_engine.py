@@ -142,6 +142,7 @@ def test_first_run_second_run_and_undo(machine: Machine) -> None:
     result = machine.docker()
     assert (predicted["changed"], predicted["changes"], predicted["restarted"]) == (True, result["changes"], True)
     assert predicted["diff"] == result["diff"]
+    assert result["diff"][-1]["after"] == "docker.service restarted\n"
     assert result["engine"]["memlock"] == -1
     assert json.loads(machine.get("/etc/docker/daemon.json") or "")["log-opts"] == {"max-file": "5", "max-size": "50m"}
     assert machine.get(LIMITS) is not None

@@ -157,7 +157,9 @@ def test_a_second_load_starts_the_clock_anew(machine: Machine) -> None:
 
 def test_check_mode_switches_nothing(machine: Machine) -> None:
     machine.readahead()
-    assert machine.readahead(check=True, phase="load")["changed"] is True
+    result = machine.readahead(check=True, phase="load")
+    assert result["changed"] is True
+    assert result["diff"][-1]["after"].startswith("load phase for at most 2700 s\npage-cache guard started, floor ")
     assert (set(machine.live().values()), machine.running) == ({256}, {})
 
 

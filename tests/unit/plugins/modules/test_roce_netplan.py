@@ -180,6 +180,7 @@ def test_drift_is_put_right_on_the_rail_without_netplan(make: Any) -> None:
     result = present(node)
     assert result["actions"] == [f"give {RAIL1} 192.168.101.10/24 and MTU 9000 (now: no address, MTU 1500)"]
     assert (result["changed"], result["pending"]) == (True, False)
+    assert [entry["after"] for entry in result["diff"]] == [f"{result['actions'][0]}\n"]
     assert node.ran("^/bin/ip") == [f"/bin/ip link set dev {RAIL1} mtu 9000", f"/bin/ip addr add 192.168.101.10/24 brd + dev {RAIL1}"]
     assert not node.ran("systemd-run|nmcli")
 

@@ -196,6 +196,16 @@ def test_first_run_second_run_and_undo(machine: Machine) -> None:
     assert machine.tune(state="absent")["changed"] is False
 
 
+def test_what_is_done_beside_files_is_in_the_diff(machine: Machine) -> None:
+    """Swap that somebody switched on again: no file differs, and the diff says what is done all the same."""
+    machine.tune()
+    machine.swap_on("/swap.img", 0.0)
+    predicted = machine.tune(check=True)
+    result = machine.tune()
+    assert predicted["diff"] == result["diff"]
+    assert [(entry["before"], entry["after"]) for entry in result["diff"]] == [("", "swap off: /swap.img\n")]
+
+
 TTL = "/sys/kernel/mm/lru_gen/min_ttl_ms"
 GUARD_FILE = "/etc/tmpfiles.d/60-gb10-cluster.conf"
 
