@@ -320,11 +320,11 @@ class UmaTuning:
                 self.must("swapoff", entry.device)
         return record
 
-    def swap_back(self, units: Mapping[str, swap.Unit]) -> None:
-        """Give swap back as it was before it was switched off; a unit that its owner has removed since stays removed."""
+    def swap_back(self, units: Mapping[str, swap.Unit]) -> bool:
+        """Give swap back as it was before it was switched off, if any was; a unit that its owner has removed since stays removed."""
         old = self.record.get("swap")
         if not old:
-            return
+            return False
         fstab = self.node.read(swap.FSTAB)
         if swap.fstab_on(fstab) != fstab:
             self.write(swap.FSTAB, swap.fstab_on(fstab), "swap back in /etc/fstab")
@@ -349,9 +349,13 @@ class UmaTuning:
             for device in old["devices"]:
                 if device not in on and self.node.exists(device) and not device.startswith("/dev/zram"):
                     self.must("swapon", device)
+        return bool(old.get("devices"))
 
-    def oom(self, units: Mapping[str, swap.Unit], policy: str) -> tuple[dict[str, Any], list[str]]:
-        """Bring the out-of-memory daemons to a policy; the record to keep and the packages that are missing. Raises SysctlError."""
+    def oom(self, units: dict[str, swap.Unit], policy: str) -> tuple[dict[str, Any], list[str]]:
+        """Bring the out-of-memory daemons, and what `units` says of them, to a policy; the record to keep and the packages that are missing.
+
+        Raises SysctlError.
+        """
         old = self.record.get("oom", {})
         steps, packages = swap.oom_plan(policy, units)
         record = swap.oom_record(units, steps, old)
@@ -363,6 +367,7 @@ class UmaTuning:
             if packages and name.partition(".")[0] in packages:
                 continue
             self.must("systemctl", "enable" if on else "disable", "--now", name)
+            units[name] = units[name]._replace(active=on)
         for name, state in back.items():
             unit = units.get(name)
             if unit is None or (unit.file_state.startswith("enabled"), unit.active) == (state["enabled"], state["active"]):
@@ -370,6 +375,7 @@ class UmaTuning:
             self.step(f"{name} as before us")
             self.must("systemctl", "enable" if state["enabled"] else "disable", name)
             self.must("systemctl", "start" if state["active"] else "stop", name)
+            units[name] = unit._replace(active=state["active"])
         return {name: state for name, state in record.items() if name in wishes}, packages
 
     def save(self, record: Mapping[str, Any]) -> None:
@@ -421,11 +427,8 @@ class UmaTuning:
         self.write(sysctl_plan.DROP_IN, sysctl_plan.render(tuning.values), f"{sysctl_plan.DROP_IN} written")
         self.write_live({**back, **writes}, live)
         kept = {key: value for key, value in before.items() if key not in back}
-        swap_record: dict[str, Any] = {}
-        if policy == "off":
-            swap_record = self.swap_off(units)
-        else:
-            self.swap_back(units)
+        swap_record = self.swap_off(units) if policy == "off" else {}
+        swap_again = policy != "off" and self.swap_back(units)
         thrash_record, guard = self.thrash(self.params["lru_gen_min_ttl_ms"])
         oom_record, packages = self.oom(units, self.params["oom_policy"])
         self.save({"live": kept, "swap": swap_record, "thrash": thrash_record, "oom": oom_record})
@@ -436,7 +439,7 @@ class UmaTuning:
         result = self.result(tuning.values, packages)
         result["floor_cost_gib"] = uma.gib(cost)
         result["highest_utilization"] = self.utilization(move)
-        result["message"] = self.message(result, tuning, units) + (f"; {guard}" if guard else "")
+        result["message"] = self.message(result, tuning, units, swap_again) + (f"; {guard}" if guard else "")
         return result
 
     def absent(self) -> dict[str, Any]:
@@ -503,8 +506,8 @@ class UmaTuning:
             "estimate": bool(self.facts.gpu_users),
         }
 
-    def message(self, result: Mapping[str, Any], tuning: sysctl_plan.Tuning, units: Mapping[str, swap.Unit]) -> str:
-        """Return the sentence that a user acts on."""
+    def message(self, result: Mapping[str, Any], tuning: sysctl_plan.Tuning, units: Mapping[str, swap.Unit], swap_again: bool) -> str:
+        """Return the sentence that a user acts on, of the node as it is afterwards; `swap_again` says that swap was given back."""
         highest = result["highest_utilization"]
         if "vm.min_free_kbytes" in tuning.values:
             floor = f"vm.min_free_kbytes {tuning.values['vm.min_free_kbytes']} ({tuning.floor_reason}) costs {result['floor_cost_gib']} GiB of MemAvailable"
@@ -512,7 +515,7 @@ class UmaTuning:
             floor = "vm.min_free_kbytes is left as it is"
         swaps = self.facts.swaps if self.check_mode else uma.parse_swaps(self.node.read("/proc/swaps"))
         off = self.params["swap_policy"] == "off"
-        state = "off" if off or not swaps else f"on ({uma.gib(sum(entry.size_kb for entry in swaps))} GiB)"
+        state = "off" if off else f"on ({uma.gib(sum(entry.size_kb for entry in swaps))} GiB)" if swaps else "on again" if swap_again else "off"
         when = ", estimated while the GPU is in use" if highest["estimate"] else ""
         return (
             f"{floor}; vLLM from PR 35356 on (MemAvailable) starts up to gpu_memory_utilization {highest['memavailable']:.2f}, "

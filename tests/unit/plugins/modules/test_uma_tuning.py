@@ -401,6 +401,7 @@ def test_swap_that_stays_on_is_an_error(machine: Machine) -> None:
 
 def test_another_policy_gives_swap_back(machine: Machine) -> None:
     machine.tune()
+    assert "; swap is on again; " in machine.tune(check=True, swap_policy="swappiness0")["message"]
     result = machine.tune(swap_policy="swappiness0")
     assert set(machine.swaps) == {"/swap.img", "/dev/zram0"}
     assert machine.get("/etc/fstab") == FSTAB
@@ -422,8 +423,10 @@ def test_a_wish_taken_back_gives_its_value_back(machine: Machine) -> None:
 def test_earlyoom_is_asked_for_installed_started_and_given_back(machine: Machine) -> None:
     assert machine.tune(swap_policy="leave", oom_policy="earlyoom")["packages"] == ["earlyoom"]
     machine.unit(swap.EARLYOOM, "disabled", "/usr/lib/systemd/system/earlyoom.service", active=False)
+    predicted = machine.tune(check=True, swap_policy="leave", oom_policy="earlyoom")
     result = machine.tune(swap_policy="leave", oom_policy="earlyoom")
     assert result["packages"] == []
+    assert [said["message"].endswith("earlyoom runs") for said in (predicted, result)] == [True, True]
     assert (machine.units[swap.EARLYOOM]["UnitFileState"], machine.units[swap.EARLYOOM]["ActiveState"]) == ("enabled", "active")
     assert machine.tune(swap_policy="leave", oom_policy="earlyoom")["changed"] is False
     machine.tune(state="absent")
