@@ -255,7 +255,9 @@ class Survey:
     def _adjusted(self, host: str, profile: Mapping[str, Any]) -> None:
         """What the inventory changes of its profile: the arguments first, then the criteria on top of those that are right."""
         values = self.values[host]
-        layers = [(key, {"engine": {"args": {flag: values[key]}}}) for key, flag in _FLAGS.items() if values.get(key) not in (None, "")]
+        # What a variable may not be is reported as such.
+        right = [key for key in _FLAGS if values.get(key) not in (None, "") and not value_rules.faults(key, values[key], self.specs[key])]
+        layers = [(key, {"engine": {"args": {_FLAGS[key]: values[key]}}}) for key in right]
         for key, wrap in (("vllm_tp2_extra_args", lambda value: {"engine": {"args": value}}), ("vllm_tp2_gate", lambda value: {"gate": value})):
             if isinstance(values.get(key), Mapping):  # another type is reported as such
                 layers.append((key, wrap(values[key])))

@@ -554,6 +554,8 @@ def _derive(profile: dict[str, Any], note: Any) -> None:
     """Fill what follows from other keys and refuse what contradicts them."""
     args, gate, model = profile["engine"]["args"], profile["gate"], profile["model"]
     context = human_int(args.get("max-model-len"))
+    if context is not None and context < 1:  # -1: vLLM takes what fits
+        context = None
     if gate["context"] is None:
         gate["context"] = context
     elif context is not None and context != gate["context"]:
@@ -597,6 +599,24 @@ def store_mount(profile: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _is_share(value: object) -> bool:
+    try:
+        return not isinstance(value, bool) and 0 < float(str(value)) <= 1
+    except ValueError:
+        return False
+
+
+def _is_context(value: object) -> bool:
+    return str(value) in ("auto", "-1") or (human_int(value) or 0) > 0
+
+
+# Argument -> whether a value will do, and what is expected: vLLM refuses these only when it boots, after image and weights have been brought.
+_ARG_VALUES = {
+    "gpu-memory-utilization": (_is_share, "a share of the memory, above 0 and at most 1, such as 0.8"),
+    "max-model-len": (_is_context, "a number of tokens such as 131072 or 128k, or auto"),
+}
+
+
 def _check_args(args: Mapping[str, Any], note: Any) -> None:
     for key, value in args.items():
         path = "engine.args." + key
@@ -606,6 +626,9 @@ def _check_args(args: Mapping[str, Any], note: Any) -> None:
         if "_" in key and key.replace("_", "-") in args:
             note(path, "and {} are the same flag: keep one".format(key.replace("_", "-")))
             continue
+        fits, says = _ARG_VALUES.get(key.replace("_", "-"), (None, ""))
+        if fits is not None and value is not None and value is not False and not fits(value):
+            note(path, f"is {_shown(value)}, expected {says}")
         managed = PLACEHOLDERS.get(key.replace("_", "-"))
         if managed is not None and value != managed and value is not None:
             if key in LITERAL_ALLOWED and not (isinstance(value, str) and "{" in value):

@@ -235,6 +235,10 @@ def test_inheritance_faults(users: Any, name: str, text: str) -> None:
             {"gate": {"context": 5}, "engine": {"args": {"max-model-len": 6}}},
             "profile x: gate.context is 5, but engine.args.max-model-len is 6: leave gate.context out",
         ),
+        ({"engine": {"args": {"max-model-len": "1 M"}}}, "engine.args.max-model-len is the string '1 M', expected a number of tokens such as 131072 or 128k"),
+        ({"engine": {"args": {"max_model_len": 0}}}, "engine.args.max_model_len is the number 0, expected a number of tokens"),
+        ({"engine": {"args": {"gpu-memory-utilization": 80}}}, "engine.args.gpu-memory-utilization is the number 80, expected a share of the memory, above 0"),
+        ({"engine": {"args": {"gpu-memory-utilization": True}}}, "engine.args.gpu-memory-utilization is true, expected a share of the memory, above 0"),
         ({"gate": {"kv_cache_dtype": "fp8"}, "engine": {"args": {"kv-cache-dtype": "auto"}}}, "gate.kv_cache_dtype is 'fp8', but engine.args says 'auto'"),
         ({"gate": {"concurrency": {"min": 2, "max": 1}}}, "profile x: gate.concurrency has min 2 above max 1"),
         ({"gate": {"effective_tokens": {"min": -1}}}, "profile x: gate.effective_tokens.min is -1, expected at least 0"),
@@ -249,6 +253,12 @@ def test_inheritance_faults(users: Any, name: str, text: str) -> None:
 def test_faults_name_key_found_and_expected(over: dict[str, Any], text: str) -> None:
     with pytest.raises(p.ProfileError, match=re.escape(text)):
         one(**over)
+
+
+@pytest.mark.parametrize(("value", "context"), [("auto", None), (-1, None), ("128K", 131072), (None, None), (False, None)])
+def test_contexts_that_vllm_takes(value: Any, context: int | None) -> None:
+    """The gate wants a context only where a number says which."""
+    assert one(engine={"args": {"max-model-len": value, "gpu-memory-utilization": "0.8"}})["gate"]["context"] == context
 
 
 def test_all_faults_of_a_profile_come_at_once() -> None:
