@@ -59,9 +59,11 @@ DUMP = re.compile(r"(?:Dumping input data for )?V[01] LLM engine \(v([^)\s]{1,80
 #: What a version is made of: what a paste puts behind its line end is none of it.
 VERSION = re.compile(r"[\w.+!-]{0,79}\w")
 API_VERSION = re.compile(r"vLLM API server version (\S{1,80})")
-#: What `collect_env.py` prints, often above a pasted log.
-ENV_VERSION = re.compile(r"vLLM Version {0,40}: {0,8}(\d\S{0,79})")
+#: What `collect_env.py` prints, often above a pasted log, and the greeting of NVIDIA's container.
+ENV_VERSION = re.compile(r"vLLM Version {0,40}:? {0,8}(?<=[ :])(\d\S{0,79})")
 BANNER = re.compile(r"[▀-▟ ]{3,80}version (\d\S{0,79})")
+#: The same in a record whose block characters and spaces a viewer has dropped or replaced.
+BANNER_BARE = re.compile(r"[^A-Za-z\"'{]{0,240}version (\d\S{0,79})$")
 BANNER_MODEL = re.compile(r"[▀-▟ ]{3,80}model +(\S{1,400})")
 HEADLESS = re.compile(r"Launching vLLM \(v([^)]{1,80})\) headless.{0,80}?with head node address (\S{1,120}?)(?: for|\.?$)")
 HEADLESS_DP = re.compile(r"Launching (\d{1,5}) data parallel engine\(s\) in headless mode, with head node address (\S{1,120}?)\.?$")
@@ -361,10 +363,11 @@ def _proc_name(line: Line) -> str:
 
 
 def _engine_key(line: Line) -> str:
-    for name, pid, _ip in line.procs:
-        if name.startswith("EngineCore"):
-            return f"{name} {pid}"
-    return f"{line.procs[0][0]} {line.procs[0][1]}" if line.procs else ""
+    if not line.procs:
+        return ""
+    # the containers of two nodes can have the same process ids
+    name, pid, ip = next((p for p in line.procs if p[0].startswith("EngineCore")), line.procs[0])
+    return f"{name} {pid}@{ip}"
 
 
 class Boot:
@@ -725,6 +728,8 @@ class Boot:
         found = False
         for name, pattern in (("api_version", API_VERSION), ("banner_version", BANNER)):
             match = pattern.search(line.message)
+            if match is None and pattern is BANNER and line.file:
+                match = BANNER_BARE.match(line.message)
             if match is not None and self._ok(line, match, min_end, whole):
                 self.put(name, match.group(1).rstrip(".,;`*"), number_)
                 self.reach("args", number_, line.time)

@@ -31,7 +31,9 @@ _TAIL = re.compile(r"(?:\s{0,400}[│┃]|<br ?/?>)\s*$")
 #: What stands for an ESC that a terminal, rsyslog, a CSV or a JSON export wrote out, or a decoder could not read.
 _LOST_MARK = re.compile(r"(?:[←␛\ufffd]|\^\[|#033|\\(?:x1[bB]|u001[bB]|033|e))?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _ENTITY = re.compile(r"&(?:nbsp|quot|apos|lt|gt|amp|#\d{1,5}|#x[0-9A-Fa-f]{1,4});")
-_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?")
+_LEVEL = re.compile(
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(?:\d{4}-)?(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?"
+)
 _SHORT = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}\[?([\w./<>-]{1,160}\.py):\d{1,6}\]?\s{1,8}")
 _GLUED = re.compile(
     r"(?<![^\s\w.)%])(?:\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?){0,4}"
@@ -359,6 +361,14 @@ def _text(record: dict[str, object], *keys: str) -> str:
     return ""
 
 
+def _stack(record: dict[str, object]) -> str:
+    """Return the traceback in a record; also one whose lines are a list."""
+    value = next((record[key] for key in ("exc_info", "exception", "stack", "traceback") if record.get(key)), "")
+    if isinstance(value, list):
+        value = "\n".join(piece for piece in value if isinstance(piece, str))
+    return value if isinstance(value, str) else ""
+
+
 def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
     inner_record = record.get("jsonPayload", record.get("_source"))
     if isinstance(inner_record, dict):
@@ -374,7 +384,7 @@ def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
         if lines and not log.endswith("\n") and "stream" in record:
             lines[-1] = lines[-1]._replace(partial=True)
         return lines
-    if not message and not isinstance(record.get("exc_info"), str):
+    if not message and not _stack(record):
         return []
     if level is not None:
         level = {"WARN": "WARNING", "NOTICE": "INFO", "ERR": "ERROR", "TRACE": "DEBUG"}.get(level, level)
@@ -390,7 +400,7 @@ def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
     stamp = found.group(1)[5:].replace("T", " ").replace("/", "-") if found else stamp[:14]
     foreign = bool(name) and not re.match(r"vllm|uvicorn|root|torch|ray|__main__", name)
     out: list[Line] = []
-    for text, at_level in ((message, level), (_text(record, "exc_info", "exception", "stack", "traceback"), "ERROR")):
+    for text, at_level in ((message, level), (_stack(record), "ERROR")):
         for piece in re.split(r"\r\n|\n|\r", text)[:2000]:
             piece = strip_ansi(piece)
             if not piece:

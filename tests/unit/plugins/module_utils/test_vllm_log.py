@@ -283,6 +283,18 @@ def test_interleaved_workers_are_paired_by_process() -> None:
     assert [e["engine"] for e in kv["engines"]] == ["EngineCore_DP0", "EngineCore_DP1"]
 
 
+def test_engines_of_two_nodes_with_the_same_process_id_are_two() -> None:
+    """In containers process ids are small, and Ray names the engines of all nodes alike."""
+    text = "".join(
+        f"(EngineCoreActor pid=90, ip=192.0.2.{node}) INFO 05-20 22:23:46 [k.py:1] GPU KV cache size: {tokens} tokens\n"
+        f"(EngineCoreActor pid=90, ip=192.0.2.{node}) INFO 05-20 22:23:46 [k.py:1] Maximum concurrency for 100 tokens per request: {tokens / 100:.2f}x\n"
+        for node, tokens in ((1, 1000), (2, 800))
+    )
+    kv = parse(text)["kv_cache"]
+    assert (kv["tokens"], kv["max_concurrency"], kv["tokens_of_all_engines"]) == (800, 8.0, 1800)
+    assert [e["engine"] for e in kv["engines"]] == ["EngineCoreActor", "EngineCoreActor"]
+
+
 def test_a_hybrid_model_of_an_old_version_is_marked() -> None:
     """Up to 0.20.0 the printed tokens of a hybrid model are not concurrency times context."""
     kv = parse("GPU KV cache size: 177,440 tokens\nMaximum concurrency for 8,192 tokens per request: 35.75x\n")["kv_cache"]
@@ -325,6 +337,12 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "auto-fit full": ("INFO 01-01 00:00:00 [k.py:1] Auto-fit max_model_len: full model context length 262144 fits in available KV cache memory (12.3 GiB)", ("context",), 262144),
     "old version line": ("INFO 11-20 08:34:06 api_server.py:339] vLLM API server version 0.5.4", ("version",), "0.5.4"),
     "version in a dump of the environment": ("vLLM Version                 : 0.9.2", ("version",), "0.9.2"),
+    "version in the greeting of a container": ("NVIDIA Release 25.11 (build 1)\nvLLM Version 0.11.0+582e4e37\nContainer image Copyright", ("version",), "0.11.0+582e4e37"),
+    "no version in a sentence": ("The vLLM Version2 runner is new", ("version",), None),
+    "a banner without its blocks": ("(APIServer pid=1) INFO 01-01 00:00:00 [api_utils.py:345]  version 0.25.1", ("version",), "0.25.1"),
+    "a banner with replaced blocks": ("INFO 01-01 00:00:00 [api_utils.py:345] ?? ?? ?  version 0.25.1", ("version",), "0.25.1"),
+    "a version of something else": ("INFO 01-01 00:00:00 [kernel.py:345] Kernel version 3.1", ("version",), None),
+    "a record with its year": ("INFO 2025-03-25 05:00:08.332 gpu_executor.py:102] # GPU blocks: 27895, # CPU blocks: 2048", ("kv_cache", "blocks"), 27895),
     "no version in a dump of the environment": ("vLLM Version: N/A (dev)", ("version",), None),
     "the log knows better": ("vLLM Version: 0.9.2\nINFO 11-20 08:34:06 api_server.py:339] vLLM API server version 0.10.0", ("version",), "0.10.0"),
     "V1 engine version": ("INFO 01-01 00:00:00 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: model='x', max_seq_len=4096, a=1", ("version",), "0.8.5"),
@@ -505,14 +523,17 @@ def test_json_records_name_the_process_of_vllm() -> None:
     assert parse(json.dumps(record) + "\n")["kv_cache"]["engines"][0]["engine"] == "EngineCore"
 
 
-def test_an_exception_in_a_json_record() -> None:
-    """The traceback is in exc_info, one string with line ends."""
-    record = {
+@pytest.mark.parametrize("form", ["text", "list"])
+def test_an_exception_in_a_json_record(form: str) -> None:
+    """The traceback is in exc_info, one string with line ends or a list of lines."""
+    record: dict[str, Any] = {
         "levelname": "ERROR",
         "name": "vllm.v1.engine.core",
         "message": "EngineCore failed to start.",
         "exc_info": 'Traceback (most recent call last):\n  File "core.py", line 1\nValueError: No available memory for the cache blocks. Try more.',
     }
+    if form == "list":
+        record["exc_info"] = record["exc_info"].split("\n")
     facts = parse(json.dumps(record) + "\n")
     assert (facts["state"], facts["failure"]["class"], facts["failure"]["also"]) == ("failed", "kv_no_memory", ["engine_failed"])
 
@@ -664,6 +685,7 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         "starting",
         None,
     ),
+    "a web server's record with its year": ("INFO 2025-03-25 05:00:48.442 on.py:62] Application startup complete.\n", "ready", None),
     "another runner": ("(EngineCore pid=9) INFO 01-01 00:00:00 [m.py:1] Loading model from scratch...\n", "starting", None),
     "a launcher says of itself what another error is": ("2026-11-20 21:12:20,123 - app - INFO - client closed, ValueError: odd\n", "unknown", None),
     "stdout alone: an answered request is readiness": ('INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 200 OK\n', "ready", None),
