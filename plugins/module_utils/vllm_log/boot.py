@@ -78,6 +78,13 @@ STOPPED = re.compile(
 )
 ARGS = re.compile(r"(?:non-default )?args: (?:\{|Namespace\()")
 LOADING = re.compile(r"Starting to load model|Loading model (?:from scratch\.\.\.|with MODEL_IMPL_TYPE=)|Loading drafter model\.\.\.")
+#: Records without a figure that tell how far a boot is; a tail may hold no other.
+MILESTONE = re.compile(
+    r"(?P<config>Chunked prefill is enabled|Waiting for (?:init message|output from MQLLMEngine|\d{1,5} (?:local|core)\b))"
+    r"|(?P<load>Using model weights format|Dynamo bytecode transform time|torch\.compile t(?:akes|ook) )"
+    r"|(?P<init>Supported[_ ]tasks: |Engine \d{1,5}: vllm cache_config_info)"
+    r"|(?P<listen>Available routes are|Route: /)"
+)
 PLATFORM = re.compile(r"Automatically detected platform (\w{1,20})")
 READY = re.compile(r"^(?:Application startup complete\b|Uvicorn running on )")
 #: The front-end in Rust accepts requests; before July 2026 it said that it starts when it had the engine and its socket.
@@ -824,6 +831,13 @@ class Boot:
         self.put("platform", match.group(1), number_)
         return True
 
+    def _f_milestone(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
+        match = MILESTONE.match(line.message) if line.file else None
+        if match is None or match.end() <= min_end:
+            return False
+        self.reach(str(match.lastgroup), number_, line.time)
+        return True
+
     def _f_resolved(self, line: Line, number_: int, min_end: int, _whole: bool) -> bool:
         if min_end > 0 or not line.message.startswith("Resolved architecture: "):
             return False
@@ -1421,6 +1435,21 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("creating a placement group",), Boot._f_placement),
     (("Automatically detected platform",), Boot._f_platform),
     (("Resolved architecture: ",), Boot._f_resolved),
+    (
+        (
+            "Chunked prefill is enabled",
+            "Waiting for ",
+            "Using model weights format",
+            "Dynamo bytecode transform",
+            "torch.compile t",
+            "Supported_tasks: ",
+            "Supported tasks: ",
+            "vllm cache_config_info",
+            "Available routes are",
+            "Route: /",
+        ),
+        Boot._f_milestone,
+    ),
 )
 _PUBLIC_LINES = frozenset(
     (

@@ -455,6 +455,11 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
         ("kv_cache", "available_gib"),
         3.5,
     ),
+    "a tail that waits for its engine": ("(APIServer pid=1) DEBUG 01-01 00:00:00 [v1/engine/utils.py:1262] Waiting for 1 local, 1 remote core engine proc(s) to start.", ("stage",), "config"),
+    "a tail that compiles": ("(EngineCore pid=9) INFO 01-01 00:00:00 [monitor.py:53] torch.compile took 9.5 s in total", ("stage",), "load"),
+    "a tail whose engine is there": ("(APIServer pid=1) INFO 01-01 00:00:00 [api_server.py:1637] Supported tasks: ['generate']", ("stage",), "init"),
+    "a tail that lists its routes": ("INFO 01-01 00:00:00 [launcher.py:46] Route: /v1/models, Methods: GET", ("stage",), "listen"),
+    "somebody else's route": ("Route: /v1/models, Methods: GET", ("stage",), "none"),
     "other weights loaders": ("Multi-thread loading shards:  10% Completed | 3/30 [00:05<00:40]", ("progress", "percent"), 10),
     "carriage returns": ("\rLoading safetensors checkpoint shards:  25% Completed | 1/4\rLoading safetensors checkpoint shards:  50% Completed | 2/4\r", ("progress", "percent"), 50),
 }
