@@ -85,7 +85,7 @@ MILESTONE = re.compile(
     r"|(?P<init>Supported[_ ]tasks: |Engine \d{1,5}: vllm cache_config_info)"
     r"|(?P<listen>Available routes are|Route: /)"
 )
-PLATFORM = re.compile(r"Automatically detected platform (\w{1,20})")
+PLATFORM = re.compile(r"(?:Automatically detected platform|Platform plugin) (\w{1,20})")
 READY = re.compile(r"^(?:Application startup complete\b|Uvicorn running on )")
 #: The front-end in Rust accepts requests; before July 2026 it said that it starts when it had the engine and its socket.
 READY_RUST = re.compile(r"^(?:OpenAI server is ready to accept requests|starting OpenAI server)\b.{0,200}?\bbind_address=\"?(\S{1,200}?)\"?(?:\s|$)")
@@ -1433,7 +1433,7 @@ FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("eager mode", "Enforce eager set"), Boot._f_eager),
     (("Starting to load model", "Loading model ", "Loading drafter model"), Boot._f_loading),
     (("creating a placement group",), Boot._f_placement),
-    (("Automatically detected platform",), Boot._f_platform),
+    (("Automatically detected platform", "Platform plugin "), Boot._f_platform),
     (("Resolved architecture: ",), Boot._f_resolved),
     (
         (

@@ -54,6 +54,7 @@ _OUTER = (
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?(?::(?=\s))?\s*\|?\s*",
     r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+",
     r"(?:stdout|stderr) [FP]\s",
+    r"(?:[A-Za-z][\w.-]{0,40} )?(?:STD(?:OUT|ERR)|std(?:out|err)): ",
     r"(?:[^\W\d_]{2,6}\.?|\d{1,2}[月월]) [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? (?!\[)\S{1,80}(?<!:) [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*",
     r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*",
     r"\[(?:INFO|WARN|WARNING|ERROR|DEBUG) {0,4}\] (?:[\w.-]{1,60} - )?[\w.-]{1,80}-std(?:out|err)(?: MODEL_LOG -|:) ",
@@ -174,6 +175,11 @@ def strip_ansi(text: str) -> str:
     if text[-1:] in "│┃>":
         text = _TAIL.sub("", text)
     return text
+
+
+def is_known(prefix: str) -> bool:
+    """Return whether a text before a record is a wrapper that is peeled off any line."""
+    return _peel_unlevelled(strip_ansi(prefix + "x")).message == "x"
 
 
 def _procs(text: str) -> tuple[tuple[str, str, str], ...]:
@@ -334,6 +340,13 @@ def expand(raw: str, depth: int = 0) -> list[Line]:
             lines = _json_lines(record, depth)
             if lines:
                 return lines
+    if depth == 0 and stripped[:1] == '"' and stripped[-1:] in '",':  # one of Ansible's stdout_lines
+        try:
+            inner = json.loads(stripped.rstrip(","))
+        except ValueError:
+            inner = None
+        if isinstance(inner, str) and inner and "\n" not in inner:
+            return [peel(inner.rstrip())]
     record_ = _LOGFMT.search(raw, 0, 200 + KEEP) if depth == 0 and " msg=" in raw else None
     if record_ is not None and record_.start() <= 160:
         try:
@@ -370,12 +383,12 @@ def _stack(record: dict[str, object]) -> str:
 
 
 def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
-    inner_record = record.get("jsonPayload", record.get("_source"))
+    inner_record = next((record[key] for key in ("jsonPayload", "_source", "properties", "result") if isinstance(record.get(key), dict)), None)
     if isinstance(inner_record, dict):
         record = inner_record
     message = _text(record, "message", "msg", "text", "MESSAGE", "event")
     level = _text(record, "levelname", "level", "severity", "loglevel").upper() or None
-    log = _text(record, "log", "textPayload", "line", "@message")
+    log = _text(record, "log", "textPayload", "line", "@message", "LogEntry", "LogMessage", "Log", "_raw")
     if not message and log:
         lines: list[Line] = []
         for piece in re.split(r"\r\n|\n|\r", log)[:2000]:

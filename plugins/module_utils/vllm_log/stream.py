@@ -17,7 +17,18 @@ from typing import Any, Literal
 from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import check_user_class, user_entry
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import boot as _b
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.boot import Boot, Classifier, Plan, compile_catalogue, literals, plan_for, undigited
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import KEEP, Line, cap, expand, may_be_several, peel, redact, split, strip_ansi
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import (
+    KEEP,
+    Line,
+    cap,
+    expand,
+    is_known,
+    may_be_several,
+    peel,
+    redact,
+    split,
+    strip_ansi,
+)
 
 #: Boots whose facts are kept; older ones only count as restarts.
 KEEP_BOOTS = 20
@@ -64,6 +75,15 @@ _RECORD = re.compile(
 )
 #: What is in a line of a progress bar, whose successors say more.
 _BARS = (b"Completed | ", b"Capturing CUDA")
+#: A record of vLLM wherever it begins in a line, with the processes before it.
+_INNER = re.compile(
+    rb"(?:\([A-Za-z][^()\n]{0,100} pid=\d{1,10}[^()\n]{0,60}\) ?){0,4}"
+    rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./<>-]{1,160}:\d{1,6}\]"
+)
+#: What differs from line to line in a wrapper: numbers, the level, the stream.
+_VARIES = re.compile(rb"\d+|\b(?:(?i:debug|info|warn|warning|error|critical|stdout|stderr))\b(?:\\ )*")
+#: So many records are looked at for a wrapper that is not known.
+_MARGIN_TRIES = 16
 #: What a quote, a list or a box puts before each line.
 _LEAD = re.compile(r"[\s>│┃]{1,16}")
 _ARGPARSE = re.compile(r"vllm(?: [\w-]{1,20})?: error: ")
@@ -133,6 +153,9 @@ class BootLog:
         self._previous_joins = 0
         self._spaced = ""
         self._lead = ""
+        self._margin: re.Pattern[bytes] | None = None
+        self._margin_seen = b""
+        self._margin_tries = _MARGIN_TRIES
         self._partial = ""
         self._partial_number = 0
 
@@ -309,8 +332,30 @@ class BootLog:
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
+    def _bare(self, raw: bytes) -> bytes:
+        """Return a line without the wrapper that is not known but stands before this log's records."""
+        if self._margin is not None:
+            match = self._margin.match(raw)
+            return raw if match is None else raw[match.end() :]
+        inner = _INNER.search(raw, 0, 600) if self._margin_tries else None
+        if inner is None:
+            return raw
+        self._margin_tries -= 1
+        outer = raw[: inner.start()]
+        if not outer or len(outer) > 200 or any(c in outer for c in b"\"'{}%\x1b") or is_known(outer.decode("utf-8", "replace")):
+            return raw
+        shape = _VARIES.sub(lambda m: rb"\d+" if m.group(0).isdigit() else rb"\w+ *", re.escape(outer))
+        if shape != self._margin_seen:
+            self._margin_seen = shape
+            return raw
+        self._margin = re.compile(shape)
+        return raw[inner.start() :]
+
     def _wrapped(self, raw: bytes, number: int) -> None:
         """Take a line of the zone in which wrapped lines are rejoined."""
+        raw = self._bare(raw)
+        if not raw:
+            return
         text = raw.decode("utf-8", "replace")
         if text[-2:] == "  " or text[-1] in "│┃":
             text = text.rstrip()
@@ -390,7 +435,7 @@ class BootLog:
             self._spaced += " " + text
 
     def _record(self, raw: bytes, number: int, plan: Plan) -> None:
-        text = raw.decode("utf-8", "replace")
+        text = self._bare(raw).decode("utf-8", "replace")
         if "{" in text or " msg=" in text:
             for line in expand(text):
                 self._take_all(line, number, plan)

@@ -171,6 +171,15 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "an editor's search": lambda line: b"  Line 122: " + line,
     "a launcher that relays its process": lambda line: b"2026-11-20 21:12:20.982 [Info] (Process) " + line,
     "GitLab's stream marks": lambda line: b"2026-11-20T21:12:20.123456Z 01O " + line,
+    "an unknown host's": lambda line: b"2026-11-20T21:12:20Z app[148e] ord [info] " + line,
+    "an unknown viewer's": lambda line: b"Nov 20, 2026 @ 21:12:20.001\t" + line,
+    "an unknown export's": lambda line: b"2026-11-20T21:12:20.001Z,spark1,vllm," + line,
+    "an unknown relay's": lambda line: b"9:12:20PM DBG GRPC(model-127.0.0.1:1234): stderr " + line,
+    "an unknown tailer's": lambda line: b"default/vllm-0[vllm]: " + line,
+    "a console's": lambda line: b"[11/20/26 21:12:20] INFO     " + line,
+    "named streams": lambda line: b"vLLM STDERR: " + line,
+    "a container's entry in a table": lambda line: json.dumps({"TimeGenerated": "2026-11-20T21:12:20Z", "LogEntry": line.decode()}).encode(),
+    "a container's entry with properties": lambda line: json.dumps({"time": "2026-11-20T21:12:20Z", "properties": {"Log": line.decode()}}).encode(),
     "colours without ESC": lambda line: re.sub(rb"^(\([^)]*\))", b"[1;36m\\1[0;0m", line),
 }
 
@@ -185,6 +194,21 @@ def test_a_wrapper_changes_no_fact(log: Path, wrapper: Callable[[bytes], bytes])
     assert {k: v for k, v in wrapped.items() if k not in skip} == {k: v for k, v in plain.items() if k not in skip}
     assert list(wrapped["stages"]) == list(plain["stages"])
     assert bool(wrapped["ready"]) == bool(plain["ready"])
+
+
+def test_what_stands_before_some_lines_is_no_wrapper() -> None:
+    """Only what two records in a row have in common is taken off, and only from lines that have it."""
+    kv = "(EngineCore pid=9) INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 5,000 tokens\n"
+    ready = "INFO:     Application startup complete.\n"
+    assert parse(f"web:dev: {ready}vllm:serve: {kv}vllm:serve: {kv}web:dev: {ready}")["state"] == "starting"
+    assert parse(f"vllm:serve: {kv}vllm:serve: {kv}web:dev: {ready}vllm:serve: {ready}")["ready"]["line_number"] == 4
+
+
+def test_a_list_of_lines_that_ansible_printed() -> None:
+    """Each is a string of JSON and has a comma behind it."""
+    lines = ["(EngineCore pid=9) INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 5,000 tokens", "INFO:     Application startup complete."]
+    facts = parse('ok: [spark1] => {\n    "log.stdout_lines": [\n' + ",\n".join(f"        {json.dumps(line)}" for line in lines) + "\n    ]\n}\n")
+    assert (facts["state"], facts["kv_cache"]["tokens"]) == ("ready", 5000)
 
 
 def test_the_head_of_a_pair() -> None:
@@ -449,6 +473,7 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "processes in square brackets": ("[EngineCore_DP0 pid=130] torch.AcceleratorError: HIP error: x", ("failure", "proc"), "EngineCore_DP0"),
     "a file that begins with NULs": ("\0" * 70000 + "(APIServer pid=1) OSError: [Errno 98] Address already in use", ("failure", "proc"), "APIServer"),
     "the last record of an export": ('{"textPayload": "INFO 01-01 00:00:00 [m.py:1] Using max model len 4096"}', ("context",), 4096),
+    "a platform's plugin": ("INFO 01-21 06:55:07 [__init__.py:217] Platform plugin hpu is activated", ("platform",), "hpu"),
     "debug path": ("DEBUG 01-01 00:00:00 [v1/worker/gpu_worker.py:1] Available KV cache memory: 3.5 GiB", ("kv_cache", "available_gib"), 3.5),
     "repeated across a cluster": (
         "(RayWorkerWrapper pid=5, ip=10.0.0.2) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB [repeated 3x across cluster]",
