@@ -240,6 +240,7 @@ MORE = {
     "Xid": ("[  99.1] NVRM: Xid (PCI:000f:01:00): 13, pid=4711, Graphics Exception", "cuda_fault"),
     "HIP": ("RuntimeError: HIP error: invalid device function", "cuda_fault"),
     "CUDA's driver, a fault": ("RuntimeError: CUDA driver error: device not ready", "cuda_fault"),
+    "a library's own check": ("CUDA error (/workspace/.deps/flash-attn-src/api.cpp:697): invalid configuration argument", "cuda_fault"),
     "CUDA's driver, in a JIT": ("RuntimeError: CUDA driver error (/opt/x/csrc/jit/handle.hpp:141): 700 (CUDA_ERROR_ILLEGAL_ADDRESS)", "cuda_fault"),
     "a library of CUDA": ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "cuda_fault"),
     "a kernel's own check": ("Failed: Cuda error /build/csrc/custom_all_reduce.cuh:455 'invalid argument'", "cuda_fault"),
