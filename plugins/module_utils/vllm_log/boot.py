@@ -161,6 +161,7 @@ _FAREWELLS = frozenset(("peer_lost", "rpc_timeout", "nccl_error"))
 #: What can begin a new boot.
 _BOUNDARY = (
     "version ",
+    "non-default args: ",
     "Launching vLLM",
     "Automatically detected platform",
     "Resolved architecture: ",

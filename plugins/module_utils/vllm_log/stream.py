@@ -500,6 +500,8 @@ class BootLog:
         if later and (levelled or not boot.frozen):
             if message.startswith("vLLM API server version ") or ("version " in message and _b.BANNER.match(message) is not None):
                 return True
+            if message.startswith("non-default args: ") and "args" in boot.lines and line.level == "INFO":
+                return True  # the banner can be switched off
             if message.startswith("Launching vLLM (v") and (over or boot.stage > _b._STAGE_NUMBER["config"]):
                 return True
             if message.startswith("Initializing a") and _b.ENGINE.match(message) is not None:
@@ -574,7 +576,8 @@ def _of_other_rank(boot: Boot, line: Line) -> bool:
     message = line.message
     if name not in ("", "MainProcess") or "APIServer" not in boot.pids:
         return False
-    return message.startswith(("Launching vLLM (v", "Resolved architecture: ", "Using max model len ")) or _b.BANNER.match(message) is not None
+    first = ("non-default args: ", "Launching vLLM (v", "Resolved architecture: ", "Using max model len ")
+    return message.startswith(first) or _b.BANNER.match(message) is not None
 
 
 def _unwrapped(line: Line) -> str:

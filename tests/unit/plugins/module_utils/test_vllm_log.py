@@ -1098,6 +1098,15 @@ def test_a_boot_that_got_no_further_than_its_arguments_is_one() -> None:
     assert len(parse(many)["boots"]) == 1
 
 
+@pytest.mark.parametrize("end", ["", LOADING, LOADING + ERROR + "torch.OutOfMemoryError: CUDA out of memory.\n", READY])
+def test_a_restart_whose_banner_is_switched_off(end: str) -> None:
+    """In a container the processes of each boot have the same ids; the arguments are printed once a boot."""
+    args = "(APIServer pid=1) INFO 01-01 00:00:00 [utils.py:233] non-default args: {'model': 'x'}\n"
+    context = "(APIServer pid=1) INFO 01-01 00:00:01 [model.py:1] Using max model len 4096\n"
+    facts = parse(args + context + end + args + context)
+    assert (facts["state"], facts["restarts"], facts["first_line"]) == ("starting", 1, 3 + end.count("\n"))
+
+
 def test_two_workers_that_restart_are_told_apart() -> None:
     """A headless worker prints its own launch line at each start."""
     facts = parse(WORKER.read_bytes() * 3)
