@@ -162,6 +162,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -573,17 +574,16 @@ class Change:
         live = self.interface(wish.interface)
         return wish.address in live.addresses and live.mtu == wish.mtu
 
-    def given_by(self, text: str | None) -> set[tuple[str, str]]:
-        """Return the (interface, address) pairs that a text of our own file gives."""
-        if text is None:
-            return set()
-        read = netplan.read_files({netplan.OWN_PATH: text}, [netplan.Device(name) for name in self.node.netdevs])
+    def given_by(self, texts: Mapping[str, str | None]) -> set[tuple[str, str]]:
+        """Return the (interface, address) pairs that configuration files give: our own, or what netplan generated."""
+        there = {path: text for path, text in texts.items() if text is not None}
+        read = netplan.read_files(there, [netplan.Device(name) for name in self.node.netdevs])
         return {(claim.interface, address) for item in read for claim in item.claims for address in claim.addresses}
 
-    def drop_old(self, before: str | None, keep: set[tuple[str, str]]) -> None:
-        """Take away the addresses that our own file gave before, but for those in `keep`."""
+    def drop_old(self, given: set[tuple[str, str]], keep: set[tuple[str, str]]) -> None:
+        """Take away the addresses that were given before, but for those in `keep`."""
         ip = self.module.get_bin_path("ip", required=True)
-        for name, address in sorted(self.given_by(before) - keep):
+        for name, address in sorted(given - keep):
             if name not in self.mgmt["protected"] and address in self.interface(name).addresses:
                 self.run([ip, "addr", "del", address, "dev", name], check=False)
 
@@ -705,7 +705,7 @@ class Change:
         linked = {name for name in rails if self.node.port(name).linked}
         backups = {f"/{path}": f"{commit.BACKUP_DIR}/{path.replace('/', '_')}" for path in plan.moves}
         if file_change:
-            touched = sorted(set(rails) | {name for name, _address in self.given_by(before)})
+            touched = sorted(set(rails) | {name for name, _address in self.given_by({netplan.OWN_PATH: before})})
             run_files = sorted(set(self.run_files(touched)) | set(generated))
             self.arm([own, drop_in, commit.BASELINE, *backups, *run_files], touched, f"write {own} for {', '.join(rails)}")
         baseline = commit.merge_baseline(
@@ -730,7 +730,7 @@ class Change:
         if file_change:
             self.put_in_place(generated, touched)
             slow = self.settle(list(plan.ours), linked)
-            self.drop_old(before, {(w.interface, w.address) for w in wishes})
+            self.drop_old(self.given_by({netplan.OWN_PATH: before}), {(w.interface, w.address) for w in wishes})
             self.set_sysctls(values)
             if slow:
                 self.notes.append(f"{', '.join(slow)} stayed incomplete for {SETTLE_SECONDS} s; address and MTU were set directly.")
@@ -770,10 +770,14 @@ class Change:
                 " Move that to another interface first."
             )
         netplan_change = before is not None or bool(back)
+        running = {path: self.current(path) for path in self.run_files(rails)}
         generated: dict[str, str] = {}
-        if netplan_change:
+        if netplan_change or running:
             generated = self.generate(None, [], back, rails)
+            netplan_change = netplan_change or generated != running  # somebody removed our file; what netplan made of it is still in force
+        if netplan_change:
             self.refuse_in_use(rails)
+        given = self.given_by(running if before is None else {netplan.OWN_PATH: before})
         if self.module.check_mode:
             return
         files = [own, drop_in, commit.BASELINE, *back, *back.values(), *self.run_files(rails)]
@@ -788,7 +792,8 @@ class Change:
             self.put_in_place(generated, rails)
             time.sleep(2)
             self.read()
-        self.drop_old(before, {(name, address) for name in rails for address in record["rails"][name]["addresses"]})
+        before_us = {(name, address) for name in rails for address in record["rails"][name]["addresses"]}
+        self.drop_old(given, before_us | self.given_by(generated))
         ip = self.module.get_bin_path("ip", required=True)
         for name in rails:
             old = record["rails"][name]

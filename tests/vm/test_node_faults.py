@@ -12,12 +12,14 @@ from vm.node_helpers import (
     OWN_NETPLAN,
     PENDING,
     RAILS,
+    before,
     converged,
     docker_answers,
     gid_index,
     rail_facts,
     said_by,
     site,
+    state,
     until,
     wanted_rails,
     when_pending,
@@ -277,3 +279,15 @@ def test_a_node_that_restarts_in_the_middle_says_so_and_the_next_run_converges(l
     assert after.rc == 0, after.stdout[-3000:]
     assert {node: rail_facts(lab, node) for node in NODES} == {node: wanted_rails(node) for node in NODES}
     assert lab.try_on(2, "ls /etc/systemd/system/gb10-roce-restore-boot.service").returncode != 0
+
+
+def test_absent_takes_away_what_a_removed_file_has_left(lab: VmLab) -> None:
+    """On the node under NetworkManager: its connections, made from our file, outlive it."""
+    lab.on(1, f"rm {OWN_NETPLAN}; nmcli -g NAME connection | grep -q netplan-{RAIL0[1]}")
+    run = site(lab, "--limit", "vm-1", tags="roce", roce_state="absent")
+    assert run.rc == 0, run.stdout[-3000:]
+    assert state(lab, 1)["rails"] == before(lab)[1]["rails"]
+    assert lab.try_on(1, f"nmcli -g NAME connection | grep netplan-{RAIL0[1]}").returncode != 0
+    after = site(lab, tags="roce", roce_bandwidth_test="never")
+    assert after.rc == 0, after.stdout[-3000:]
+    assert {node: rail_facts(lab, node) for node in NODES} == {node: wanted_rails(node) for node in NODES}

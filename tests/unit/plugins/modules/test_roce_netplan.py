@@ -69,7 +69,9 @@ class Machine(FakeNode):
         place = Path(argv[-1], netplan.OWN_PATH)
         if place.exists():
             for name in re.findall(r"^    (\S+):$", place.read_text(), re.M):
-                (folder / f"netplan-{name}.nmconnection").write_text(f"[connection]\nid=netplan-{name}\n")
+                address = re.findall(r"- (\S+)", place.read_text().split(f"    {name}:\n")[1])[0]
+                text = f"[connection]\nid=netplan-{name}\ninterface-name={name}\n\n[ipv4]\nmethod=manual\naddress1={address}\n"
+                (folder / f"netplan-{name}.nmconnection").write_text(text)
         (folder / "netplan-enP7s7.nmconnection").write_text("")
         return 0, "", ""
 
@@ -97,6 +99,10 @@ class Machine(FakeNode):
         elif "mtu" in words:
             record["mtu"] = int(words[-1])
         return 0, "", ""
+
+    def addresses(self, name: str) -> list[str]:
+        """The addresses of a rail, live."""
+        return [record["local"] for record in self.link(name)["addr_info"]]
 
     @property
     def own(self) -> str | None:
@@ -216,6 +222,22 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
     assert (node.link(RAIL0)["addr_info"], node.link(RAIL0)["mtu"]) == ([], 1500)
     assert not Path(commit.BASELINE).exists()
     assert node.call(state="confirmed")["confirmed"] is True
+    assert node.call(state="absent")["changed"] is False
+
+
+def test_absent_where_somebody_has_removed_our_file(make: Any) -> None:
+    """What netplan made of it is in force until somebody applies netplan again."""
+    node = make()
+    present(node)
+    node.call(state="confirmed")
+    Path("/" + netplan.OWN_PATH).unlink()
+    assert node.call(check=True, state="absent")["changed"] is True
+    assert node.addresses(RAIL0) == ["192.168.100.10"]
+    result = node.call(state="absent")
+    assert (result["changed"], result["pending"]) == (True, True)
+    assert (node.addresses(RAIL0), node.addresses(RAIL1), node.link(RAIL0)["mtu"]) == ([], [], 1500)
+    assert not list(Path(roce_netplan.RUN_FOLDERS[1]).glob("*"))
+    node.call(state="confirmed")
     assert node.call(state="absent")["changed"] is False
 
 
