@@ -19,12 +19,13 @@ import re
 import signal
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils.boot_stages import STAGES
+
 Rank = dict[str, Any]
 Finding = dict[str, Any]
 
 # How near to the root a kind of evidence is.
 ROOT, KILLED, MISSED, SYMPTOM, TAIL, GONE, SLOW = 0, 1, 2, 3, 4, 5, 6
-STAGES = ("", "none", "args", "config", "rendezvous", "load", "kv", "graphs", "init", "listen", "ready")  # as BootLog says them, after no word at all
 
 # What a rank says when the cause lies with another one: a killed or failed peer outranks these.
 PEER_SYMPTOMS = ("peer_lost", "rendezvous", "rpc_timeout", "nccl_error")
@@ -199,7 +200,7 @@ def _least_kv(ranks: list[Rank], before: str) -> str:
 
 def _stage(rank: Rank) -> int:
     stage = str((rank.get("facts") or {}).get("stage") or "")
-    return STAGES.index(stage) if stage in STAGES else 0
+    return STAGES.index(stage) if stage in STAGES else -1  # no word at all
 
 
 def _timed(ranks: list[Rank]) -> list[Rank]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils.gate import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils.boot_stages import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils.inventory_check import is_secret, near_word, shown, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils.preflight import CHECKS
 from ansible_collections.gb10.cluster.plugins.module_utils.readahead import CLASSES, HIGHEST_KB
@@ -201,7 +201,7 @@ ENTRIES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 # Mappings -> the keys that they may have; what nobody reads would change nothing, in silence.
-KEYS = {"vllm_tp2_phase_seconds": (*(stage for stage in STAGES if stage not in ("", "ready")), "total")}
+KEYS = {"vllm_tp2_phase_seconds": (*(stage for stage in STAGES if stage != "ready"), "total")}
 
 # Mappings of environment variables; a null takes a variable away.
 ENVIRONMENTS = ("vllm_tp2_extra_env", "vllm_tp2_secret_env")

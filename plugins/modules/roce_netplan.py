@@ -703,9 +703,10 @@ class Change:
         own, drop_in = "/" + netplan.OWN_PATH, "/" + netplan.SYSCTL_PATH
         rails = [wish.interface for wish in wishes]
         linked = {name for name in rails if self.node.port(name).linked}
+        given = self.given_by({netplan.OWN_PATH: before})
         backups = {f"/{path}": f"{commit.BACKUP_DIR}/{path.replace('/', '_')}" for path in plan.moves}
         if file_change:
-            touched = sorted(set(rails) | {name for name, _address in self.given_by({netplan.OWN_PATH: before})})
+            touched = sorted(set(rails) | {name for name, _address in given})
             run_files = sorted(set(self.run_files(touched)) | set(generated))
             self.arm([own, drop_in, commit.BASELINE, *backups, *run_files], touched, f"write {own} for {', '.join(rails)}")
         baseline = commit.merge_baseline(
@@ -730,7 +731,7 @@ class Change:
         if file_change:
             self.put_in_place(generated, touched)
             slow = self.settle(list(plan.ours), linked)
-            self.drop_old(self.given_by({netplan.OWN_PATH: before}), {(w.interface, w.address) for w in wishes})
+            self.drop_old(given, {(w.interface, w.address) for w in wishes})
             self.set_sysctls(values)
             if slow:
                 self.notes.append(f"{', '.join(slow)} stayed incomplete for {SETTLE_SECONDS} s; address and MTU were set directly.")
@@ -780,7 +781,7 @@ class Change:
         given = self.given_by(running if before is None else {netplan.OWN_PATH: before})
         if self.module.check_mode:
             return
-        files = [own, drop_in, commit.BASELINE, *back, *back.values(), *self.run_files(rails)]
+        files = [own, drop_in, commit.BASELINE, *back, *back.values(), *running]
         if netplan_change:
             self.arm(sorted(set(files) | set(generated)), rails, f"remove {own}")
         for path in (own, drop_in):

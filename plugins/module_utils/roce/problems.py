@@ -163,9 +163,8 @@ def _slow_pcie(node: Node, port: Port) -> dict[str, str]:
     for name in sorted(node.closure(port.netdev)):
         texts = {item: node.capture.text(f"sys/class/net/{name}/device/{item}") or "" for item in PCIE_FILES}
         width, widest = (as_integer(texts[item]) or 0 for item in PCIE_FILES[:2])
-        speeds = [re.match(r"\d+(?:\.\d+)?(?= GT/s)", texts[item]) for item in PCIE_FILES[2:]]
-        slow = all(speeds) and float(speeds[0].group()) < float(speeds[1].group())  # type: ignore[union-attr]  # all of them matched
-        if 0 < width < widest <= 32 or slow:
+        speeds = [float(gts) for item in PCIE_FILES[2:] for gts in re.findall(r"^\d+(?:\.\d+)?(?= GT/s)", texts[item])]
+        if 0 < width < widest <= 32 or (len(speeds) == 2 and speeds[0] < speeds[1]):
             found[name] = f"{width} of {widest} lanes, {texts[PCIE_FILES[2]]} of {texts[PCIE_FILES[3]]}"
     return found
 

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils.boot_stages import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import BENIGN, CATALOGUE
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import ERROR_LEVELS, Line, redact
 
-#: Stages in their order; a boot's stage only goes up.
-STAGES = ("none", "args", "config", "rendezvous", "load", "kv", "graphs", "init", "listen", "ready")
+#: A boot's stage only goes up.
 _STAGE_NUMBER = {name: number for number, name in enumerate(STAGES)}
 
 MAX_TEXT = 600
