@@ -101,7 +101,10 @@ def serve_job(folder: Path, address: str, files: dict[str, dict[str, object]], i
 
 
 def fetch(folder: Path, address: str, files: dict[str, dict[str, object]], streams: int, prefix: list[str]) -> tuple[float, float]:
-    """Fetch all files; return MB/s of the transfer, and of transfer and hashing."""
+    """Fetch all files; return MB/s of the transfer, and of transfer and hashing. They stay until the next call.
+
+    A virtual machine may give memory that is free for seconds back to its host and then wait for it page by page: that would be measured too.
+    """
     staging = folder / "gb10-copy-target"
     shutil.rmtree(staging, ignore_errors=True)
     os.sync()
@@ -115,8 +118,13 @@ def fetch(folder: Path, address: str, files: dict[str, dict[str, object]], strea
     subprocess.run([*prefix, sys.executable, str(PROGRAM), "fetch", str(path)], check=True)
     whole = time.monotonic() - start
     report = json.loads((folder / "gb10-copy-progress.json").read_text())
-    shutil.rmtree(staging, ignore_errors=True)
     return report["moved"] / report["copy_seconds"] / 1e6, report["moved"] / whole / 1e6
+
+
+def clean(folder: Path) -> None:
+    """Take away what this program has made."""
+    for path in folder.glob("gb10-copy-*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 class Cable:
@@ -221,8 +229,7 @@ def both_ends(args: argparse.Namespace) -> int:
             server.wait()
         if args.rclone:
             rclone(folder, cable, size)
-    for path in folder.glob("gb10-copy-*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    clean(folder)
     return verdict(raws, copies)
 
 
@@ -240,6 +247,7 @@ def send_end(args: argparse.Namespace) -> int:
         server.wait(600)
     finally:
         server.kill()
+        clean(folder)
     return 0
 
 
@@ -260,6 +268,7 @@ def receive_end(args: argparse.Namespace) -> int:
         transfer, whole = fetch(folder, args.receive, table["files"], args.streams, [])
         copies.append(transfer)
         show(number, raws[-1], transfer, whole)
+    clean(folder)
     return verdict(raws, copies)
 
 

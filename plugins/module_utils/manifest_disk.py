@@ -140,14 +140,15 @@ def _incomplete(root: str, layout: str, files: Iterable[str]) -> list[str]:
 
 
 def staged(path: str) -> dict[str, int]:
-    """Return what an earlier copy has already brought: SHA-256 -> bytes."""
+    """Return the room that an earlier copy's files have already taken: SHA-256 -> bytes; more than what arrived, for a copy reserves it first."""
     folder = staging_path(path)
     out: dict[str, int] = {}
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name[:-5] if entry.name.endswith(".part") else entry.name
             if len(name) == 64:
-                out[name] = entry.stat(follow_symlinks=False).st_size
+                info = entry.stat(follow_symlinks=False)
+                out[name] = max(info.st_size, info.st_blocks * 512)
     return out
 
 

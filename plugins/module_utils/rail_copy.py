@@ -42,6 +42,7 @@ from typing import Any, Callable
 CHUNK = 1 << 20
 SPLICE_MOVE_MORE = 1 | 4
 F_SETPIPE_SZ = 1031
+FALLOC_FL_KEEP_SIZE = 1
 ATTEMPTS = 5
 TIMEOUT = 30.0
 PROGRESS_SECONDS = 0.5
@@ -52,7 +53,7 @@ class CopyError(Exception):
 
 
 def _retry_later(error: OSError) -> bool:
-    return error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+    return error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:
@@ -77,6 +78,23 @@ def sha256_file(path: str, extra: Any = None) -> str:
             digest.update(view[:count])
             if extra is not None:
                 extra.update(view[:count])
+
+
+def take_room(descriptor: int, offset: int, count: int) -> None:
+    """Reserve a file's blocks and leave its length as it is. Raises OSError when there is no room; a file system that reserves nothing is left alone.
+
+    On ext4 this makes the copy a third faster, for blocks are not reserved one by one while it runs (benchmarks/copy_rate.py), and a full disk
+    is met before the first byte.
+    """
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.fallocate(descriptor, FALLOC_FL_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(count))
+    except (ImportError, OSError, AttributeError):  # a Python without ctypes, a libc without the call
+        return
+    if failed and ctypes.get_errno() in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 # --- the serving end ------------------------------------------------------------------------------------------------------------
@@ -390,6 +408,7 @@ class Fetch:
                     stream = streams.get(key)
                     if stream is None:
                         stream = streams[key] = _Stream(place, self.authorization)
+                    take_room(descriptor, have, size - have)
                     self.transfer(item, stream, descriptor, have)
                     have = os.fstat(descriptor).st_size
                 except OSError as error:

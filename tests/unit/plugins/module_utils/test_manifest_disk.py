@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils import manifest, manifest_disk
+from ansible_collections.gb10.cluster.plugins.module_utils import manifest, manifest_disk, rail_copy
 from ansible_collections.gb10.cluster.plugins.module_utils.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
 
@@ -212,9 +212,13 @@ def test_what_all_agree_on_is_remembered_once(node: Node, folder: Path) -> None:
     assert read(node, folder)["agreed"]["config.json"][0] == 2
 
 
-def test_what_waits_is_counted(tmp_path: Path, folder: Path) -> None:
+def test_the_room_that_waiting_files_have_taken_is_counted(tmp_path: Path, folder: Path) -> None:
+    block = os.stat(tmp_path).st_blksize
     item = fetched(folder, "x", b"12345")
-    assert manifest_disk.staged(str(folder)) == {item["sha256"]: 5}
-    staging = Path(manifest_disk.staging_path(str(folder)))
-    (staging / item["sha256"]).rename(staging / f"{item['sha256']}.part")
-    assert manifest_disk.staged(str(folder)) == {item["sha256"]: 5}
+    assert 5 <= manifest_disk.staged(str(folder))[item["sha256"]] <= block
+    part = Path(manifest_disk.staging_path(str(folder)), f"{item['sha256']}.part")
+    part.with_suffix("").rename(part)
+    with part.open("ab") as handle:
+        rail_copy.take_room(handle.fileno(), 5, 64 << 20)
+    assert 64 << 20 <= manifest_disk.staged(str(folder))[item["sha256"]] <= (64 << 20) + 2 * block
+    assert part.read_bytes() == b"12345"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import hashlib
 import http.client
 import json
@@ -13,6 +15,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +82,25 @@ def test_a_copy_goes_on_where_it_stopped(tmp_path: Path, service: tuple[str, int
     fetch.run()
     assert fetch.moved == 1 << 20
     assert fetch.done == fetch.total
+    assert {p.read_bytes() for p in (tmp_path / "in").iterdir()} == set(FILES.values())
+
+
+def test_a_full_disk_is_met_before_the_first_byte(tmp_path: Path, service: tuple[str, int]) -> None:
+    job = fetch_job(tmp_path, service)
+    job["files"][0]["size"] = 1 << 60
+    with pytest.raises(CopyError, match=r"^copying a.safetensors from 127.0.0.1 stopped after 0 of \d+ bytes \((No space left on device|File too large)\): "):
+        rail_copy.Fetch(job).run()
+
+
+@pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSYS, None], ids=["file system", "kernel", "libc"])
+def test_where_no_room_can_be_reserved_the_copy_goes_on(tmp_path: Path, service: tuple[str, int], error: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_words: Any) -> int:
+        ctypes.set_errno(error or 0)
+        return -1
+
+    libc = SimpleNamespace(fallocate=refuse) if error else SimpleNamespace()
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_words, **_more: libc)
+    rail_copy.Fetch(fetch_job(tmp_path, service)).run()
     assert {p.read_bytes() for p in (tmp_path / "in").iterdir()} == set(FILES.values())
 
 
