@@ -140,7 +140,7 @@ def _incomplete(root: str, layout: str, files: Iterable[str]) -> list[str]:
 
 
 def staged(path: str) -> dict[str, int]:
-    """Return the room that an earlier copy's files have already taken: SHA-256 -> bytes; more than what arrived, for a copy reserves it first."""
+    """Return the room that an earlier copy's files have already taken: SHA-256 -> bytes; somewhat more than what arrived, for a copy reserves ahead."""
     folder = staging_path(path)
     out: dict[str, int] = {}
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

@@ -85,11 +85,27 @@ def test_a_copy_goes_on_where_it_stopped(tmp_path: Path, service: tuple[str, int
     assert {p.read_bytes() for p in (tmp_path / "in").iterdir()} == set(FILES.values())
 
 
-def test_a_full_disk_is_met_before_the_first_byte(tmp_path: Path, service: tuple[str, int]) -> None:
-    job = fetch_job(tmp_path, service)
-    job["files"][0]["size"] = 1 << 60
-    with pytest.raises(CopyError, match=r"^copying a.safetensors from 127.0.0.1 stopped after 0 of \d+ bytes \((No space left on device|File too large)\): "):
-        rail_copy.Fetch(job).run()
+def test_a_file_gets_its_room_ahead_and_no_more_than_that(tmp_path: Path) -> None:
+    with (tmp_path / "part").open("wb") as part:
+        rail_copy.take_room(part.fileno(), 0, 8 << 20)
+        assert (os.fstat(part.fileno()).st_size, os.fstat(part.fileno()).st_blocks * 512) == (0, 8 << 20)
+        with pytest.raises(OSError, match=r"No space left on device|File too large"):
+            rail_copy.take_room(part.fileno(), 0, 1 << 60)
+
+
+def test_a_disk_that_becomes_full_is_said(tmp_path: Path, service: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int, offset: int, _count: int) -> None:
+        if offset >= 1 << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(rail_copy, "AHEAD", 1 << 20)
+    monkeypatch.setattr(rail_copy, "take_room", full)
+    with pytest.raises(CopyError, match=r"^copying a.safetensors from 127.0.0.1 stopped after \d{7} of 3145728 bytes \(No space left on device\): "):
+        rail_copy.Fetch(fetch_job(tmp_path, service)).run()
+    monkeypatch.undo()
+    fetch = rail_copy.Fetch(fetch_job(tmp_path, service))
+    fetch.run()
+    assert 1 << 20 < fetch.moved <= 2 << 20
 
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSYS, None], ids=["file system", "kernel", "libc"])
