@@ -23,9 +23,10 @@ services:
     ipc: host
     cap_add: [SYS_NICE]
     restart: "no"
-    volumes: [/opt/engine:/opt/engine:ro, /srv/models:/models:ro]
+    volumes: [/opt/engine:/opt/engine:ro, /srv/models:/models:ro, /srv/models/vllm-cache:/cache]
     environment:
       HF_HUB_OFFLINE: "1"
+      VLLM_CACHE_ROOT: /cache
       VLLM_CPU_KVCACHE_SPACE: "1"
       VLLM_NO_USAGE_STATS: "1"
       DO_NOT_TRACK: "1"
