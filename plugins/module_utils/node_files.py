@@ -13,7 +13,7 @@ import glob
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple
 
 RECORDS = "/var/lib/gb10-cluster"
@@ -44,10 +44,36 @@ class FileChange(NamedTuple):
         }
 
 
-def steps_diff(steps: Sequence[str]) -> list[dict[str, str]]:
-    """Return the entry of Ansible's diff list for what is done to the live system and stands in no file; no entry where nothing is."""
-    after = "".join(f"{step}\n" for step in steps)
-    return [{"before": "", "after": after, "before_header": "live system", "after_header": "live system"}] if steps else []
+class Changes:
+    """What a module does or, in check mode, would do: `said` has a phrase for each, `diff` is Ansible's list."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.said: list[str] = []
+        self._diff: list[dict[str, str]] = []
+        self._steps: list[str] = []
+
+    def file(self, change: FileChange, said: str) -> None:
+        """Note a file."""
+        self.said.append(said)
+        self._diff.append(change.diff())
+
+    def live(self, where: str, before: str, after: str, said: Iterable[str]) -> None:
+        """Note values of the live system that have a before and an after."""
+        self.said.extend(said)
+        self._diff.append({"before": before, "after": after, "before_header": where, "after_header": where})
+
+    def step(self, said: str) -> None:
+        """Note what is done beside files and values: the phrase is its diff."""
+        self.said.append(said)
+        self._steps.append(said)
+
+    @property
+    def diff(self) -> list[dict[str, str]]:
+        """Files and values first, then all steps as one entry."""
+        after = "".join(f"{step}\n" for step in self._steps)
+        steps = {"before": "", "after": after, "before_header": "live system", "after_header": "live system"}
+        return [*self._diff, steps] if after else list(self._diff)
 
 
 class RecordError(ValueError):

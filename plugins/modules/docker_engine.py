@@ -181,7 +181,7 @@ from typing import Any, Callable
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import daemon_json, docker_engine
 from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import DockerError, Engine
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError, steps_diff
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Changes, FileChange, Node, RecordError
 
 RECORD = "docker"
 
@@ -215,9 +215,7 @@ class Docker:
         self.check_mode = check_mode
         self.raisable = raisable
         self.pause = pause
-        self.diff: list[dict[str, str]] = []
-        self.steps: list[str] = []
-        self.changes: list[str] = []
+        self.changes = Changes()
         self.left: list[str] = []
 
     def command(self, *argv: str) -> tuple[int, str]:
@@ -291,17 +289,11 @@ class Docker:
         rows = [line.split() for line in text.splitlines()] if rc == 0 else []
         return [row[0] for row in rows if len(row) > 1 and row[0] in docker_engine.CDI_UNITS and row[1] == "disabled"]
 
-    def step(self, said: str) -> None:
-        """Say what is done beside files; the diff shows it as well."""
-        self.changes.append(said)
-        self.steps.append(said)
-
     def write(self, change: FileChange, said: str) -> bool:
         """Write a file unless this is check mode; whether it changes."""
         if not change.changed:
             return False
-        self.diff.append(change.diff())
-        self.changes.append(said)
+        self.changes.file(change, said)
         if not self.check_mode:
             self.node.apply(change)
         return True
@@ -406,10 +398,10 @@ class Docker:
         self.write(limits, f"memlock for log-in sessions in {docker_engine.LIMITS}")
         self.enable(cdi)
         if not engine.enabled and not packages:
-            self.step("docker.service enabled")
+            self.changes.step("docker.service enabled")
             self.systemctl("enable", "--no-reload", "docker.service")
         if not engine.active:
-            self.step("docker.service started")
+            self.changes.step("docker.service started")
         self.restart_and_wait(engine, decision)
         return self.finish(engine, decision, after, memlock, serving, packages)
 
@@ -441,10 +433,10 @@ class Docker:
         if ours and not self.check_mode and self.node.exists(folder) and not self.node.listdir(folder):
             os.rmdir(self.node.at(folder))
         for unit in record.get("cdi", []):
-            self.step(f"{unit} disabled, as before us")
+            self.changes.step(f"{unit} disabled, as before us")
             self.systemctl("disable", "--no-reload", unit)
         if record.get("enabled_before") is False and engine.enabled:
-            self.step("docker.service disabled, as before us")
+            self.changes.step("docker.service disabled, as before us")
             self.systemctl("disable", "--no-reload", "docker.service")
         after: dict[str, Any] = {}
         if decision.needed and not decision.now:
@@ -456,12 +448,12 @@ class Docker:
         if not self.check_mode:
             self.node.save_record(RECORD, after)
         if decision.now:
-            self.step("docker.service restarted")
+            self.changes.step("docker.service restarted")
         return self.result(engine, decision, serving, [])
 
     def remove(self, packages: list[str]) -> None:
         """Remove packages that were installed for us; the record stays until that worked. Raises DockerError."""
-        self.step(f"{', '.join(packages)} removed")
+        self.changes.step(f"{', '.join(packages)} removed")
         if self.check_mode:
             return
         rc, text = self.command("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "remove", "--yes", "--quiet", *packages)
@@ -486,7 +478,7 @@ class Docker:
     def enable(self, units: Sequence[str]) -> None:
         """Enable and start units without a daemon-reload, which would cost running containers their GPU."""
         for unit in units:
-            self.step(f"{unit} enabled")
+            self.changes.step(f"{unit} enabled")
             self.systemctl("enable", "--no-reload", unit)
             self.systemctl("start", unit)
 
@@ -501,9 +493,9 @@ class Docker:
     ) -> dict[str, Any]:
         """Look again, compare with what was wanted, and report. Raises DockerError."""
         if decision.now:
-            self.step("docker.service restarted")
-        if not self.check_mode or not (self.changes or packages):
-            engine = self.look() if self.changes and not self.check_mode else engine
+            self.changes.step("docker.service restarted")
+        if not self.check_mode or not (self.changes.said or packages):
+            engine = self.look() if self.changes.said and not self.check_mode else engine
             problems = docker_engine.check_live(engine, memlock, self.params["compose_minimum"], decision.needed and not decision.now)
             if problems:
                 raise DockerError("; ".join(problems))
@@ -515,16 +507,16 @@ class Docker:
     def result(self, engine: Engine, decision: docker_engine.Restart, serving: list[str], packages: list[str]) -> dict[str, Any]:
         """Return the module's result."""
         return {
-            "changed": bool(self.changes or packages),
+            "changed": bool(self.changes.said or packages),
             "engine": docker_engine.summary(engine),
-            "changes": self.changes,
+            "changes": self.changes.said,
             "left": self.left,
             "packages": packages,
             "serving": serving,
             "restart_required": decision.needed and not decision.now,
             "restarted": decision.now,
             "message": decision.why,
-            "diff": self.diff + steps_diff(self.steps),
+            "diff": self.changes.diff,
         }
 
 
@@ -560,7 +552,7 @@ def main() -> None:
     try:
         result = docker.present() if module.params["state"] == "present" else docker.absent()
     except (DockerError, daemon_json.DaemonJsonError, RecordError) as error:
-        module.fail_json(msg=str(error), changes=docker.changes, left=docker.left)
+        module.fail_json(msg=str(error), changes=docker.changes.said, left=docker.left)
     except OSError as error:
         module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}): run with become, and look for a read-only file system")
     module.exit_json(**result)

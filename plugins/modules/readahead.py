@@ -155,7 +155,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import readahead, readahead_guard, uma, uma_node
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError, steps_diff
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Changes, FileChange, Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils.readahead import Block, ReadaheadError
 
 RECORD = "readahead"
@@ -180,10 +180,8 @@ class Readahead:
         self.params = params
         self.check_mode = check_mode
         self.python = python
-        self.changes: list[str] = []
+        self.changes = Changes()
         self.notes: list[str] = []
-        self.diff: list[dict[str, str]] = []
-        self.steps: list[str] = []
         self.record = node.load_record(RECORD)
 
     # Reading.
@@ -259,21 +257,15 @@ class Readahead:
             last = ((err or out).strip().splitlines() or ["no output"])[-1]
             raise ReadaheadError(f"{argv[0]} failed (rc {rc}: {last}): {' '.join(argv)}")
 
-    def step(self, said: str) -> None:
-        """Say what is done beside files; the diff shows it as well."""
-        self.changes.append(said)
-        self.steps.append(said)
-
     def write(self, path: str, after: str | None, said: str) -> bool:
         """Write or remove a file; whether it changed."""
         change = FileChange(path, self.node.read(path), after)
         if not change.changed:
             return False
         if path == readahead.GUARD_SCRIPT:  # a program of ours: its name says enough
-            self.step(said)
+            self.changes.step(said)
         else:
-            self.changes.append(said)
-            self.diff.append(change.diff())
+            self.changes.file(change, said)
         if not self.check_mode:
             self.node.apply(change)
         return True
@@ -284,14 +276,11 @@ class Readahead:
         writes = {device: kb for device, kb in sorted(values.items()) if live[device] is not None and live[device] != kb}
         if not writes:
             return
-        self.changes.extend(f"{device}: {live[device]} -> {kb} KiB" for device, kb in writes.items())
-        self.diff.append(
-            {
-                "before": "".join(f"{device} {live[device]} KiB\n" for device in writes),
-                "after": "".join(f"{device} {kb} KiB\n" for device, kb in writes.items()),
-                "before_header": "live read-ahead",
-                "after_header": "live read-ahead",
-            }
+        self.changes.live(
+            "live read-ahead",
+            "".join(f"{device} {live[device]} KiB\n" for device in writes),
+            "".join(f"{device} {kb} KiB\n" for device, kb in writes.items()),
+            (f"{device}: {live[device]} -> {kb} KiB" for device, kb in writes.items()),
         )
         if self.check_mode:
             return
@@ -314,7 +303,7 @@ class Readahead:
         """Stop the guard first, then the timer."""
         for unit in (f"{readahead.GUARD_UNIT}.service", f"{readahead.RESTORE_UNIT}.timer"):
             if self.active(unit):
-                self.step(f"{unit} stopped")
+                self.changes.step(f"{unit} stopped")
                 self.must(["systemctl", "stop", unit])
 
     # The wishes.
@@ -393,7 +382,7 @@ class Readahead:
             return self.result("steady", steady)
         load = {device: int(plan["load_kb"]) for device in steady}
         self.end_load()
-        self.step(f"load phase for at most {plan['restore_after']} s")
+        self.changes.step(f"load phase for at most {plan['restore_after']} s")
         # The way back first: a controller that dies now leaves a node that heals itself.
         self.must(readahead.restore_command(steady, int(plan["restore_after"])))
         self.set_live(load)
@@ -403,7 +392,7 @@ class Readahead:
             if floor_kb > total // 2:
                 floor_kb = total // 16
                 self.notes.append(f"the guard's floor is more than half of this node's memory, so {uma.gib(floor_kb)} GiB is taken instead")
-            self.step(f"page-cache guard started, floor {uma.gib(floor_kb)} GiB")
+            self.changes.step(f"page-cache guard started, floor {uma.gib(floor_kb)} GiB")
             self.must(readahead.guard_command(self.python, floor_kb, int(plan["restore_after"]), float(plan["guard_interval"])))
         return self.result("load", load)
 
@@ -423,14 +412,14 @@ class Readahead:
     def result(self, phase: str, devices: Mapping[str, int]) -> dict[str, Any]:
         """Return the module's result."""
         return {
-            "changed": bool(self.changes),
-            "changes": self.changes,
+            "changed": bool(self.changes.said),
+            "changes": self.changes.said,
             "notes": self.notes,
             "devices": dict(devices),
             "phase": phase,
             "guard_receipt": self.receipt(),
             "skipped_reason": "",
-            "diff": self.diff + steps_diff(self.steps),
+            "diff": self.changes.diff,
         }
 
 

@@ -167,7 +167,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import steps_diff
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Changes, FileChange
 from ansible_collections.gb10.cluster.plugins.module_utils.roce import commit, netplan
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture, TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
@@ -224,10 +224,8 @@ class Change:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.params = module.params
-        self.actions: list[str] = []
+        self.changes = Changes()
         self.notes: list[str] = []
-        self.diffs: list[dict[str, str]] = []
-        self.steps: list[str] = []
         self.capture = Capture()
         self.node: Node
         self.mgmt: dict[str, Any] = {}
@@ -319,22 +317,6 @@ class Change:
         except OSError:
             Path(temporary).unlink(missing_ok=True)
             raise
-
-    def step(self, said: str) -> None:
-        """Say what is done beside files; the diff shows it as well."""
-        self.actions.append(said)
-        self.steps.append(said)
-
-    def diff(self, path: str, before: str | None, after: str | None) -> None:
-        """Add one file to the diff."""
-        self.diffs.append(
-            {
-                "before_header": path if before is not None else f"{path} (absent)",
-                "after_header": path if after is not None else f"{path} (absent)",
-                "before": before or "",
-                "after": after or "",
-            }
-        )
 
     def current(self, path: str) -> str | None:
         """Return a file's text, None if it is not there."""
@@ -663,22 +645,19 @@ class Change:
             if wish.interface in adopted and not self.fits(wish):
                 self.notes.append(f"{wish.interface} has not what its adopted file should give it ({wish.address}, MTU {wish.mtu}).")
         if before != plan.text:
-            self.diff(own, before, plan.text)
-            self.actions.append(f"{'write' if plan.text is not None else 'remove'} {own}")
+            self.changes.file(FileChange(own, before, plan.text), f"{'write' if plan.text is not None else 'remove'} {own}")
         elif mode_wrong:
-            self.step(f"set {own} to mode 0600")
+            self.changes.step(f"set {own} to mode 0600")
         for path in plan.moves:
-            self.diff("/" + path, self.current("/" + path), None)
-            self.actions.append(f"move /{path} to {commit.BACKUP_DIR}")
+            self.changes.file(FileChange("/" + path, self.current("/" + path), None), f"move /{path} to {commit.BACKUP_DIR}")
         if before_sysctl != after_sysctl:
-            self.diff(drop_in, before_sysctl, after_sysctl)
-            self.actions.append(f"write {drop_in}")
+            self.changes.file(FileChange(drop_in, before_sysctl, after_sysctl), f"write {drop_in}")
         for path, value in wrong_values.items():
-            self.step(f"set {path} from {live_values[path]} to {value}")
+            self.changes.step(f"set {path} from {live_values[path]} to {value}")
         for wish in drift:
             live = self.interface(wish.interface)
-            self.step(f"give {wish.interface} {wish.address} and MTU {wish.mtu} (now: {', '.join(live.addresses) or 'no address'}, MTU {live.mtu})")
-        if not self.actions:
+            self.changes.step(f"give {wish.interface} {wish.address} and MTU {wish.mtu} (now: {', '.join(live.addresses) or 'no address'}, MTU {live.mtu})")
+        if not self.changes.said:
             return
         generated = self.generate(plan.text, list(plan.moves), {}, rails) if file_change else {}
         if file_change or drift:
@@ -753,16 +732,13 @@ class Change:
         for path in [p for p in back if Path(p).exists()]:
             self.notes.append(f"{path} is there again, so the one that was moved to {back.pop(path)} stays there.")
         if before is not None:
-            self.diff(own, before, None)
-            self.actions.append(f"remove {own}")
+            self.changes.file(FileChange(own, before, None), f"remove {own}")
         if before_sysctl is not None:
-            self.diff(drop_in, before_sysctl, None)
-            self.actions.append(f"remove {drop_in}")
+            self.changes.file(FileChange(drop_in, before_sysctl, None), f"remove {drop_in}")
         for path, backup in back.items():
-            self.diff(path, None, self.current(backup))
-            self.actions.append(f"move {backup} back to {path}")
+            self.changes.file(FileChange(path, None, self.current(backup)), f"move {backup} back to {path}")
         if baseline is not None:
-            self.step(f"forget {commit.BASELINE}")
+            self.changes.step(f"forget {commit.BASELINE}")
         rails = sorted(record["rails"])
         touched = sorted(set(rails) & set(self.mgmt["protected"]))
         if touched:
@@ -899,12 +875,12 @@ def main() -> None:
         except RefusedError as exc:
             module.fail_json(msg=str(exc), restored=restored, pending=change.pending(), managed=True, notes=change.notes)
     module.exit_json(
-        changed=bool(change.actions),
-        diff=change.diffs + steps_diff(change.steps),
+        changed=bool(change.changes.said),
+        diff=change.changes.diff,
         managed=True,
         pending=change.pending(),
         restored=restored,
-        actions=change.actions,
+        actions=change.changes.said,
         notes=change.notes,
         **extra,
     )

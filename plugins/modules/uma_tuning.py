@@ -147,7 +147,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import swap, sysctl_plan, thrash, uma, uma_node
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node, RecordError, steps_diff
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Changes, FileChange, Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils.sysctl_plan import SysctlError
 
 RECORD = "sysctl"
@@ -161,9 +161,7 @@ class UmaTuning:
         self.node = node
         self.params = params
         self.check_mode = check_mode
-        self.changes: list[str] = []
-        self.diff: list[dict[str, str]] = []
-        self.steps: list[str] = []
+        self.changes = Changes()
         self.facts = uma_node.gather(node)
         self.record = node.load_record(RECORD)
 
@@ -181,18 +179,12 @@ class UmaTuning:
             last = (text.strip().splitlines() or ["no output"])[-1]
             raise SysctlError(f"{' '.join(argv)} failed (rc {rc}: {last})")
 
-    def step(self, said: str) -> None:
-        """Say what is done beside files; the diff shows it as well."""
-        self.changes.append(said)
-        self.steps.append(said)
-
     def write(self, path: str, after: str | None, said: str) -> None:
         """Write or remove a file, and say so."""
         change = FileChange(path, self.node.read(path), after)
         if not change.changed:
             return
-        self.changes.append(said)
-        self.diff.append(change.diff())
+        self.changes.file(change, said)
         if not self.check_mode:
             self.node.apply(change)
 
@@ -214,14 +206,11 @@ class UmaTuning:
         """Write live values. Raises SysctlError."""
         if not writes:
             return
-        self.changes.extend(f"{key}: {live.get(key, 'not set')} -> {value}" for key, value in writes.items())
-        self.diff.append(
-            {
-                "before": "".join(f"{key} = {live.get(key, '')}\n" for key in writes),
-                "after": "".join(f"{key} = {value}\n" for key, value in writes.items()),
-                "before_header": "live kernel",
-                "after_header": "live kernel",
-            }
+        self.changes.live(
+            "live kernel",
+            "".join(f"{key} = {live.get(key, '')}\n" for key in writes),
+            "".join(f"{key} = {value}\n" for key, value in writes.items()),
+            (f"{key}: {live.get(key, 'not set')} -> {value}" for key, value in writes.items()),
         )
         if self.check_mode:
             return
@@ -260,8 +249,7 @@ class UmaTuning:
         """Write the live value and read it back. Raises SysctlError."""
         if value == live:
             return
-        self.changes.append(f"min_ttl_ms: {live} -> {value}")
-        self.diff.append({"before": f"{live}\n", "after": f"{value}\n", "before_header": thrash.LIVE, "after_header": thrash.LIVE})
+        self.changes.live(thrash.LIVE, f"{live}\n", f"{value}\n", [f"min_ttl_ms: {live} -> {value}"])
         if self.check_mode:
             return
         self.node.write_live(thrash.LIVE, value + "\n")
@@ -307,14 +295,14 @@ class UmaTuning:
                 self.must("systemctl", "stop", step.unit)
         for step in plan:
             if step.method == "mask":
-                self.step(f"{step.unit} masked")
+                self.changes.step(f"{step.unit} masked")
                 self.must("systemctl", "mask", "--no-reload", step.unit)
             else:
                 self.write(swap.drop_in_path(step.unit), swap.drop_in_text(), f"{step.unit} switched off by a drop-in")
         if plan or quiet != fstab:
             self.reload()
         if swaps:
-            self.step(f"swap off: {', '.join(entry.device for entry in swaps)}")
+            self.changes.step(f"swap off: {', '.join(entry.device for entry in swaps)}")
         if not self.check_mode:
             for entry in uma.parse_swaps(self.node.read("/proc/swaps")):
                 self.must("swapoff", entry.device)
@@ -330,7 +318,7 @@ class UmaTuning:
             self.write(swap.FSTAB, swap.fstab_on(fstab), "swap back in /etc/fstab")
         started = []
         for unit, how in sorted(old.get("silenced", {}).items()):
-            self.step(f"{unit} as before us")
+            self.changes.step(f"{unit} as before us")
             if how["method"] == "mask":
                 self.must("systemctl", "unmask", "--no-reload", unit)
             else:
@@ -344,7 +332,7 @@ class UmaTuning:
         for unit in started:
             self.must("systemctl", "start", unit)
         if old.get("devices"):
-            self.step(f"swap on again: {', '.join(old['devices'])}")
+            self.changes.step(f"swap on again: {', '.join(old['devices'])}")
             on = [] if self.check_mode else [entry.device for entry in uma.parse_swaps(self.node.read("/proc/swaps"))]
             for device in old["devices"]:
                 if device not in on and self.node.exists(device) and not device.startswith("/dev/zram"):
@@ -363,7 +351,7 @@ class UmaTuning:
         back = {name: state for name, state in old.items() if name not in wishes}
         self.save({**self.record, "oom": record})
         for name, on in steps:
-            self.step(f"{name} {'enabled and started' if on else 'stopped and disabled'}")
+            self.changes.step(f"{name} {'enabled and started' if on else 'stopped and disabled'}")
             if packages and name.partition(".")[0] in packages:
                 continue
             self.must("systemctl", "enable" if on else "disable", "--now", name)
@@ -372,7 +360,7 @@ class UmaTuning:
             unit = units.get(name)
             if unit is None or (unit.file_state.startswith("enabled"), unit.active) == (state["enabled"], state["active"]):
                 continue
-            self.step(f"{name} as before us")
+            self.changes.step(f"{name} as before us")
             self.must("systemctl", "enable" if state["enabled"] else "disable", name)
             self.must("systemctl", "start" if state["active"] else "stop", name)
             units[name] = unit._replace(active=state["active"])
@@ -464,7 +452,7 @@ class UmaTuning:
         self.save({})
         result = self.result({}, [])
         result["highest_utilization"] = self.utilization(0)
-        result["message"] = "memory settings are as they were before the first run" if self.changes else "there was nothing of ours to take away"
+        result["message"] = "memory settings are as they were before the first run" if self.changes.said else "there was nothing of ours to take away"
         return result
 
     def skipped(self, values: dict[str, str]) -> dict[str, Any]:
@@ -496,7 +484,7 @@ class UmaTuning:
     def utilization(self, move_kb: int) -> dict[str, Any]:
         """Return the highest utilization that starts after `move_kb` of MemAvailable are gone; an estimate while the GPU is in use."""
         meminfo = self.facts.meminfo
-        if not self.check_mode and self.changes:
+        if not self.check_mode and self.changes.said:
             meminfo, move_kb = uma.parse_meminfo(self.node.read("/proc/meminfo")), 0
         total = meminfo.get("MemTotal", 0)
         held = uma.unaccounted_kb(meminfo) if self.facts.gpu_users else 0
@@ -525,9 +513,9 @@ class UmaTuning:
     def result(self, values: dict[str, str], packages: list[str]) -> dict[str, Any]:
         """Return the module's result, still without figures."""
         return {
-            "changed": bool(self.changes),
-            "changes": self.changes,
-            "diff": self.diff + steps_diff(self.steps),
+            "changed": bool(self.changes.said),
+            "changes": self.changes.said,
+            "diff": self.changes.diff,
             "sysctl": values,
             "packages": packages,
             "skipped_reason": "",
@@ -563,7 +551,7 @@ def main() -> None:
     changes: list[str] = []
     try:
         tuning = UmaTuning(Node("/", run), module.params, module.check_mode)
-        changes = tuning.changes
+        changes = tuning.changes.said
         result = tuning.present() if module.params["state"] == "present" else tuning.absent()
     except (SysctlError, RecordError, uma.UmaError) as error:
         module.fail_json(msg=str(error), changes=changes)
