@@ -131,3 +131,19 @@ def test_the_inventory_check_and_the_role_mean_the_same_flags() -> None:
     role = yaml.safe_load((REPO / "roles/vllm_tp2/vars/main.yml").read_text(encoding="utf-8"))
     rendered = {value.strip("{} "): flag for flag, value in role["__vllm_tp2_overrides"]}
     assert rendered == inventory_check._FLAGS
+
+
+def test_how_long_a_rank_may_take_to_stop_is_the_profiles_word() -> None:
+    """A `timeout` of the Compose module would go before the profile's `container.stop_grace_period`."""
+
+    def compose(node: object) -> list[dict[str, object]]:
+        if isinstance(node, list):
+            return [found for item in node for found in compose(item)]
+        if not isinstance(node, dict):
+            return []
+        here = [dict(node["community.docker.docker_compose_v2"])] if "community.docker.docker_compose_v2" in node else []
+        return here + [found for part in ("block", "rescue", "always") for found in compose(node.get(part))]
+
+    found = [task for path in (REPO / "roles/vllm_tp2/tasks").glob("*.yml") for task in compose(yaml.safe_load(path.read_text(encoding="utf-8")))]
+    assert len([task for task in found if task["state"] == "absent"]) >= 3
+    assert [task for task in found if "timeout" in task] == []

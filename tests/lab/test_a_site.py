@@ -46,6 +46,7 @@ def test_the_containers_are_what_was_promised(served: Lab) -> None:
         assert host["IpcMode"] == "host"
         assert host["RestartPolicy"]["Name"] == "no"
         assert any("IPC_LOCK" in cap for cap in host["CapAdd"])
+        assert config["StopTimeout"] == 3, "the profile's stop_grace_period"
         assert host["LogConfig"]["Config"] == {"max-size": "50m", "max-file": "3"}
         env = dict(entry.split("=", 1) for entry in config["Env"])
         assert env["NODE_RANK"] == str(node - 1)
