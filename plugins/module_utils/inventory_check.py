@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _SET_FACT = ("ansible.builtin.set_fact", "set_fact")
@@ -61,16 +61,17 @@ def exported(tasks: Any) -> set[str]:
 
     set_fact puts them beside the inventory's variables, where a second look at the inventory in the same run finds them.
     """
-    out: set[str] = set()
+    facts = [task[key] for task in every_task(tasks) for key in _SET_FACT if isinstance(task.get(key), Mapping)]
+    return {str(name) for given in facts for name in given if name != "cacheable"}
+
+
+def every_task(tasks: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the tasks and blocks of a task file, those within blocks too."""
     for task in tasks if isinstance(tasks, list) else []:
-        if not isinstance(task, Mapping):
-            continue
-        for key in _SET_FACT:
-            if isinstance(task.get(key), Mapping):
-                out |= {str(name) for name in task[key] if name != "cacheable"}
-        for part in ("block", "rescue", "always"):
-            out |= exported(task.get(part))
-    return out
+        if isinstance(task, Mapping):
+            yield task
+            for part in ("block", "rescue", "always"):
+                yield from every_task(task.get(part))
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.action import inventory_check
+from ansible_collections.gb10.cluster.plugins.module_utils.inventory_check import every_task
 from playbook import REPO, Run, run
 
 SECRET = re.compile(r"api_key|token|secret|password")
@@ -135,15 +136,8 @@ def test_the_inventory_check_and_the_role_mean_the_same_flags() -> None:
 
 def test_how_long_a_rank_may_take_to_stop_is_the_profiles_word() -> None:
     """A `timeout` of the Compose module would go before the profile's `container.stop_grace_period`."""
-
-    def compose(node: object) -> list[dict[str, object]]:
-        if isinstance(node, list):
-            return [found for item in node for found in compose(item)]
-        if not isinstance(node, dict):
-            return []
-        here = [dict(node["community.docker.docker_compose_v2"])] if "community.docker.docker_compose_v2" in node else []
-        return here + [found for part in ("block", "rescue", "always") for found in compose(node.get(part))]
-
-    found = [task for path in (REPO / "roles/vllm_tp2/tasks").glob("*.yml") for task in compose(yaml.safe_load(path.read_text(encoding="utf-8")))]
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (REPO / "roles/vllm_tp2/tasks").glob("*.yml")]
+    module = "community.docker.docker_compose_v2"
+    found = [task[module] for tasks in files for task in every_task(tasks) if module in task]
     assert len([task for task in found if task["state"] == "absent"]) >= 3
     assert [task for task in found if "timeout" in task] == []
