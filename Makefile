@@ -8,7 +8,7 @@ export ANSIBLE_INJECT_FACT_VARS := false
 export ANSIBLE_ALLOW_EMBEDDED_TEMPLATES := false
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup setup-dev demo lab lab-down vm-lab vm-lab-down check lint types unit fuzz sanity contract molecule e2e build test vm-test clean
+.PHONY: help setup setup-dev demo lab lab-down vm-lab vm-lab-down check lint types unit fuzz sanity contract molecule e2e build test vm-test long clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -58,6 +58,13 @@ vm-test: setup-dev  ## host bring-up on two emulated machines: real kernels, reb
 	@$(BIN)/pytest tests/vm -q --durations=20
 test: setup-dev  ## every test that is part of CI
 	@$(STAGE) "make test" -- tools/test.sh
+
+long: setup-dev  ## what takes hours: every recovery, the fault table, the day-2 table
+	@$(STAGE) "recovery, every case" -- $(BIN)/pytest tests/contract -q -n 2 -m long
+	@$(STAGE) "the rest of the end-to-end tests" -- $(BIN)/pytest tests/lab -q -m long
+	@$(STAGE) "molecule: sysctl, readahead, roce" -- tools/molecule.sh sysctl readahead roce
+	@$(STAGE) "fault table" -- $(PY) benchmarks/fault_table.py --write
+	@$(STAGE) "day-2 table" -- $(PY) benchmarks/day2_table.py --write
 
 clean:  ## remove what the tools left in the checkout
 	rm -rf .venv .lab .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis

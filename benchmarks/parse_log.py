@@ -64,7 +64,7 @@ def build(path: Path, size: int, shape: str) -> None:
         folder = Path(os.environ.get("GB10_SHARED") or ROOT.parent / "shared") / "samples" / "bootlogs"
         boots = [path.read_bytes().rstrip(b"\n") + b"\n" for path in sorted(folder.iterdir()) if path.suffix not in (".json", ".md")]
     else:
-        boots = [(FIXTURES / f"{name}.log").read_bytes() for name in ("head", "worker", "v0", "oom")]
+        boots = [(FIXTURES / f"{name}.log").read_bytes() for name in ("head", "worker", "oom")]
     stretches = [serving(turn, 2 * 1024 * 1024) for turn in range(8)] if shape == "serving" else []
     with path.open("wb") as out:
         turn = 0
@@ -77,7 +77,7 @@ def build(path: Path, size: int, shape: str) -> None:
 
 def alternatives() -> str:
     """Return what the parser looks for in every line, as one extended regular expression."""
-    from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.boot import literals
+    from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.plan import literals
 
     return "|".join(re.sub(r"([.\[\](){}*+?^$|\\])", r"\\\1", literal) for literal in literals().all)
 

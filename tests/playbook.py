@@ -92,10 +92,12 @@ def run(
     env: Mapping[str, str] | None = None,
     project: Path = REPO,
     dies_at: str | None = None,
+    timeout: int = 900,
 ) -> Run:
     """Run `playbook` of the checkout (or of `project`) and return what happened; `folder` takes ansible-runner's files.
 
     `variables` are given with -e as JSON in a file. `dies_at` names the task before which ansible-playbook is killed (callback/dies_at.py).
+    A run that is not over after `timeout` seconds is killed and fails the test: CI ends with a name instead of its own limit.
     """
     folder = folder / f"run-{time.monotonic_ns()}"
     folder.mkdir(parents=True)
@@ -128,9 +130,11 @@ def run(
             **(env or {}),
         },
         quiet=True,
+        timeout=timeout,
         suppress_env_files=True,
         event_handler=keep,
     )
+    assert result.status != "timeout", f"{playbook} {' '.join(arguments)} was not over after {timeout} s:\n" + "\n".join(lines)[-3000:]
     events = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "artifacts").glob("*/job_events/*.json"), key=_number)]
     return Run(result.rc, time.monotonic() - start, "\n".join(lines), events, folder)
 

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write docs/failures.md from the failure catalogue; with --check only say whether it is up to date."""
+"""Write docs/failures.md from the failure catalogue; with --check only report whether it is up to date."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "failures.md"
 KINDS = {
     "strong": "the engine cannot live after it",
-    "weak": "a request can cause it too: after readiness it counts only beside proof that the engine died",
-    "tail": "a symptom: named only where nothing else is found",
+    "weak": "a request can cause it too: after readiness it counts only with proof that the engine died",
+    "tail": "a symptom: named only if no other class is found",
 }
 
 
 def text() -> str:
     """Return the page."""
     sys.path.insert(0, str(ROOT / "collections"))
-    from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import BENIGN, CATALOGUE
+    from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import BENIGN, CATALOGUE, name_of
     from ansible_collections.gb10.cluster.plugins.module_utils.gate import CLASSES, CRITERIA, MEANS, START_REMEDIES
 
     out = [
@@ -30,52 +30,54 @@ def text() -> str:
         "",
         "Generated from `plugins/module_utils/failure_catalogue.py` by `tools/failures_doc.py`; do not edit.",
         "",
-        "`vllm_boot_log_info` and the gate name one of these classes as the root cause of a boot that failed. They stand here in the order in which they",
-        "outrank each other: of several classes in one boot the one further up is the cause, and the others are in `failure.also`.",
+        "`vllm_boot_log_info` and the gate name one of these classes as the root cause of a boot that failed. The order is their rank:",
+        "of several classes in one boot the first in this table is the cause, and the others are in `failure.also`. A class can have",
+        "several cases, which differ in cause and remedy; `failure.anchor` names the case.",
         "",
-        "| class | it means |",
-        "|---|---|",
+        "| case | class | it means |",
+        "|---|---|---|",
     ]
-    out += [f"| [`{e['class']}`](#{e['class']}) | {plain(e['means'])} |" for e in CATALOGUE]
+    out += [f"| [`{name_of(e)}`](#{name_of(e)}) | `{e['class']}` | {plain(e['means'])} |" for e in CATALOGUE]
     for entry in CATALOGUE:
         out += [
             "",
-            f'## <a id="{entry["class"]}"></a>`{entry["class"]}`',
+            f'## <a id="{name_of(entry)}"></a>`{name_of(entry)}`',
             "",
+            *([f"**Class:** `{entry['class']}`", ""] if entry.get("case") else []),
             f"**It means:** {plain(entry['means'])}",
             "",
-            f"**It looks like:** `{entry['example']}`",
+            f"**Example:** `{entry['example']}`",
             "",
             f"**Why:** {entry['why']}",
             "",
             f"**What to do:** {plain(entry['remedy'])}",
         ]
         if entry.get("remedy_plain"):
-            out += ["", f"Where the line gives no figures: {entry['remedy_plain']}"]
+            out += ["", f"If the line has no figures: {plain(entry['remedy_plain'])}"]
         if entry["needs_peer"]:
             out += ["", f"**From the other rank:** {entry['needs_peer']}."]
         out += ["", f"Weight: {entry['kind']}, {KINDS[entry['kind']]}."]
-    out += ["", "## What the gate says without a line in a log", "", "From the containers' states, the nodes, and the criteria that a boot is held to."]
+    out += ["", "## What the gate reports without a log line", "", "Sources: the states of the containers, the nodes, and the criteria for a boot."]
     for name, means in MEANS.items():
         out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {capitalized(CLASSES[name])}."]
         if name == "start_failed":
-            out += ["", "Known words of the Docker Engine:", "", "| it says | what to do |", "|---|---|"]
+            out += ["", "Known messages of the Docker Engine:", "", "| message | what to do |", "|---|---|"]
             out += [f"| `{pattern.replace('|', '` or `')}` | {remedy} |" for pattern, remedy in START_REMEDIES]
     for name, (means, remedy) in CRITERIA.items():
         out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {remedy}"]
     out += [
         "",
-        '## <a id="benign"></a>What looks like a failure and is none',
+        '## <a id="benign"></a>Look-alikes that are not failures',
         "",
         "These lines are counted in `benign` and change no verdict.",
         "",
-        "| name | the line has | it is |",
+        "| name | the line contains | meaning |",
         "|---|---|---|",
     ]
     out += [f"| `{b['name']}` | `{b['needle']}` | {b['means']} |" for b in BENIGN]
     out += [
         "",
-        '## <a id="your-own"></a>Classes of your own',
+        '## <a id="your-own"></a>Your own classes',
         "",
         "Add them in the inventory, as `extra_classes` of `vllm_boot_log_info` or of the gate; they outrank the classes above:",
         "",
@@ -97,7 +99,7 @@ def capitalized(sentence: str) -> str:
 
 
 def plain(sentence: str) -> str:
-    """Show the placeholders of a sentence as what they stand for."""
+    """Show the placeholders of a sentence in italics."""
     return re.sub(r"\{(\w+)\}", lambda m: f"*{m.group(1)}*", sentence)
 
 
@@ -109,7 +111,7 @@ def main() -> int:
     page = text()
     if options.check:
         if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
-            print("docs/failures.md is not what the catalogue says: run tools/failures_doc.py", file=sys.stderr)
+            print("docs/failures.md is out of date: run tools/failures_doc.py", file=sys.stderr)
             return 1
         return 0
     PAGE.parent.mkdir(exist_ok=True)

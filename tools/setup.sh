@@ -31,5 +31,6 @@ echo "setup: installing $list into .venv (the ansible package is 51 MB; about a 
 .venv/bin/python -m pip install --disable-pip-version-check --quiet --progress-bar off -r "$list"
 touch "$stamp"
 [ "$want" = dev ] && touch "${stamp/ready-dev/ready-run}"
-echo "setup: $(.venv/bin/ansible --version | head -1)"
+# sed reads to the end; head closes the pipe early, and ansible then fails with BrokenPipeError.
+echo "setup: $(.venv/bin/ansible --version | sed -n 1p)"
 if [ "$want" = run ]; then echo "setup: done; '. .venv/bin/activate' makes ansible-playbook known to this shell"; fi

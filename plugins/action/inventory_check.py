@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,10 @@ class Survey:
             self.specs.update({name: value_rules.with_entries(name, spec) for name, spec in options.items()})
         self.prefixes = {f"{role}_": f"the role {role}" for role in roles}
         self.prefixes["gb10_"] = "the cluster"
+        # The hosts of this run: all of them, unless --limit leaves some out.
+        played = {str(host) for host in task_vars.get("ansible_play_hosts_all") or ()}
+        self.in_run = [host for host in self.hosts if host in played] if cli_context.CLIARGS.get("subset") else self.hosts
+        self.group_stages: Sequence[str] = ()
         self.found: list[Fault] = []
         self.values: dict[str, dict[str, Any]] = {}
 
@@ -131,6 +135,7 @@ class Survey:
         if self.hosts:
             self._profiles()
             self._classes()
+            self._limit()
             self._forks()
 
     def _values(self) -> bool:
@@ -294,12 +299,27 @@ class Survey:
         below = (match.group(1), *_steps(match.group(2))) if match else ()
         self.found.append(Fault(Place("host", host, "gb10_profiles", below), text))
 
-    def _forks(self) -> None:
-        """The gate reads all ranks at the same time; serving groups boot side by side, unless --limit picks some."""
-        forks = int(cli_context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
+    def _serving(self) -> dict[str, list[str]]:
+        """Return the serving groups with a host in this run."""
         named = self.values[self.hosts[0]].get("gb10_serving_groups") or []
-        sizes = {name: len(members) for name, members in cluster.serving_groups(self.groups, named if isinstance(named, list) else None).items()}
-        needed = max(sizes.values(), default=0) if cli_context.CLIARGS.get("subset") else sum(sizes.values())
+        groups = cluster.serving_groups(self.groups, named if isinstance(named, list) else None)
+        return {name: list(members) for name, members in groups.items() if any(host in self.in_run for host in members)}
+
+    def _limit(self) -> None:
+        """A stage that works on a serving group as a whole needs all its hosts in the run."""
+        for name, members in self._serving().items() if self.group_stages else ():
+            missing = [host for host in members if host not in self.in_run]
+            if missing:
+                text = (
+                    f"{name} is one unit and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in this run; limit to the whole group "
+                    f"(--limit {name}), or skip the stages that need all its hosts (--skip-tags {','.join(self.group_stages)})"
+                )
+                self.found.append(Fault(Place("run", "the command line", "--limit"), text))
+
+    def _forks(self) -> None:
+        """The gate reads all ranks at the same time, and the serving groups of a run boot at the same time."""
+        forks = int(cli_context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
+        needed = sum(len(members) for members in self._serving().values())
         if forks < needed:
             text = f"is {forks}, but the gate follows all {needed} ranks at the same time; run with --forks {needed}, or set forks in ansible.cfg"
             self.found.append(Fault(Place("run", "the command line or ansible.cfg", "forks"), text))
@@ -382,6 +402,12 @@ def _steps(path: str) -> Iterator[str | int]:
         yield int(word[1:-1]) if word.startswith("[") else word
 
 
+def selected(stages: Iterable[str], run: Sequence[str], skip: Sequence[str]) -> list[str]:
+    """Return the stages, named by their tags, that --tags and --skip-tags select."""
+    every = {"all", "tagged"}
+    return [stage for stage in stages if every.union([stage]).intersection(run) and not every.union([stage]).intersection(skip)]
+
+
 class ActionModule(ActionBase):
     """The action plugin. It runs once, on the controller, whatever the play's hosts."""
 
@@ -392,8 +418,15 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Check the inventory and report all faults in one go."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        _rest, options = self.validate_argument_spec(argument_spec={"examples": {"type": "str", "choices": ["fail", "warn"], "default": "fail"}})
-        survey = Survey(task_vars or {}, load_extra_vars(self._loader))
+        _rest, options = self.validate_argument_spec(
+            argument_spec={
+                "examples": {"type": "str", "choices": ["fail", "warn"], "default": "fail"},
+                "group_stages": {"type": "list", "elements": "str", "default": []},
+            }
+        )
+        variables = task_vars or {}
+        survey = Survey(variables, load_extra_vars(self._loader))
+        survey.group_stages = selected(options["group_stages"], variables.get("ansible_run_tags") or ["all"], variables.get("ansible_skip_tags") or [])
         survey.run()
         faults: list[Located] = []
         warnings: list[Located] = []

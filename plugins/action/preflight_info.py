@@ -8,18 +8,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_access import NodeAction
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeAction):
     """The module's result with `clock`: a node's time lies between the two where the clocks agree, whatever the connection took."""
-
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run it."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
         before = time.time()
-        result.update(self._execute_module(task_vars=task_vars))
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        if self.found:
+            result["found"] = self.found
         result["clock"] = {"before": before, "after": time.time()}
         return result

@@ -121,7 +121,7 @@ class ActionModule(ActionBase):
         if not isinstance(facts, dict):
             return preflight.Rank(host, number, {}, "" if not asked else "it left the run before it was read", asked=asked)
         facts = dict(facts)
-        failure = str(facts.get("msg") or "no reason given") if facts.get("failed") or facts.get("unreachable") else ""
+        failure = str(facts.get("found") or facts.get("msg") or "no reason given") if facts.get("failed") or facts.get("unreachable") else ""
         detail = str(facts.get("module_stderr") or "") if failure.startswith("MODULE FAILURE") else ""
         return preflight.Rank(host, number, facts, detail or failure, bool(facts.get("unreachable")))
 

@@ -12,7 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils import sanity
+from ansible_collections.gb10.cluster.plugins.module_utils import api_probe, sanity
 
 _PROBE = "gb10.cluster.vllm_probe"
 
@@ -76,7 +76,7 @@ class ActionModule(ActionBase):
 
     def _ask(self, release: dict[str, Any], folder: str, batch: list[Any], level: int, timeout: float) -> list[dict[str, Any]]:
         arguments: dict[str, Any] = {
-            "url": f"http://127.0.0.1:{release['port']}", "requests": sanity.requests_of(batch), "concurrency": level, "timeout": timeout,
+            "url": api_probe.api_url(release), "requests": sanity.requests_of(batch), "concurrency": level, "timeout": timeout,
         }  # fmt: skip
         if release.get("has_key"):
             arguments["env_file"] = f"{folder}/secrets.env"

@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action.site_stage import read_marks
 from ansible_collections.gb10.cluster.plugins.module_utils import summary
+from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 
 class ActionModule(ActionBase):
@@ -28,11 +29,16 @@ class ActionModule(ActionBase):
         self.validate_argument_spec(argument_spec={})
         times = summary.stage_times(read_marks(), time.time())
         lines: list[str] = []
+        left = set(variables.get("ansible_play_hosts_all") or ()) - set(variables.get("ansible_play_hosts") or ()) | RUN.unreachable
         for host in variables["groups"].get("gb10", []):
             values = variables["hostvars"][host]
             result = values.get("vllm_tp2_result")
             if result and host == result["head"]:
-                lines += ["", *summary.group_text(result, str(values.get("ansible_host") or host), times, self._task.check_mode)]
+                members = [str(each) for each in variables["groups"].get(result["group"]) or [host]]
+                changed = {each: RUN.changed[each] for each in members if each in RUN.changed} if RUN.kept else None
+                lost = [each for each in members if each in left]
+                address = str(values.get("ansible_host") or host)
+                lines += ["", *summary.group_text(result, address, times, self._task.check_mode, changed, lost)]
         if self._task.check_mode and lines:
             lines = ["", "Check mode: nothing was changed.", *lines]
         display = Display()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rank_status
-short_description: How one rank is, as lines
+short_description: The state of one rank, as lines
 version_added: 0.1.0
 description:
-  - Says container, stage, memory, pool and last verdict of one rank.
+  - Returns container, release, engine, memory, pool and last verdict of one rank.
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
@@ -29,9 +29,13 @@ options:
   log:
     description: What M(gb10.cluster.vllm_boot_log_info) returned; none where the rank has no container.
     type: dict
-  probe:
-    description: What M(gb10.cluster.vllm_probe) returned on the head; none elsewhere.
+  liveness:
+    description: What M(gb10.cluster.vllm_liveness) returned on the head; none elsewhere.
     type: dict
+  state:
+    description: The state of the group, as P(gb10.cluster.group_status#filter) returns it.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils import profile_text, serving
+from ansible_collections.gb10.cluster.plugins.module_utils import api_probe, profile_text, serving
 from ansible_collections.gb10.cluster.plugins.module_utils.profile import ProfileError, adjusted
 
 
@@ -42,6 +42,7 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "adjusted_profile": _guard(adjusted),
+            "api_url": _guard(api_probe.api_url),
             "render_rank": _guard(serving.render_rank),
             "env_file_text": _guard(serving.env_file_text),
             "profile_paths": _guard(serving.host_paths),

@@ -27,12 +27,16 @@ options:
     type: int
     required: true
   probe:
-    description: What M(gb10.cluster.vllm_probe) returned on the head.
+    description: What M(gb10.cluster.vllm_liveness) returned on the head. Only V(dead) and V(wedged) are a reason.
     type: dict
   forced:
     description: Whether the user asks for a restart.
     type: bool
     default: false
+  judged:
+    description:
+      - What P(gb10.cluster.judged_receipt#filter) returned for this release. A rank that runs it does not need a start if only C(current) is lost.
+    type: dict
 """
 
 EXAMPLES = r"""

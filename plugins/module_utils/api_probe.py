@@ -9,15 +9,23 @@ Nothing of Ansible's is imported: the gate sends this source by itself (plugin_u
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import re
+import socket
+import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+NO_REPLY = "no reply within"
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104  compared with, never bound
+#: Counted to fill a long prompt: every tokenizer splits it, and no part of it is a special token.
+_SAMPLE = "".join(f" {number}" for number in range(1, 257))
 
 
 def cache_config(metrics: str) -> list[dict[str, str]]:
@@ -34,6 +42,14 @@ def api_key(env_text: str) -> str:
     return ""
 
 
+def api_url(api: Mapping[str, Any]) -> str:
+    """Return the URL at which the head reaches its own API. `api` has `port` and may have `host`, the address that the API binds."""
+    host = str(api.get("host") or "").strip().strip("[]")
+    if host in _EVERY_ADDRESS:
+        host = "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{api['port']}"
+
+
 class Server:
     """One vLLM server; every call opens a connection of its own."""
 
@@ -44,17 +60,46 @@ class Server:
         self.timeout = timeout
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float | None = None) -> tuple[int, str]:
-        """Return (status, text); status 0 and the reason where nothing answered."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout or self.timeout)
+        """Return (status, text); status 0 and the reason if no complete reply came within the timeout."""
+        limit = timeout or self.timeout
+        late = threading.Event()
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=limit)
+        start = time.monotonic()
+        timer: threading.Timer | None = None
         try:
+            connection.connect()
+            # A socket's timeout bounds each read. The timer bounds the whole reply.
+            timer = threading.Timer(max(0.0, limit - (time.monotonic() - start)), _hang_up, (connection.sock, late))
+            timer.daemon = True
+            timer.start()
             headers = dict(self.headers, **({"Content-Type": "application/json"} if body is not None else {}))
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
-            return response.status, response.read().decode("utf-8", "replace")
+            text = response.read().decode("utf-8", "replace")
+            return (0, no_reply(limit)) if late.is_set() else (response.status, text)
+        except socket.timeout:
+            return 0, no_reply(limit)
         except (OSError, http.client.HTTPException) as error:
-            return 0, f"{type(error).__name__}: {error}"
+            return 0, no_reply(limit) if late.is_set() else f"{type(error).__name__}: {error}"
         finally:
+            if timer is not None:
+                timer.cancel()
             connection.close()
+
+    def prompt_of(self, model: str, tokens: int) -> list[int] | str:
+        """Return a prompt of at most this many tokens by the server's own count; raise ValueError if the server does not count."""
+        status, text = self.call("POST", "/tokenize", {"model": model, "prompt": _SAMPLE, "add_special_tokens": False}, timeout=min(10.0, self.timeout))
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            ids = [int(number) for number in json.loads(text)["tokens"]] if status == 200 else []
+            if ids:
+                return (ids * (tokens // len(ids) + 1))[:tokens]
+        # A server without /tokenize counts the prompt's tokens in the usage of a completion.
+        sample = {"model": model, "prompt": _SAMPLE, "max_tokens": 1, "temperature": 0}
+        status, text = self.call("POST", "/v1/completions", sample, timeout=min(20.0, self.timeout))
+        counted = int(reply_of(status, text, 0.0)["prompt_tokens"])
+        if not counted:
+            raise ValueError(f"the server counts no tokens: /tokenize and the usage of a completion are missing (HTTP {status})")
+        return _SAMPLE * (tokens // counted) or _SAMPLE[:tokens]
 
     def complete(self, model: str, request: dict[str, Any]) -> dict[str, Any]:
         """Ask for one completion and return it as the module documents it under RETURN."""
@@ -65,14 +110,30 @@ class Server:
             path, body["prompt"] = "/v1/completions", request["prompt"]
         body.update(request.get("body") or {})
         start = time.monotonic()
+        if request.get("prompt_tokens"):
+            try:
+                body["prompt"] = self.prompt_of(model, int(request["prompt_tokens"]))
+            except ValueError as error:
+                return dict(reply_of(0, "", time.monotonic() - start), error=str(error))
         status, text = self.call("POST", path, body)
         return reply_of(status, text, time.monotonic() - start)
+
+
+def _hang_up(connection: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def no_reply(seconds: float) -> str:
+    """Say that a request was given up after so many seconds."""
+    return f"{NO_REPLY} {seconds:g} s"
 
 
 def reply_of(status: int, text: str, seconds: float) -> dict[str, Any]:
     """Turn an answer of either completions path into one reply."""
     out: dict[str, Any] = {
-        "ok": False, "status": status, "text": "", "finish_reason": "", "completion_tokens": 0, "prompt_tokens": 0,
+        "ok": False, "status": status, "text": "", "reasoning": "", "finish_reason": "", "completion_tokens": 0, "prompt_tokens": 0,
         "seconds": round(seconds, 3), "error": "",
     }  # fmt: skip
     try:
@@ -80,15 +141,17 @@ def reply_of(status: int, text: str, seconds: float) -> dict[str, Any]:
         choice = data["choices"][0] if status == 200 else {}
         message = choice.get("message") or {}
         out["text"] = str(choice.get("text") or message.get("content") or "")
+        out["reasoning"] = str(message.get("reasoning_content") or message.get("reasoning") or "")
         out["finish_reason"] = str(choice.get("finish_reason") or "")
         usage = data.get("usage") or {}
         out["completion_tokens"] = int(usage.get("completion_tokens") or 0)
         out["prompt_tokens"] = int(usage.get("prompt_tokens") or 0)
         out["ok"] = status == 200
     except (ValueError, LookupError, TypeError, AttributeError):
-        out["error"] = f"the answer is no completion: {text[:200]}"
+        out["error"] = f"the answer is not a completion: {text[:200]}"
     if status != 200:
-        out["error"] = f"HTTP {status}: {text[:300]}" if status else f"no answer: {text[:300]}"
+        silent = text if text.startswith(NO_REPLY) else f"no answer: {text[:300]}"
+        out["error"] = f"HTTP {status}: {text[:300]}" if status else silent
     return out
 
 

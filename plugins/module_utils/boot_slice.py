@@ -15,8 +15,8 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gb10.cluster.plugins.module_utils import container_log
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DEFAULT_SOCKET, DockerError, inspect, logs
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError, inspect, logs
 
 POLL_SECONDS = 0.25
 #: What may be decisive: a slice that holds one of these is returned at once, other news may gather for a while.
@@ -51,19 +51,18 @@ def sentence(container: str, error: DockerError) -> str:
 
 
 def take(
-    container: str, cursor: int = 0, known_state: str = "", wait: float = 2.0, gather: float = 0.0, limit: int = 262144, url: str = "",
+    container: str, cursor: object = "", known_state: str = "", wait: float = 2.0, gather: float = 0.0, limit: int = 262144, url: str = "",
     docker_socket: str = DEFAULT_SOCKET,
 ) -> dict[str, Any]:  # fmt: skip
     """Return a slice (see the module's RETURN) as soon as there is news, at the latest after `wait` seconds; raise DockerError where the engine is silent."""
     start = time.monotonic()
     data, status = b"", 0
     while True:
-        state = container_log.state_of(inspect(container, docker_socket))
-        if state is not None and state["status"] != "created":
-            since = max(cursor, container_log.stamp_to_ns(state["started_at"]))
-            more, last = container_log.demux(logs(state["id"], since, docker_socket), limit - len(data))
-            data += more
-            cursor = last + 1 if last else since
+        state = log.state_of(inspect(container, docker_socket))
+        if state is not None and state["status"] != "created" and limit > len(data):
+            reader = log.Reader(cursor, log.stamp_to_ns(state["started_at"]))
+            data += reader.read(logs(state["id"], reader.since, docker_socket), limit - len(data))
+            cursor = reader.cursor
         if url and not status:
             status = http_status(url)
         seconds = time.monotonic() - start
@@ -74,9 +73,9 @@ def take(
         time.sleep(POLL_SECONDS)
     return {
         "log": base64.b64encode(data).decode(),
-        "cursor": cursor,
+        "cursor": str(cursor or ""),
         "container": state,
-        "memory": container_log.memory_of(read_text("/proc/meminfo"), read_text("/proc/vmstat")),
+        "memory": log.memory_of(read_text("/proc/meminfo"), read_text("/proc/vmstat")),
         "http_status": status,
     }
 

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 PATH = "/etc/docker/daemon.json"
+#: What Compose gives to each serving container, so that the daemon's own values do not matter to it.
+PER_SERVICE = ("default-ulimits", "log-driver", "log-opts")
 ROTATING_DRIVERS = ("json-file", "local")
 
 Path = tuple[str, ...]
@@ -116,6 +118,12 @@ def wanted_settings(
             )
         settings.append(Setting(("live-restore",), live_restore))
     return settings
+
+
+def needs_restart(before: str | None, after: str | None) -> bool:
+    """Whether two contents of the file differ in more than what Compose gives to each serving container."""
+    old, new = ({key: value for key, value in parse(text).items() if key not in PER_SERVICE} for text in (before, after))
+    return old != new
 
 
 def owned_paths(record: Mapping[str, Any]) -> list[Path]:

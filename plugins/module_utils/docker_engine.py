@@ -12,18 +12,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
+
 MARKER = "# Managed by gb10.cluster (role docker); docker_state: absent takes this file away again."
 DROP_IN = "/etc/systemd/system/docker.service.d/60-gb10-cluster.conf"
 LIMITS = "/etc/security/limits.d/60-gb10-cluster.conf"
 CDI_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
+#: Settings that Compose gives to each serving container as well. They take effect at the next start of the daemon, and do not require one.
+PER_SERVICE = ("default limits and log options", "LimitMEMLOCK")
 UNLIMITED = -1
 UNLIMITED_WORDS = ("unlimited", "infinity", "-1")
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-class DockerError(ValueError):
-    """Something is in the way; the message is one sentence for the user."""
 
 
 class Engine(NamedTuple):
@@ -222,7 +222,7 @@ def parse_containers(text: str) -> tuple[list[str], list[str]]:
 
 
 class Restart(NamedTuple):
-    """`needed`: settings wait for a restart. `now`: it happens in this run. `why`: one sentence, empty when none is needed."""
+    """`needed`: a setting requires a restart. `now`: it happens in this run. `why`: one sentence, empty when there is none and none is needed."""
 
     needed: bool
     now: bool
@@ -230,10 +230,15 @@ class Restart(NamedTuple):
 
 
 def decide_restart(pending: Sequence[str], running: bool, serving: Sequence[str], policy: str, others: Sequence[str] = ()) -> Restart:
-    """Decide whether the daemon restarts now. `pending` names what waits for it."""
-    if not pending or not running:
+    """Decide whether the daemon restarts now. `pending` names what takes effect at its next start.
+
+    On a node without containers it restarts for anything. Running containers are stopped only for what requires a restart, and only by `policy`.
+    """
+    idle = not serving and not others
+    required = [name for name in pending if name not in PER_SERVICE]
+    if not running or not (required or (pending and idle and policy != "never")):
         return Restart(False, False, "")
-    what = ", ".join(pending)
+    what = ", ".join(required or pending)
     if policy == "never":
         return Restart(True, False, f"the Docker daemon must be restarted for {what}, and docker_restart is never: restart it yourself")
     if serving:
@@ -249,7 +254,7 @@ def decide_restart(pending: Sequence[str], running: bool, serving: Sequence[str]
             "the Docker daemon must be restarted for {}, but {} would stop with it and docker_restart is idle: stop them first, or set "
             "docker_restart: needed".format(what, ", ".join(others)),
         )
-    return Restart(True, True, f"restarted for {what}")
+    return Restart(True, True, f"restarted for {', '.join(pending)}")
 
 
 def check_live(engine: Engine, memlock: int | None, minimum: str, restart_due: bool) -> list[str]:

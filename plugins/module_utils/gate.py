@@ -4,10 +4,10 @@
 """PRIVATE. The verdict on a boot: the facts of all ranks and the criteria in, one decision out. Pure.
 
 A *rank* here is a dict that can travel as JSON:
-    rank (int), host (str), facts (what vllm_log.BootLog.facts() returns), container (container_log.state_of() or None),
-    memory (container_log.memory_of()), oom_kills_at_start (int), start_error (str), lost (str: why the node can no longer be read),
+    rank (int), host (str), facts (what vllm_log.BootLog.facts() returns), container (_docker.log.state_of() or None),
+    memory (_docker.log.memory_of()), oom_kills_at_start (int), start_error (str), lost (str: why the node can no longer be read),
     seconds (float since the gate began), changed_at (the same clock, when its log or state last moved), stage_since (when its stage began),
-    max_restarts (int: how many restarts of its container are still fine).
+    max_restarts (int: how many restarts of its container are still fine), lost_class (the class of `lost`, if not its node's).
 
 A *finding* is a dict: class, rank, host, line, line_number, remedy, message, anchor, weight. The smaller the weight, the nearer to the root.
 """
@@ -34,7 +34,6 @@ SHORT_OF_KV = ("kv_too_small", "kv_no_memory")  # said on the head, whichever ra
 
 SETTLE_SECONDS = 4.0  # how long a symptom waits for its cause to show on another rank
 BURST_SECONDS = 1.5  # a rank that runs and has written something so lately may be about to say why: a traceback follows its headline
-QUIET_SECONDS = 10.0  # how long a line that need not be fatal must have been the last one of a rank that still runs
 
 KILL_REMEDY = (
     "see who sent it: 'journalctl -k --since -1h | grep -i -E \"oom|killed\"' on that node; where it was the kernel,"
@@ -45,12 +44,15 @@ CLASSES: dict[str, str] = {
     "killed": KILL_REMEDY,
     "stopped": "something stopped the container during the boot (docker stop, a restart of the Docker Engine, another play): run again without it",
     "container_missing": "the rank was not started, or something removed its container: run site.yml again, and let nothing else manage these containers",
+    "other_release": "another run has started another release meanwhile: see who else runs site.yml for this group, and run it again alone",
     "start_failed": "correct what the Docker Engine says, then run again",
     "node_lost": "the node stopped answering over SSH: see whether it is frozen (unified memory exhausted), off or unplugged, then run again",
+    "rank_unreadable": "correct what the message names on that node (the Docker Engine, in most cases), then run again",
     "exited": "read the last lines of that rank's log in the evidence bundle",
     "restarted": "something restarts the container (a restart policy, a second tool): the gate wants one boot; stop that tool, then run again",
     "stalled": "see what the rank is waiting for in its log; where it merely needs longer (first boot: compiling for 8 to 36 minutes), raise"
     " vllm_tp2_timeout, or that stage's vllm_tp2_phase_seconds",
+    "gate_error": "the boot was not judged: correct what the message names, then run again; with -vvv the output has the traceback",
 }
 
 # What each class means that no log says; those of CRITERIA are what a boot is held to that went well.
@@ -58,11 +60,14 @@ MEANS: dict[str, str] = {
     "killed": "The engine's process was killed by a signal, and the kernel counts no OOM kill.",
     "stopped": "The container was stopped from outside, with SIGTERM.",
     "container_missing": "A rank has no container, although the play started it.",
+    "other_release": "The container belongs to another release than the one that is being judged.",
     "start_failed": "The Docker Engine did not start the container; the sentence has its own words.",
     "node_lost": "A node can no longer be read over SSH.",
+    "rank_unreadable": "A node answers over SSH, and the state and the log of its container cannot be read.",
     "exited": "The container ended and its log holds no known cause.",
     "restarted": "The container was restarted during the boot.",
     "stalled": "A rank stayed in one stage for longer than it may.",
+    "gate_error": "The gate itself failed on the controller, so that the boot has no verdict.",
 }
 CRITERIA: dict[str, tuple[str, str]] = {
     "api_unreachable": ("The log says ready, and /v1/models does not answer.", "Read the head's log; see whether a firewall or another server is in the way."),
@@ -79,6 +84,10 @@ CRITERIA: dict[str, tuple[str, str]] = {
     "completion_wrong": (
         "A completion is not what the profile expects, or is no text.",
         "Compare weights (--tags weights) and image on all ranks: garbled text after a good boot is damaged data or a wrong kernel.",
+    ),
+    "completion_missing": (
+        "/v1/models answers, and no completion comes back.",
+        "Read the logs of all ranks: the engine hangs or has died. If it is only slow, raise vllm_tp2_completion_timeout.",
     ),
 }
 # What the Docker Engine says when it cannot start a container, and what helps.
@@ -112,24 +121,44 @@ def _finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> F
     }
 
 
+def broken(rank: int, host: str, error: str) -> Finding:
+    """Return the finding of a gate that failed on the controller."""
+    return _finding("gate_error", {"rank": rank, "host": host}, ROOT, error)
+
+
 def _log_finding(rank: Rank) -> Finding | None:
-    failure = (rank.get("facts") or {}).get("failure")
-    if not failure:
+    facts = rank.get("facts") or {}
+    failure = facts.get("failure")
+    after = facts.get("state") == "served_then_failed"
+    if not failure and after:
+        return _finding("engine_failed", rank, TAIL, "the engine served and then failed, and its log holds no known cause", remedy=CLASSES["exited"])
+    running = bool((rank.get("container") or {}).get("running"))
+    if not failure or (_undecided(rank) and running):
         return None
     kind = str(failure.get("class"))
-    running = bool((rank.get("container") or {}).get("running"))
-    quiet = float(rank.get("seconds") or 0.0) - float(rank.get("changed_at") or 0.0)
-    if failure.get("kind") == "weak" and not failure.get("confirmed") and running and quiet < QUIET_SECONDS:
-        return None  # an optional import that failed, for one: the boot may well go on
-    weight = SYMPTOM if kind in PEER_SYMPTOMS else TAIL if failure.get("kind") == "tail" else ROOT
+    return _line_finding(rank, SYMPTOM if kind in PEER_SYMPTOMS else TAIL if failure.get("kind") == "tail" else ROOT)
+
+
+def _undecided(rank: Rank) -> bool:
+    """Tell whether the rank's last failure may be harmless: an optional import, for one. A silent rank may be loading or compiling."""
+    facts = rank.get("facts") or {}
+    failure = facts.get("failure") or facts.get("suspicion") or {}
+    return failure.get("kind") == "weak" and not failure.get("confirmed") and facts.get("state") != "served_then_failed"
+
+
+def _line_finding(rank: Rank, weight: int, context: str = "") -> Finding:
+    failure = rank["facts"].get("failure") or rank["facts"]["suspicion"]
     line = str(failure.get("line") or "").strip()
-    return _finding(kind, rank, weight, line, line=line, line_number=failure.get("line_number"), remedy=failure.get("remedy"), anchor=failure.get("anchor"))
+    return _finding(
+        str(failure.get("class")), rank, weight, line + context, line=line, line_number=failure.get("line_number"), remedy=failure.get("remedy"),
+        anchor=failure.get("anchor"),
+    )  # fmt: skip
 
 
 def _state_finding(rank: Rank) -> Finding | None:
     """Read what the container's state and the node say; an OOM kill and a SIGKILL leave no line in the log."""
     if rank.get("lost"):
-        return _finding("node_lost", rank, ROOT, str(rank["lost"]))
+        return _finding(str(rank.get("lost_class") or "node_lost"), rank, ROOT, str(rank["lost"]))
     if rank.get("start_error"):
         error = str(rank["start_error"])
         return _finding("start_failed", rank, ROOT, error, remedy=start_remedy(error))
@@ -138,6 +167,9 @@ def _state_finding(rank: Rank) -> Finding | None:
     state = rank.get("container")
     if state is None:
         return _finding("container_missing", rank, KILLED, f"rank {rank['rank']} has no container on {rank['host']}")
+    runs, judged = state["labels"].get("gb10.cluster.release"), rank.get("release")
+    if runs and judged and runs != judged:
+        return _finding("other_release", rank, KILLED, f"the container {state['name']} belongs to release {runs}, and the gate judges release {judged}")
     if state["restart_count"] > int(rank.get("max_restarts") or 0):
         return _finding("restarted", rank, KILLED, f"the container {state['name']} was restarted {state['restart_count']} times")
     kills = (rank.get("memory") or {}).get("oom_kills", 0) - rank.get("oom_kills_at_start", 0)
@@ -169,6 +201,9 @@ def findings(ranks: list[Rank]) -> list[Finding]:
     """Return all that is wrong, the nearest to the root first; of equals the earliest."""
     out: list[tuple[int, float, int, Finding]] = []
     logs = [_log_finding(rank) for rank in ranks]
+    if any(item and item["weight"] == SYMPTOM for item in logs):
+        # A second sign: one rank misses a peer, and a peer has stood still since a line that may be fatal.
+        logs = [item or (_line_finding(rank, MISSED) if _undecided(rank) else None) for rank, item in zip(ranks, logs)]
     # Until when a rank must have ended to be what the others miss: a lost connection shows before the container's end, a tail class after it.
     slack = {SYMPTOM: SETTLE_SECONDS, TAIL: 0.0}
     missed = max((_when(rank) + slack[item["weight"]] for rank, item in zip(ranks, logs) if item and item["weight"] in slack), default=-1.0)
@@ -223,6 +258,9 @@ def slow(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, An
         limit = _limit(limits, stage)
         spent = seconds - float(rank.get("stage_since") or 0.0)
         if limit is not None and spent > limit and facts.get("state") != "ready":
+            suspect = next((r for r in (rank, *ranks) if _undecided(r)), None)
+            if suspect is not None:
+                return _line_finding(suspect, SLOW, f" (rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s)")
             if stage == "rendezvous":
                 missing = [r for r in ranks if r is not rank and not (r.get("container") or {}).get("running")]
                 who = f"rank {missing[0]['rank']} on {missing[0]['host']} is not running" if missing else "no other rank has come"
@@ -233,6 +271,8 @@ def slow(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, An
             return _finding("stalled", rank, SLOW, f"rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s")
     if seconds > timeout:
         last = min(timed, key=_stage)  # the one that is furthest behind: the others wait for it
+        if _undecided(last):
+            return _line_finding(last, SLOW, f" (no verdict after {seconds:.0f} s)")
         stage = f"at stage {last['facts']['stage']}" if _stage(last) > STAGES.index("none") else "before its first line"
         return _finding("stalled", last, SLOW, f"no verdict after {seconds:.0f} s: rank {last['rank']} is {stage}")
     return None
@@ -329,6 +369,12 @@ def _same(name: str, values: dict[int, Any], remedy: str) -> list[dict[str, Any]
     return [_check(f"{name} equal on all ranks", len({str(v) for v in seen.values()}) == 1, "equal", seen, remedy, "ranks_disagree")]
 
 
+def image_content(rank: Rank) -> str:
+    """Return the fingerprint of the image that a rank was started from, else the id, which other image stores compute otherwise."""
+    state = rank.get("container") or {}
+    return str(state.get("labels", {}).get("gb10.cluster.image") or state.get("image_id") or "")
+
+
 def _plain(key: str, value: Any) -> str:
     """Return a setting under the one name that stands for all that mean the same: the engine writes some otherwise than the arguments do."""
     text = str(value).strip().lower()
@@ -391,7 +437,7 @@ def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> 
     for key in ("dtype", "kv_cache_dtype"):
         names = {k: f.get(key) and _plain(key, f[key]) for k, f in by_rank.items()}
         out += _same(key, names, f"give all ranks the same {key}: run site.yml on the whole group")
-    out += _same("image", {r["rank"]: criteria.get("same_image", True) and (r.get("container") or {}).get("image_id") for r in ranks},
+    out += _same("image", {r["rank"]: criteria.get("same_image", True) and image_content(r) for r in ranks},
                  "the ranks run different images under one name: distribute the image again (--tags image)")  # fmt: skip
     for r in ranks:
         for key, name, wanted, kind, remedy in (
@@ -443,25 +489,6 @@ def check_sentence(group: str, check: dict[str, Any]) -> str:
         f"{group}: {check['class'] or 'criterion'}: {check['name']}: wanted {_figure(check['wanted'])}, found {_figure(check['found'])}."
         f" Remedy: {str(check['remedy']).rstrip('.')}."
     )
-
-
-def drift(now: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
-    """Compare a receipt with the last good one and return what moved, as phrases; pool and memory count from 3 % on."""
-    if not before:
-        return []
-    out = []
-    for key, label in (("effective_tokens", "KV pool"), ("concurrency", "concurrency")):
-        new, old = _number((now.get("pool") or {}).get(key)), _number((before.get("pool") or {}).get(key))
-        if new and old and abs(new - old) / old >= 0.03:
-            out.append(f"{label} {_figure(type(old)(old) if key == 'concurrency' else int(old))} -> {_figure(new if key == 'concurrency' else int(new))}")
-    for key in ("version", "image_id", "attention_backend", "kv_cache_dtype"):
-        new_text, old_text = (now.get(key) or ""), (before.get(key) or "")
-        if new_text and old_text and new_text != old_text:
-            out.append(f"{key} {str(old_text)[:24]} -> {str(new_text)[:24]}")
-    new_s, old_s = _number(now.get("seconds")), _number(before.get("seconds"))
-    if new_s and old_s and new_s > 1.5 * old_s and new_s - old_s > 30:
-        out.append(f"boot {old_s:.0f} s -> {new_s:.0f} s")
-    return out
 
 
 def progress(rank: Rank) -> str:

@@ -32,6 +32,12 @@ def fingerprint(layers: Sequence[str], config: Mapping[str, Any], architecture: 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def fingerprint_of(image: Mapping[str, Any]) -> str:
+    """Return the fingerprint of an image from the Docker Engine's inspection of it. Engines with other stores compute the same one."""
+    layers = (image.get("RootFS") or {}).get("Layers") or []
+    return fingerprint(layers, image.get("Config") or {}, str(image.get("Architecture")), str(image.get("Os")))
+
+
 def chain_ids(layers: Iterable[str]) -> list[str]:
     """Return the chain id of each layer: what an engine files a layer under, for it depends on all layers below."""
     out: list[str] = []

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, image_proof
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import API, DEFAULT_SOCKET, DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils import image_proof
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError, message_of
 
 CHUNK = 1 << 22
 WHOLE = "image.tar"
@@ -27,7 +28,7 @@ _HELP = ": look at journalctl -u docker and for a full disk on that node, and ru
 def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
     """Return the engine's inspection of an image, None where it has none of that name. Raises DockerError."""
     try:
-        return dict(json.loads(docker_socket.get(f"/images/{quote(reference, safe='')}/json", socket_path=socket_path)))
+        return dict(json.loads(client.get(f"/images/{quote(reference, safe='')}/json", socket_path=socket_path)))
     except DockerError as error:
         if error.status == 404:
             return None
@@ -36,7 +37,7 @@ def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str
 
 def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
     """Return the engine's `store` (classic or containerd), `root` (where its data lie), `version` and `driver`. Raises DockerError."""
-    info = json.loads(docker_socket.get("/info", socket_path=socket_path))
+    info = json.loads(client.get("/info", socket_path=socket_path))
     status = {str(row[0]): str(row[1]) for row in info.get("DriverStatus") or [] if len(row) > 1}
     containerd = "containerd" in status.get("driver-type", "")
     return {"store": "containerd" if containerd else "classic", "root": info["DockerRootDir"], "version": info["ServerVersion"], "driver": info["Driver"]}
@@ -45,7 +46,7 @@ def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
 def all_chains(socket_path: str = DEFAULT_SOCKET) -> list[str]:
     """Return the chain ids of the layers of all images that have a name. Raises DockerError."""
     chains: set[str] = set()
-    for image in json.loads(docker_socket.get("/images/json", socket_path=socket_path)):
+    for image in json.loads(client.get("/images/json", socket_path=socket_path)):
         found = inspect_image(str(image["Id"]), socket_path)
         if found:
             chains.update(image_proof.chain_ids((found.get("RootFS") or {}).get("Layers") or []))
@@ -74,7 +75,7 @@ def info(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
         layers=layers,
         size=int(image.get("Size") or 0),
         architecture=architecture,
-        fingerprint=image_proof.fingerprint(layers, config, str(image.get("Architecture")), str(image.get("Os"))),
+        fingerprint=image_proof.fingerprint_of(image),
         build=str((config.get("Labels") or {}).get(image_proof.BUILD_LABEL, "")),
         created=str(image.get("Created") or ""),
     )
@@ -82,15 +83,7 @@ def info(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
 
 
 def _connect(socket_path: str) -> http.client.HTTPConnection:
-    connection: http.client.HTTPConnection = docker_socket._UnixConnection(socket_path, 600.0)
-    return connection
-
-
-def _error(body: bytes) -> str:
-    text = body.decode("utf-8", "replace")
-    with contextlib.suppress(ValueError, AttributeError):  # plain text says it as well
-        text = str(json.loads(text).get("message", text))
-    return text.strip()
+    return client.connect(socket_path, 600.0)
 
 
 def _file(reader: Any, where: str) -> dict[str, Any]:
@@ -115,10 +108,10 @@ def save(reference: str, folder: str, layers: Sequence[str] | None, socket_path:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     connection = _connect(socket_path)
     try:
-        connection.request("GET", f"{API}/images/{quote(reference, safe='')}/get")
+        connection.request("GET", f"{client.api(socket_path)}/images/{quote(reference, safe='')}/get")
         response = connection.getresponse()
         if response.status != 200:
-            raise DockerError(f"the Docker Engine cannot save {reference}: {_error(response.read())}{_HELP}", response.status)
+            raise DockerError(f"the Docker Engine cannot save {reference}: {message_of(response.read())}{_HELP}", response.status)
         if layers is None:
             return {WHOLE: _file(response, os.path.join(folder, WHOLE))}
         return _save_layers(response, reference, folder, set(layers))
@@ -206,7 +199,11 @@ def load(folder: str, names: Sequence[str], socket_path: str = DEFAULT_SOCKET) -
     connection = _connect(socket_path)
     try:
         connection.request(
-            "POST", f"{API}/images/load?quiet=1", body=body, headers={"Content-Type": "application/x-tar", "Transfer-Encoding": "chunked"}, encode_chunked=True
+            "POST",
+            f"{client.api(socket_path)}/images/load?quiet=1",
+            body=body,
+            headers={"Content-Type": "application/x-tar", "Transfer-Encoding": "chunked"},
+            encode_chunked=True,
         )
         response = connection.getresponse()
         text = response.read()
@@ -222,7 +219,7 @@ def load(folder: str, names: Sequence[str], socket_path: str = DEFAULT_SOCKET) -
                 raise DockerError(f"the Docker Engine refused the image: {row['error']}{_HELP}")
             said.append(str(row.get("stream", "")).strip())
     if response.status != 200:
-        raise DockerError(f"the Docker Engine refused the image: {_error(text)}{_HELP}", response.status)
+        raise DockerError(f"the Docker Engine refused the image: {message_of(text)}{_HELP}", response.status)
     return "; ".join(item for item in said if item)
 
 
@@ -230,11 +227,11 @@ def call(method: str, path: str, socket_path: str = DEFAULT_SOCKET) -> tuple[int
     """Send a request without a body; return the status and the engine's message. Raises DockerError when it does not answer."""
     connection = _connect(socket_path)
     try:
-        connection.request(method, API + path)
+        connection.request(method, client.api(socket_path) + path)
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise DockerError(f"the Docker Engine does not answer on {socket_path} ({error}): is docker.service running?") from error
+        raise client.silence(error, socket_path) from error
     finally:
         connection.close()
-    return response.status, _error(body)
+    return response.status, message_of(body)

@@ -36,6 +36,12 @@ class ManifestError(ValueError):
     """The model cannot be used or copied; the text is a sentence for the user."""
 
 
+def record_name(path: str) -> str:
+    """Return the name of a model folder's record."""
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in posixpath.basename(path.rstrip("/")))[:60]
+    return f"weights-{name}-{hashlib.sha256(path.rstrip('/').encode()).hexdigest()[:8]}"
+
+
 def human(count: float) -> str:
     """Return bytes as a reader wants them: `1.5 GiB`, `700 MiB`, `12 KiB`, `5 bytes`."""
     for unit, size in (("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):

@@ -12,7 +12,6 @@ import concurrent.futures
 import contextlib
 import hashlib
 import os
-import posixpath
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,12 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils.manifest import Manif
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
 
 WORKERS = 8
-
-
-def record_name(path: str) -> str:
-    """Return the name of a model folder's record."""
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in posixpath.basename(path.rstrip("/")))[:60]
-    return f"weights-{name}-{hashlib.sha256(path.rstrip('/').encode()).hexdigest()[:8]}"
+record_name = manifest.record_name
 
 
 def staging_path(path: str) -> str:

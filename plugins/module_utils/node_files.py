@@ -9,6 +9,7 @@ node (`/etc/docker/daemon.json`). Texts are UTF-8; undecodable bytes survive a r
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple
 
 RECORDS = "/var/lib/gb10-cluster"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Runner = Callable[[Sequence[str]], tuple[int, str, str]]
 
@@ -78,6 +80,14 @@ class Changes:
 
 class RecordError(ValueError):
     """The record of earlier values cannot be used; the message is one sentence for the user."""
+
+
+def mount_point(path: str) -> str:
+    """Return where the file system of an existing path is mounted."""
+    path = os.path.realpath(path)
+    while not os.path.ismount(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def no_commands(argv: Sequence[str]) -> tuple[int, str, str]:
@@ -166,10 +176,11 @@ class Node:
             if old is not None and os.geteuid() == 0:
                 os.chown(temporary, old.st_uid, old.st_gid)
             os.replace(temporary, target)
-        except OSError:
+        except OSError as error:
             if os.path.exists(temporary):
                 os.unlink(temporary)
-            raise
+            reason = f"{error.strerror} (file system {mount_point(folder)})" if error.errno in FULL else error.strerror
+            raise OSError(error.errno, reason, target) from error
 
     def load_record(self, name: str) -> dict[str, Any]:
         """Return the record of earlier values `/var/lib/gb10-cluster/<name>.json`; empty when there is none. Raises RecordError."""

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._node.access import cause_of
 from ansible_collections.gb10.cluster.plugins.module_utils.known_versions import KNOWN
 
 Record = dict[str, Any]
@@ -379,6 +380,8 @@ def check_answers(book: Book, ranks: Sequence[Rank]) -> None:
     for rank in ranks:
         if not rank.asked:
             book.skip(list(CHECKS), rank.host, "not in this run (--limit)")
+        elif (rank.unreachable or rank.failure) and (cause := cause_of(rank.failure)):
+            book.say(cause.check, "error", rank.host, f"its facts could not be read: {_first(rank.failure)}", cause.matters, cause.remedy)
         elif rank.unreachable:
             book.say(
                 "reachable",
@@ -389,17 +392,8 @@ def check_answers(book: Book, ranks: Sequence[Rank]) -> None:
                 "try `ssh` by hand with the same user and key; check ansible_host, ansible_user and that the node is on",
             )
         elif rank.failure:
-            text = _first(rank.failure)
-            if re.search(r"sudo|become|privilege|password is required|incorrect.*password", text, re.IGNORECASE):
-                name, remedy = "sudo", "add -K (--ask-become-pass) to the command, or let the user sudo without a password"
-                matters = "nearly everything that the roles do needs root"
-            elif re.search(r"interpreter|python", text, re.IGNORECASE):
-                name, remedy = "python", "install python3 (3.9 or later) there, or set ansible_python_interpreter"
-                matters = "no module runs without it"
-            else:
-                name, remedy = "reachable", "run again with -vvv for this host"
-                matters = "nothing is known of this rank"
-            book.say(name, "error", rank.host, f"its facts could not be read: {text}", matters, remedy)
+            text = f"its facts could not be read: {_first(rank.failure)}"
+            book.say("reachable", "error", rank.host, text, "nothing is known of this rank", "run again with -vvv for this host")
 
 
 def _first(text: str) -> str:

@@ -17,7 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, preflight, uma, uma_node
+from ansible_collections.gb10.cluster.plugins.module_utils import preflight, uma, uma_node
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils.roce import facts as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture
@@ -117,9 +118,9 @@ def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_
     if node.root != "/":
         text = node.read(f"/cmd/{name}.json")
         if text is None:
-            raise docker_socket.DockerError("no recording", 404)
+            raise client.DockerError("no recording", 404)
         return json.loads(text)
-    return json.loads(docker_socket.get(path, query, socket_path))
+    return json.loads(client.get(path, query, socket_path))
 
 
 def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Record]]:
@@ -139,10 +140,10 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
             if entry.get("State") in ("running", "restarting", "paused") or preflight.VLLM.search(preflight.words_of(entry)):
                 try:
                     details = _api(node, f"docker-inspect-{entry['Id']}", f"/containers/{entry['Id']}/json", None, socket_path)
-                except docker_socket.DockerError:  # it went away meanwhile
+                except client.DockerError:  # it went away meanwhile
                     details = {}
             containers.append(preflight.container_facts(entry, details))
-    except (docker_socket.DockerError, ValueError, KeyError, TypeError) as error:
+    except (client.DockerError, ValueError, KeyError, TypeError) as error:
         engine["error"] = str(error)
         engine["installed"] = not (node.root != "/" and str(error) == "no recording")
         return engine, containers
@@ -150,7 +151,7 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
         try:
             _api(node, "docker-image", f"/images/{image}/json", None, socket_path)
             engine["image_present"] = True
-        except (docker_socket.DockerError, ValueError):
+        except (client.DockerError, ValueError):
             engine["image_present"] = False
     return engine, containers
 

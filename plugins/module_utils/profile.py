@@ -237,6 +237,14 @@ SCHEMA = _table(
             expect=_text("Text the answer must hold; null for any sane answer.", nullable=True),
             max_tokens=Field("int", "Length of the answer.", 64, minimum=1),
             chat=Field("bool", "Chat completion; false for a plain one.", True),
+            body=Field(
+                "dict",
+                "More keys of the request's body, such as chat_template_kwargs for a model that reasons.",
+                {},
+                element=Field("argument"),
+                pattern=r"(?!(?:model|prompt|messages|stream)$)\w+",
+                pattern_says="a key of the request's body other than model, prompt, messages and stream",
+            ),
         ),
         concurrent_requests=Field("int", "How many completions are asked for at once; none of them may be bad.", 2, minimum=1),
         long_prompt_tokens=Field(

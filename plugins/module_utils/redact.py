@@ -33,7 +33,7 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
     for value in sorted({v for v in known if len(v) >= 4}, key=len, reverse=True):
         text = text.replace(value, MASK)
     text = TOKENS.sub(MASK, text)
-    text = _SHAPES[0].sub(lambda m: m.group(0) if _HARMLESS.search(m.group(1)) else m.group(1) + _masked(m.group(2)), text)
+    text = _SHAPES[0].sub(lambda m: m.group(0) if m.group(2) == "None" or _HARMLESS.search(m.group(1)) else m.group(1) + _masked(m.group(2)), text)
     return _SHAPES[1].sub(lambda m: m.group(1) + _masked(m.group(2)), text)
 
 

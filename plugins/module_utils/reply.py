@@ -20,6 +20,7 @@ _TAGS = re.compile(r"</?DSML\b[^<>]{0,80}>|<(?:invoke|parameter)(?:\s+name\s*=|=
 _XML = re.compile(r"\b(?:XML|HTML|XSD|SOAP|pom)\b|\.config\b", re.I)
 # Signs inside words that a tokenizer puts for blanks and line ends: its text was not put together.
 _PIECES = re.compile(r"(?<=[a-z])[ĠĊ]|▁(?=[A-Za-z])")
+MISSING = "no completion came back"  # how the fault of a reply that is not there begins
 _CODE = re.compile(r"`[^`\n]{1,80}`")
 _BRACKETS = re.compile(r"[(\[（][^()\[\]（）]{1,60}[)\]）]")
 _RUN = re.compile(r"(\S)\1{15,}")
@@ -122,18 +123,34 @@ def _holds(text: str, expect: str) -> bool:
     return re.search(before + re.escape(expect) + after, text) is not None
 
 
+def shown(reply: dict[str, Any]) -> str:
+    """Return what a reply of vllm_probe holds: its text, else its reasoning."""
+    text = str(reply.get("text") or "")
+    return text if text.strip() else str(reply.get("reasoning") or text)
+
+
+def cut_while_reasoning(reply: dict[str, Any]) -> bool:
+    """Tell whether a reply was cut at its length before its answer began."""
+    return _reasons(reply) and reply.get("finish_reason") == "length"
+
+
+def _reasons(reply: dict[str, Any]) -> bool:
+    return not str(reply.get("text") or "").strip() and bool(reply.get("reasoning"))
+
+
 def faults(prompt: str, reply: dict[str, Any], expect: str | None = None) -> list[str]:
     """Return what is wrong with a reply of vllm_probe, one short phrase each; none for a good one.
 
-    `expect` is the known answer: the reply, blanks at its ends aside, must hold it.
+    `expect` is the known answer: the reply, blanks at its ends aside, must hold it. A reply of reasoning alone is judged by its reasoning,
+    which may be in any language; if its length cut it, the answer is not known.
     """
     if not reply.get("ok"):
-        return [f"no completion came back ({reply.get('error') or 'no reason given'})"]
-    text = str(reply.get("text") or "")
+        return [f"{MISSING} ({reply.get('error') or 'no reason given'})"]
+    text = shown(reply)
     out: list[str] = []
     if all(unicodedata.category(letter)[0] in "CZ" for letter in text):
         return ["the reply is empty"]
-    if expect is not None and not _holds(text, expect.strip()):
+    if expect is not None and not _holds(text, expect.strip()) and not cut_while_reasoning(reply):
         out.append(f"the reply is {text.strip()[:80]!r}, and the known answer is {expect.strip()[:80]!r}")
     repeated = _repeats(text, prompt)
     if repeated:
@@ -143,7 +160,7 @@ def faults(prompt: str, reply: dict[str, Any], expect: str | None = None) -> lis
         out.append(f"the reply has leaked markup {leaked[:40]!r}")
     asked = _asked(prompt)
     strange = [letter for letter in _BRACKETS.sub(" ", text) if letter.isalpha() and script_of(letter) not in asked]
-    if len(strange) >= 2:
+    if len(strange) >= 2 and not _reasons(reply):
         out.append(f"the reply drifts into another language ({script_of(strange[0]).lower()}: {''.join(strange[:12])!r})")
     broken = [letter for letter in text if letter not in "\n\r\t" and (letter == "\ufffd" or unicodedata.category(letter) in ("Cc", "Co"))]
     if set(broken) - set(prompt):

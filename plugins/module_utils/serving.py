@@ -43,7 +43,8 @@ LABEL = "gb10.cluster"
 OPTIONS = {
     "name": "container and service name",
     "project": "compose project name",
-    "image": "image to run instead of the profile's reference, such as an id that was sent over the fabric",
+    "image": "image to run instead of the profile's reference, such as this node's id of it",
+    "content": "fingerprint of the image's content for the label, the same on nodes whose engines compute other ids",
     "memlock": "bytes, -1 or unlimited, null leaves it alone",
     "stack": "bytes, -1 or unlimited, null leaves it alone",
     "infiniband": "whether /dev/infiniband exists on the node",
@@ -302,6 +303,8 @@ def _service(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mappi
     for key in ("group", "release"):
         if options.get(key):
             labels[f"{LABEL}.{key}"] = str(options[key])
+    if options.get("content"):
+        labels[f"{LABEL}.image"] = str(options["content"])
     labels.update({str(k): _word(v) for k, v in (options.get("labels") or {}).items()})
     service["labels"] = labels
     return service

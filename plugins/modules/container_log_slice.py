@@ -23,9 +23,9 @@ options:
     type: str
     required: true
   cursor:
-    description: Where to read on, in ns since the epoch, as the last slice returned it. V(0) starts at the container's start.
-    type: int
-    default: 0
+    description: Where to continue, as the last slice returned it in RV(cursor). An empty one or V(0) begins at the container's start.
+    type: str
+    default: ""
   known_state:
     description: The container's status as the last slice returned it; a different one ends the wait at once.
     type: str
@@ -72,10 +72,10 @@ log:
   returned: always
   sample: SU5GTyAxMS0yMSAwNToyODowMSBbYXBpX3NlcnZlci5weTo2OF0=
 cursor:
-  description: Where the next slice starts, in ns since the epoch.
-  type: int
+  description: Where the next slice continues. Its content is private.
+  type: str
   returned: always
-  sample: 1795239181123456790
+  sample: "1795239181123456790:12"
 container:
   description: The container's state; null where there is no such container.
   type: dict
@@ -101,7 +101,8 @@ python:
 import sys
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import boot_slice, docker_socket
+from ansible_collections.gb10.cluster.plugins.module_utils import boot_slice
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET
 
 
 def main() -> None:
@@ -109,13 +110,13 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "container": {"type": "str", "required": True},
-            "cursor": {"type": "int", "default": 0},
+            "cursor": {"type": "str", "default": ""},
             "known_state": {"type": "str", "default": ""},
             "wait": {"type": "float", "default": 2.0},
             "gather": {"type": "float", "default": 0.0},
             "limit": {"type": "int", "default": 262144},
             "url": {"type": "str", "default": ""},
-            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+            "docker_socket": {"type": "path", "default": DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )

@@ -15,8 +15,10 @@ description:
     NVIDIA container toolkit where it is installed, and starts and enables the engine.
   - What stood before is recorded in C(/var/lib/gb10-cluster/docker.json); O(state=absent) gives exactly that back, and leaves
     alone what somebody changed since.
-  - The daemon is restarted only when a setting waits for it and no serving container runs; otherwise RV(restart_required) is true
-    and RV(message) says what to do.
+  - Limits and log options take effect when the daemon starts next. It is restarted for them only while no container runs, because a Compose file gives
+    them to its containers itself.
+  - For O(live_restore) it is restarted as O(restart) says, and never while a serving container runs. Until then RV(restart_required) is true and
+    RV(message) says what to do.
   - It never installs or replaces the engine; RV(packages) names what is missing. It removes packages only with O(remove_packages), and only
     those that were installed for its caller.
 extends_documentation_fragment:
@@ -97,11 +99,11 @@ options:
     default: gb10.cluster.group
   restart:
     description:
-      - V(needed) restarts when a setting waits for it and nothing is serving, V(idle) only when no container runs at all, V(never)
-        only says so.
+      - V(idle) restarts the daemon only while no container runs. V(needed) also stops containers that are not serving, for a setting that requires
+        a restart. V(never) only reports it.
     type: str
     choices: [needed, idle, never]
-    default: needed
+    default: idle
   start_timeout:
     description:
       - Seconds to wait for the engine to answer after a start.
@@ -158,7 +160,7 @@ serving:
   elements: str
   sample: [vllm-pair1-rank0]
 restart_required:
-  description: Whether settings wait for a restart of the daemon that did not happen.
+  description: Whether a setting requires a restart of the daemon that did not happen.
   returned: always
   type: bool
 restarted:
@@ -169,7 +171,7 @@ message:
   description: One sentence on the restart; empty when none was needed.
   returned: always
   type: str
-  sample: restarted for daemon.json
+  sample: restarted for default limits and log options, LimitMEMLOCK
 """
 
 import os
@@ -180,7 +182,8 @@ from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import daemon_json, docker_engine
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import DockerError, Engine
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import Engine
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Changes, FileChange, Node, RecordError
 
 RECORD = "docker"
@@ -377,8 +380,9 @@ class Docker:
             if change.before is not None and docker_engine.MARKER not in change.before:
                 raise DockerError(f"{change.path} exists and is not ours (it lacks the line {docker_engine.MARKER!r}): move it away, then run again")
         cdi = self.cdi_to_enable()
-        pending = self.pending(record, engine, merged.text != before, drop_in.changed)
-        decision = docker_engine.decide_restart(pending, engine.active, serving, self.params["restart"], others)
+        pending = self.pending(record, engine, before, merged.text, drop_in.changed)
+        known = engine.active and engine.version is not None  # an engine that does not answer may run containers
+        decision = docker_engine.decide_restart(pending, known, serving, self.params["restart"], others)
         if merged.text != before:
             self.validate_daemon_json(merged.text)
 
@@ -388,7 +392,7 @@ class Docker:
             "cdi": sorted(set(record.get("cdi", [])) | set(cdi)),
             "installed": sorted(set(record.get("installed", [])) | set(self.params["installed"])),
         }
-        if decision.needed:
+        if pending and engine.active:
             after["pending"] = {"invocation": engine.invocation, "what": pending}
         if not self.check_mode:
             self.node.save_record(RECORD, after)
@@ -420,11 +424,12 @@ class Docker:
             elif text is not None:
                 ours.append(FileChange(path, text, None))
         reload_needed = any(change.path == docker_engine.DROP_IN for change in ours)
-        pending = self.pending(record, engine, restored.text != before, reload_needed)
+        pending = self.pending(record, engine, before, restored.text, reload_needed)
         packages = list(record.get("installed", [])) if self.params["remove_packages"] else []
         if packages and serving:
             raise DockerError(f"docker_remove_engine is true, but {', '.join(serving)} is serving: run playbooks/stop.yml first; nothing was changed")
-        decision = docker_engine.decide_restart([] if packages else pending, engine.active, serving, self.params["restart"], others)
+        known = engine.active and engine.version is not None  # an engine that does not answer may run containers
+        decision = docker_engine.decide_restart([] if packages else pending, known, serving, self.params["restart"], others)
         self.left.extend(restored.left)
         self.write(FileChange(daemon_json.PATH, before, restored.text, 0o644), "; ".join(restored.changes) or "daemon.json as before us")
         for change in ours:
@@ -461,11 +466,13 @@ class Docker:
             last = (text.strip().splitlines() or ["no output"])[-1]
             raise DockerError(f"apt-get remove {' '.join(packages)} failed ({last}): run it by hand and see what holds them")
 
-    def pending(self, record: Mapping[str, Any], engine: Engine, daemon_changed: bool, unit_changed: bool) -> list[str]:
-        """Return what waits for a restart: what this run changes, and what an earlier run left waiting for the same daemon."""
+    def pending(self, record: Mapping[str, Any], engine: Engine, before: str | None, after: str | None, unit_changed: bool) -> list[str]:
+        """Return what takes effect at the daemon's next start: what this run changes, and what an earlier run left to the same daemon."""
         waiting = record.get("pending", {})
         pending = list(waiting.get("what", [])) if waiting.get("invocation") == engine.invocation and engine.active else []
-        for name, changed in (("daemon.json", daemon_changed), ("LimitMEMLOCK", unit_changed)):
+        limits, memlock = docker_engine.PER_SERVICE
+        required = before != after and daemon_json.needs_restart(before, after)
+        for name, changed in (("daemon.json", required), (limits, before != after and not required), (memlock, unit_changed)):
             if changed and name not in pending:
                 pending.append(name)
         return pending
@@ -496,7 +503,7 @@ class Docker:
             self.changes.step("docker.service restarted")
         if not self.check_mode or not (self.changes.said or packages):
             engine = self.look() if self.changes.said and not self.check_mode else engine
-            problems = docker_engine.check_live(engine, memlock, self.params["compose_minimum"], decision.needed and not decision.now)
+            problems = docker_engine.check_live(engine, memlock, self.params["compose_minimum"], "pending" in record and not decision.now)
             if problems:
                 raise DockerError("; ".join(problems))
         if decision.now and not self.check_mode:
@@ -536,7 +543,7 @@ def main() -> None:
             "installed": {"type": "list", "elements": "str", "default": []},
             "remove_packages": {"type": "bool", "default": False},
             "serving_label": {"type": "str", "default": "gb10.cluster.group"},
-            "restart": {"type": "str", "choices": ["needed", "idle", "never"], "default": "needed"},
+            "restart": {"type": "str", "choices": ["needed", "idle", "never"], "default": "idle"},
             "start_timeout": {"type": "int", "default": 120},
         },
         supports_check_mode=True,

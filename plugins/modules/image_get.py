@@ -116,7 +116,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils import image_proof, layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
 from ansible_collections.gb10.cluster.plugins.module_utils.rail_jobs import Job, JobError
 

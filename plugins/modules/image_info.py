@@ -74,8 +74,8 @@ info:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, image_proof, layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils import image_proof, layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
 
 RECORD = "image"
@@ -88,7 +88,7 @@ def main() -> None:
             "reference": {"type": "str", "required": True},
             "group": {"type": "str", "default": ""},
             "keep": {"type": "int", "default": 2},
-            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+            "docker_socket": {"type": "path", "default": DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )

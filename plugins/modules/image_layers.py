@@ -99,8 +99,8 @@ import posixpath
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, layers_engine, manifest, manifest_disk
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils import layers_engine, manifest, manifest_disk
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
 
@@ -127,7 +127,7 @@ def main() -> None:
             "layers": {"type": "list", "elements": "str", "default": []},
             "whole": {"type": "bool", "default": False},
             "fingerprint": {"type": "str", "default": ""},
-            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+            "docker_socket": {"type": "path", "default": DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )

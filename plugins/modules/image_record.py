@@ -114,8 +114,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, image_proof, layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils import image_proof, layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
 
@@ -150,7 +151,7 @@ def drop(brought: list[dict[str, Any]], gone: Sequence[str], socket_path: str, c
     """Remove images by id from the engine and the list; return (removed, sentences on what stays). Raises DockerError."""
     removed, left = [], []
     # The engine refuses to remove what is in use; check mode has to look.
-    containers = docker_socket.list_containers([], socket_path) if check and gone else []
+    containers = client.list_containers([], socket_path) if check and gone else []
     users = {str(each.get("ImageID")): str((each.get("Names") or [each.get("Id")])[0]).lstrip("/") for each in containers}
     for item in list(brought):
         if item["id"] not in gone:
@@ -193,7 +194,7 @@ def main() -> None:
             "caches": {"type": "list", "elements": "path", "default": []},
             "store": {"type": "path", "required": True},
             "keep": {"type": "int", "default": 2},
-            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+            "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )

@@ -16,6 +16,8 @@ description:
     A rank that was killed leaves no line; the container's state and the kernel's count of OOM kills tell then.
   - Passes when the head answers C(/v1/models) with the wanted context, the KV pool holds what the criteria want, all ranks agree and still run,
     and a real completion came back. C(/health) proves nothing, it stays 200 with a dead worker until someone sends a request.
+  - Every wait has a limit. A node or an instance of this action that does not answer any more, also while completions are asked for, fails the
+    group with class C(node_lost), and an error of the action itself with class C(gate_error).
   - Shows progress while it waits, one line for each change of stage and rank.
   - This is an action plugin. The reading on the nodes is done by M(gb10.cluster.container_log_slice) and M(gb10.cluster.vllm_probe).
 author:
@@ -34,7 +36,7 @@ options:
       - What a good boot must show; a profile's C(gate).
       - Keys are C(context) (exact), C(effective_tokens) and C(concurrency) (each with C(min) and C(max)), C(transport) (V(rdma) or V(any)),
         C(kv_cache_dtype), C(speculative_method), C(dtype), C(quantization), C(max_restarts), C(served_names),
-        C(completion) (C(prompt), C(expect), C(max_tokens), C(chat)), C(concurrent_requests), C(long_prompt_tokens) and C(expressions).
+        C(completion) (C(prompt), C(expect), C(max_tokens), C(chat), C(body)), C(concurrent_requests), C(long_prompt_tokens) and C(expressions).
       - C(expressions) are JMESPath over C(ranks), C(head), C(pool), C(api) and C(containers), each a string or a dict of C(name), C(expression) and C(remedy).
     type: dict
     default: {}
@@ -63,7 +65,9 @@ options:
     type: str
     default: ""
   receipts:
-    description: A folder on the controller where the receipt is kept, in a folder of the group's name. None is kept when left out.
+    description:
+      - A folder on the controller where the receipt is kept, in a folder of the group's name. None is kept when left out.
+      - Only its owner may read a receipt. One that cannot be read or written is a warning and does not change the verdict.
     type: path
   release:
     description: The release that is judged; goes into the receipt.
@@ -73,12 +77,16 @@ options:
     description: The profile's name; goes into the receipt.
     type: str
     default: ""
+  weights:
+    description: What M(gb10.cluster.vllm_rank_info) returned as C(weights); goes into the receipt.
+    type: dict
+    default: {}
   strict:
     description: Whether a criterion that nothing is known about (a log without NCCL lines, for one) fails the gate. It is a warning otherwise.
     type: bool
     default: false
   completion_timeout:
-    description: Seconds that one completion may take.
+    description: Seconds that one completion may take. A head that does not answer within 60 s more is lost.
     type: float
     default: 120.0
 extends_documentation_fragment:
@@ -157,7 +165,9 @@ unknown_checks:
   returned: always
   sample: [transport]
 receipt:
-  description: The receipt, with all facts of all ranks; its C(path) tells where it was kept. After a failure only C(path), C(release) and C(time).
+  description: >-
+    The receipt, with all facts of all ranks; its C(path) tells where it was kept, its C(warning) why it was not, or why it was not compared with the
+    last good one. After a failure only C(path), C(release), C(time) and C(warning).
   type: dict
   returned: always
   sample: {passed: true, release: 4f0c61d2a9be}

@@ -86,6 +86,11 @@ clock:
   returned: when the action plugin called
   type: dict
   sample: {before: 1795239180.9, after: 1795239182.1}
+found:
+  description: What keeps the module from running on the node, if sudo, Python or disk space does.
+  returned: on such a failure
+  type: str
+  sample: sudo asks for a password (Missing sudo password)
 python:
   description: Version of the Python that the module ran on.
   returned: always
@@ -203,7 +208,8 @@ import os
 from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import docker_socket, preflight, preflight_node
+from ansible_collections.gb10.cluster.plugins.module_utils import preflight, preflight_node
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils.roce import capture as roce_capture
 from ansible_collections.gb10.cluster.plugins.module_utils.roce.foreign import foreign_config
@@ -220,7 +226,7 @@ def main() -> None:
             "image": {"type": "str", "default": ""},
             "model_store": {"type": "path", "default": "/srv/models"},
             "model_path": {"type": "str", "default": ""},
-            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+            "docker_socket": {"type": "path", "default": DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )

@@ -13,6 +13,7 @@ version_added: 0.1.0
 description:
   - Collects the containers' inspection and log tails, processes, memory, addresses, RDMA links and the kernel's last messages into one text.
   - Values of the releases' env files, and whatever has the shape of a key or token, are masked.
+  - Of each log the end is collected, at most O(tail) records and 4 MiB. The whole collection ends after O(timeout); the text names what is missing.
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
@@ -25,9 +26,13 @@ options:
     type: path
     default: /opt/gb10-cluster/vllm_tp2
   tail:
-    description: How many lines of each log are kept.
+    description: How many of the last lines of each log are collected. A line longer than 16 KiB counts once for each 16 KiB.
     type: int
     default: 2000
+  timeout:
+    description: How long the whole collection may take, in seconds. What is not collected by then is named in the text.
+    type: float
+    default: 30.0
   dest:
     description: A file on the controller that the text is written to, with mode 0600. It is returned when left out.
     type: path
@@ -63,11 +68,15 @@ text:
 import glob
 import json
 import os
+import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import container_log, docker_socket, redact
+from ansible_collections.gb10.cluster.plugins.module_utils import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 
+LOG_BYTES = 4 << 20
+FILE_BYTES = 1 << 20
 COMMANDS = {
     "processes, by memory": ["ps", "axo", "pid,ppid,stat,etime,rss,args", "--sort=-rss"],
     "addresses": ["ip", "-details", "address"],
@@ -81,25 +90,43 @@ def read_text(path: str) -> str:
     """Return a file's text; an unreadable one says so."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
+            return handle.read(FILE_BYTES)
     except OSError as error:
         return f"(cannot be read: {error})"
 
 
-def container_sections(group: str, tail: int, path: str) -> list[tuple[str, str]]:
+def log_tail(container: str, tail: int, path: str, deadline: float) -> str:
+    """Return the end of a container's log, or why it cannot be read."""
+    try:
+        data, cut = log.text_of(client.logs(container, socket_path=path, tail=tail, deadline=deadline), LOG_BYTES)
+    except client.DockerError as error:
+        return f"({error})"
+    # A line without its beginning goes: a secret in it would not be recognised.
+    return (f"(the last {LOG_BYTES >> 20} MiB)\n" + data.partition(b"\n")[2].decode("utf-8", "replace")) if cut else data.decode("utf-8", "replace")
+
+
+def container_sections(group: str, tail: int, path: str, deadline: float) -> list[tuple[str, str]]:
     """Return inspection and log tail of each container of the group."""
     out: list[tuple[str, str]] = []
     try:
-        for entry in docker_socket.list_containers([f"gb10.cluster.group={group}"], path):
-            inspection = docker_socket.inspect(entry["Id"], path) or {}
+        for entry in client.list_containers([f"gb10.cluster.group={group}"], path):
+            inspection = client.inspect(entry["Id"], path) or {}
             name = str(inspection.get("Name", entry["Id"])).lstrip("/")
             shown: dict[str, Any] = {key: inspection.get(key) for key in ("Id", "Name", "State", "Image", "RestartCount", "Config", "HostConfig", "Mounts")}
             out.append((f"container {name}: inspection", json.dumps(shown, indent=1, sort_keys=True)))
-            data, _last = container_log.demux(docker_socket.logs(entry["Id"], 0, path), 64 << 20)
-            out.append((f"container {name}: log", "\n".join(data.decode("utf-8", "replace").splitlines()[-tail:])))
-    except docker_socket.DockerError as error:
+            out.append((f"container {name}: log", log_tail(entry["Id"], tail, path, deadline)))
+    except client.DockerError as error:
         out.append(("containers", f"({error})"))
     return out
+
+
+def command_section(module: AnsibleModule, command: list[str], deadline: float) -> str:
+    """Return a command's output, or why there is none."""
+    left = deadline - time.monotonic()
+    if left < 1.0:
+        return "(not collected: the time limit is over)"
+    code, out, err = module.run_command(["timeout", "--kill-after=1", f"{left:.0f}", *command])
+    return str(out) + ("(cut off: the time limit is over)" if code in (124, 137) else "") or str(err)
 
 
 def main() -> None:
@@ -109,22 +136,23 @@ def main() -> None:
             "group": {"type": "str", "required": True},
             "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
             "tail": {"type": "int", "default": 2000},
+            "timeout": {"type": "float", "default": 30.0},
             "dest": {"type": "path"},
-            "docker_socket": {"type": "path", "default": docker_socket.DEFAULT_SOCKET},
+            "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )
+    deadline = time.monotonic() + module.params["timeout"]
     folder = os.path.join(module.params["directory"], module.params["group"])
     secrets: list[str] = []
     for path in glob.glob(os.path.join(folder, "releases", "*", "secrets.env")):
         secrets += redact.values_of(read_text(path))
-    sections = container_sections(module.params["group"], module.params["tail"], module.params["docker_socket"])
+    sections = container_sections(module.params["group"], module.params["tail"], module.params["docker_socket"], deadline)
     sections += [(path, read_text(path)) for path in sorted(glob.glob(os.path.join(folder, "current", "*.yaml")))]
     sections += [(path, read_text(path)) for path in ("/proc/meminfo", "/proc/buddyinfo", "/proc/loadavg", "/proc/swaps")]
     for title, command in COMMANDS.items():
         if module.get_bin_path(command[0]):
-            _rc, out, err = module.run_command(command)
-            sections.append((title, out or err))
+            sections.append((title, command_section(module, command, deadline)))
     text = "".join(f"== {title}\n{body.rstrip()}\n\n" for title, body in sections)
     module.exit_json(changed=False, text=redact.redact(text, secrets))
 

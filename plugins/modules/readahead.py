@@ -71,9 +71,9 @@ options:
     default: 128
   restore_after:
     description:
-      - Seconds after which the load phase ends by itself.
+      - Seconds after which the load phase ends by itself; 2700 where it is not given.
+      - With O(phase=load), the load phase takes at least as long, whatever the kept plan says.
     type: int
-    default: 2700
   guard:
     description:
       - Whether the load phase runs the page-cache guard.
@@ -315,8 +315,9 @@ class Readahead:
         page_kb = self.node.page_kb() or uma.page_size_kb(meminfo, self.node.read("/proc/zoneinfo"))
         load_kb = readahead.check_kb(params["load_kb"], "readahead_load_kb", page_kb)
         steady_kb = readahead.check_kb(params["steady_kb"], "readahead_steady_kb", page_kb)
-        if params["restore_after"] < 60:
-            raise ReadaheadError(f"readahead_restore_after is {params['restore_after']} s, which no model loads in: choose 60 s or more")
+        restore_after = 2700 if params["restore_after"] is None else params["restore_after"]
+        if restore_after < 60:
+            raise ReadaheadError(f"readahead_restore_after is {restore_after} s, which no model loads in: choose 60 s or more")
         blocks = self.blocks()
         starts: dict[str, str | None] = {}
         told: dict[str, str] = {}
@@ -334,7 +335,7 @@ class Readahead:
         gone = {device: kb for device, kb in before.items() if device not in chosen.devices}
         for device in chosen.devices:
             before.setdefault(device, blocks[device].kb)
-        plan = {key: params[key] for key in ("restore_after", "guard", "guard_floor_gib", "guard_interval")}
+        plan = {"restore_after": restore_after, **{key: params[key] for key in ("guard", "guard_floor_gib", "guard_interval")}}
         wanted = dict.fromkeys(chosen.devices, steady_kb)
         self.save({**self.record, "before": before})
         if self.write(readahead.RULE, readahead.render_rule(chosen.devices, params["classes"], blocks, steady_kb), f"{readahead.RULE} written"):
@@ -382,9 +383,10 @@ class Readahead:
             return self.result("steady", steady)
         load = {device: int(plan["load_kb"]) for device in steady}
         self.end_load()
-        self.changes.step(f"load phase for at most {plan['restore_after']} s")
+        seconds = max(int(plan["restore_after"]), self.params.get("restore_after") or 0)
+        self.changes.step(f"load phase for at most {seconds} s")
         # The way back first: a controller that dies now leaves a node that heals itself.
-        self.must(readahead.restore_command(steady, int(plan["restore_after"])))
+        self.must(readahead.restore_command(steady, seconds))
         self.set_live(load)
         if plan["guard"]:
             floor_kb = int(float(plan["guard_floor_gib"]) * uma.GIB_KB)
@@ -393,7 +395,7 @@ class Readahead:
                 floor_kb = total // 16
                 self.notes.append(f"the guard's floor is more than half of this node's memory, so {uma.gib(floor_kb)} GiB is taken instead")
             self.changes.step(f"page-cache guard started, floor {uma.gib(floor_kb)} GiB")
-            self.must(readahead.guard_command(self.python, floor_kb, int(plan["restore_after"]), float(plan["guard_interval"])))
+            self.must(readahead.guard_command(self.python, floor_kb, seconds, float(plan["guard_interval"])))
         return self.result("load", load)
 
     def skipped(self, reason: str) -> dict[str, Any]:
@@ -434,7 +436,7 @@ def main() -> None:
             "devices": {"type": "list", "elements": "str", "default": []},
             "load_kb": {"type": "int", "default": 8},
             "steady_kb": {"type": "int", "default": 128},
-            "restore_after": {"type": "int", "default": 2700},
+            "restore_after": {"type": "int"},
             "guard": {"type": "bool", "default": True},
             "guard_floor_gib": {"type": "float", "default": 8.0},
             "guard_interval": {"type": "float", "default": 1.0},

@@ -68,6 +68,13 @@ options:
       - The value of E(SSH_CONNECTION) of the session that must not be cut (client, client port, server, server port).
       - Without it, it is looked for in this process and its ancestors (with another O(root), in C(cmd/ssh-connection.txt)).
     type: str
+  fail_on:
+    description:
+      - Ids of RV(problems) that make the module fail.
+      - The message names the rail, the interface and the remedy of each.
+    type: list
+    elements: str
+    default: []
 notes:
   - Run it as root (C(become=true)) to see netplan files of mode 0600; everything else is readable by all.
 """
@@ -85,6 +92,12 @@ EXAMPLES = r"""
 - name: Read the rails that the cluster wants
   gb10.cluster.roce_info:
     fabric_addresses: [192.168.100.10/24, 192.168.101.10/24]
+  become: true
+
+- name: Fail if a rail has no link
+  gb10.cluster.roce_info:
+    fabric_addresses: [192.168.100.10/24, 192.168.101.10/24]
+    fail_on: [link_down, no_cable]
   become: true
 
 - name: Read a captured tree, for instance of a machine that somebody asks about
@@ -234,6 +247,13 @@ def session(params: dict[str, Any], capture: Capture) -> str | None:
     return capture.commands.get("ssh-connection")
 
 
+def sentence(problem: dict[str, Any], rails: list[dict[str, Any]]) -> str:
+    """Return a problem with its rail and its remedy."""
+    rail = next((rail for rail in rails if problem["interface"] and rail["netdev"] == problem["interface"]), None)
+    where = f"Rail {rail['index']} ({rail['ipv4'] or 'no address'}) does not work: " if rail else ""
+    return f"{where}{problem['message']} {problem['remedy']}"
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -245,6 +265,7 @@ def main() -> None:
             "mtu": {"type": "int", "default": 9000},
             "min_speed_mbps": {"type": "int", "default": 200000},
             "ssh_connection": {"type": "str"},
+            "fail_on": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
@@ -254,6 +275,9 @@ def main() -> None:
     capture = read(module, params["root"])
     wishes = Wishes(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
     result = gather(capture, wishes, session(params, capture), foreign_config(capture))
+    bad = [sentence(problem, result["rails"]) for problem in result["problems"] if problem["id"] in params["fail_on"]]
+    if bad:
+        module.fail_json(msg=" ".join(bad), **result)
     module.exit_json(changed=False, **result)
 
 

@@ -328,37 +328,15 @@ class Change:
     # commit-confirm
 
     def arm(self, files: list[str], rails: list[str], summary: str) -> None:
-        """Keep what stands now and start the timer that brings it back. An unconfirmed change before stays the point to return to."""
+        """Keep what stands now and start the timer that brings it back. An unconfirmed change before it is brought back as well."""
         again = self.pending()
-        if not again:
-            staging = Path(commit.STATE_DIR) / "staging"
-            shutil.rmtree(staging, ignore_errors=True)
-            (staging / "files").mkdir(parents=True, mode=0o700)
-            os.chmod(commit.STATE_DIR, 0o700)
-            kept: dict[str, str | None] = {}
-            for path in files:
-                if Path(path).exists():
-                    copy = hashlib.sha256(path.encode()).hexdigest()[:16]
-                    shutil.copy2(path, staging / "files" / copy)
-                    kept[path] = copy
-                else:
-                    kept[path] = None
-            snapshot = commit.Snapshot(
-                files=kept,
-                sysctls=self.all_sysctls(rails),
-                rails=[self.interface(name) for name in rails],
-                protected=[self.interface(name, routes=True) for name in self.mgmt["protected"]],
-                seconds=self.params["confirm_seconds"],
-                summary=summary,
-            )
-            self.write(str(staging / "restore.sh"), commit.restore_script(snapshot), 0o700)
-            os.replace(staging, commit.PENDING)
-            self.write(commit.BOOT_UNIT, commit.boot_unit(), 0o644)
-            wants = Path(commit.BOOT_WANTS)
-            wants.parent.mkdir(parents=True, exist_ok=True)
-            if not wants.is_symlink():
-                wants.symlink_to(commit.BOOT_UNIT)
-        self.write(commit.BOOT_ID, self.boot_id(), 0o600)
+        earlier = self.earlier() if again else None
+        try:
+            self.keep(files, rails, summary, earlier)
+        except (OSError, RefusedError):
+            if again:
+                self.start_timer(1)  # the change before has no timer otherwise
+            raise
         rc, out, err = self.start_timer(self.params["confirm_seconds"] + APPLY_SECONDS)
         if rc != 0:
             if not again:
@@ -367,6 +345,58 @@ class Change:
                 f"The timer that would bring the network back could not be armed ({(err or out).strip()[-300:]}); nothing was changed."
                 " See that systemd runs there."
             )
+
+    def keep(self, files: list[str], rails: list[str], summary: str, earlier: commit.Snapshot | None) -> None:
+        """Keep what stands now, and what stood before an earlier change that is not confirmed."""
+        folder = Path(f"{commit.STATE_DIR}/staging" if earlier is None else commit.PENDING)
+        if earlier is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            (folder / "files").mkdir(parents=True, mode=0o700)
+            os.chmod(commit.STATE_DIR, 0o700)
+        kept: dict[str, str | None] = {}
+        for path in files:
+            if earlier is not None and path in earlier.files:
+                continue
+            if Path(path).exists():
+                copy = hashlib.sha256(path.encode()).hexdigest()[:16]
+                shutil.copy2(path, folder / "files" / copy)
+                kept[path] = copy
+            else:
+                kept[path] = None
+        snapshot = commit.Snapshot(
+            files=kept,
+            sysctls=self.all_sysctls(rails),
+            rails=[self.interface(name) for name in rails],
+            protected=[self.interface(name, routes=True) for name in self.mgmt["protected"]],
+            seconds=self.params["confirm_seconds"],
+            summary=summary,
+        )
+        if earlier is not None:
+            snapshot = commit.merge_snapshots(earlier, snapshot)
+        self.write(str(folder / Path(commit.SNAPSHOT).name), commit.snapshot_text(snapshot), 0o600)
+        self.write(str(folder / "restore.sh"), commit.restore_script(snapshot), 0o700)
+        if earlier is None:
+            os.replace(folder, commit.PENDING)
+            self.write(commit.BOOT_UNIT, commit.boot_unit(), 0o644)
+            wants = Path(commit.BOOT_WANTS)
+            wants.parent.mkdir(parents=True, exist_ok=True)
+            if not wants.is_symlink():
+                wants.symlink_to(commit.BOOT_UNIT)
+        self.write(commit.BOOT_ID, self.boot_id(), 0o600)
+
+    def earlier(self) -> commit.Snapshot:
+        """Return what stood before the change that is not confirmed yet, with its timer stopped."""
+        self.disarm_timer()
+        if not self.pending():
+            raise RefusedError("The node is putting back the network change that was not confirmed; nothing was changed. Run the roce role again.")
+        try:
+            return commit.snapshot_of(self.read_json(commit.SNAPSHOT) or {})
+        except (RefusedError, KeyError, TypeError) as exc:
+            self.start_timer(1)
+            raise RefusedError(
+                f"{commit.SNAPSHOT} does not hold what stood before the change that is not confirmed yet, so the node puts that change back now;"
+                " nothing else was changed. Run the roce role again."
+            ) from exc
 
     @staticmethod
     def boot_id() -> str:

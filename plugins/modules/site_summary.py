@@ -12,6 +12,8 @@ short_description: Print what a run leaves behind
 version_added: 0.1.0
 description:
   - Prints, for each serving group, its endpoint, model, KV pool and concurrency, what changed, where the time went, the receipt and a curl line that works.
+  - A group with a host that failed or was unreachable is not reported as serving. What changed agrees with the recap if the playbook is one of the
+    collection, whose callback counts the tasks.
   - This is an action plugin; it runs on the controller and touches no host.
 author:
   - The gb10.cluster authors (@gb10-cluster)

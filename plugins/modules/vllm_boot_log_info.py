@@ -11,8 +11,8 @@ module: vllm_boot_log_info
 short_description: Read a vLLM boot log into facts and a verdict
 version_added: 0.1.0
 description:
-  - Reads what any vLLM from 0.5 to 0.33 and the GB10 forks print at boot, wrapped in whatever compose, docker, journald, Ray, Kubernetes or a CI runner
-    put around it, and returns what it says.
+  - Reads the log of vLLM 0.9 and newer (V1 engine) on CUDA and CPU, also the logs of the GB10 forks.
+  - Supports the prefixes that Docker, Compose, journald, Kubernetes, GitHub and GitLab put before a line.
   - The log of one rank is read alone. What only the logs of both ranks together show is the business of M(gb10.cluster.kv_pool_gate).
   - All top-level values are of the last boot in the log; RV(boots) has the same for each of the last 20.
   - An absent fact is V(null). A log without a banner is not a failure, it is V(unknown) or V(starting).
@@ -34,7 +34,7 @@ options:
     type: str
   container:
     description:
-      - Name or id of a container on the target host. Both its streams are read with C(docker logs), because vLLM prints that it is ready on stderr.
+      - Name or id of a container on the target host. Both its streams are read, because vLLM prints on stderr that it is ready.
       - The container's own state is looked at too, since an out-of-memory kill leaves no line.
     type: str
   unit:
@@ -44,13 +44,15 @@ options:
     description:
       - Where to begin in the log of a O(container) or O(unit).
       - V(started) begins at the current run, so that a restart policy does not show an older run as this one.
-      - V(all) reads everything kept. Anything else is handed to C(--since) as it is.
+      - V(all) reads everything kept.
+      - For a O(container), a time such as V(2026-11-21T05:00:00Z), or an age such as V(90s), V(30m) or V(2h). For a O(unit), the argument of
+        C(journalctl --since).
     type: str
     default: started
-  docker_command:
-    description: The command that reads container logs, V(docker) or V(podman).
-    type: str
-    default: docker
+  docker_socket:
+    description: The Docker Engine's socket.
+    type: path
+    default: /var/run/docker.sock
   extra_classes:
     description: Your own failure classes. They outrank the built-in ones.
     type: list
@@ -110,8 +112,12 @@ RETURN = r"""
 state:
   description:
     - What the log says of the last boot.
-    - V(failed), a failure with no readiness after it. V(served_then_failed), a failure after readiness. V(ready), readiness text or an answered request.
+    - V(failed), a failure with no readiness after it. V(ready), readiness text or an answered request.
       V(starting), a stage was reached. V(unknown), no line of vLLM was recognised.
+    - V(served_then_failed), a failure after readiness. The engine does not serve any more, also where C(/health) still answers,
+      for example after the loss of the other rank (class C(peer_lost)), a fatal engine error or EngineDeadError.
+    - V(failed) requires a decisive line, a second sign, or the end of the process.
+      While O(container) runs, a weak line alone is a RV(suspicion) and the state stays V(starting).
     - A headless worker never says that it is ready, so V(starting) is right for it.
     - V(ready) says that this boot got there; RV(stopped) says if it has been shut down since.
   type: str
@@ -127,6 +133,13 @@ stages:
   type: dict
   returned: always
   sample: {load: {line_number: 40, time: "11-20 21:12:34"}}
+suspicion:
+  description:
+    - A weak line that alone does not prove a failure, such as an optional import that failed, while the process runs; V(null) without one.
+    - It has the keys of RV(failure) except C(also) and C(confirmed). It becomes RV(failure) if the process ends.
+  type: dict
+  returned: always
+  sample: {class: toolchain, line: "ModuleNotFoundError: No module named 'example'", line_number: 31}
 progress:
   description: The last progress bar, C(what) (weights or graphs), C(percent), C(done), C(total), C(line_number); V(null) without one.
   type: dict
@@ -162,7 +175,7 @@ failure:
       type: str
       sample: strong
     confirmed:
-      description: Whether more than one line alone says so; an unconfirmed weak failure may still be an optional part that failed to load.
+      description: Whether more than one weak line alone shows it. A weak failure that is not confirmed counts because the log is complete.
       type: bool
       sample: true
     also:
@@ -381,8 +394,7 @@ stopped:
   sample: {line: Shutting down, line_number: 220, time: null}
 peer_lost:
   description:
-    - The first line that says that the connection to the other rank broke, even if RV(state) is V(ready) because the server was idle when its peer
-      died and only a later request met the loss.
+    - The first line that reports that the connection to the other rank broke.
   type: dict
   returned: always
   sample: {line: "RuntimeError: Connection closed by peer [10.77.0.2]:29319", line_number: 187, peer: 10.77.0.2}
@@ -441,13 +453,16 @@ container:
 
 import contextlib
 import gzip
-import json
+import re
 import shlex
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import log as container_log
 from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import check_user_class
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.outside import with_container
@@ -482,27 +497,41 @@ def read_command(module: AnsibleModule, log: BootLog, command: str, what: str, r
         read_file(module, log, handle.name, what)
 
 
+def since_ns(since: str, started: str) -> int:
+    """Return a container's `since` in ns since the epoch, 0 for everything. Raises ValueError."""
+    if since == "all":
+        return 0
+    if since == "started":
+        return max(container_log.stamp_to_ns(started), 0)
+    age = re.fullmatch(r"(\d+)([smhd])", since)
+    if age:
+        return time.time_ns() - int(age.group(1)) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[age.group(2)] * 10**9
+    moment = container_log.stamp_to_ns(since)
+    if not moment:
+        raise ValueError(since)
+    return moment
+
+
 def read_container(module: AnsibleModule, log: BootLog) -> dict[str, Any]:
     """Feed a container's log and return its state."""
-    name, docker, since = module.params["container"], module.params["docker_command"], module.params["since"]
-    if module.get_bin_path(docker) is None:
-        module.fail_json(msg=f"The log of container {name} cannot be read, {docker} is not installed on this host: set docker_command, or use path.")
-    code, out, err = module.run_command([docker, "inspect", "--type", "container", name])
-    if code != 0:
-        module.fail_json(msg=f"Container {name} was not found on this host ({err.strip() or out.strip()}): `{docker} ps -a` lists those there are.")
+    name, socket_path, since = module.params["container"], module.params["docker_socket"], module.params["since"]
+    record: dict[str, Any] = {}
+    state: dict[str, Any] = {}
+    started = ""
     try:
-        record = json.loads(out)[0]
-        state = record["State"]
-    except (ValueError, KeyError, IndexError, TypeError):
-        module.fail_json(msg=f"`{docker} inspect {name}` did not answer with the state of a container: {out.strip()[:200]!r}.")
-    started = str(state.get("StartedAt") or "")
-    command = [docker, "logs"]
-    if since == "started":
-        if started and not started.startswith("0001-"):
-            command += ["--since", started]
-    elif since != "all":
-        command += ["--since", since]
-    read_command(module, log, shlex.join([*command, name]), f"The log of container {name}", f"see `{docker} logs {name}`.")
+        record = client.inspect(name, socket_path) or {}
+        if not record:
+            module.fail_json(msg=f"Container {name} does not exist on this host: `docker ps -a` lists its containers.")
+        state = record.get("State") or {}
+        started = str(state.get("StartedAt") or "")
+        try:
+            moment = since_ns(since, started)
+        except ValueError:
+            module.fail_json(msg=f"since is {since!r}. A time such as 2026-11-21T05:00:00Z, an age such as 30m, started or all is expected.")
+        for piece in container_log.records(client.logs(str(record["Id"]), moment, socket_path)):
+            log.feed(piece.text)
+    except client.DockerError as error:
+        module.fail_json(msg=f"The log of container {name} cannot be read. {error}")
     return {
         "name": str(record.get("Name") or name).lstrip("/"),
         "running": bool(state.get("Running")),
@@ -543,7 +572,7 @@ def main() -> None:
             "container": {"type": "str"},
             "unit": {"type": "str"},
             "since": {"type": "str", "default": "started"},
-            "docker_command": {"type": "str", "default": "docker"},
+            "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
             "extra_classes": {
                 "type": "list",
                 "elements": "dict",
@@ -575,7 +604,7 @@ def main() -> None:
         container = read_container(module, log)
     else:
         read_unit(module, log)
-    facts = log.facts(final=True)
+    facts = log.facts(final=container is None or not container["running"])
     if container is not None:
         facts = with_container(facts, container)
     module.exit_json(changed=False, **facts)

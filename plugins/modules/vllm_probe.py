@@ -48,6 +48,11 @@ options:
         description: Further keys of the request's body. C(temperature) is 0 unless given here.
         type: dict
         default: {}
+      prompt_tokens:
+        description:
+          - Send a prompt of this many tokens, counting numbers, instead of O(requests[].prompt). Not for O(requests[].chat).
+          - The server counts them, by C(/tokenize) or by the usage of a short completion.
+        type: int
   model:
     description: The model to name in the requests; the first one that the server lists when left out.
     type: str
@@ -56,7 +61,7 @@ options:
     type: int
     default: 1
   timeout:
-    description: Seconds that one request may take.
+    description: Seconds that one request may take, from the connection to the end of the reply.
     type: float
     default: 120.0
 extends_documentation_fragment:
@@ -112,10 +117,13 @@ replies:
       description: Whether a completion came back.
       type: bool
     status:
-      description: The HTTP status; 0 where nothing answered.
+      description: The HTTP status; 0 if no reply came, be it that the connection failed or that O(timeout) was over.
       type: int
     text:
-      description: The reply's text.
+      description: The reply's text. Empty for a model that has only reasoned so far.
+      type: str
+    reasoning:
+      description: The reasoning before the reply, from C(reasoning_content) or C(reasoning).
       type: str
     finish_reason:
       description: Why it ended.
@@ -151,6 +159,7 @@ def main() -> None:
                     "chat": {"type": "bool", "default": False},
                     "max_tokens": {"type": "int", "default": 64, "no_log": False},
                     "body": {"type": "dict", "default": {}},
+                    "prompt_tokens": {"type": "int", "no_log": False},
                 },
             },
             "model": {"type": "str"},

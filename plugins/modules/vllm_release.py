@@ -35,7 +35,7 @@ options:
   receipt:
     description:
       - What the gate found, kept beside the release as C(receipt.json).
-      - A record of a boot and no configuration, so it counts as no change.
+      - Replacing one is not a change, since it records a boot and not configuration. Writing one where a readable one is missing is a change.
     type: dict
   current:
     description: Point C(current) at this release.
@@ -121,6 +121,14 @@ def diff_of(change: FileChange, before_mode: int) -> dict[str, str]:
     return change.diff()
 
 
+def readable(text: str | None) -> bool:
+    """Tell whether a receipt's text can be read."""
+    try:
+        return text is not None and isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
 def write(change: FileChange) -> None:
     """Write a file, never readable by more than its mode says: the mode of a file that is there is put right before its text."""
     if change.before is not None:
@@ -166,14 +174,17 @@ def main() -> None:
         points = params["current"] and before != target
         if points:
             diff.append({"before_header": link, "after_header": link, "before": f"{before}\n" if before else "", "after": f"{target}\n"})
+        receipt = os.path.join(folder, RECEIPT)
+        new_receipt = params["receipt"] is not None and not readable(found(receipt)[0])
+        if new_receipt:
+            diff.append({"before_header": receipt, "after_header": receipt, "before": "", "after": "(receipt)\n"})
         if not module.check_mode:
             if wanted or params["receipt"] is not None:
                 os.makedirs(folder, mode=0o750, exist_ok=True)
             for change, _mode in changes:
                 write(change)
             if params["receipt"] is not None:
-                path = os.path.join(folder, RECEIPT)
-                write(FileChange(path, found(path)[0], json.dumps(params["receipt"], indent=4, sort_keys=True) + "\n", 0o640))
+                write(FileChange(receipt, found(receipt)[0], json.dumps(params["receipt"], indent=4, sort_keys=True) + "\n", 0o640))
             if points:
                 point(link, target)
     except OSError as error:
@@ -181,7 +192,7 @@ def main() -> None:
             msg=f"The release {params['release']} cannot be written on this node: {error.filename}: {error.strerror}."
             " Make room or take away what is in the way there, or set vllm_tp2_directory to another place."
         )
-    module.exit_json(changed=bool(changes) or points, path=folder, diff=diff)
+    module.exit_json(changed=bool(changes) or points or new_receipt, path=folder, diff=diff)
 
 
 if __name__ == "__main__":

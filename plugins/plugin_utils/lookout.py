@@ -31,7 +31,7 @@ class Question(NamedTuple):
     answer: str  # a key that every answer has
 
 
-SLICE = Question("gb10.cluster.container_log_slice", ("container_log", "docker_socket", "boot_slice"), "log")
+SLICE = Question("gb10.cluster.container_log_slice", ("_docker.log", "_docker.client", "boot_slice"), "log")
 PROBE = Question("gb10.cluster.vllm_probe", ("api_probe",), "models")
 
 _PROGRAM = """\
@@ -57,34 +57,38 @@ def program(asked: Sequence[Asked]) -> str:
     """Return the text of a program, ASCII only, that asks questions in turn and prints the list of their answers as a line of JSON."""
     folder = Path(next(iter(module_utils.__path__)))
     names = dict.fromkeys(name for question, _arguments in asked for name in question.sources)
-    sources = [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in names]
+    sources = [(f"{PACKAGE}.{name}", folder.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8")) for name in names]
     runs = [(f"{PACKAGE}.{question.sources[-1]}", arguments) for question, arguments in asked]
     return _PROGRAM.format(sources=ascii(sources), asked=json.dumps(runs))
 
 
 class Look(threading.Thread):
-    """One look under way. It may be left alone: it changes nothing, and ends by itself when its wait is over."""
+    """Questions to a node, under way. The caller may leave it alone: it changes nothing, and ends by itself unless the connection hangs."""
 
-    def __init__(self, lookout: Lookout, arguments: dict[str, Any]) -> None:
+    def __init__(self, lookout: Lookout, asked: Sequence[Asked]) -> None:
         super().__init__(daemon=True)
-        self._lookout, self._arguments = lookout, arguments
+        self._lookout, self._asked = lookout, asked
         self._context = contextvars.copy_context()
         self._error: Exception | None = None
-        self._out: dict[str, Any] = {}
+        self._out: list[dict[str, Any]] = []
 
     def run(self) -> None:
-        """Look; what goes wrong is kept for result()."""
+        """Ask; result() raises an error again."""
         try:
-            self._out = self._context.run(self._lookout.take, self._arguments)
-        except Exception as error:  # noqa: BLE001  # whatever it is, result() raises it again where it was asked for
+            self._out = self._context.run(self._lookout.ask, self._asked)
+        except Exception as error:  # noqa: BLE001  # result() raises it again in the caller's thread
             self._error = error
 
-    def result(self) -> dict[str, Any]:
-        """Return the slice, or `failed` with `msg`; raise what the look raised."""
+    def results(self) -> list[dict[str, Any]]:
+        """Return an answer to each question, or `failed` with `msg`; raise what the look raised."""
         self.join()
         if self._error is not None:
             raise self._error
         return self._out
+
+    def result(self) -> dict[str, Any]:
+        """Return the answer to the only question."""
+        return self.results()[0]
 
 
 class Lookout:
@@ -97,7 +101,11 @@ class Lookout:
 
     def start(self, **arguments: Any) -> Look:
         """Begin a look with the options of container_log_slice."""
-        look = Look(self, arguments)
+        return self.begin([(SLICE, arguments)])
+
+    def begin(self, asked: Sequence[Asked]) -> Look:
+        """Begin to ask questions in turn, as ask() does."""
+        look = Look(self, asked)
         look.start()
         return look
 

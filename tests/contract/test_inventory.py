@@ -369,6 +369,20 @@ def test_a_sound_inventory_passes_and_the_next_play_runs(case: Case, tmp_path: P
     assert marker.exists()
 
 
+def test_site_refuses_a_part_of_a_group_unless_each_stage_works_on_one_node(tmp_path: Path, marker: Path) -> None:
+    """The refusal comes before any host is asked."""
+    site = str(REPO / "playbooks" / "site.yml")
+    done, _inventory = play(tmp_path, hosts(SOUND), "--limit", "spark-1", playbook=site)
+    assert listed(done) == [
+        "the command line: --limit: pair1 is one unit and spark-2 is not in this run; limit to the whole group (--limit pair1), "
+        "or skip the stages that need all its hosts (--skip-tags image,weights,vllm_tp2)"
+    ]
+    assert not marker.exists()
+    done, _inventory = play(tmp_path, hosts(SOUND), "--limit", "spark-1", "--tags", "sysctl,docker", playbook=site)
+    assert "Check the inventory" not in {task for _host, task, _message in done.failures}
+    assert marker.exists()
+
+
 def test_a_vaulted_value_with_its_password_is_judged_and_never_shown(tmp_path: Path, marker: Path) -> None:
     """The decrypted key appears nowhere, not even at -vvv and beside a fault."""
     secret = VaultSecret(b"open sesame")

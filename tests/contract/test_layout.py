@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +40,41 @@ def test_galaxy_and_requirements_ask_for_the_same_ranges() -> None:
     galaxy = yaml.safe_load((REPO / "galaxy.yml").read_text(encoding="utf-8"))
     requirements = yaml.safe_load((REPO / "collections" / "requirements.yml").read_text(encoding="utf-8"))
     assert {each["name"]: each["version"] for each in requirements["collections"]} == galaxy["dependencies"]
+
+
+def test_make_setup_installs_what_a_build_of_the_collection_needs() -> None:
+    """ansible-galaxy reads the manifest directives of galaxy.yml with distlib and fails without it."""
+    galaxy = yaml.safe_load((REPO / "galaxy.yml").read_text(encoding="utf-8"))
+    installed = re.findall(r"^([\w-]+)", (REPO / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "manifest" in galaxy
+    assert "distlib" in installed
+
+
+def test_setup_reads_the_whole_version_report_of_ansible(tmp_path: Path) -> None:
+    """A reader that stops after the first line gives ansible a broken pipe and the user a traceback."""
+    (tmp_path / "tools").mkdir()
+    for name in ("tools/setup.sh", "requirements.txt", "requirements-dev.txt"):
+        shutil.copy(REPO / name, tmp_path / name)
+    commands = tmp_path / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    report = "import time\nprint('ansible [core 2.20.0]', flush=True)\ntime.sleep(1)\nprint('  config file = None', flush=True)\n"
+    for name, text in (("python", "#!/bin/sh\n"), ("ansible", f"#!{sys.executable}\n{report}")):
+        (commands / name).write_text(text, encoding="utf-8")
+        (commands / name).chmod(0o755)
+    done = subprocess.run(["bash", str(tmp_path / "tools" / "setup.sh"), "run"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "setup: ansible [core 2.20.0]\n" in done.stdout
+
+
+def test_a_frozen_node_ends_its_ssh_connection_within_a_minute() -> None:
+    """A run would wait for it without an end."""
+    config = configparser.ConfigParser()
+    config.read(REPO / "ansible.cfg", encoding="utf-8")
+    arguments = shlex.split(config["ssh_connection"]["ssh_args"])
+    done = subprocess.run(["ssh", "-G", "-F", "none", *arguments, "node"], capture_output=True, text=True, check=True)
+    options = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert 0 < int(options["serveraliveinterval"]) * int(options["serveralivecountmax"]) <= 60
+    assert (options["controlmaster"], options["controlpersist"], options["compression"]) == ("auto", "60", "yes"), "Ansible's defaults"
 
 
 def ansible_doc(kind: str) -> dict[str, dict[str, object]]:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 FIXTURES = Path(__file__).resolve().parents[1] / "unit" / "fixtures" / "vllm_log"
-LOGS = {name: (FIXTURES / f"{name}.log").read_bytes() for name in ("head", "worker", "v0", "oom")}
+LOGS = {name: (FIXTURES / f"{name}.log").read_bytes() for name in ("head", "worker", "oom")}
 STATES = {"unknown", "starting", "ready", "served_then_failed", "failed"}
 FAST = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -89,16 +89,6 @@ FAULTS = [
         variables={"vllm_tp2_extra_env": {"VLLM_CPU_KVCACHE_SPACE": "900"}}, limit=90,
     ),
     Fault(
-        "image missing on the worker", ("start_failed",), 1, "--tags image",
-        before="docker tag gb10-lab/vllm-cpu:0.32.0 gb10-lab/kept:1; docker rmi gb10-lab/vllm-cpu:0.32.0",
-        after="docker tag gb10-lab/kept:1 gb10-lab/vllm-cpu:0.32.0; docker rmi gb10-lab/kept:1",
-    ),
-    Fault(
-        "another image of that name on the worker", ("start_failed",), 1, "--tags image",
-        before="docker tag gb10-lab/vllm-cpu:0.32.0 gb10-lab/kept:1; tar -c -C / etc/hostname | docker import - gb10-lab/vllm-cpu:0.32.0",
-        after="docker tag gb10-lab/kept:1 gb10-lab/vllm-cpu:0.32.0; docker rmi gb10-lab/kept:1",
-    ),
-    Fault(
         "stale container of that name on the worker", ("start_failed",), 1, "docker rm",
         before="docker rm -f gb10-pair1-rank1; docker create --name gb10-pair1-rank1 gb10-lab/vllm-cpu:0.32.0 sleep 1",
         after="docker rm -f gb10-pair1-rank1",

@@ -9,10 +9,7 @@ import pytest
 from container_lab import Lab
 from faults import BY_NAME, Fault, inject
 
-CHOSEN = [
-    "worker killed at rendezvous", "head killed at kv", "head without its worker", "unknown flag", "model missing on the worker",
-    "weights damaged on the worker", "API port taken", "image missing on the worker",
-]  # fmt: skip
+CHOSEN = ["worker killed at rendezvous", "unknown flag", "API port taken"]
 
 
 @pytest.mark.parametrize("fault", [BY_NAME[name] for name in CHOSEN], ids=CHOSEN)
@@ -35,3 +32,25 @@ def test_after_all_of_them_the_next_run_converges(lab: Lab) -> None:
     run = lab.play("site.yml", "--tags", "vllm_tp2")
     assert run.rc == 0, run.stdout[-4000:]
     assert lab.complete() == (200, " Paris.")
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        ("docker rmi -f gb10-lab/vllm-cpu:0.32.0", "is not on this node"),
+        ("tar -c -C / etc/hostname | docker import - gb10-lab/vllm-cpu:0.32.0", "has other layers here than on lab-1"),
+    ],
+    ids=["image missing", "another image"],
+)
+def test_a_rank_without_the_group_s_image_stops_nothing(served: Lab, act: str, words: str) -> None:
+    before = served.identity()
+    served.on(2, f"docker tag gb10-lab/vllm-cpu:0.32.0 gb10-lab/kept:1; {act}")
+    try:
+        run = served.play("site.yml", "--tags", "vllm_tp2")
+    finally:
+        served.on(2, "docker tag gb10-lab/kept:1 gb10-lab/vllm-cpu:0.32.0; docker rmi gb10-lab/kept:1")
+    assert run.rc != 0
+    (message,) = [text for host, _task, text in run.failures if host == "lab-2"]
+    assert words in message
+    assert "--tags image" in message
+    assert served.identity() == before

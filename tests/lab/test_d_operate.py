@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 
 import pytest
 from container_lab import Lab
@@ -90,6 +91,7 @@ def test_rollback_goes_to_the_release_before_and_a_second_run_changes_nothing(se
     assert site.changed == set(), "the inventory says the same as the release that was gone back to"
 
 
+@pytest.mark.long
 def test_a_rollback_that_fails_goes_back_to_where_it_was_and_says_why(served: Lab) -> None:
     folder = "/opt/gb10-cluster/vllm_tp2/pair1"
     first = served.on(1, f"readlink {folder}/current").strip().rpartition("/")[2]
@@ -123,3 +125,49 @@ def test_an_unknown_release_stops_nothing_and_lists_the_kept_ones(served: Lab, w
     assert f"the release {wanted} is not kept on all ranks, and nothing was stopped" in run.last_message
     assert re.search(r"[0-9a-f]{12} \(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ, profile lab-tiny, its gate passed, current\)", run.last_message)
     assert served.identity() == before
+
+
+NOT_RUNNING = (
+    "The Docker Engine is not running: /var/run/docker.sock does not accept connections. Run site.yml with --tags docker, or `systemctl start docker`."
+)
+UNIT = "/etc/systemd/system/docker.service.d/99-lab-minimum-api.conf"
+
+
+@pytest.fixture
+def stopped_engine(served: Lab) -> Iterator[Lab]:
+    """The engine of lab-2 is stopped. Started again, it refuses API versions below 1.44, as Docker Engine 29 does."""
+    served.on(2, f"mkdir -p {UNIT.rpartition('/')[0]}; printf '[Service]\\nEnvironment=DOCKER_MIN_API_VERSION=1.44\\n' > {UNIT}; systemctl daemon-reload")
+    served.on(2, "systemctl stop docker.socket docker.service")
+    try:
+        yield served
+    finally:
+        served.on(2, f"rm {UNIT}; systemctl daemon-reload; systemctl restart docker.service; systemctl start docker.socket")
+
+
+def test_a_stopped_engine_is_one_sentence_and_one_like_engine_29_serves(stopped_engine: Lab) -> None:
+    lab = stopped_engine
+    check = lab.play("site.yml", "--check", "--tags", "docker,image,vllm_tp2")
+    status = lab.play("playbooks/status.yml")
+    stop = lab.play("playbooks/stop.yml")
+    for run in (check, stop):
+        (message,) = [text for host, _task, text in run.failures if host == "lab-2"]
+        assert NOT_RUNNING in message
+    assert "nothing was removed on lab-2, and it may still have its rank of pair1" in message
+    assert [host for host, _task, _text in stop.failures] == ["lab-2"]
+    assert [text for host, _task, text in check.failures if host == "lab-1"] == [
+        "lab-2 of pair1 failed (the message is above), so lab-1 stops as well: correct that and run again."
+    ]
+    assert status.rc == 2, "the group should serve, and whether it does is not known"
+    assert "pair1 does not serve: " in status.last_message
+    assert f"Rank 1 on lab-2 is not known: {NOT_RUNNING}" in status.last_message
+    assert lab.inspect(1) is None, "stop.yml removes the rank whose engine answers"
+
+    run = lab.play("site.yml", "--tags", "docker,image,vllm_tp2")
+    assert run.rc == 0, run.stdout[-4000:]
+    assert lab.on(2, "docker version --format '{{.Server.MinAPIVersion}}'").strip() == "1.44"
+    for name in ("site.yml", "playbooks/status.yml", "playbooks/evidence.yml"):
+        run = lab.play(name)
+        assert (run.rc, run.changed) == (0, set()), (name, run.stdout[-4000:])
+    assert "too old" not in (lab.folder / "evidence/latest/pair1-rank1-lab-2.txt").read_text(encoding="utf-8")
+    assert lab.play("playbooks/stop.yml").rc == 0
+    assert lab.gone()

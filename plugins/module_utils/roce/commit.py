@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 STATE_DIR = "/var/lib/gb10-cluster/roce"
 PENDING = STATE_DIR + "/pending"
 BOOT_ID = PENDING + "/boot_id"  # of the kernel that the change was made under
+SNAPSHOT = PENDING + "/snapshot.json"
 RESTORING = STATE_DIR + "/restoring"
 RESTORED = STATE_DIR + "/restored.json"
 BASELINE = STATE_DIR + "/baseline.json"
@@ -52,6 +53,35 @@ class Snapshot:
     protected: Sequence[Interface] = ()
     seconds: int = 120
     summary: str = ""
+
+
+def snapshot_text(snapshot: Snapshot) -> str:
+    """Return a snapshot as JSON."""
+    return json.dumps(asdict(snapshot), indent=1, sort_keys=True) + "\n"
+
+
+def snapshot_of(record: Mapping[str, Any]) -> Snapshot:
+    """Return the snapshot of a JSON record. Raises KeyError or TypeError if a field is missing or of a wrong type."""
+    rails, protected = (
+        [Interface(i["name"], i["up"], i["mtu"], tuple(i["addresses"]), tuple(i["routes"])) for i in record[key]] for key in ("rails", "protected")
+    )
+    return Snapshot(dict(record["files"]), dict(record["sysctls"]), rails, protected, record["seconds"], record["summary"])
+
+
+def merge_snapshots(first: Snapshot, second: Snapshot) -> Snapshot:
+    """Return what stood before two unconfirmed changes: the first snapshot, and from the second what the first does not have."""
+
+    def both(one: Sequence[Interface], two: Sequence[Interface]) -> list[Interface]:
+        return [*one, *(item for item in two if item.name not in {known.name for known in one})]
+
+    return replace(
+        second,
+        files={**second.files, **first.files},
+        sysctls={**second.sysctls, **first.sysctls},
+        rails=both(first.rails, second.rails),
+        protected=both(first.protected, second.protected),
+        summary="; ".join(dict.fromkeys((first.summary, second.summary))),
+    )
 
 
 def _addresses_back(item: Interface) -> list[str]:

@@ -345,8 +345,10 @@ def _strings(value: Any) -> tuple[str, ...]:
 
 def _matches(key: str, body: Mapping[str, Any], device: Device) -> bool:
     match = body.get("match")
-    if not isinstance(match, dict) or not match:
+    if not isinstance(match, dict):
         return key == device.name
+    if not match:  # netplan: every device of the section; NetworkManager writes it for a profile without an interface name
+        return True
     if body.get("set-name") == device.name:
         return True
     tests = []
@@ -383,6 +385,8 @@ def _read_netplan(path: str, text: str, devices: Sequence[Device], loader: Loade
             claims += [_claim(device.name, body) for device in hit]
             if not hit:
                 others.append(str(key))
+            elif body.get("match") == {}:
+                others.append(f"every other device ({key} has an empty match)")
     renderer = str(network["renderer"]) if network.get("renderer") else None
     return ConfigFile(path, "netplan", own, True, writer, None, tuple(claims), tuple(others), renderer)
 

@@ -41,6 +41,7 @@ def with_container(facts: dict[str, Any], container: dict[str, Any]) -> dict[str
         "count": 1,
         "also": [failure["class"], *failure.get("also", [])] if failure is not None else [],
     }
+    out["suspicion"] = None
     out["state"] = "served_then_failed" if facts.get("ready") is not None else "failed"
     out["boots"] = [*facts.get("boots", [])[:-1], {k: v for k, v in out.items() if k not in ("boots", "container", "restarts", "bytes_read", "lines_read")}]
     return out

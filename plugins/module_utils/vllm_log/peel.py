@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from functools import lru_cache
 from typing import NamedTuple
-
-from ansible_collections.gb10.cluster.plugins.module_utils.redact import TOKENS
 
 #: A line longer than this keeps its two halves of this many bytes; the middle is dropped.
 KEEP = 32768
@@ -27,10 +24,8 @@ _REQUEST_FILES = re.compile(
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[\]_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[()][0-9A-B])")
 _LOST = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
-_TAIL = re.compile(r"(?:\s{0,400}[│┃]|<br ?/?>)\s*$")
-#: What stands for an ESC that a terminal, rsyslog, a CSV or a JSON export wrote out, or a decoder could not read.
-_LOST_MARK = re.compile(r"(?:[←␛\ufffd]|\^\[|#033|\\(?:x1[bB]|u001[bB]|033|e))?\[\d{1,3}(?:;\d{1,3}){0,4}m")
-_ENTITY = re.compile(r"&(?:nbsp|quot|apos|lt|gt|amp|#\d{1,5}|#x[0-9A-Fa-f]{1,4});")
+#: What stands for an ESC that a pager or a JSON export wrote out, or a decoder could not read.
+_LOST_MARK = re.compile(r"(?:[←␛\ufffd]|\^\[|\\(?:x1[bB]|u001[bB]))?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _LEVEL = re.compile(
     r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(?:\d{4}-)?(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?"
 )
@@ -54,42 +49,17 @@ _OUTER = (
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?(?::(?=\s))?\s*\|?\s*",
     r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+",
     r"(?:stdout|stderr) [FP]\s",
-    r"(?:[A-Za-z][\w.-]{0,40} )?(?:STD(?:OUT|ERR)|std(?:out|err)): ",
     r"(?:[^\W\d_]{2,6}\.?|\d{1,2}[月월]) [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? (?!\[)\S{1,80}(?<!:) [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*",
     r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*",
-    r"\[(?:INFO|WARN|WARNING|ERROR|DEBUG) {0,4}\] (?:[\w.-]{1,60} - )?[\w.-]{1,80}-std(?:out|err)(?: MODEL_LOG -|:) ",
     r"(?![A-Z]{4,8}\s{1,8}\|\s[\w.]{1,80}:[\w<>]{1,80}:\d)(?:[A-Za-z0-9][\w.@-]{0,120}\s{0,40}|\[[a-z][\w.-]{0,80}\]\s{1,40})\|\s{1,4}",
     r"[|│┃▎▏▌]\s{0,4}",
-    r"\[(?:Info|Warning|Error|Debug)\] \(Process\) ",
     r"\[rank\d{1,5}\]:\s?",
-    r"[a-z0-9][\w.-]{0,80} >> ",
-    r"(?:Line )?\d{1,7}(?:\t|: ?|\s{2,4}(?=\S))",
-    r"\d{1,4}\|[\w.-]{1,60}\s{0,40}\|\s",
-    r"\d{13}(?:,\"?|\t)",
-    r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ",
-    r"<\d{1,3}>\d (?:\S{1,80} ){5}(?:-|\[[^\]]{1,200}\]) ",
     r"\d{10}\.\d{3,9} [\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: ",
-    r"@[0-9a-f]{24,25} |\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d\.\d{1,9} |\[\s{0,8}\d{1,7}\.\d{3,6}\] |##\[(?:error|warning|debug)\]|\d\d[OE][ +](?=\s{0,40}\S)",
-    r"\([a-z][\w.-]{0,60}, rank=\d{1,5}, pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ",
-    r"\{(?:[a-z]\w{0,40}=\"[^\"]{0,160}\",? ?){1,16}\}\s{1,4}",
-    r"(?:\d{1,10} )?uvicorn(?:\.\w{1,20})? (?=(?:INFO|WARNING|ERROR|CRITICAL): )",
-    (
-        r"(?:(?:[a-z0-9][a-z0-9._-]{0,60}:|[EO]:|[a-z][a-z0-9.]{0,60}-[a-z0-9.-]{1,80} [a-z0-9][a-z0-9-]{0,62}"
-        r"|\[(?!\s?(?:DEBUG|INFO|NOTICE|WARN|ERROR|CRIT|FATAL))[\w./ :-]{1,60}\]:?(?: \[[\w./-]{1,60}\]){0,2}"
-        r"|(?:[\w.-]{1,80} ){1,2}› [\w.-]{1,80}|[a-z][\w.-]{0,60}\[[\w.-]{1,40}\]:|\d{13}|\d{1,2}/\d{1,2}/\d{4},? \d{1,2}:\d\d:\d\d(?: [AP]M)?"
-        r"|[\w.-]{1,60}(?:/[\w.-]{1,80}){1,6}:?|[A-Z][a-z]{2} [ \d]\d {1,2}\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,3}"
-        r"|\[[a-z][\w.-]{0,40}\]:|[a-z][\w.-]{0,60}\t|[\w./-]{1,120}\.(?:log|out|err|txt):(?:\d{1,7}[:-])?)"
-        r"(?=(?:INFO|WARNING|ERROR):|Killed\b|\([\w]|Traceback|GPU KV|Application startup|  \S|\[?\d{4}-\d\d-\d\d[T ]|\d\d:\d\d:\d\d "
-        r"|\[rank\d|\[?[\w./-]{1,120}\.(?:py|cc|cpp|cu|h):\d"
-        r"|(?:[A-Za-z_]\w{0,40}\.){0,6}\w{0,40}(?:Error|Exception): |[\w.-]{1,40}\.py: error: |`?(?:[\w.-]{1,30} )?vllm(?: serve)?: error)"
-    ),
-    r"[a-z0-9]{8,24}\[(?:info|warning|error|debug)\]\s?|\[pod/[\w./-]{1,200}\] |[^\t]{1,100}\t[^\t]{1,100}\t(?=\d{4}-\d\d-\d\dT)",
-    r"\[[\w-]{1,16},[\w-]{1,16}\]<std(?:out|err)>:?\s?",
+    r"\[\s{0,8}\d{1,7}\.\d{3,6}\] |##\[(?:error|warning|debug)\]|\d\d[OE][ +](?=\s{0,40}\S)",
+    r"\[pod/[\w./-]{1,200}\] |[^\t]{1,100}\t[^\t]{1,100}\t(?=\d{4}-\d\d-\d\dT)",
     r"[^|]{0,120}\d{1,3}%\|[^|]{0,300}\|\s{0,4}\d{1,9}/\d{1,9} \[[^\]]{1,80}\](?=[\d(\[A-Z])",
 )
 _WRAPPER = re.compile("|".join(f"(?:{outer})" for outer in _OUTER))
-#: A wrapper that names the stream of its child passes its lines on; it says nothing of its own.
-_STREAM = re.compile(r"-std(?:out|err)(?::| MODEL_LOG -) ")
 _TIMESTAMP = re.compile(r"(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
 _UVICORN = re.compile(r"(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL):\s{1,8}")
 _FOREIGN = re.compile(
@@ -97,19 +67,8 @@ _FOREIGN = re.compile(
     r"|(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}[\w.-]{1,80}:\d{1,6} -- "
     r"|(?:\[[\w.-]{1,40}\]\s?)?\[(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]\s"
     r"|[A-Z][\w-]{1,30} (DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL): "
-    r"|level=(debug|info|warn|warning|error|fatal)\b"
     r"|(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{0,8}\|"
 )
-#: What a launcher relays from its child through its own logger, on the level of information.
-_RELAYED = re.compile(
-    r"\s?(?:(?:[\w.:<>]{1,100} - |\[[\w.-]{1,60}\] )?"
-    r"((?:INFO|WARNING|ERROR):\s{2,8}(?=\S)|\[rank\d{1,5}\]:|\[[\w./-]{1,120}\.py:\d{1,6}\] |vllm(?: \w{1,20})?: error: "
-    r"|\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}\) "
-    r"|(?:Loading|Capturing) [\w,. ()=-]{1,100}:\s{1,4}\d{1,3}%|[\w.-]{1,80}:\d{1,10}:\d{1,10} \[\d{1,3}\] (?:[\w/.]{1,60}:\d{1,6} )?NCCL )"
-    r"|Traceback \(most recent call last\)|(?:[A-Za-z_]\w{0,60}\.){0,6}\w{0,60}(?:Error|Exception): )"
-)
-#: A record of logfmt, in which launchers and collectors relay lines.
-_LOGFMT = re.compile(r"(?:time|ts|timestamp|t)=(?:\"[^\"]{1,60}\"|\S{1,60}) level=\w{1,10} msg=(\"(?:[^\"\\]|\\.){1,32768}\")")
 #: The logger's name in another format of the records of vLLM and of its web server: those lines are their own.
 _OWN = re.compile(r"(?<![\w./-])(vllm|uvicorn)((?:\.\w{1,60}){0,8})(?![\w-])")
 _OWN_AFTER = re.compile(r"\s{0,4}\[?(?:vllm|uvicorn)(?:\.\w{1,60}){0,8}(?::[\w<>]{1,60}){0,2}(?:\]\s{0,4}|\s{0,4}[-:|]\s{1,4})")
@@ -164,16 +123,10 @@ def strip_ansi(text: str) -> str:
         text = _ANSI.sub("", text)
     if _LOST.search(text) is not None:
         text = _LOST_MARK.sub("", text)
-    if "&" in text and _ENTITY.search(text) is not None:
-        text = _ENTITY.sub(lambda m: html.unescape(m.group(0)), text)
     if text[:1] == "\x00":  # a file that was cut to nothing while it was written to
         text = text.lstrip("\x00")
     if text[-1:] == " ":
         text = text.rstrip(" ")
-    if text[-2:] == "\\n":
-        text = text[:-2]
-    if text[-1:] in "│┃>":
-        text = _TAIL.sub("", text)
     return text
 
 
@@ -213,9 +166,7 @@ def _peel(raw: str) -> Line:
     match = _LEVEL.search(text, 0, 2000)
     if match is not None:
         prefix = text[: match.start()]
-        if (not prefix or not _QUOTED.search(prefix) or _PROGRESS.search(prefix)) and (
-            not prefix or _FOREIGN.match(prefix[-200:]) is None or _STREAM.search(prefix[-200:]) is not None
-        ):
+        if not prefix or ((not _QUOTED.search(prefix) or _PROGRESS.search(prefix)) and _FOREIGN.match(prefix[-200:]) is None):
             file = match.group(3)
             return Line(match.group(1), False, file, match.group(2), _procs(prefix[-400:]), text[match.end() :], match.end(), text, _is_cri_partial(prefix))
     return _peel_unlevelled(text)
@@ -285,11 +236,6 @@ def _peel_unlevelled(text: str) -> Line:
                     foreign = own is None
                     if own is not None and own.group(1) == "vllm":
                         file = f"{own.group(0).rsplit('.', 1)[-1]}.py"
-                    relayed = _RELAYED.match(text, at) if foreign and level in ("INFO", "DEBUG") else None
-                    if relayed is not None:
-                        at = relayed.start(1) if relayed.group(1) else at
-                        inner = _peel_unlevelled(text[at:])
-                        return inner._replace(time=inner.time or stamp, procs=(*procs, *inner.procs)[-4:], offset=at + inner.offset, text=text)
                 elif stamp and (match := _TRACING.match(text, at)) is not None:
                     level = {"TRACE": "DEBUG", "WARN": "WARNING"}.get(match.group(1), match.group(1))
                     at = match.end()
@@ -327,8 +273,6 @@ def split(line: Line) -> list[Line]:
 
 def expand(raw: str, depth: int = 0) -> list[Line]:
     """Peel one physical line into the records in it: one, or those of a JSON record (docker json-file, vLLM's JSON formatter)."""
-    if raw[13:15] == ',"' and raw[-1:] == '"' and raw[:13].isdigit():
-        raw = raw[15:-1].replace('""', '"')
     stripped = raw.lstrip(" \t\ufeff>`")
     at = stripped.find("{") if depth == 0 else 0
     if depth < 3 and stripped[at : at + 2] in ('{"', '{ "') and (at == 0 or (at <= 160 and _json_prefix(stripped[:at]))):
@@ -340,24 +284,19 @@ def expand(raw: str, depth: int = 0) -> list[Line]:
             lines = _json_lines(record, depth)
             if lines:
                 return lines
-    if depth == 0 and stripped[:1] == '"' and stripped[-1:] in '",':  # one of Ansible's stdout_lines
+    field = _FIELD.match(stripped) if depth == 0 and stripped[:1] == '"' else None
+    if field is not None:  # a JSON record printed over several lines, or a list of lines that Ansible printed
         try:
-            inner = json.loads(stripped.rstrip(","))
+            inner = json.loads(field.group(1))
         except ValueError:
             inner = None
-        if isinstance(inner, str) and inner and "\n" not in inner:
-            return [peel(inner.rstrip())]
-    record_ = _LOGFMT.search(raw, 0, 200 + KEEP) if depth == 0 and " msg=" in raw else None
-    if record_ is not None and record_.start() <= 160:
-        try:
-            inner = json.loads(record_.group(1))
-        except ValueError:
-            inner = None
-        if isinstance(inner, str) and inner and "\n" not in inner:
-            line = peel(inner.rstrip())
-            if (line.file and line.level) or _RELAYED.match(inner) is not None:
-                return [line]
+        if isinstance(inner, str) and inner:
+            return [peel(piece.rstrip()) for piece in re.split(r"\r\n|\n|\r", inner)[:2000] if piece]
     return [peel(raw)]
+
+
+#: The text of a log line in a JSON record over several lines, or a string in a list.
+_FIELD = re.compile(r'(?:"(?:textPayload|message|msg|log)": ?)?("(?:[^"\\]|\\.){1,65536}"),?\s*$')
 
 
 def _json_prefix(prefix: str) -> bool:
@@ -383,12 +322,9 @@ def _stack(record: dict[str, object]) -> str:
 
 
 def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
-    inner_record = next((record[key] for key in ("jsonPayload", "_source", "properties", "result") if isinstance(record.get(key), dict)), None)
-    if isinstance(inner_record, dict):
-        record = inner_record
-    message = _text(record, "message", "msg", "text", "MESSAGE", "event")
+    message = _text(record, "message", "msg", "text")
     level = _text(record, "levelname", "level", "severity", "loglevel").upper() or None
-    log = _text(record, "log", "textPayload", "line", "@message", "LogEntry", "LogMessage", "Log", "_raw")
+    log = _text(record, "log", "textPayload")
     if not message and log:
         lines: list[Line] = []
         for piece in re.split(r"\r\n|\n|\r", log)[:2000]:
@@ -426,13 +362,9 @@ def _json_lines(record: dict[str, object], depth: int) -> list[Line]:
                 if not file and inner.level and inner.offset and not inner.procs and not inner.foreign:
                     out.append(inner)  # a collector's record of the whole line
                     continue
-                if not (file or name or proc or inner.foreign):
-                    if inner.file and inner.level:
-                        out.append(inner)
-                        continue
-                    if _RELAYED.match(piece) is not None:
-                        out.append(inner._replace(level=at_level if at_level in ERROR_LEVELS else inner.level, time=inner.time or stamp))
-                        continue
+                if not (file or name or proc or inner.foreign) and inner.file and inner.level:
+                    out.append(inner)
+                    continue
                 if inner.procs and not inner.file:
                     out.append(inner._replace(level=at_level or inner.level, file=file, time=stamp))
                     continue
@@ -445,17 +377,3 @@ def cap(line: bytes) -> bytes:
     if len(line) <= 2 * KEEP:
         return line
     return line[:KEEP] + line[-KEEP:]
-
-
-_SECRETS = re.compile(
-    r"(?i)(\b(?:[\w-]{0,40}[_-])?(?:api[_-]?keys?|hf[_-]?token|hub[_-]?token|access[_-]?token|auth[_-]?token|token|secret|password|passwd)"
-    r"['\"]?\s{0,3}[:=]\s{0,3}"
-    r"|\bauthorization['\"]?\s{0,3}[:=]\s{0,3}(?:bearer\s{1,3})?|--api-key[ =])"
-    r"(\[[^\]]{0,2000}\]?|'[^']{0,2000}'?|\"[^\"]{0,2000}\"?|[^\s,;)}]{1,2000})"
-)
-
-
-def redact(text: str) -> str:
-    """Return text with the values of keys and tokens replaced, for everything that leaves the parser."""
-    text = _SECRETS.sub(lambda m: m.group(1) + ("None" if m.group(2) == "None" else "***"), text)
-    return TOKENS.sub("***", text)

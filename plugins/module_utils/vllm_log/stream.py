@@ -9,14 +9,13 @@ anything of interest and the answer kept; only lines of an interesting shape are
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections import deque
 from typing import Any, Literal
 
 from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import check_user_class, user_entry
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import boot as _b
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.boot import Boot, Classifier, Plan, compile_catalogue, literals, plan_for, undigited
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.boot import Boot
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.classes import Classifier, Plan, compile_catalogue, undigited
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import (
     KEEP,
     Line,
@@ -25,10 +24,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import 
     is_known,
     may_be_several,
     peel,
-    redact,
     split,
     strip_ansi,
 )
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.plan import literals, plan_for
+from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.starts import Starts
 
 #: Boots whose facts are kept; older ones only count as restarts.
 KEEP_BOOTS = 20
@@ -61,14 +61,14 @@ class _Shape:
         return self._plan
 
 
-_REQUEST_SHAPE = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request |async_llm_engine\.py:\] (?:Received|Added) request ")
+_REQUEST_SHAPE = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request ")
 _ACCESS_SHAPE = re.compile(rb'" - ".|- "(?:GET|POST) /')
 _RECORD = re.compile(
     rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|#-]|\xc2\xa0|\xe2\x94[\x82\x83]|\xef\xbf\xbd|\^\[|#033|\\(?:x1b|u001b|033)){0,12}"
     rb"(?:\([A-Za-z_(]?[^\n]{0,160}?pid=\d|\[[A-Z]\w{2,40} pid=\d|\(raylet[,)]|"
     rb":(?:job_id|actor_name|task_name):|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:[ :]|\x1b\[)|\[?\d{4}-\d\d-\d\d[T ]"
     rb"|(?:[A-Z][a-z]{2}|[\xc0-\xf4]\S{2,12}|\d{1,2}\xe6\x9c\x88|\d{1,2}\xec\x9b\x94) [ \d]\d \d\d:\d\d:"
-    rb"|\d\d:\d\d:\d\d |\[(?:INFO|WARN|ERROR) {0,4}\] |\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\""
+    rb"|\d\d:\d\d:\d\d |\[(?:INFO|WARN|ERROR) {0,4}\] |\[rank\d|\[?[IWEF]\d{3,4} \d\d:|\{\"|\"\w{1,40}\": \""
     rb"|(?:\d{1,4}\|)?[\w.@-]{1,80}\s{0,20}\|\s|\d{13},|[A-Za-z]\S{0,60}:\d+:\d+ \[\d|\[?[\w./-]{1,80}\.(?:py|cc):\d|NCCL "
     rb"|Traceback |frame #|Exception raised |The above |During handling |Loading |Capturing |  File |File \"|Process "
     rb"|model='|(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z_]\w{0,80}(?:Error|Exception)\b)"
@@ -86,7 +86,6 @@ _VARIES = re.compile(rb"\d+|\b(?:(?i:debug|info|warn|warning|error|critical|stdo
 _MARGIN_TRIES = 16
 #: What a quote, a list or a box puts before each line.
 _LEAD = re.compile(r"[\s>│┃]{1,16}")
-_ARGPARSE = re.compile(r"vllm(?: [\w-]{1,20})?: error: ")
 _DIGITS = b"0123456789"
 _BREAK = re.compile(rb"\r\n|\n|\r")
 
@@ -132,11 +131,6 @@ class BootLog:
         self._classifiers = compile_catalogue([user_entry(e) for e in extra])
         self._trigger = _trigger()
         self._users = _users(extra)
-        self._first = b""
-        self._sniffed = False
-        self._decoder: codecs.IncrementalDecoder | None = None
-        self._usage = 0
-        self._pids: dict[str, set[str]] = {}
         self._shapes: dict[bytes, _Shape | Literal[False]] = {}
         self._shapes_bytes = 0
         self._head = b""
@@ -147,6 +141,7 @@ class BootLog:
         self._boot = Boot(1)
         self._boots: deque[Boot] = deque(maxlen=KEEP_BOOTS - 1)
         self._restarts = 0
+        self._starts = Starts()
         self._previous = ""
         self._previous_number = 0
         self._previous_taken = False
@@ -164,16 +159,6 @@ class BootLog:
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the log, wherever they were cut."""
         view = bytes(data)
-        if not self._sniffed:
-            view = self._first + view
-            if len(view) < 2:
-                self._first = view
-                return
-            self._first, self._sniffed = b"", True
-            if view[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                self._decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-        if self._decoder is not None:
-            view = self._decoder.decode(view).encode("utf-8", "replace")
         for at in range(0, len(view), SLICE):
             self._feed(view[at : at + SLICE])
 
@@ -436,7 +421,7 @@ class BootLog:
 
     def _record(self, raw: bytes, number: int, plan: Plan) -> None:
         text = self._bare(raw).decode("utf-8", "replace")
-        if "{" in text or " msg=" in text:
+        if "{" in text or text.lstrip()[:1] == '"':
             for line in expand(text):
                 self._take_all(line, number, plan)
         else:
@@ -453,13 +438,8 @@ class BootLog:
 
     def _take(self, line: Line, number: int, plan: Plan, min_end: int = 0, whole: bool = True) -> bool:
         rejoined = min_end > 0
-        if not (rejoined and self._previous_taken) and self._boot.recognised and self._starts_boot(line, plan, number):
-            for name, pid in self._boot.pids.items():
-                if len(self._pids) < 64:
-                    seen = self._pids.setdefault(name, set())
-                    if len(seen) > 64:
-                        seen.clear()
-                    seen.add(pid)
+        if not (rejoined and self._previous_taken) and self._boot.recognised and self._starts.at(self._boot, line, plan, number):
+            self._starts.over(self._boot)
             self._boots.append(self._boot)
             self._restarts += 1
             self._boot = Boot(number)
@@ -472,77 +452,10 @@ class BootLog:
                 pids[name] = pid
         return self._boot.take(line, number, plan, max(min_end, 0), whole)
 
-    def _starts_boot(self, line: Line, plan: Plan, number: int) -> bool:
-        boot = self._boot
-        changed = False
-        if line.procs:
-            known = boot.pids.get(line.procs[0][0])
-            changed = known is not None and known != line.procs[0][1]
-        if not changed and not plan.boundary:
-            return False
-        if line.foreign or (line.file and line.is_request):
-            return False
-        over = boot.ready is not None or boot.stopped is not None or bool(boot.failures)
-        if changed:
-            name, pid, _ip = line.procs[0]
-            if pid not in self._pids.get(name, ()):
-                if name.startswith("EngineCore") and (boot.stage > _b._STAGE_NUMBER["args"] or over):
-                    return True
-                if name == "APIServer" and (boot.stage > _b._STAGE_NUMBER["args"] or over):
-                    return True
-                if name == "MainProcess" and (boot.stage > _b._STAGE_NUMBER["config"] or over):
-                    return True
-        message = line.message
-        if not over and _of_other_rank(boot, line):
-            return False
-        later = over or boot.stage >= _b._STAGE_NUMBER["config"] or ("args" in boot.lines and not (line.procs and line.procs[0][0].startswith("ApiServer_")))
-        levelled = line.level is not None or bool(line.procs)
-        if later and (levelled or not boot.frozen):
-            if message.startswith("vLLM API server version ") or ("version " in message and _b.BANNER.match(message) is not None):
-                return True
-            if message.startswith("non-default args: ") and "args" in boot.lines and line.level == "INFO":
-                return True  # the banner can be switched off
-            if message.startswith("Launching vLLM (v") and (over or boot.stage > _b._STAGE_NUMBER["config"]):
-                return True
-            if message.startswith("Initializing a") and _b.ENGINE.match(message) is not None:
-                if boot.ready is not None or boot.stopped is not None:
-                    return True
-                # a script that makes one engine after another; the engines of one boot name their processes
-                dead = boot.death or any(f.classifier.kind == "strong" for f in boot.failures.values())
-                if not line.procs and (dead or boot.stage >= _b._STAGE_NUMBER["kv"]):
-                    return True
-        if ("headless" in boot.facts_ or boot.ready is not None) and message.startswith(("Resolved architecture: ", "Using max model len ")):
-            # a headless rank says this before it launches, any other before it serves: after that it is the next boot, which has no banner
-            return line.level == "INFO" and (not line.procs or line.procs[0][0] == "MainProcess")
-        settled = over or boot.stage >= _b._STAGE_NUMBER["kv"]
-        # each child of one boot detects the platform: after an error that an optional import can leave, it is no restart
-        if settled and boot.stage < _b._STAGE_NUMBER["kv"] and boot.ready is None and boot.stopped is None and not boot.death:
-            settled = any(f.classifier.kind != "weak" for f in boot.failures.values()) or not message.startswith("Automatically detected")
-        if settled and not line.procs:
-            if line.level == "INFO" and message.startswith("Automatically detected platform"):
-                return True
-            if line.level is None and (not boot.frozen or boot.stopped is not None or boot.death):
-                if message.startswith(("== CUDA ==", "== vLLM ==", "== PyTorch ==")):
-                    return True
-                if message.startswith("usage: vllm") and (boot.ready is not None or boot.stopped is not None or "bad_argument" in boot.failures):
-                    return True
-            if line.level is None and boot.frozen:
-                # a served boot, then argparse's usage and its error: a restart; either line alone may be a prompt
-                if message.startswith("usage: vllm"):
-                    self._usage = number
-                elif self._usage > 0 and number - self._usage <= 12 and _ARGPARSE.match(message) is not None:
-                    self._usage = 0
-                    return True
-        return False
-
     # -- output --------------------------------------------------------------------------------------------------------
 
     def facts(self, final: bool = False) -> dict[str, Any]:
         """Return what the log says so far. final: an unterminated last line counts as whole, but no number at its very end is taken."""
-        if final and self._first:
-            self._sniffed = True
-            self._hold(self._first)
-            self._first = b""
         if final and (self._head or self._tail):
             pieces = [p for p in _BREAK.split(cap(self._held())) if p]
             self._head = self._tail = b""
@@ -554,7 +467,7 @@ class BootLog:
                 whole = text[:1] == "{" and text.rstrip()[-1:] == "}"
                 for line in expand(text):
                     self._take(line, self._lines + 1, plan, 0, whole)
-        last = self._boot.facts()
+        last = self._boot.facts(final)
         boots = [*(b.final_facts() for b in self._boots), last]
         out = dict(last)
         out["restarts"] = self._restarts
@@ -562,22 +475,6 @@ class BootLog:
         out["bytes_read"] = self._offset + len(self._head) + len(self._tail)
         out["lines_read"] = self._lines
         return out
-
-
-def _of_other_rank(boot: Boot, line: Line) -> bool:
-    """Return whether the main process of the other rank printed a line, where both ranks are in one log: a headless rank has no API server."""
-    name = line.procs[0][0] if line.procs else ""
-    if name == "APIServer":
-        if name in boot.pids:
-            return False
-        # what serves calls its main process APIServer
-        alone = "MainProcess" in boot.pids and not any(p.startswith("EngineCore") for p in boot.pids)
-        return alone or "headless" in boot.facts_ or boot.args.get("headless") is True
-    message = line.message
-    if name not in ("", "MainProcess") or "APIServer" not in boot.pids:
-        return False
-    first = ("non-default args: ", "Launching vLLM (v", "Resolved architecture: ", "Using max model len ")
-    return message.startswith(first) or _b.BANNER.match(message) is not None
 
 
 def _unwrapped(line: Line) -> str:
@@ -592,4 +489,4 @@ def parse(log: str | bytes, extra_classes: list[dict[str, Any]] | None = None) -
     return reader.facts(final=True)
 
 
-__all__ = ["BootLog", "parse", "redact"]
+__all__ = ["BootLog", "parse"]

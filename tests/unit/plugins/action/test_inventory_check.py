@@ -59,11 +59,17 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def sentences(
-    groups: Mapping[str, list[str]], hosts: Mapping[str, Mapping[str, Any]], sources: list[str] | None = None, extra: Mapping[str, Any] | None = None
+    groups: Mapping[str, list[str]],
+    hosts: Mapping[str, Mapping[str, Any]],
+    sources: list[str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    played: list[str] | None = None,
+    stages: list[str] | None = None,
 ) -> list[str]:
     """Everything that is wrong with an inventory."""
     task_vars = {"groups": groups, "hostvars": HostVars(hosts), "ansible_inventory_sources": sources or [], "playbook_dir": "/nowhere"}
-    survey = action.Survey(task_vars, extra or {})
+    survey = action.Survey({**task_vars, "ansible_play_hosts_all": played}, extra or {})
+    survey.group_stages = stages or []
     survey.run()
     return [survey.locate(fault).sentence() for fault in survey.found]
 
@@ -102,23 +108,60 @@ def test_an_unreadable_file_is_named_and_ends_the_search(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("forks", "limit", "groups", "needed"),
+    ("forks", "limit", "groups", "played", "needed"),
     [
-        pytest.param(1, None, PAIR, 2, id="one pair"),
-        pytest.param(2, None, PAIR, 0, id="enough for one pair"),
-        pytest.param(3, None, TWO, 4, id="two pairs side by side"),
-        pytest.param(3, "pair2", TWO, 0, id="one of two pairs"),
-        pytest.param(1, "pair2", TWO, 2, id="too few for one of two pairs"),
+        pytest.param(1, None, PAIR, ["localhost", "a", "b"], 2, id="one pair"),
+        pytest.param(2, None, PAIR, ["localhost", "a", "b"], 0, id="enough for one pair"),
+        pytest.param(3, None, TWO, ["localhost", "a", "b", "c", "d"], 4, id="two pairs side by side"),
+        pytest.param(3, "pair2", TWO, ["c", "d"], 0, id="one of two pairs"),
+        pytest.param(1, "pair2", TWO, ["c", "d"], 2, id="too few for one of two pairs"),
+        pytest.param(2, "pair1:pair2", TWO, ["a", "b", "c", "d"], 4, id="too few for both pairs by limit"),
     ],
 )
-def test_forks(forks: int, limit: str | None, groups: dict[str, list[str]], needed: int, arguments: dict[str, Any]) -> None:
+def test_forks(forks: int, limit: str | None, groups: dict[str, list[str]], played: list[str], needed: int, arguments: dict[str, Any]) -> None:
     """The gate sees all ranks at the same time."""
     arguments.update(forks=forks, subset=limit)
     expected = (
         f"the command line or ansible.cfg: forks: is {forks}, but the gate follows all {needed} ranks at the same time; "
         f"run with --forks {needed}, or set forks in ansible.cfg"
     )
-    assert sentences(groups, {"c": SECOND, "d": SECOND}) == ([expected] if needed else [])
+    assert sentences(groups, {"c": SECOND, "d": SECOND}, played=played) == ([expected] if needed else [])
+
+
+@pytest.mark.parametrize(
+    ("limit", "played", "group", "missing"),
+    [
+        pytest.param("a", ["a"], "pair1", "b is", id="head alone"),
+        pytest.param("pair1:d", ["a", "b", "d"], "pair2", "c is", id="a whole group and a part of another"),
+        pytest.param("pair2", ["c", "d"], "", "", id="a whole group"),
+        pytest.param(None, ["localhost", "a", "b", "c", "d"], "", "", id="no limit"),
+    ],
+)
+def test_a_part_of_a_group(limit: str | None, played: list[str], group: str, missing: str, arguments: dict[str, Any]) -> None:
+    """The roles of the whole group would fail after the others have run."""
+    arguments.update(subset=limit)
+    given = {"c": SECOND, "d": SECOND}
+    expected = (
+        f"the command line: --limit: {group} is one unit and {missing} not in this run; limit to the whole group (--limit {group}), "
+        "or skip the stages that need all its hosts (--skip-tags image,vllm_tp2)"
+    )
+    assert sentences(TWO, given, played=played, stages=["image", "vllm_tp2"]) == ([expected] if group else [])
+    assert sentences(TWO, given, played=played) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "skip", "left"),
+    [
+        pytest.param(["all"], [], ["image", "vllm_tp2"], id="all"),
+        pytest.param(["sysctl", "docker"], [], [], id="one node"),
+        pytest.param(["sysctl", "image"], [], ["image"], id="one of them"),
+        pytest.param(["all"], ["vllm_tp2", "image"], [], id="skipped"),
+        pytest.param(["tagged"], ["image"], ["vllm_tp2"], id="tagged"),
+    ],
+)
+def test_the_stages_that_tags_select(run: list[str], skip: list[str], left: list[str]) -> None:
+    """Ansible's own words `all` and `tagged` select each stage."""
+    assert action.selected(["image", "vllm_tp2"], run, skip) == left
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,13 @@ def test_every_level_is_asked_at_once_with_the_key_of_the_release_that_runs(monk
     assert sum("bad_outputs" in line for line in head.lines) == 1
 
 
+def test_api_is_asked_at_the_address_that_it_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = {"content": base64.b64encode(json.dumps(RELEASE | {"host": "10.0.0.11"}).encode()).decode()}
+    head = Head(monkeypatch, ["Paris.", "Paris.", "Paris."], release)
+    head.run()
+    assert {asked["url"] for asked in head.asked} == {"http://10.0.0.11:8888"}
+
+
 def test_one_bad_reply_of_three_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Head(monkeypatch, ["Paris.", "Paris.", ""]).run()
     assert out["failed"]

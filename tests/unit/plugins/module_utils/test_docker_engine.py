@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils import docker_engine
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import DockerError, Engine, choose_packages, decide_restart
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import PER_SERVICE, Engine, choose_packages, decide_restart
 
 NONE = Engine(False, False, False, 0, "", (), None, None, None, None)
 UP = Engine(True, True, True, 9, "x", (), -1, -1, "28.2.2", "2.26.1")
@@ -145,10 +146,14 @@ def test_serving_containers_are_told_from_others() -> None:
 RESTARTS: dict[str, tuple[list[str], bool, list[str], str, list[str], tuple[bool, bool], str]] = {
     "nothing waits": ([], True, [], "needed", [], (False, False), ""),
     "not running": (["daemon.json"], False, [], "needed", [], (False, False), ""),
-    "waits, idle node": (["daemon.json"], True, [], "needed", [], (True, True), "restarted for daemon.json"),
+    "waits, idle node": (["daemon.json"], True, [], "idle", [], (True, True), "restarted for daemon.json"),
     "waits, serving": (["daemon.json"], True, ["r0"], "needed", [], (True, False), "r0 is serving: run playbooks/stop.yml"),
-    "waits, others run": (["LimitMEMLOCK"], True, [], "needed", ["web"], (True, True), "restarted for LimitMEMLOCK"),
-    "waits, others run, idle wanted": (["LimitMEMLOCK"], True, [], "idle", ["web"], (True, False), "web would stop with it"),
+    "waits, others run": (["daemon.json", "LimitMEMLOCK"], True, [], "needed", ["web"], (True, True), "restarted for daemon.json, LimitMEMLOCK"),
+    "waits, others run, idle wanted": (["daemon.json"], True, [], "idle", ["web"], (True, False), "web would stop with it"),
+    "Compose gives it, idle node": (["LimitMEMLOCK"], True, [], "idle", [], (True, True), "restarted for LimitMEMLOCK"),
+    "Compose gives it, others run": (list(PER_SERVICE), True, [], "needed", ["web"], (False, False), ""),
+    "Compose gives it, serving": (list(PER_SERVICE), True, ["r0"], "needed", [], (False, False), ""),
+    "Compose gives it, never": (list(PER_SERVICE), True, [], "never", [], (False, False), ""),
     "never": (["daemon.json"], True, [], "never", [], (True, False), "docker_restart is never"),
 }
 

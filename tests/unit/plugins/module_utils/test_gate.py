@@ -16,6 +16,10 @@ def container(**more: Any) -> dict[str, Any]:
     } | more  # fmt: skip
 
 
+def gate_label(name: str) -> str:
+    return f"gb10.cluster.{name}"
+
+
 def dead(code: int, **more: Any) -> dict[str, Any]:
     return container(status="exited", running=False, exit_code=code, **more)
 
@@ -80,7 +84,27 @@ DECISIONS = [
     ("ended with a code and no line", [rank(0), rank(1, container=dead(3), failed_at=1.0)], 10.0, "fail", "exited", 1),
     ("no container", [rank(0), rank(1, container=None, failed_at=9.9)], 10.0, "fail", "container_missing", 1),
     ("a line that need not be fatal, boot goes on", [rank(0, facts=MAYBE, seconds=10.0, changed_at=9.0, failed_at=9.0), rank(1)], 10.0, "wait", None, None),
-    ("the same, and silence since", [rank(0, facts=MAYBE, seconds=20.0, changed_at=9.0, failed_at=9.0), rank(1)], 20.0, "fail", "toolchain", 0),
+    ("the same, and silence since", [rank(0, facts=MAYBE, seconds=25.0, changed_at=9.0), rank(1)], 25.0, "wait", None, None),
+    (
+        "the same, and the stage's limit is over",
+        [rank(0, facts=MAYBE | {"stage": "rendezvous"}, stage_since=10.0, changed_at=9.0), rank(1)], 41.0, "fail", "toolchain", 0,
+    ),
+    (
+        "the same, and the boot's limit is over",
+        [rank(0, facts=MAYBE | {"stage": "load"}, changed_at=9.0), rank(1, facts={"stage": "kv"})], 101.0, "fail", "toolchain", 0,
+    ),
+    (
+        "the same, and the other rank misses its peer",
+        [rank(0, facts=failed("peer_lost"), failed_at=5.0), rank(1, facts=MAYBE, changed_at=1.0)], 10.0, "fail", "toolchain", 1,
+    ),
+    (
+        "an engine that served and then failed does not serve",
+        [rank(0, facts=MAYBE | {"state": "served_then_failed"}, http_status=200, failed_at=5.0), rank(1)], 10.0, "fail", "toolchain", 0,
+    ),
+    (
+        "the same without a cause in its log",
+        [rank(0, facts={"state": "served_then_failed"}, http_status=200, failed_at=5.0), rank(1)], 10.0, "fail", "engine_failed", 0,
+    ),
     (
         "the same, and the container ended",
         [rank(0, facts=MAYBE, container=dead(1), seconds=9.5, changed_at=9.0, failed_at=9.0), rank(1)], 10.0, "fail", "toolchain", 0,
@@ -178,8 +202,11 @@ CRITERIA = [
     ("the name that vLLM has for it", {"speculative_method": "deepseek_mtp"}, API, READY | {"speculative_method": "mtp"}, None),
     ("another speculation", {"speculative_method": "dspark"}, API, READY | {"speculative_method": "mtp"}, "engine_differs"),
     (
-        "a silent log: metrics and /v1/models tell", {"effective_tokens": {"min": 8192}}, API | {"metrics": [{"kv_cache_max_concurrency": "1.5"}]},
-        {"state": "starting"}, "pool_below_floor",
+        "a silent log: metrics and /v1/models tell",
+        {"effective_tokens": {"min": 8192}},
+        API | {"metrics": [{"kv_cache_max_concurrency": "1.5"}]},
+        {"state": "starting"},
+        "pool_below_floor",
     ),
     ("asked to stop", {}, API, READY | {"stopped": {"line": "shutdown triggered"}}, "stopped"),
     ("lost its peer", {}, API, READY | {"peer_lost": {"line": "closed by peer"}}, "peer_lost"),
@@ -235,6 +262,22 @@ def test_ranks_with_different_images_fail() -> None:
     assert "image" in fault["name"]
 
 
+def test_ranks_with_the_same_content_in_other_image_stores_pass() -> None:
+    ranks = [rank(number, facts=READY, container=container(image_id=f"sha256:{number}", labels={gate_label("image"): "aaaa"})) for number in (0, 1)]
+    assert gate.first_fault(gate.checks(ranks, API, {})) is None
+    ranks[1]["container"]["labels"][gate_label("image")] = "bbbb"
+    assert (gate.first_fault(gate.checks(ranks, API, {})) or {})["class"] == "ranks_disagree"
+
+
+def test_a_container_of_another_release_is_not_judged_as_this_one() -> None:
+    other = container(labels={gate_label("release"): "other"})
+    ranks = [rank(0, release="mine", container=container(labels={gate_label("release"): "mine"})), rank(1, release="mine", container=other)]
+    verdict, found = gate.assess(ranks, 10.0, 100.0, {})
+    assert (verdict, (found or {})["class"]) == ("fail", "other_release")
+    assert (found or {})["message"].endswith("belongs to release other, and the gate judges release mine")
+    assert (gate.first_fault(gate.checks([{**each, "facts": READY} for each in ranks], API, {})) or {})["class"] == "other_release"
+
+
 def test_a_worker_that_died_after_the_head_became_ready_fails() -> None:
     fault = gate.first_fault(gate.checks([rank(0, facts=READY), rank(1, container=dead(137))], API, {}))
     assert fault is not None
@@ -258,14 +301,6 @@ def test_the_metric_beats_the_rounded_log() -> None:
 @pytest.mark.parametrize("value", ["None", "nan", "inf", ""])
 def test_a_metric_that_is_no_number_is_not_taken(value: str) -> None:
     assert gate.pool_of(READY, [{"kv_cache_max_concurrency": value}])["source"] == "log"
-
-
-def test_drift_counts_from_three_per_cent_on() -> None:
-    old = {"pool": {"effective_tokens": 1000, "concurrency": 2.0}, "version": "0.31", "seconds": 100.0}
-    assert gate.drift({"pool": {"effective_tokens": 980, "concurrency": 1.96}, "version": "0.31", "seconds": 120.0}, old) == []
-    moved = gate.drift({"pool": {"effective_tokens": 900, "concurrency": 1.8}, "version": "0.32", "seconds": 200.0}, old)
-    assert moved == ["KV pool 1,000 -> 900", "concurrency 2.00 -> 1.80", "version 0.31 -> 0.32", "boot 100 s -> 200 s"]
-    assert gate.drift({"pool": {}}, None) == []
 
 
 def test_progress_shows_stage_per_cent_and_memory() -> None:

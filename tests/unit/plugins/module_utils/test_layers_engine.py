@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils import image_proof, layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 
 LAYERS = {f"sha256:{hashlib.sha256(data).hexdigest()}": data for data in (b"base" * 600_000, b"top" * 700_000)}
 DIFFS = list(LAYERS)
@@ -65,6 +65,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
+        if self.path == "/version":
+            self.answer(200, b'{"Version": "26.1.5", "ApiVersion": "1.45", "MinAPIVersion": "1.24"}')
+            return
         path = unquote(self.path).split("/", 2)[2]
         image = {
             "Id": "sha256:" + hashlib.sha256(self.server.config).hexdigest(), "RepoDigests": [], "Architecture": "arm64", "Os": "linux", "Size": 5,

@@ -117,6 +117,7 @@ CLAIMS: dict[str, tuple[str, list[str]]] = {
     "by mac": (ethernets("    x:\n      match:\n        macaddress: '4C:BB:47:2C:00:02'\n"), [P2]),
     "by driver": (ethernets("    x:\n      match:\n        driver: mlx5_*\n"), [P0, P2]),
     "by set-name": (ethernets(f"    x:\n      match: {{macaddress: '00:00:00:00:00:01'}}\n      set-name: {P0}\n"), [P0]),
+    "empty match": (ethernets("    NM-1234:\n      match: {}\n      dhcp4: true\n"), [P0, P2]),
     "match that does not fit": (ethernets(f"    {P0}:\n      match: {{macaddress: '00:00:00:00:00:01'}}\n"), []),
     "other interface": (ethernets("    enP7s7:\n      dhcp4: true\n"), []),
     "no interfaces": ("network:\n  version: 2\n  renderer: NetworkManager\n", []),
@@ -160,6 +161,14 @@ def test_our_own_file_is_not_foreign_and_neither_is_a_hidden_one() -> None:
     found = foreign({"lib/netplan/70-x.yaml": text, "etc/netplan/70-x.yaml": "network: {version: 2}\n"})
     assert found == []
     assert [item["path"] for item in foreign({"lib/netplan/70-x.yaml": text, "run/netplan/70-x.yaml": text})] == ["/run/netplan/70-x.yaml"]
+
+
+def test_a_file_that_matches_every_device_is_not_moved_away() -> None:
+    """It may configure the management interface too."""
+    read = netplan.read_files({"etc/netplan/90-NM-1234.yaml": ethernets("    NM-1234:\n      match: {}\n      dhcp4: true\n")}, DEVICES)
+    plan = netplan.plan(WISHES, read, "replace", "NetworkManager")
+    assert (plan.text, plan.moves) == (None, ())
+    assert "/etc/netplan/90-NM-1234.yaml also configures every other device (NM-1234 has an empty match)" in plan.refusals[0]
 
 
 @needs_shared

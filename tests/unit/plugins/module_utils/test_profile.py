@@ -413,8 +413,16 @@ def test_an_adjusted_profile_without_changes_is_the_same_for_each_that_is_shippe
         ({"gate": {"context": "500k"}}, "gate.context"),
         ({"gate": {"transport": "rmda"}}, "gate.transport"),
         ({"gate": {"completion": "hello"}}, "gate.completion"),
+        ({"gate": {"completion": {"body": {"stream": True}}}}, "gate.completion.body.stream"),
+        ({"gate": {"completion": {"body": [1]}}}, "gate.completion.body"),
     ],
 )
 def test_an_adjusted_profile_is_checked_like_any_other(layer: dict[str, Any], said: str) -> None:
     with pytest.raises(p.ProfileError, match=said):
         p.adjusted(p.resolve("dspark-nvfp4-1m", SHIPPED, {}), layer)
+
+
+def test_body_of_the_completion_is_part_of_a_profile() -> None:
+    body = {"chat_template_kwargs": {"enable_thinking": False}, "min_tokens": 1}
+    profile = p.adjusted(p.resolve("dspark-nvfp4-1m", SHIPPED, {}), {"gate": {"completion": {"body": body}}})
+    assert profile["gate"]["completion"]["body"] == body

@@ -81,3 +81,13 @@ def test_the_known_answer() -> None:
 
 def test_no_completion_says_why() -> None:
     assert reply.faults("x", {"ok": False, "error": "HTTP 500: dead"}) == ["no completion came back (HTTP 500: dead)"]
+
+
+def test_reply_of_reasoning_alone_is_judged_by_its_reasoning() -> None:
+    thinks = {"ok": True, "text": "", "reasoning": "用户问的是数学题", "finish_reason": "length"}
+    assert reply.faults("What is 17 + 25?", thinks, "42") == []
+    assert reply.cut_while_reasoning(thinks)
+    ended = thinks | {"finish_reason": "stop"}
+    assert not reply.cut_while_reasoning(ended)
+    assert len(reply.faults("What is 17 + 25?", ended, "42")) == 1
+    assert "over and over" in reply.faults("What is 17 + 25?", thinks | {"reasoning": "no " * 60}, "42")[0]

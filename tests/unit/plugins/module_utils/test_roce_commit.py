@@ -81,6 +81,22 @@ def test_files_values_rails_and_management_come_back(box: Sandbox) -> None:
     assert not [call for call in calls if "daemon-reload" in call or "netplan" in call]
 
 
+def test_two_unconfirmed_changes_merge_into_what_stood_before_the_first() -> None:
+    first = Snapshot({"/a": None, "/b": "bb"}, {"/proc/sys/x": "0"}, [RAIL], [MANAGEMENT], 120, "write /a")
+    later = [Interface("rail0", True, 9000, ("192.168.100.11/24",)), Interface("rail1", False, 1500)]
+    second = Snapshot({"/a": "aa", "/c": "cc"}, {"/proc/sys/x": "1", "/proc/sys/y": "2"}, later, [MANAGEMENT], 60, "write /c")
+    record = commit.snapshot_of(json.loads(commit.snapshot_text(first)))
+    assert record == first
+    assert commit.merge_snapshots(record, second) == Snapshot(
+        {"/a": None, "/b": "bb", "/c": "cc"},
+        {"/proc/sys/x": "0", "/proc/sys/y": "2"},
+        [RAIL, later[1]],
+        [MANAGEMENT],
+        60,
+        "write /a; write /c",
+    )
+
+
 @pytest.mark.parametrize(("why", "words"), [("timer", "within 120 s"), ("boot", "restarted before"), ("by hand", "by hand")])
 def test_the_record_says_when_and_why(box: Sandbox, why: str, words: str) -> None:
     box.pending({})

@@ -88,6 +88,11 @@ def test_golden(name: str, number: int) -> None:
     assert out["secrets"] == {"VLLM_API_KEY": "not-in-any-file"}
 
 
+def test_an_id_is_started_and_the_content_is_on_the_label() -> None:
+    service = render("dspark-nvfp4-1m", 0, image="sha256:1", content="aaaa")["compose"]["services"]["vllm"]
+    assert (service["image"], service["pull_policy"], service["labels"]["gb10.cluster.image"]) == ("sha256:1", "never", "aaaa")
+
+
 def test_every_golden_file_belongs_to_a_profile() -> None:
     wanted = {f"{n}.rank{r}.{s}" for n in SHIPPED for r in (0, 1) for s in ("compose.yml", "env")}
     assert {p.name for p in GOLDEN.iterdir()} == wanted

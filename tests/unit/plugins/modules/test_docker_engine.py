@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import DROP_IN, LIMITS, DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import DROP_IN, LIMITS
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
 from ansible_collections.gb10.cluster.plugins.modules.docker_engine import Docker
 
@@ -158,27 +159,65 @@ def test_first_run_second_run_and_undo(machine: Machine) -> None:
     assert machine.docker(state="absent")["changed"] is False
 
 
+@pytest.mark.parametrize("containers", ["vllm-pair1-rank0\tpair1\n", "web\t\n"], ids=["serving", "of others"])
+@pytest.mark.parametrize("policy", ["needed", "idle", "never"])
+def test_running_containers_are_not_stopped_for_what_compose_gives_them(machine: Machine, containers: str, policy: str) -> None:
+    machine.containers = containers
+    result = machine.docker(restart=policy)
+    assert (result["changed"], result["restart_required"], result["restarted"], result["message"], machine.starts) == (True, False, False, "", 1)
+    assert "systemctl daemon-reload" not in machine.commands
+    again = machine.docker(restart=policy)
+    assert (again["changed"], again["restart_required"]) == (False, False)
+
+
+def test_what_compose_gives_takes_effect_once_no_container_runs(machine: Machine) -> None:
+    machine.containers = "web\t\n"
+    machine.docker()
+    machine.containers = ""
+    done = machine.docker()
+    assert (done["changed"], done["restarted"], done["engine"]["memlock"]) == (True, True, -1)
+    assert machine.docker()["changed"] is False
+
+
+def test_an_engine_that_does_not_answer_is_not_restarted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its containers are not known."""
+    run = machine.run
+    monkeypatch.setattr(machine, "run", lambda argv: (1, "", "context deadline exceeded") if list(argv[:2]) == ["docker", "version"] else run(argv))
+    with pytest.raises(DockerError, match="no Docker Engine answers"):
+        machine.docker()
+    assert machine.starts == 1
+    assert not any("restart docker" in line for line in machine.commands)
+
+
 def test_a_serving_container_holds_the_restart_back_until_it_is_gone(machine: Machine) -> None:
     machine.containers = "vllm-pair1-rank0\tpair1\n"
-    result = machine.docker()
+    result = machine.docker(live_restore="true")
     assert (result["restart_required"], result["restarted"], machine.starts) == (True, False, 1)
     assert "vllm-pair1-rank0 is serving" in result["message"]
     assert "systemctl daemon-reload" not in machine.commands
-    still = machine.docker()
+    still = machine.docker(live_restore="true")
     assert (still["changed"], still["restart_required"]) == (False, True)
     machine.containers = ""
-    done = machine.docker()
+    done = machine.docker(live_restore="true")
     assert (done["changed"], done["restarted"], done["restart_required"]) == (True, True, False)
     assert done["engine"]["memlock"] == -1
-    assert machine.docker()["changed"] is False
+    assert machine.docker(live_restore="true")["changed"] is False
+
+
+def test_a_required_restart_stops_other_containers_only_where_it_may(machine: Machine) -> None:
+    machine.containers = "web\t\n"
+    waits = machine.docker(live_restore="true", restart="idle")
+    assert (waits["restart_required"], waits["restarted"], machine.starts) == (True, False, 1)
+    assert "web would stop with it and docker_restart is idle" in waits["message"]
+    assert machine.docker(live_restore="true", restart="needed")["restarted"] is True
 
 
 def test_a_restart_by_hand_settles_what_waited(machine: Machine) -> None:
     machine.containers = "r0\tpair1\n"
-    machine.docker()
+    machine.docker(live_restore="true")
     machine.run(["systemctl", "daemon-reload"])
     machine.run(["systemctl", "restart", "docker.service"])
-    result = machine.docker()
+    result = machine.docker(live_restore="true")
     assert (result["changed"], result["restart_required"]) == (False, False)
 
 
@@ -256,8 +295,8 @@ def test_another_drop_in_that_wins_is_reported(machine: Machine) -> None:
         machine.docker()
 
 
-def test_undo_while_serving_waits_for_the_restart_and_finishes_it_later(machine: Machine) -> None:
-    machine.docker()
+def test_undo_while_serving_waits_for_a_required_restart_and_finishes_it_later(machine: Machine) -> None:
+    machine.docker(live_restore="true")
     machine.containers = "r0\tpair1\n"
     gone = machine.docker(state="absent")
     assert (gone["restart_required"], gone["restarted"]) == (True, False)

@@ -132,6 +132,15 @@ def test_load_and_steady(machine: Machine) -> None:
     assert machine.readahead(phase="steady")["changed"] is False
 
 
+@pytest.mark.parametrize(("boot", "seconds"), [(9000, 9000), (60, 2700), (None, 2700)], ids=["longer", "shorter", "not given"])
+def test_the_load_phase_lasts_as_long_as_a_boot_may_take(machine: Machine, boot: int | None, seconds: int) -> None:
+    machine.readahead()
+    machine.commands.clear()
+    machine.readahead(phase="load", restore_after=boot)
+    assert [line for line in machine.commands if f"--on-active={seconds}" in line]
+    assert sum(str(seconds) in line for line in machine.commands) == 2, "the timer and the guard"
+
+
 def test_the_way_back_is_armed_before_anything_changes(machine: Machine) -> None:
     machine.readahead()
     machine.refuse = "systemd-run"

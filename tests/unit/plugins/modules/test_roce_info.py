@@ -37,6 +37,18 @@ def test_foreign_files_of_a_capture_are_named_with_their_writer(tmp_path: Path, 
     assert result["env"]["NCCL_IB_HCA"] == "rocep1s0f0,roceP2p1s0f0"
 
 
+def test_a_rail_without_a_link_fails_the_module_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    addresses = {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
+    tree = str(spark(tmp_path, addresses, up=("enp1s0f0np0",)).write())
+    asked = {"root": tree, "fabric_addresses": ["192.168.100.10", "192.168.101.10"]}
+    assert "NCCL_IB_HCA" in call(capsys, **asked)["env"], "the rail that is left would be rendered"
+    result = call(capsys, **asked, fail_on=["link_down", "no_cable"])
+    assert result["failed"] is True
+    assert result["msg"].startswith("Rail 1 (192.168.101.10) does not work: enP2p1s0f0np0 (roceP2p1s0f0) is DOWN")
+    assert any(result["msg"].endswith(problem["remedy"]) for problem in result["problems"] if problem["id"] == "link_down")
+    assert call(capsys, **asked, fail_on=["no_cable"]).get("failed") is None
+
+
 def test_all_documented_keys_are_returned_and_no_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import yaml
 

@@ -34,7 +34,7 @@ class Machine(FakeNode):
     def start(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Move every absolute path of the module below `root`."""
         self.root = root
-        for name in ("STATE_DIR", "PENDING", "BOOT_ID", "RESTORING", "RESTORED", "BASELINE", "BACKUP_DIR", "BOOT_UNIT", "BOOT_WANTS"):
+        for name in ("STATE_DIR", "PENDING", "BOOT_ID", "SNAPSHOT", "RESTORING", "RESTORED", "BASELINE", "BACKUP_DIR", "BOOT_UNIT", "BOOT_WANTS"):
             monkeypatch.setattr(commit, name, f"{root}{getattr(commit, name)}")
         plain, real = netplan.OWN_PATH, netplan.read_files
         monkeypatch.setattr(netplan, "read_files", lambda files, devices: real({plain if p == netplan.OWN_PATH else p: t for p, t in files.items()}, devices))
@@ -254,6 +254,15 @@ def test_a_foreign_file_is_refused(make: Any) -> None:
     assert (result["pending"], node.own) == (False, None)
 
 
+def test_a_file_that_matches_every_device_is_refused(make: Any) -> None:
+    node = make()
+    node.tree.file("etc/netplan/90-NM-1234.yaml", "network:\n  version: 2\n  ethernets:\n    NM-1234:\n      match: {}\n      dhcp4: true\n")
+    result = present(node)
+    assert result["failed"] is True
+    assert "/etc/netplan/90-NM-1234.yaml" in result["msg"]
+    assert (result["pending"], node.own) == (False, None)
+
+
 def test_a_foreign_file_is_adopted(make: Any) -> None:
     node = make(PAIR, mtu=9000)
     node.tree.file("etc/netplan/40-cx7.yaml", FOREIGN.format(*ADDRESSES))
@@ -441,3 +450,43 @@ def test_a_node_that_restarted_half_way_is_not_confirmed(make: Any, monkeypatch:
     result = node.call(state="confirmed")
     assert result["failed"] is True
     assert "because the node restarted before the change was confirmed." in result["msg"]
+
+
+def test_a_second_change_before_the_confirmation_is_brought_back_with_the_first(make: Any) -> None:
+    node = make(up=(RAIL0, RAIL1, "enp1s0f1np1", "enP2p1s0f1np1"))
+    other = ["enp1s0f1np1", "enP2p1s0f1np1"]
+    present(node, interfaces=[RAIL0, RAIL1])
+    result = present(node, interfaces=other, addresses=["192.168.110.10/24", "192.168.111.10/24"])
+    assert (result.get("failed"), result["pending"]) == (None, True), result
+    script = (Path(commit.PENDING) / "restore.sh").read_text()
+    for name in (RAIL0, RAIL1, *other):
+        assert f"ip link set dev {name} mtu 1500" in script
+    assert f"rm -f /{netplan.OWN_PATH}" in script, "the file of the first change is not what stood before it"
+    assert f"rm -f {roce_netplan.RUN_FOLDERS[1]}/netplan-{other[0]}.nmconnection" in script
+
+
+def test_a_second_change_waits_for_the_first_where_its_record_is_lost(make: Any) -> None:
+    node = make()
+    present(node)
+    text = node.own
+    Path(commit.SNAPSHOT).write_text("{cut")
+    result = present(node, mtu=4000)
+    assert result["failed"] is True
+    assert "nothing else was changed. Run the roce role again." in result["msg"]
+    assert node.own == text
+    assert "--on-active=1s" in next(line for line in reversed(node.commands) if "systemd-run" in line)
+
+
+def test_a_second_change_that_cannot_be_kept_does_not_leave_the_first_without_a_timer(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make()
+    present(node)
+    text = node.own
+
+    def full(_snapshot: commit.Snapshot) -> str:
+        raise roce_netplan.RefusedError("No space is left.")
+
+    monkeypatch.setattr(commit, "snapshot_text", full)
+    result = present(node, mtu=4000)
+    assert result["failed"] is True
+    assert node.own == text
+    assert "--on-active=1s" in next(line for line in reversed(node.commands) if "systemd-run" in line)

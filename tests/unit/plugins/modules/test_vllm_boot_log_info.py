@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info as module
+from unit.fixtures.docker.engine import FakeEngine, serving
 
 ROOT = Path(__file__).resolve().parents[4]
 FIXTURES = ROOT / "tests" / "unit" / "fixtures" / "vllm_log"
@@ -69,8 +71,8 @@ def test_a_compressed_file(tools: Path, tmp_path: Path) -> None:
 
 def test_text_in_check_mode(tools: Path) -> None:
     """Reading is all that it does."""
-    result = run(tools, text=(FIXTURES / "v0.log").read_text(), _ansible_check_mode=True)
-    assert (result["state"], result["kv_cache"]["blocks"]) == ("ready", 9526)
+    result = run(tools, text=(FIXTURES / "head.log").read_text(), _ansible_check_mode=True)
+    assert (result["state"], result["kv_cache"]["tokens"]) == ("ready", 2493464)
 
 
 def test_every_documented_value_is_returned(tools: Path) -> None:
@@ -94,36 +96,40 @@ def test_every_documented_value_is_returned(tools: Path) -> None:
     assert returned - documented <= internal
 
 
-INSPECT = """
-case "$1" in
-inspect) cat <<'JSON'
-[{"Name": "/gb10-vllm", "RestartCount": 2, "State": {"Running": %s, "Status": "x", "ExitCode": %d, "OOMKilled": %s, "StartedAt": "2026-11-20T21:12:19.5Z"}}]
-JSON
-;;
-logs) echo "$@" > "$(dirname "$0")/asked"; cat %s; echo 'INFO:     Uvicorn running on socket' >&2 ;;
-esac
-"""
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[FakeEngine]:
+    """An engine with one container whose second run has written worker.log, on an engine that refuses API versions below 1.44."""
+    with serving(tmp_path / "docker.sock", "29.0") as fake:
+        state = {"Running": True, "Status": "running", "ExitCode": 0, "OOMKilled": False, "StartedAt": "2026-11-20T21:12:19.5Z"}
+        fake.containers["gb10-vllm"] = {"Id": "c1", "Name": "/gb10-vllm", "RestartCount": 2, "State": state}
+        fake.logs["c1"] = [("2026-11-20T20:00:00Z", b"ValueError: of the first run\n", 2)]
+        fake.logs["c1"] += [("2026-11-20T21:12:20Z", line, 1) for line in (FIXTURES / "worker.log").read_bytes().splitlines(keepends=True)]
+        yield fake
 
 
-def test_a_container_is_read_from_its_start_with_both_streams(tools: Path) -> None:
+def container(tools: Path, **params: Any) -> dict[str, Any]:
+    """Run the module for the engine's container."""
+    return run(tools, **{"container": "gb10-vllm", "docker_socket": str(tools.parent / "docker.sock"), **params})
+
+
+def test_a_container_is_read_from_its_start_with_both_streams(tools: Path, engine: FakeEngine) -> None:
     """Readiness is on stderr; older runs of the container are not this one."""
-    tool(tools, "docker", INSPECT % ("true", 0, "false", FIXTURES / "worker.log"))
-    result = run(tools, container="gb10-vllm")
+    engine.logs["c1"].append(("2026-11-20T21:12:30Z", b"INFO:     Uvicorn running on socket\n", 2))
+    result = container(tools)
     assert (result["state"], result["ready"]["evidence"], result["container"]["running"], result["container"]["restart_count"]) == ("ready", "uvicorn", True, 2)
-    assert (tools / "asked").read_text().split() == ["logs", "--since", "2026-11-20T21:12:19.5Z", "gb10-vllm"]
+    assert result["lines_read"] == len(engine.logs["c1"]) - 1
 
 
-def test_all_runs_of_a_container(tools: Path) -> None:
-    """On request."""
-    tool(tools, "docker", INSPECT % ("true", 0, "false", FIXTURES / "worker.log"))
-    run(tools, container="gb10-vllm", since="all")
-    assert (tools / "asked").read_text().split() == ["logs", "gb10-vllm"]
+@pytest.mark.parametrize(("since", "skipped"), [("all", 0), ("2026-11-20T21:12:00Z", 1), ("30000d", 0)])
+def test_a_container_is_read_since_a_time(tools: Path, engine: FakeEngine, since: str, skipped: int) -> None:
+    """All of it, a moment, or an age."""
+    assert container(tools, since=since)["lines_read"] == len(engine.logs["c1"]) - skipped
 
 
-def test_a_killed_container_fails_without_a_line(tools: Path) -> None:
+def test_a_killed_container_fails_without_a_line(tools: Path, engine: FakeEngine) -> None:
     """The kernel's kill is only in its state."""
-    tool(tools, "docker", (INSPECT % ("false", 137, "true", FIXTURES / "worker.log")).replace("echo 'INFO:     Uvicorn running on socket' >&2", ":"))
-    result = run(tools, container="gb10-vllm")
+    engine.containers["gb10-vllm"]["State"] |= {"Running": False, "Status": "exited", "ExitCode": 137, "OOMKilled": True}
+    result = container(tools)
     assert (result["state"], result["failure"]["class"]) == ("failed", "oom_killed")
 
 
@@ -140,8 +146,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two sources": ({"path": "/x", "text": "y"}, "mutually exclusive"),
     "no such file": ({"path": "/nonexistent/boot.log"}, "cannot be read (No such file or directory): give the path"),
     "a directory": ({"path": "/"}, "cannot be read (Is a directory)"),
-    "no docker": ({"container": "x", "docker_command": "no-such-docker"}, "no-such-docker is not installed"),
-    "bad class": ({"text": "x", "extra_classes": [{"class": "a", "pattern": "(", "remedy": "b"}]}, "no regular expression"),
+    "no engine": ({"container": "x", "docker_socket": "/nonexistent/docker.sock"}, "The log of container x cannot be read. The Docker Engine is not running"),
+    "bad class": ({"text": "x", "extra_classes": [{"class": "a", "pattern": "(", "remedy": "b"}]}, "regular expression"),
 }
 
 
@@ -154,16 +160,14 @@ def test_a_wrong_call_is_refused_in_a_sentence(tools: Path, params: dict[str, An
     assert "Traceback" not in result["msg"]
 
 
-def test_an_unknown_container_is_refused_in_a_sentence(tools: Path) -> None:
-    """docker's own words are in it."""
-    tool(tools, "docker", "echo 'Error: No such container: x' >&2; exit 1\n")
-    assert "Container x was not found on this host (Error: No such container: x)" in run(tools, container="x")["msg"]
-
-
-def test_a_log_that_docker_cannot_read_is_refused_in_a_sentence(tools: Path) -> None:
-    """For instance with a logging driver that keeps none."""
-    refuse = "logs) echo 'configured logging driver does not support reading' >&2; exit 1;;\nx)"
-    tool(tools, "docker", INSPECT.replace("logs)", refuse) % ("true", 0, "false", "/dev/null"))
-    result = run(tools, container="gb10-vllm")
-    assert "does not support reading" in result["msg"]
-    assert "ended with 1" in result["msg"]
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"container": "x"}, "Container x does not exist on this host: `docker ps -a` lists its containers."),
+        ({"since": "yesterday"}, "since is 'yesterday'. A time such as 2026-11-21T05:00:00Z, an age such as 30m, started or all is expected."),
+    ],
+)
+@pytest.mark.usefixtures("engine")
+def test_a_container_that_cannot_be_read_is_refused_in_a_sentence(tools: Path, params: dict[str, Any], said: str) -> None:
+    """With what was expected."""
+    assert container(tools, **params)["msg"] == said

@@ -103,6 +103,86 @@ def test_no_env_file_stands_for_no_key(server: tuple[type[Handler], str], tmp_pa
     assert out["error"] == ""
 
 
+def test_slow_reply_ends_at_deadline(server: tuple[Any, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that sends a byte now and then resets a socket's timeout, and not the request's."""
+
+    def trickle(handler: Any) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while not over.wait(0.05):
+            handler.wfile.write(b" ")
+
+    over = threading.Event()
+    kind, url = server
+    kind.do_POST = trickle
+    out = ask(capsys, url=url, requests=[{"prompt": "x"}, {"prompt": "y"}], concurrency=2, timeout=0.5)
+    over.set()
+    assert [(r["ok"], r["status"], r["error"]) for r in out["replies"]] == [(False, 0, "no reply within 0.5 s")] * 2
+    assert max(r["seconds"] for r in out["replies"]) < 10
+    assert out["models"]
+
+
+def test_silent_server_is_reported_with_deadline(server: tuple[Any, str], capsys: pytest.CaptureFixture[str]) -> None:
+    over = threading.Event()
+    kind, url = server
+    kind.do_POST = lambda _handler: over.wait(30)
+    out = ask(capsys, url=url, requests=[{"prompt": "x"}], timeout=0.3)
+    over.set()
+    assert (out["replies"][0]["status"], out["replies"][0]["error"]) == (0, "no reply within 0.3 s")
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
+def test_reasoning_is_returned(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str], key: str) -> None:
+    kind, url = server
+    kind.completion = (200, json.dumps({"choices": [{"message": {"content": None, key: "17 + 25 is"}, "finish_reason": "length"}]}))
+    [reply] = ask(capsys, url=url, requests=[{"prompt": "x", "chat": True}])["replies"]
+    assert (reply["ok"], reply["text"], reply["reasoning"]) == (True, "", "17 + 25 is")
+
+
+@pytest.mark.parametrize(("digits", "tokenizes"), [(1, True), (3, True), (1, False), (3, False)])
+def test_long_prompt_is_counted_by_server(server: tuple[Any, str], capsys: pytest.CaptureFixture[str], digits: int, tokenizes: bool) -> None:
+    """The prompt has the size that was asked for, whether the tokenizer splits numbers into single digits or into threes."""
+
+    def count(prompt: Any) -> int:
+        return len(prompt) if isinstance(prompt, list) else sum(-(-len(word) // digits) for word in prompt.split())
+
+    def answer(handler: Any) -> None:
+        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        if handler.path == "/tokenize":
+            tokens = list(range(count(body["prompt"])))
+            handler._answer(*((200, json.dumps({"tokens": tokens})) if tokenizes else (404, "Not Found")))
+            return
+        usage = {"prompt_tokens": count(body["prompt"]), "completion_tokens": 1}
+        handler._answer(200, json.dumps({"choices": [{"text": " 5"}], "usage": usage}))
+
+    kind, url = server
+    kind.do_POST = answer
+    [reply] = ask(capsys, url=url, requests=[{"prompt": "Count on.", "prompt_tokens": 28000}])["replies"]
+    assert reply["ok"]
+    assert (reply["prompt_tokens"] == 28000) if tokenizes else (27000 < reply["prompt_tokens"] <= 28000)
+
+
+def test_server_that_counts_no_tokens_is_reported(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str]) -> None:
+    kind, url = server
+    kind.completion = (200, json.dumps({"choices": [{"text": " 5"}]}))
+    [reply] = ask(capsys, url=url, requests=[{"prompt": "Count on.", "prompt_tokens": 28000}])["replies"]
+    assert not reply["ok"]
+    assert "the server counts no tokens" in reply["error"]
+
+
+@pytest.mark.parametrize(
+    ("api", "url"),
+    [
+        ({"port": 8000}, "http://127.0.0.1:8000"), ({"host": "", "port": 1}, "http://127.0.0.1:1"), ({"host": "0.0.0.0", "port": 1}, "http://127.0.0.1:1"),
+        ({"host": "::", "port": 1}, "http://127.0.0.1:1"), ({"host": None, "port": 1}, "http://127.0.0.1:1"),
+        ({"host": "10.0.0.11", "port": 8888}, "http://10.0.0.11:8888"), ({"host": "fd00::1", "port": 8888}, "http://[fd00::1]:8888"),
+        ({"host": "[fd00::1]", "port": 8888}, "http://[fd00::1]:8888"), ({"host": "localhost", "port": 8888}, "http://localhost:8888"),
+    ],
+)
+def test_api_url_follows_the_address_that_the_api_binds(api: dict[str, Any], url: str) -> None:
+    assert api_probe.api_url(api) == url
+
+
 UNHAPPY = [
     ("key refused", {"key": "k"}, "refuses the API key (HTTP 401)", 401),
     ("another server", {"models": (200, "<html>hello</html>")}, "does not answer as a vLLM server does: <html>", 200),
@@ -133,8 +213,8 @@ def test_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("status", "text", "error"),
     [
-        (500, "EngineDeadError", "HTTP 500: EngineDeadError"), (200, "[]", "the answer is no completion"),
-        (0, "TimeoutError: timed out", "no answer: TimeoutError"),
+        (500, "EngineDeadError", "HTTP 500: EngineDeadError"), (200, "[]", "the answer is not a completion"),
+        (0, "ConnectionResetError: reset", "no answer: ConnectionResetError"), (0, "no reply within 5 s", "no reply within 5 s"),
     ],
 )
 def test_replies_that_are_none(status: int, text: str, error: str) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.module_utils import layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
 from ansible_collections.gb10.cluster.plugins.modules import vllm_rank_info as module
 
 MEMORY = {"total_kib": 121 << 20, "available_kib": 100 << 20}
@@ -70,3 +72,84 @@ def test_what_is_in_the_way_fails_only_where_it_was_waited_for(
     text = out["msg"] if failed else out["in_the_way"]
     assert said in text
     assert bool(text) is bool(said)
+
+
+def test_the_receipt_of_the_running_release_is_read_where_the_link_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "releases/4f0c").mkdir(parents=True)
+    (tmp_path / "releases/4f0c/receipt.json").write_text('{"release": "4f0c", "passed": true}')
+    assert module.receipt_of(str(tmp_path), ["gone", "", "4f0c"]) == {"release": "4f0c", "passed": True}
+    assert module.receipt_of(str(tmp_path), ["gone", ""]) == {}
+
+
+def test_an_image_is_known_by_its_content_whatever_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"RootFS": {"Layers": ["sha256:1"]}, "Config": {"Cmd": ["vllm"]}, "Architecture": "arm64", "Os": "linux"}
+    images = {"vllm:1": {"Id": "sha256:classic", **config}, "vllm:2": {"Id": "sha256:containerd", **config}, "vllm:3": {"Id": "sha256:3", **config, "Os": "x"}}
+    monkeypatch.setattr(layers_engine, "inspect_image", lambda name, _engine: images.get(name))
+    one, two, three = (module.image_of(name, "") for name in images)
+    assert one["fingerprint"] == two["fingerprint"] != three["fingerprint"]
+    kept: list[dict[str, Any]] = [{"image": {"id": "vllm:1"}}, {"image": {"id": "sha256:pruned"}}, {"image": {}}]
+    containers: list[dict[str, Any]] = [{"image_id": "vllm:2"}, {"image_id": "sha256:pruned"}]
+    module.bind(kept, containers, "")
+    assert [entry["image"].get("gone") for entry in kept] == [False, True, None]
+    assert [entry["image_fingerprint"] for entry in containers] == [two["fingerprint"], ""]
+
+
+def test_weights_are_what_all_ranks_agreed_on_with_the_sizes_of_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    agreed = {"a": [2, "aaaa", 1], "b": [2, "bbbb", 1], "c": [2, "cccc", 1]}
+    monkeypatch.setattr(Node, "load_record", lambda _self, _name: {"agreed": agreed})
+    (tmp_path / "a").write_text("aa")
+    (tmp_path / "b").write_text("b")
+    found = module.weights_of(str(tmp_path))
+    assert found["files"] == {"a": [2, "aaaa"], "b": [1, ""], "c": [-1, ""]}
+    (tmp_path / "b").write_text("bb")
+    assert module.weights_of(str(tmp_path))["proof"] != found["proof"]
+    assert module.weights_of("") == {}
+
+
+def proc(root: Path, pid: int, parent: int, state: str, comm: str, command: str = "") -> None:
+    (root / str(pid)).mkdir(parents=True)
+    (root / str(pid) / "stat").write_text(f"{pid} ({comm}) {state} {parent} 1 1 0")
+    (root / str(pid) / "cmdline").write_bytes(command.replace(" ", "\0").encode())
+
+
+def rank(**more: Any) -> list[dict[str, Any]]:
+    return [{"name": "gb10-pair1-rank1", "running": True, "status": "running", "pid": 100, "started_at": "2026-11-22T10:00:00.5Z", **more}]
+
+
+PASSED = {"passed": True, "time": "2026-11-22T10:01:00Z"}
+
+
+def test_engine_processes_of_a_container_and_the_one_that_is_stopped(tmp_path: Path) -> None:
+    proc(tmp_path, 100, 10, "S", "vllm", "python3 vllm serve")
+    proc(tmp_path, 101, 100, "T", "VLLM::Worker_TP", "VLLM::Worker_TP1")
+    proc(tmp_path, 300, 1, "T", "vllm", "vllm serve of another container")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "400").mkdir()  # ended while it was read
+    stopped = {"count": 2, "fault": "the engine process is stopped (PID 101, VLLM::Worker_TP1)"}
+    assert module.look_at_processes(rank(), {}, str(tmp_path)) == stopped
+    assert module.look_at_processes(rank(running=False), {}, str(tmp_path)) == {"count": 0, "fault": ""}
+    assert module.look_at_processes([], PASSED, str(tmp_path)) == {"count": 0, "fault": ""}
+
+
+def test_a_paused_container_is_a_fault(tmp_path: Path) -> None:
+    proc(tmp_path, 100, 10, "D", "vllm", "vllm serve")
+    assert module.look_at_processes(rank(status="paused"), {}, str(tmp_path))["fault"] == "the container gb10-pair1-rank1 is paused"
+
+
+@pytest.mark.parametrize(
+    ("receipt", "gone"), [(PASSED, True), ({}, False), (PASSED | {"passed": False}, False), (PASSED | {"time": "2026-11-22T09:00:00Z"}, False)]
+)
+def test_an_engine_is_gone_only_if_the_gate_judged_this_container(tmp_path: Path, receipt: dict[str, Any], gone: bool) -> None:
+    proc(tmp_path, 100, 10, "S", "vllm", "vllm serve")
+    assert module.look_at_processes(rank(), receipt, str(tmp_path))["fault"].startswith("the engine process is gone") is gone
+
+
+def test_the_mark_of_a_stop_on_request_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = {"group": "pair1", "directory": str(tmp_path), "docker_socket": str(tmp_path / "none.sock")}
+    for text in ("", "2026-11-22T20:15:00Z"):
+        if text:
+            (tmp_path / "pair1").mkdir()
+            (tmp_path / "pair1/stopped").write_text(text + "\n")
+        with patch_module_args(arguments), pytest.raises(SystemExit):
+            module.main()
+        assert json.loads(capsys.readouterr().out)["stopped"] == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -59,8 +60,19 @@ def test_check_mode_says_the_same_and_writes_nothing(capsys: pytest.CaptureFixtu
     assert foretold["diff"] == done["diff"]
 
 
-def test_a_receipt_is_no_change_and_current_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [None, '{"passed": tr'], ids=["absent", "cut off"])
+def test_a_lost_receipt_that_is_restored_is_a_change(capsys: pytest.CaptureFixture[str], tmp_path: Path, lost: str | None) -> None:
     run(capsys, tmp_path, files=FILES)
+    if lost:
+        (tmp_path / "releases/4f0c/receipt.json").write_text(lost)
+    out = run(capsys, tmp_path, receipt={"passed": True})
+    assert out["changed"]
+    assert [entry["after"] for entry in out["diff"]] == ["(receipt)\n"]
+    assert json.loads((tmp_path / "releases/4f0c/receipt.json").read_text()) == {"passed": True}
+
+
+def test_a_newer_receipt_is_no_change_and_current_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run(capsys, tmp_path, files=FILES, receipt={"passed": True})
     assert run(capsys, tmp_path, receipt={"passed": False})["changed"] is False
     assert json.loads((tmp_path / "releases/4f0c/receipt.json").read_text()) == {"passed": False}
     (tmp_path / "current").symlink_to("releases/old")
@@ -81,6 +93,18 @@ def test_what_is_in_the_way_is_named(capsys: pytest.CaptureFixture[str], tmp_pat
         f"The release 4f0c cannot be written on this node: {tmp_path}/releases/4f0c/release.json: Not a directory."
         " Make room or take away what is in the way there, or set vllm_tp2_directory to another place."
     )
+
+
+def test_missing_space_names_the_file_and_its_file_system(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    out = run(capsys, tmp_path, files=FILES)
+    assert f"on this node: {tmp_path}/releases/4f0c/release.json: No space left on device (file system /" in out["msg"]
+    assert not list((tmp_path / "releases/4f0c").iterdir())
 
 
 def test_current_that_is_a_folder_is_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

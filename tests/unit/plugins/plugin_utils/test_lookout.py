@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.gb10.cluster.plugins.module_utils import boot_slice
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_socket import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.plugin_utils import lookout
 
 TEXT = b"2026-11-21T05:00:01.000000001Z INFO \xff caf\xc3\xa9\n"
@@ -31,7 +31,9 @@ class Engine(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer an inspection or the log."""
-        if "/containers/rank0/json" in self.path:
+        if self.path == "/version":
+            self.reply(200, b'{"Version": "26.1.5", "ApiVersion": "1.45", "MinAPIVersion": "1.24"}')
+        elif "/containers/rank0/json" in self.path:
             self.reply(200, json.dumps(INSPECTION).encode())
         elif "/containers/c1/logs" in self.path:
             self.reply(200, b"\x01\0\0\0" + struct.pack(">I", len(TEXT)) + TEXT)
@@ -98,8 +100,17 @@ def test_the_program_gives_what_the_module_gives(engine: str) -> None:
     assert action.calls == [lookout.SLICE.module, "program", "program"]
     assert without_memory(first) == without_memory(second) == without_memory(third)
     assert first["container"]["status"] == "running"
-    assert first["cursor"] > 0
+    assert first["cursor"]
     assert second["memory"]["total_kib"] == first["memory"]["total_kib"]
+
+
+@pytest.mark.parametrize("begin", [0, ""])
+def test_the_position_is_passed_on_as_it_is(engine: str, begin: object) -> None:
+    asks = lookout.Lookout(Action(), {"v": 1})
+    pieces = [asks.take({"container": "rank0", "docker_socket": engine, "wait": 0.0, "cursor": begin})]
+    for _number in range(2):
+        pieces.append(asks.take({"container": "rank0", "docker_socket": engine, "wait": 0.0, "cursor": pieces[-1]["cursor"]}))
+    assert [bool(piece["log"]) for piece in pieces] == [True, False, False]
 
 
 def test_a_node_that_refuses_the_program_is_looked_at_by_the_module(engine: str) -> None:

@@ -1,0 +1,44 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Note which tasks changed something and which hosts were unreachable, for the summary at the end of a run. Prints nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.callback import CallbackBase
+from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
+
+DOCUMENTATION = r"""
+name: gb10_tally
+type: aggregate
+short_description: Note what the tasks of a run did to each host
+description:
+  - Ansible loads it for the playbooks next to it. M(gb10.cluster.site_summary) reads what it notes.
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+"""
+
+
+class CallbackModule(CallbackBase):
+    """Counts as Ansible's recap does."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "gb10_tally"
+
+    def __init__(self) -> None:
+        """Begin the tally of this run."""
+        super().__init__()
+        RUN.kept = True
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        """Note a task that changed something."""
+        if result.result.get("changed"):
+            RUN.changed.setdefault(result.host.get_name(), []).append(result.task.name)
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        """Note a host that was unreachable."""
+        if not result.task.ignore_unreachable:
+            RUN.unreachable.add(result.host.get_name())

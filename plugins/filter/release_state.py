@@ -1,0 +1,45 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters: what the ranks have lost of a release; see plugins/module_utils/release.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils import release as releases
+
+
+def judged_receipt(infos: Any, release: str, folder: str = "") -> dict[str, Any]:
+    """Return the receipt of a release that passed its gate: a rank's, else the controller's; empty without any."""
+    found = releases.judged_receipt(infos, release)
+    if found or not folder:
+        return found
+    place = Path(str(folder)).expanduser()
+    texts = []
+    for path in [place / "last-good.json", *sorted(place.glob(f"*-{release}-passed.json"), reverse=True)]:
+        try:
+            texts.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue  # absent or cut off: the next one counts
+    return releases.judged_receipt([], release, texts)
+
+
+def lost_ways(infos: Any, hosts: Any, release: str, judged: Mapping[str, Any] | None = None, group: str = "") -> list[str]:
+    """Return what has happened to the way back, and warn of it at once: the boot that needs it may come next."""
+    found = releases.lost_ways(infos, [str(host) for host in hosts], release, judged)
+    for sentence in found:
+        Display().warning(f"{group}: {sentence}" if group else sentence)
+    return found
+
+
+class FilterModule:
+    """The filter plugins."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {"judged_receipt": judged_receipt, "lost_ways": lost_ways, "release_repairs": releases.repairs}

@@ -1,0 +1,168 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. A read client of the Docker Engine API over its unix socket, with the standard library only.
+
+The Docker command line takes 50 to 100 ms a call and does not frame its output; the gate reads several times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode
+
+DEFAULT_SOCKET = "/var/run/docker.sock"
+LOWEST = (1, 41)  # Docker Engine 20.10
+HIGHEST = (1, 52)  # Docker Engine 29
+TIMEOUT = 20.0
+CHUNK = 1 << 16
+
+_negotiated: dict[str, str] = {}
+
+
+class DockerError(Exception):
+    """The Docker Engine cannot be used as required. The text is one or more sentences with the remedy."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def connect(socket_path: str, timeout: float = TIMEOUT) -> http.client.HTTPConnection:
+    """Return a connection to the engine. `timeout` bounds each read and write, in seconds."""
+    return _UnixConnection(socket_path, timeout)
+
+
+def silence(error: Exception, socket_path: str, timeout: float = TIMEOUT) -> DockerError:
+    """Return the error for an engine that does not answer, with the remedy that fits the cause."""
+    if isinstance(error, PermissionError):
+        return DockerError(f"This user has no access to the Docker Engine's socket {socket_path}. Run with become.")
+    if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+        return DockerError(
+            f"The Docker Engine is not running: {socket_path} does not accept connections. Run site.yml with --tags docker, or `systemctl start docker`."
+        )
+    reason = f"no reply within {timeout:.0f} s" if isinstance(error, (socket.timeout, TimeoutError)) else str(error) or type(error).__name__
+    return DockerError(f"The Docker Engine does not answer on {socket_path} ({reason}). See `journalctl -u docker -n 50`.")
+
+
+def message_of(body: bytes) -> str:
+    """Return the engine's own message in a reply."""
+    text = body.decode("utf-8", "replace")
+    with contextlib.suppress(ValueError, AttributeError):  # a reply that is not JSON is the message itself
+        text = str(json.loads(text).get("message", text))
+    return text.strip()
+
+
+def _numbers(version: object) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)$", str(version))
+    if not match:
+        raise DockerError(f"The Docker Engine reports the API version {str(version)!r}. A version such as 1.45 is expected. Check what listens on its socket.")
+    return int(match.group(1)), int(match.group(2))
+
+
+def choose_api(reply: dict[str, Any]) -> str:
+    """Return the highest API version that the engine of this /version reply and this client support, as a path prefix. Raises DockerError."""
+    newest = _numbers(reply.get("ApiVersion"))
+    oldest = _numbers(reply.get("MinAPIVersion") or reply.get("ApiVersion"))
+    chosen = min(newest, HIGHEST)
+    if chosen >= max(oldest, LOWEST):
+        return "/v{}.{}".format(*chosen)
+    found = "Docker Engine {} supports API {}.{} to {}.{}, and gb10.cluster needs {}.{} to {}.{}.".format(
+        reply.get("Version", "(unknown version)"), *oldest, *newest, *LOWEST, *HIGHEST
+    )
+    if newest < LOWEST:
+        raise DockerError(f"{found} The engine is too old. Install Docker Engine 20.10 or later.")
+    raise DockerError(
+        f"{found} The engine is too new. Install a newer gb10.cluster, or set DOCKER_MIN_API_VERSION={HIGHEST[0]}.{HIGHEST[1]} in docker.service."
+    )
+
+
+def api(socket_path: str = DEFAULT_SOCKET) -> str:
+    """Return the prefix of API paths, `/v1.45`, negotiated with the engine once per process and socket. Raises DockerError."""
+    if socket_path not in _negotiated:
+        with _request("/version", socket_path, TIMEOUT) as response:
+            body = response.read()
+        try:
+            reply = dict(json.loads(body))
+        except (ValueError, TypeError) as error:
+            raise DockerError(f"{socket_path} does not answer as a Docker Engine does ({body[:80]!r}). Check what listens there.") from error
+        _negotiated[socket_path] = choose_api(reply)
+    return _negotiated[socket_path]
+
+
+@contextlib.contextmanager
+def _request(path: str, socket_path: str, timeout: float) -> Iterator[http.client.HTTPResponse]:
+    connection = connect(socket_path, timeout)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        if response.status // 100 != 2:
+            shown = path.split("?", 1)[0]
+            raise DockerError(f"The Docker Engine answers HTTP {response.status} to {shown}: {message_of(response.read())}", response.status)
+        yield response
+    except (OSError, http.client.HTTPException) as error:
+        raise silence(error, socket_path, timeout) from error
+    finally:
+        connection.close()
+
+
+def get(path: str, query: dict[str, str] | None = None, socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> bytes:
+    """GET an API path and return the body. Raises DockerError with the engine's own message on anything but 2xx."""
+    with _request(api(socket_path) + path + ("?" + urlencode(query) if query else ""), socket_path, timeout) as response:
+        return response.read()
+
+
+def inspect(container: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
+    """Return the engine's inspection of a container, None if no container has this name or id. Raises DockerError."""
+    try:
+        return dict(json.loads(get(f"/containers/{quote(container, safe='')}/json", socket_path=socket_path)))
+    except DockerError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET) -> list[dict[str, Any]]:
+    """Return the engine's list of containers, stopped ones included, that carry all these `key=value` labels. Raises DockerError."""
+    query = {"all": "1", "filters": json.dumps({"label": labels})}
+    return list(json.loads(get("/containers/json", query, socket_path)))
+
+
+def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, tail: int | None = None, deadline: float | None = None) -> Iterator[bytes]:
+    """Yield both streams with timestamps, framed, in pieces of at most 64 KiB; see :mod:`log` for the format.
+
+    `since_ns` is inclusive, in ns since the epoch. `tail` is the number of last records. `deadline` is a time of time.monotonic();
+    after it the iteration ends with DockerError. Raises DockerError.
+    """
+    query = {"stdout": "1", "stderr": "1", "timestamps": "1"}
+    if since_ns > 0:
+        query["since"] = f"{since_ns // 10**9}.{since_ns % 10**9:09d}"
+    if tail is not None:
+        query["tail"] = str(tail)
+    timeout = TIMEOUT if deadline is None else min(TIMEOUT, max(deadline - time.monotonic(), 0.1))
+    with _request(f"{api(socket_path)}/containers/{quote(container, safe='')}/logs?{urlencode(query)}", socket_path, timeout) as response:
+        while True:
+            data = response.read1(CHUNK)
+            if not data:
+                return
+            yield data
+            if deadline is not None and time.monotonic() > deadline:
+                raise DockerError(f"The Docker Engine did not send the log of {container} in time.")

@@ -1,0 +1,189 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. A container's log and state as the Docker Engine sends them. Pure: bytes and dicts in, bytes and dicts out."""
+
+from __future__ import annotations
+
+import calendar
+import itertools
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
+#: How much earlier than a record before it a record may be stamped: the two streams of a container are read and stamped independently.
+OUT_OF_ORDER_NS = 2 * 10**9
+
+
+def stamp_to_ns(text: bytes | str) -> int:
+    """Turn an RFC 3339 time (as Docker prints it) into nanoseconds since the epoch; 0 if it is not one."""
+    raw = text.encode() if isinstance(text, str) else text
+    match = _STAMP.match(raw)
+    if not match:
+        return 0
+    seconds = calendar.timegm(time.strptime(match.group(1).decode(), "%Y-%m-%dT%H:%M:%S"))
+    zone = match.group(3).decode()
+    if zone != "Z":
+        offset = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
+        seconds += offset if zone[0] == "-" else -offset
+    fraction = (match.group(2) or b"").decode().ljust(9, "0")
+    return seconds * 10**9 + int(fraction)
+
+
+class Record(NamedTuple):
+    """One record of a log: its time in ns since the epoch (0 without a timestamp), and its text without the timestamp.
+
+    The engine splits a line longer than 16 KiB into several records without a line end. All of them have the timestamp of the first.
+    """
+
+    time: int
+    text: bytes
+
+
+def records(pieces: Iterable[bytes], partial: bool = True) -> Iterator[Record]:
+    """Parse a log as the engine sends it with timestamps: frames of 8 bytes (stream, 3 zeros, big-endian length) and one record each.
+
+    A container with a terminal has no frames, but lines. There, `partial` decides whether a last line without its end is a record.
+    A frame that is not complete is left out.
+    """
+    buffer = bytearray()
+    framed: bool | None = None
+    for piece in pieces:
+        buffer += piece
+        if framed is None:
+            if len(buffer) < 8:
+                continue
+            framed = buffer[0] in (0, 1, 2) and buffer[1:4] == b"\0\0\0"
+        position = 0
+        while True:
+            if framed:
+                end = position + 8 + int.from_bytes(buffer[position + 4 : position + 8], "big")
+                if len(buffer) < position + 8 or len(buffer) < end:
+                    break
+                yield _record(bytes(buffer[position + 8 : end]))
+            else:
+                end = buffer.find(b"\n", position) + 1
+                if not end:
+                    break
+                yield _record(bytes(buffer[position:end]))
+            position = end
+        del buffer[:position]
+    if buffer and partial and framed is False:
+        yield _record(bytes(buffer))
+
+
+def _record(raw: bytes) -> Record:
+    match = _STAMP.match(raw)
+    return Record(stamp_to_ns(match.group(0).strip()), raw[match.end() :]) if match else Record(0, raw)
+
+
+class Reader:
+    """Reads a log that grows, in parts, without a loss and without a repeat.
+
+    The log is ordered by writing, not by time: a record of one stream may carry an earlier time than a record of the other stream before it, and
+    several records may carry the same time. The engine returns the records since a time in the order of writing. So the position is a time,
+    a little before the latest record, and the number of records since that time that were consumed. `cursor` holds both as text.
+    """
+
+    def __init__(self, cursor: object = "", start_ns: int = 0) -> None:
+        """Continue at a cursor of an earlier reader; an empty one, 0 or one before `start_ns` (the container's start) begins at that start."""
+        since, _colon, count = str(cursor or 0).partition(":")
+        self.since, self.count = int(since), int(count or 0)
+        if self.since < start_ns:
+            self.since, self.count = start_ns, 0
+
+    @property
+    def cursor(self) -> str:
+        """Where the next reader continues."""
+        return f"{self.since}:{self.count}"
+
+    def read(self, pieces: Iterable[bytes], limit: int) -> bytes:
+        """Return the new text in what the engine sent since `self.since`. Stops after the record that reaches `limit` bytes."""
+        out: list[bytes] = []
+        size = 0
+        times: list[int] = []  # of all records consumed since self.since
+        for number, record in enumerate(records(pieces, partial=False)):
+            if number >= self.count:
+                if size >= limit:
+                    break
+                out.append(record.text)
+                size += len(record.text)
+            times.append(record.time)
+        self._advance(times)
+        return b"".join(out)
+
+    def _advance(self, times: list[int]) -> None:
+        """Move the position behind what needs not be read again.
+
+        Engines before 23 return the records that are not older than `since`, later ones all from the first of these on. Both return the same
+        where all records before the position are older than all after it.
+        """
+        self.count = len(times)
+        least = times[-1] if times else 0
+        wanted = max(times, default=0) - OUT_OF_ORDER_NS
+        before = list(itertools.accumulate(times, max))
+        for index in range(len(times) - 1, 0, -1):
+            least = min(least, times[index])
+            if before[index - 1] < least <= wanted:
+                self.since, self.count = least, len(times) - index
+                return
+
+
+def text_of(pieces: Iterable[bytes], limit: int) -> tuple[bytes, bool]:
+    """Return the last `limit` bytes of a log's text, and whether something before them was left out. Takes constant memory."""
+    kept: deque[bytes] = deque()
+    size, cut = 0, False
+    for record in records(pieces):
+        kept.append(record.text)
+        size += len(record.text)
+        while size > limit:
+            over = size - limit
+            first = kept.popleft()
+            if len(first) > over:
+                kept.appendleft(first[over:])
+            size -= min(len(first), over)
+            cut = True
+    return b"".join(kept), cut
+
+
+def state_of(inspection: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Reduce an inspection to what the gate and the status need; None stays None (no such container)."""
+    if inspection is None:
+        return None
+    state = inspection.get("State") or {}
+    config = inspection.get("Config") or {}
+    labels = config.get("Labels") or {}
+    return {
+        "id": str(inspection.get("Id", "")),
+        "name": str(inspection.get("Name", "")).lstrip("/"),
+        "status": str(state.get("Status", "unknown")),
+        "running": bool(state.get("Running")),
+        "pid": int(state.get("Pid") or 0),
+        "exit_code": int(state.get("ExitCode") or 0),
+        "oom_killed": bool(state.get("OOMKilled")),
+        "error": str(state.get("Error") or ""),
+        "started_at": str(state.get("StartedAt") or ""),
+        "finished_at": str(state.get("FinishedAt") or ""),
+        "restart_count": int(inspection.get("RestartCount") or 0),
+        "image": str(config.get("Image") or ""),
+        "image_id": str(inspection.get("Image") or ""),
+        "labels": {key: value for key, value in labels.items() if key.startswith("gb10.cluster.")},
+    }
+
+
+def memory_of(meminfo: str, vmstat: str = "") -> dict[str, int]:
+    """Read the figures (KiB) that a boot on unified memory is judged by, and the kernel's count of OOM kills."""
+    wanted = {"MemTotal": "total_kib", "MemFree": "free_kib", "MemAvailable": "available_kib", "SwapTotal": "swap_total_kib", "SwapFree": "swap_free_kib"}
+    out: dict[str, int] = {}
+    for line in meminfo.splitlines():
+        key, _colon, rest = line.partition(":")
+        if key in wanted and rest.split():
+            out[wanted[key]] = int(rest.split()[0])
+    for line in vmstat.splitlines():
+        parts = line.split()
+        if len(parts) == 2 and parts[0] == "oom_kill":
+            out["oom_kills"] = int(parts[1])
+    return out

@@ -1,0 +1,83 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. From the output of a module that did not run to its cause and remedy. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Cause(NamedTuple):
+    """Why no module runs. `check` is the preflight check that reports it; the texts have no capital and no full stop."""
+
+    check: str
+    found: str
+    matters: str
+    remedy: str
+
+
+_ROOT = "nearly everything that the roles do needs root"
+SUDO = Cause("sudo", "sudo asks for a password", _ROOT, "add -K (--ask-become-pass) to the command, or let the user sudo without a password")
+WRONG = SUDO._replace(found="sudo does not accept the password", remedy="run the command again with -K (--ask-become-pass) and the right password")
+SUDOERS = SUDO._replace(found="the user is not allowed to use sudo", remedy="add the user to the group sudo, or set ansible_user to a user who may use sudo")
+PROMPT = SUDO._replace(
+    found="sudo does not answer in time",
+    remedy="run the command again when the connection to the node is stable; if sudo asks for a password there, add -K (--ask-become-pass)",
+)
+PYTHON = Cause(
+    "python",
+    "the Python interpreter is missing",
+    "no module runs without it",
+    "install python3 (3.9 or later) there (apt install python3), or set ansible_python_interpreter",
+)
+SPACE = Cause("reachable", "no space is left", "no module runs without a temporary directory", "remove files there (df -h, docker system df) and run again")
+
+_CAUSES = (
+    (WRONG, r"incorrect \w+ password"),
+    (SUDOERS, r"not in the sudoers file|is not allowed to (?:run|execute)|may not run sudo"),
+    (SUDO, r"missing \w+ password|password is required|a terminal is required"),
+    (PROMPT, r"waiting for privilege escalation prompt"),
+    (SPACE, r"no space left on device|no usable temporary directory|disk quota exceeded"),
+    (PYTHON, r"module interpreter .* was not found|python[\d.]*: (?:(?:command )?not found|no such file)|discover .*python|no python interpreters? found"),
+)
+
+
+def cause_of(text: str) -> Cause | None:
+    """Return the cause that a failure's text names; None if it names another one."""
+    return next((cause for cause, pattern in _CAUSES if re.search(pattern, text, re.IGNORECASE)), None)
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    """Return what a failed result reports of the connection and of the interpreter; empty if the module itself reported the failure."""
+    if not (result.get("unreachable") or "module_stderr" in result or "module_stdout" in result):
+        return ""
+    return "\n".join(str(result.get(key) or "") for key in ("msg", "module_stderr", "module_stdout"))
+
+
+def file_of(text: str) -> str:
+    """Return the path that a message about missing space names, or the directory for temporary files."""
+    named = re.search(r"['\u2018\"](/[^'\u2019\"]+)['\u2019\"]", text)
+    return named.group(1) if named else "/tmp"  # noqa: S108  the node's directory for temporary files, only named
+
+
+def full_file_system(df: str) -> str:
+    """Return the mount point of the fullest file system in the output of `df -P`; empty if there is none."""
+    rows = [line.split(None, 5) for line in df.splitlines()[1:]]
+    full = sorted((int(row[3]), row[5]) for row in rows if len(row) == 6 and row[3].lstrip("-").isdigit())
+    return full[0][1] if full else ""
+
+
+def finding(cause: Cause, text: str, mount: str = "") -> str:
+    """Return what was found and where, with the line of `text` that shows it."""
+    where = f" on {mount}, the file system of {file_of(text)}" if mount else f" for {file_of(text)}" if cause is SPACE else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    shown = next((line for line in lines if cause_of(line)), lines[0] if lines else "no reason given").rstrip(".")[:300]
+    return f"{cause.found}{where} ({shown})"
+
+
+def sentences(host: str, found: str, cause: Cause) -> str:
+    """Return the message for the user: the node, what was found, what to do."""
+    return f"{host}: {found}. {cause.remedy[0].upper()}{cause.remedy[1:]}."

@@ -1,0 +1,58 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: run a module as Ansible does, and name the cause and the remedy if the node does not let it run. Controller only.
+
+The modules that a stage or a playbook asks a node with first are run this way.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.module_utils._node import access
+
+
+class NodeAction(ActionBase):
+    """The action of a module that is the first to run on a node."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = True
+
+    found = ""  # what keeps the module from running
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the module's result; sudo, Python and disk space are named in `msg` if they keep the module from running."""
+        out: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            result = dict(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))
+        except AnsibleError as error:
+            text = str(error)
+            result = {"changed": False, "unreachable" if isinstance(error, AnsibleConnectionFailure) else "failed": True}
+            cause = access.cause_of(text)
+            if cause is None:
+                raise
+        else:
+            text = access.text_of(result)
+            cause = access.cause_of(text)
+        if cause is not None:
+            self.found = access.finding(cause, text, self._full(text) if cause is access.SPACE else "")
+            result.pop("exception", None)  # Ansible prints it in place of msg
+            result["msg"] = access.sentences(str((task_vars or {}).get("inventory_hostname")), self.found, cause)
+            result.setdefault("failed", not result.get("unreachable"))
+        if not self._task.async_val:
+            self._remove_tmp_path(self._connection._shell.tmpdir)
+        return {**out, **result}
+
+    def _full(self, text: str) -> str:
+        """Return the mount point of the file system without space; empty if the node does not report it."""
+        # The path may not exist: its nearest folder that does is asked.
+        command = f'p={shlex.quote(access.file_of(text))}; while [ -n "$p" ] && [ ! -e "$p" ]; do p=${{p%/*}}; done; df -P "${{p:-/}}"'
+        try:
+            return access.full_file_system(str(self._low_level_execute_command(command, sudoable=False)["stdout"]))
+        except AnsibleError:
+            return ""

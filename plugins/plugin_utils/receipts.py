@@ -1,0 +1,79 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: the gate's receipts on the controller. Writing them never fails a boot: what goes wrong is a warning. Controller only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+
+def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
+    """Write a receipt below the folder `receipts`; return what the group adds to it: `path` and `drift` where known, and `warning`."""
+    kept: dict[str, Any] = {}
+    if not receipts:
+        return kept
+    folder = Path(receipts) / str(receipt["group"])
+    good = folder / "last-good.json"
+    if receipt["passed"]:
+        try:
+            kept["drift"] = drift(receipt, json.loads(good.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            kept["drift"] = []
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            kept["warning"] = f"{good} is not a readable receipt ({error}). The verdict does not depend on it; nothing was compared with the last good boot."
+    stamp = receipt["time"].replace(":", "").replace("-", "")
+    path = folder / f"{stamp}-{receipt['release'] or 'boot'}-{'passed' if receipt['passed'] else 'failed'}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(receipt | kept | {"path": str(path)}, indent=2, sort_keys=True, default=str) + "\n"
+        _write(path, text)
+        kept["path"] = str(path)
+        if receipt["passed"]:
+            _write(good, text)
+    except (OSError, ValueError) as error:
+        kept["warning"] = f"The receipt cannot be written below {folder} on the controller ({error}). The verdict does not depend on it: see vllm_tp2_receipts."
+    return kept
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file atomically; only its owner may read it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def drift(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """Compare a receipt with the last good one and return what changed, as phrases; pool and concurrency count from 3 % on."""
+    out = []
+    for key, label, form in (("effective_tokens", "KV pool", "{:,.0f}"), ("concurrency", "concurrency", "{:,.2f}")):
+        new, old = _number((now.get("pool") or {}).get(key)), _number((before.get("pool") or {}).get(key))
+        if new and old and abs(new - old) / old >= 0.03:
+            out.append(f"{label} {form.format(old)} -> {form.format(new)}")
+    for key in ("version", "image", "attention_backend", "kv_cache_dtype"):
+        new_text, old_text = (now.get(key) or ""), (before.get(key) or "")
+        if new_text and old_text and new_text != old_text:
+            out.append(f"{key} {str(old_text)[:24]} -> {str(new_text)[:24]}")
+    new_s, old_s = _number(now.get("seconds")), _number(before.get("seconds"))
+    if new_s and old_s and new_s > 1.5 * old_s and new_s - old_s > 30:
+        out.append(f"boot {old_s:.0f} s -> {new_s:.0f} s")
+    return out

@@ -1,0 +1,23 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: what the tasks of this run did to each host. Controller only.
+
+The callback next to the playbooks writes it in Ansible's main process. A task is a fork of that process, so an action plugin reads it here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Tally:
+    """Names of the tasks that changed something, by host; hosts that were unreachable. `kept` is False where no callback writes it."""
+
+    kept: bool = False
+    changed: dict[str, list[str]] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
+
+
+RUN = Tally()

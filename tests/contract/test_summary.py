@@ -1,0 +1,64 @@
+"""The summary at the end of site.yml agrees with Ansible's recap."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from playbook import LOCAL_PAIR, REPO, Run, run
+
+# A playbook in a folder with the collection's callback, as playbooks/ has it.
+PLAY = """
+- name: Serve
+  hosts: gb10
+  gather_facts: false
+  tasks:
+    - name: Write
+      ansible.builtin.command: "true"
+      changed_when: write | bool and inventory_hostname == 'two'
+    - name: Export
+      ansible.builtin.set_fact:
+        vllm_tp2_result:
+          {group: pair1, head: one, release: 4f0c, profile: p, port: 8000, models: [m], key: false, changes: [], receipt: {}, prompt: Hello}
+    - name: Fail
+      ansible.builtin.fail:
+        msg: no
+      when: how == 'failed' and inventory_hostname == 'two'
+    - name: Lose it
+      ansible.builtin.command: "true"
+      changed_when: false
+      vars: {ansible_connection: ssh, ansible_port: 1, ansible_ssh_common_args: -o ConnectTimeout=3}
+      when: how == 'unreachable' and inventory_hostname == 'two'
+- name: Sum up
+  hosts: localhost:all
+  gather_facts: false
+  tasks:
+    - name: Sum up
+      gb10.cluster.site_summary:
+"""
+
+
+def play(folder: Path, **variables: object) -> Run:
+    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
+    (folder / "play.yml").write_text(PLAY, encoding="utf-8")
+    (folder / "callback_plugins").symlink_to(REPO / "playbooks" / "callback_plugins")
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
+    return run(folder, "play.yml", folder / "hosts.yml", variables=variables, env=env, project=folder)
+
+
+@pytest.mark.parametrize(
+    ("write", "how", "title", "changed"),
+    [
+        pytest.param(False, "", "pair1 serves", "changed      nothing", id="no change"),
+        pytest.param(True, "", "pair1 serves", "tasks        two: 1 task (Write)", id="one task"),
+        pytest.param(False, "failed", "two failed or was unreachable in this run, so it is not known whether pair1 serves", "no restart", id="failed"),
+        pytest.param(False, "unreachable", "two failed or was unreachable in this run, so it is not known", "no restart", id="unreachable"),
+    ],
+)
+def test_the_summary_agrees_with_the_recap(tmp_path: Path, write: bool, how: str, title: str, changed: str) -> None:
+    done = play(tmp_path, write=write, how=how)
+    assert title in done.stdout
+    assert changed in done.stdout
+    assert ("changed      nothing" in done.stdout) == (not write and not how)
+    assert done.changed == ({("two", "Write")} if write else set())

@@ -1,0 +1,59 @@
+"""A rank's evidence: the end of each log, bounded in size and time, without secrets."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.modules import rank_evidence as module
+from unit.fixtures.docker.engine import serving
+
+
+def collect(capsys: pytest.CaptureFixture[str], tmp_path: Path, **more: Any) -> str:
+    arguments = {"group": "pair1", "directory": str(tmp_path), "docker_socket": str(tmp_path / "docker.sock"), **more}
+    with patch_module_args(arguments), pytest.raises(SystemExit):
+        module.main()
+    return str(json.loads(capsys.readouterr().out)["text"])
+
+
+@pytest.fixture(autouse=True)
+def few_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMMANDS", {"waiting": ["sleep", "30"]})
+
+
+@pytest.mark.parametrize("version", ["20.10", "29.0"])
+def test_the_end_of_a_long_log_is_collected(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES", 1000)
+    with serving(tmp_path / "docker.sock", version) as engine:
+        engine.containers["rank0"] = {"Id": "rank0", "Name": "/gb10-pair1-rank0", "State": {"Status": "exited"}}
+        engine.logs["rank0"] = [("2026-11-21T05:00:00Z", b"INFO line %d of the log\n" % number, 1) for number in range(5000)]
+        engine.logs["rank0"].append(("2026-11-21T06:00:00Z", b"torch.OutOfMemoryError: at the end\n", 2))
+        text = collect(capsys, tmp_path, timeout=1.5)
+    assert "torch.OutOfMemoryError: at the end" in text
+    assert "line 4999 of" in text
+    assert "line 4000 of" not in text
+    assert any("tail=2000" in path for path in engine.asked)
+
+
+def test_a_secret_that_the_limit_cuts_is_not_collected(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES", 60)
+    with serving(tmp_path / "docker.sock", "29.0") as engine:
+        engine.containers["rank0"] = {"Id": "rank0", "Name": "/gb10-pair1-rank0", "State": {"Status": "exited"}}
+        engine.logs["rank0"] = [("2026-11-21T05:00:00Z", b"token=" + b"s3cr3t" * 9 + b"\n", 1), ("2026-11-21T05:00:01Z", b"INFO the last line\n", 1)]
+        text = collect(capsys, tmp_path, timeout=1.5)
+    assert "INFO the last line" in text
+    assert "s3cr3t" not in text
+
+
+def test_a_command_that_does_not_end_is_cut_off(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    start = time.monotonic()
+    text = collect(capsys, tmp_path, timeout=1.2)
+    assert time.monotonic() - start < 20
+    assert "== waiting\n(cut off: the time limit is over)" in text
+    assert "== containers\n(The Docker Engine is not running" in text
+    assert "== /proc/meminfo\nMemTotal" in text
+    assert "(not collected: the time limit is over)" in collect(capsys, tmp_path, timeout=0.0)

@@ -1,0 +1,165 @@
+"""Whether a server serves, against a real HTTP server on the loopback address that answers as vLLM does, or does not."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.modules import vllm_liveness as module
+
+PAGE = "vllm:num_requests_running {running}\nvllm:num_requests_waiting 0.0\nvllm:generation_tokens_total {tokens}\nvllm:prompt_tokens_total 3.0\n"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers as the class attributes say."""
+
+    models: tuple[int, str] = (200, json.dumps({"data": [{"id": "m"}]}))
+    completion: tuple[int, str] = (200, json.dumps({"choices": [{"text": " Paris.", "finish_reason": "length"}]}))
+    hangs = False
+    metrics = True
+    step = 0.0
+    tokens = 400.0
+    running = 0
+    gone: threading.Event
+    asked: list[dict[str, Any]]
+
+    def _answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models":
+            self._answer(*self.models)
+        elif self.metrics:
+            type(self).tokens += self.step
+            self._answer(200, PAGE.format(running=self.running, tokens=self.tokens))
+        else:
+            self._answer(404, "")
+
+    def do_POST(self) -> None:
+        self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        if self.hangs:
+            self.gone.wait(30)
+            return
+        self._answer(*self.completion)
+
+    def log_message(self, *_args: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[type[Handler], str]]:
+    kind: type[Handler] = type("OneHandler", (Handler,), {"gone": threading.Event(), "asked": []})
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    yield kind, f"http://127.0.0.1:{httpd.server_address[1]}"
+    kind.gone.set()
+    httpd.shutdown()
+    httpd.server_close()
+
+
+def check(capsys: pytest.CaptureFixture[str], **arguments: Any) -> dict[str, Any]:
+    given = {"timeout": 0.2, "wedge_seconds": 0.6, "completion_timeout": 20, **arguments}
+    with patch_module_args(given), pytest.raises(SystemExit):
+        module.main()
+    return dict(json.loads(capsys.readouterr().out))
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
+
+
+def test_a_completion_that_comes_back_is_service_and_is_short(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str]) -> None:
+    kind, url = server
+    out = check(capsys, url=url, timeout=20, request={"prompt": "The capital of France is", "max_tokens": 64})
+    assert (out["outcome"], out["changed"]) == ("serves", False)
+    assert [request["max_tokens"] for request in kind.asked] == [module.MAX_TOKENS]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "outcome", "words"),
+    [
+        ({"hangs": True, "running": 4, "step": 80.0}, "busy", "busy: 4 requests running, tokens advance"),
+        ({"hangs": True, "running": 1}, "frozen", "tokens stand still with 1 request running"),
+        ({"hangs": True, "metrics": False}, "silent", "/metrics does not answer"),
+        ({"completion": (500, "EngineDeadError")}, "dead", "the completion: HTTP 500: EngineDeadError"),
+        ({"completion": (404, "no such model")}, "refused", "the completion: HTTP 404: no such model"),
+        ({"completion": (200, "[]")}, "refused", "the answer is no"),
+        ({"models": (503, "no")}, "dead", "/v1/models: HTTP 503: no"),
+        ({"models": (401, "Unauthorized")}, "refused", "/v1/models: HTTP 401"),
+        ({"models": (200, "<html>")}, "refused", "/v1/models does not list a model"),
+    ],
+)
+def test_a_completion_that_does_not_come_back(
+    server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str], attributes: dict[str, Any], outcome: str, words: str
+) -> None:
+    kind, url = server
+    for name, value in attributes.items():
+        setattr(kind, name, value)
+    out = check(capsys, url=url)
+    assert out["outcome"] == outcome, out["text"]
+    assert words in out["text"]
+    assert not out["starting"]
+
+
+def test_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    out = check(capsys, url="http://127.0.0.1:1")
+    assert (out["outcome"], out["starting"]) == ("dead", True)
+
+
+def test_a_server_that_accepts_and_never_answers_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert check(capsys, url=f"http://127.0.0.1:{listening.getsockname()[1]}")["outcome"] == "silent"
+
+
+def test_the_key_is_never_returned(server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kind, url = server
+    kind.completion = (500, "the key is horse-battery")
+    (tmp_path / "secrets.env").write_text("VLLM_API_KEY=horse-battery\n")
+    out = check(capsys, url=url, env_file=str(tmp_path / "secrets.env"))
+    assert "the key is ********" in out["text"]
+    assert "horse-battery" not in json.dumps(out)
+
+
+def power_of(monkeypatch: pytest.MonkeyPatch, *watts: float) -> None:
+    """Replace nvidia-smi. The last reading repeats."""
+    left = list(watts)
+    monkeypatch.setattr(module.Watch, "read_power", lambda self: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+
+
+@pytest.mark.parametrize(("watts", "outcome"), [(121.0, "wedged"), (165.0, "busy")])
+def test_the_power_tells_a_wedge_from_a_long_prefill(
+    server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, watts: float, outcome: str
+) -> None:
+    kind, url = server
+    kind.hangs = True
+    power_of(monkeypatch, watts)
+    out = check(capsys, url=url, idle_power_w=119.4)
+    assert out["outcome"] == outcome
+    assert f"({watts:.0f} W)" in out["text"]
+
+
+def test_idle_power_is_stored_once_while_no_request_runs(
+    server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, url = server
+    path = tmp_path / "idle_power_w"
+    power_of(monkeypatch, 140.0, 119.4, 120.0, 170.0)
+    kind.running = 1
+    assert check(capsys, url=url, timeout=20, idle_power_file=str(path))["idle_power_w"] is None
+    assert not path.exists()
+    kind.running = 0
+    for _run in range(2):
+        out = check(capsys, url=url, timeout=20, idle_power_file=str(path))
+        assert (out["idle_power_w"], out["changed"]) == (119.4, False), "the lowest of three readings"
+    assert path.read_text() == "119.4\n"

@@ -1,0 +1,51 @@
+"""The gate's receipts on the controller: what changed since the last good boot, and files that cannot be read or written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
+
+RECEIPT: dict[str, Any] = {"group": "pair1", "release": "4f0c", "passed": True, "time": "2026-11-22T05:00:00Z", "pool": {"effective_tokens": 900}}
+
+
+def test_drift_counts_from_three_per_cent_on() -> None:
+    old = {"pool": {"effective_tokens": 1000, "concurrency": 2.0}, "version": "0.31", "seconds": 100.0}
+    assert receipts.drift({"pool": {"effective_tokens": 980, "concurrency": 1.96}, "version": "0.31", "seconds": 120.0}, old) == []
+    moved = receipts.drift({"pool": {"effective_tokens": 900, "concurrency": 1.8}, "version": "0.32", "seconds": 200.0}, old)
+    assert moved == ["KV pool 1,000 -> 900", "concurrency 2.00 -> 1.80", "version 0.31 -> 0.32", "boot 100 s -> 200 s"]
+    assert receipts.drift({"pool": {}}, {}) == []
+    same, other = ({"image": "aaaa", "image_id": "sha256:1"}, {"image": "aaaa", "image_id": "sha256:2"})
+    assert receipts.drift(other, same) == [], "another image store, the same content"
+    assert receipts.drift({"image": "bbbb"}, same) == ["image aaaa -> bbbb"]
+
+
+def test_second_good_receipt_is_compared_with_first(tmp_path: Path) -> None:
+    assert receipts.keep(str(tmp_path), RECEIPT | {"pool": {"effective_tokens": 1000}})["drift"] == []
+    kept = receipts.keep(str(tmp_path), RECEIPT)
+    assert kept == {"drift": ["KV pool 1,000 -> 900"], "path": str(tmp_path / "pair1/20261122T050000Z-4f0c-passed.json")}
+    assert json.loads((tmp_path / "pair1/last-good.json").read_text(encoding="utf-8"))["drift"] == kept["drift"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pool": "x"}', "\x00"])
+def test_last_good_receipt_that_is_not_one_is_replaced(tmp_path: Path, text: str) -> None:
+    good = tmp_path / "pair1/last-good.json"
+    good.parent.mkdir()
+    good.write_text(text, encoding="utf-8")
+    assert "is not a readable receipt" in receipts.keep(str(tmp_path), RECEIPT)["warning"]
+    assert json.loads(good.read_text(encoding="utf-8"))["passed"]
+
+
+def test_failed_boot_leaves_last_good_receipt_alone(tmp_path: Path) -> None:
+    receipts.keep(str(tmp_path), RECEIPT)
+    before = (tmp_path / "pair1/last-good.json").read_text(encoding="utf-8")
+    kept = receipts.keep(str(tmp_path), RECEIPT | {"passed": False})
+    assert kept["path"].endswith("-failed.json")
+    assert (tmp_path / "pair1/last-good.json").read_text(encoding="utf-8") == before
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    assert receipts.keep(None, RECEIPT) == {}
