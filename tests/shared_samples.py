@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,3 +26,18 @@ def samples() -> Path:
     """Return the samples folder; call it only under `needs_shared`."""
     assert SHARED is not None
     return SHARED / "samples"
+
+
+def compared(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what the expected.json files compare of a parsed boot log."""
+    kv = facts["kv_cache"]
+    return {
+        "state": facts["state"],
+        "class": facts["failure"]["class"] if facts["failure"] else None,
+        "version": facts["version"],
+        "kv_tokens": kv["tokens"],
+        "kv_blocks": kv["blocks"],
+        "max_concurrency": kv["max_concurrency"],
+        "context": facts["context"],
+        "available_gib_min": kv["available_gib"],
+    }

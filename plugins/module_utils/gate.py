@@ -223,7 +223,7 @@ def _when(rank: Rank) -> float:
 
 def _least_kv(ranks: list[Rank], before: str) -> str:
     """Name the rank with the least memory for the KV cache: vLLM sizes every rank's cache by it, and says so on the head alone. Empty where not known."""
-    have = {r["rank"]: _number(((r.get("facts") or {}).get("kv_cache") or {}).get("available_gib")) for r in ranks}
+    have = {r["rank"]: finite(((r.get("facts") or {}).get("kv_cache") or {}).get("available_gib")) for r in ranks}
     known = {number: gib for number, gib in have.items() if gib is not None}
     if len(known) < len(ranks) or len(set(known.values())) < 2:
         return ""
@@ -316,12 +316,13 @@ def criterion_remedy(kind: str) -> str:
     return text[0].lower() + text[1:]
 
 
-def _number(value: Any) -> float | None:
+def finite(value: Any) -> float | None:
+    """Return the finite number that `value` is or says; None otherwise."""
     try:
-        number = float(str(value))
+        got = float(str(value))
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    return got if math.isfinite(got) else None
 
 
 def served_context(api: dict[str, Any]) -> int | None:
@@ -339,10 +340,10 @@ def pool_of(head: dict[str, Any], metrics: list[dict[str, str]], context: int | 
         "tokens": kv.get("tokens"), "concurrency": kv.get("max_concurrency"), "context": kv.get("context"),
         "effective_tokens": kv.get("effective_tokens"), "source": "log" if kv.get("tokens") is not None else "none",
     }  # fmt: skip
-    exact = [c for c in (_number(m.get("kv_cache_max_concurrency")) for m in metrics) if c is not None]
+    exact = [c for c in (finite(m.get("kv_cache_max_concurrency")) for m in metrics) if c is not None]
     if exact:
         pool["concurrency"] = round(min(exact), 4)
-        sizes = [s for s in (_number(m.get("kv_cache_size_tokens")) for m in metrics) if s is not None]
+        sizes = [s for s in (finite(m.get("kv_cache_size_tokens")) for m in metrics) if s is not None]
         if sizes:
             pool["tokens"] = int(min(sizes))
         pool["context"] = pool["context"] or head.get("context") or context

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils.gate import finite
 
 
 def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
@@ -54,26 +55,18 @@ def _write(path: Path, text: str) -> None:
             temporary.unlink()
 
 
-def _number(value: Any) -> float | None:
-    try:
-        number = float(str(value))
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def drift(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
     """Compare a receipt with the last good one and return what changed, as phrases; pool and concurrency count from 3 % on."""
     out = []
     for key, label, form in (("effective_tokens", "KV pool", "{:,.0f}"), ("concurrency", "concurrency", "{:,.2f}")):
-        new, old = _number((now.get("pool") or {}).get(key)), _number((before.get("pool") or {}).get(key))
+        new, old = finite((now.get("pool") or {}).get(key)), finite((before.get("pool") or {}).get(key))
         if new and old and abs(new - old) / old >= 0.03:
             out.append(f"{label} {form.format(old)} -> {form.format(new)}")
     for key in ("version", "image", "attention_backend", "kv_cache_dtype"):
         new_text, old_text = (now.get(key) or ""), (before.get(key) or "")
         if new_text and old_text and new_text != old_text:
             out.append(f"{key} {str(old_text)[:24]} -> {str(new_text)[:24]}")
-    new_s, old_s = _number(now.get("seconds")), _number(before.get("seconds"))
+    new_s, old_s = finite(now.get("seconds")), finite(before.get("seconds"))
     if new_s and old_s and new_s > 1.5 * old_s and new_s - old_s > 30:
         out.append(f"boot {old_s:.0f} s -> {new_s:.0f} s")
     return out

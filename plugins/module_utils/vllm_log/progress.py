@@ -44,7 +44,6 @@ class Progress:
         self.benign: dict[str, int] = {}
         self.progress: dict[str, Any] | None = None
         self.args: dict[str, Any] = {}
-        self.cfg_open = False
         self.nccl: dict[str, Any] = {"version": None, "network": None, "hcas": [], "via": [], "no_ib": False, "local": []}
         self.dead_line = 0
         self.killed_itself = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import parse
-from shared_samples import SHARED, needs_shared
+from shared_samples import SHARED, compared, needs_shared
 
 #: The number of logs in scope per folder.
 FOLDERS = {"bootlogs": 27, "bootlogs2": 39, "recorded": 48, "gpu": 10}
@@ -37,22 +37,6 @@ def cases() -> list[Any]:
     return out
 
 
-def facts_of(raw: bytes) -> dict[str, Any]:
-    """Return what the expected.json files compare."""
-    facts = parse(raw)
-    kv = facts["kv_cache"]
-    return {
-        "state": facts["state"],
-        "class": facts["failure"]["class"] if facts["failure"] else None,
-        "version": facts["version"],
-        "kv_tokens": kv["tokens"],
-        "kv_blocks": kv["blocks"],
-        "max_concurrency": kv["max_concurrency"],
-        "context": facts["context"],
-        "available_gib_min": kv["available_gib"],
-    }
-
-
 @needs_shared
 def test_finds_every_log_in_scope() -> None:
     """An empty table passes without a check."""
@@ -64,6 +48,6 @@ def test_finds_every_log_in_scope() -> None:
 def test_reads_every_expected_fact(path: str, want: dict[str, Any]) -> None:
     """A list names the permitted values."""
     assert SHARED is not None
-    got = facts_of((SHARED / "samples" / path).read_bytes())
+    got = compared(parse((SHARED / "samples" / path).read_bytes()))
     wrong = {key: (got[key], value) for key, value in want.items() if got[key] not in (value if isinstance(value, list) else [value])}
     assert wrong == {}

@@ -16,24 +16,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils.redact import redact
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog, parse, stream
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.outside import with_container
 from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.peel import peel
+from shared_samples import compared
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "vllm_log"
 HEAD, WORKER, OOM = (FIXTURES / f"{name}.log" for name in ("head", "worker", "oom"))
-
-
-def verdict(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a reader compares."""
-    kv = facts["kv_cache"]
-    return {
-        "state": facts["state"],
-        "class": facts["failure"]["class"] if facts["failure"] else None,
-        "version": facts["version"],
-        "kv_tokens": kv["tokens"],
-        "kv_blocks": kv["blocks"],
-        "max_concurrency": kv["max_concurrency"],
-        "context": facts["context"],
-        "available_gib_min": kv["available_gib"],
-    }
 
 
 WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
@@ -457,7 +443,7 @@ def test_a_log_wrapped_between_words_is_rejoined(width: int) -> None:
     """Mail programs and chats wrap at spaces and drop them."""
     lines = [piece for line in HEAD.read_text().splitlines() for piece in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]]
     facts, whole = parse("\n".join(lines) + "\n"), parse(HEAD.read_bytes())
-    assert verdict(facts) == verdict(whole)
+    assert compared(facts) == compared(whole)
     for key in ("load_seconds", "init_seconds", "world_size", "kv_cache_dtype", "speculative_method"):
         assert facts[key] == whole[key], key
 
@@ -476,7 +462,7 @@ def test_a_wrapped_copy_with_a_margin_is_rejoined(width: int, margin: Callable[[
     """A terminal's copy that was then quoted, put into a list, boxed, or that kept the terminal's blanks."""
     lines = [margin(line[i : i + width]) for line in HEAD.read_text().splitlines() for i in range(0, len(line), width) or [0]]
     facts, whole = parse("\n".join(lines) + "\n"), parse(HEAD.read_bytes())
-    assert verdict(facts) == verdict(whole)
+    assert compared(facts) == compared(whole)
 
 
 def test_a_combined_line_cut_between_words_keeps_its_size() -> None:
@@ -1019,20 +1005,20 @@ BOOT_LINES = [
 
 @pytest.mark.parametrize("quote", QUOTES.values(), ids=QUOTES.keys())
 @pytest.mark.parametrize("line", BOOT_LINES)
-def test_a_prompt_that_quotes_boot_lines_changes_no_verdict(quote: str, line: str) -> None:
+def test_a_prompt_that_quotes_boot_lines_changes_no_compared(quote: str, line: str) -> None:
     """In a request record and in whatever else repeats it, before and after the first answer."""
     log = HEAD.read_text()
     before, after = log.split("(APIServer pid=1) INFO:     192.168.100.9:45422", 1)
     for text in (log + quote.format(line), before + quote.format(line) + "(APIServer pid=1) INFO:     192.168.100.9:45422" + after):
         facts, plain = parse(text), parse(log)
-        assert verdict(facts) == verdict(plain)
+        assert compared(facts) == compared(plain)
         assert facts["restarts"] == 0
 
 
 def test_a_prompt_printed_bare_while_serving_changes_no_fact() -> None:
     """Some middleware prints bodies as they are, one line after the other."""
     log = HEAD.read_text() + "\n".join(line for line in BOOT_LINES if line != "Killed" and "pid=" not in line) + "\n" + ACCESS
-    assert verdict(parse(log)) == verdict(parse(HEAD.read_text()))
+    assert compared(parse(log)) == compared(parse(HEAD.read_text()))
 
 
 SECRETS = {
@@ -1160,7 +1146,7 @@ def test_the_fast_path_sees_what_the_slow_one_sees() -> None:
         raw = log.read_bytes()
         near, far = parse(READY.encode() + raw), parse(filler + raw)
         drop = 40000
-        assert verdict(far) == verdict(near)
+        assert compared(far) == compared(near)
         assert far["nccl"] == near["nccl"]
         assert far["stages"].keys() == near["stages"].keys()
         assert far["lines"]["kv_cache"] - drop == near["lines"]["kv_cache"]
