@@ -23,8 +23,8 @@ options:
     type: str
     required: true
   rank:
-    description: This host's rank.
-    type: int
+    description: The rank and its host, as the phrases name them.
+    type: str
     required: true
   probe:
     description: What M(gb10.cluster.vllm_liveness) returned on the head. Only V(dead) and V(wedged) are a reason.
@@ -48,7 +48,7 @@ EXAMPLES = r"""
 
 - name: Why a rank needs a (re)start
   ansible.builtin.debug:
-    msg: "{{ info | gb10.cluster.start_reasons('4f0c61d2a9be', 0) }}"
+    msg: "{{ info | gb10.cluster.start_reasons('4f0c61d2a9be', 'rank 0 on spark-1') }}"
 """
 
 RETURN = r"""

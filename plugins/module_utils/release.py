@@ -52,16 +52,17 @@ def other_image(info: Mapping[str, Any], release: str, container: Mapping[str, A
 def start_reasons(
     info: Mapping[str, Any],
     release: str,
-    rank: int,
+    rank: str,
     probe: Mapping[str, Any] | None = None,
     forced: bool = False,
     judged: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return why this rank's group must be (re)started for `release`, one phrase each; none where all is as it should be.
 
-    `info` is what vllm_rank_info returned, `probe` what vllm_liveness returned on the head (None elsewhere, and if it did not run). A server that
-    is busy, frozen or silent gives no reason: a restart would end requests that may still be served. `judged` is what judged_receipt() returned:
-    a release that runs and has passed its gate does not need a start if only the link `current` is lost.
+    `info` is what vllm_rank_info returned, `rank` names the rank and its host ("rank 1 on lab-2"), `probe` is what vllm_liveness returned on the
+    head (None elsewhere, and if it did not run). A server that is busy, frozen or silent gives no reason: a restart would end requests that may
+    still be served. `judged` is what judged_receipt() returned: a release that runs and has passed its gate does not need a start if only the
+    link `current` is lost.
     """
     out: list[str] = []
     current = str(info.get("current") or "")
@@ -75,19 +76,19 @@ def start_reasons(
         out.append(f"release {current} -> {release}" if current else f"release {release} is the first one")
         out += [moved_tag(info)] if moved_tag(info) else []
     elif labelled and not mine:
-        out.append(f"rank {rank} runs another image ({labelled[0].get('image_id', '')[:19]}) than release {release} names")
+        out.append(f"{rank} runs another image ({labelled[0].get('image_id', '')[:19]}) than release {release} names")
     elif not mine and info.get("engine_error"):
-        out.append(f"rank {rank} cannot be read: {str(info['engine_error']).partition('. ')[0].rstrip('.')}")
+        out.append(f"{rank} cannot be read: {str(info['engine_error']).partition('. ')[0].rstrip('.')}")
     elif not mine and running:
-        out.append(f"rank {rank} runs release {running[0]['labels'].get(RELEASE_LABEL) or 'not known'} instead of {release}")
+        out.append(f"{rank} runs release {running[0]['labels'].get(RELEASE_LABEL) or 'not known'} instead of {release}")
     elif not mine:
         old = next((c for c in containers if not c["running"]), None)
-        out.append(f"rank {rank} is not running" + (f" (exit code {old['exit_code']})" if old else ""))
+        out.append(f"{rank} is not running" + (f" (exit code {old['exit_code']})" if old else ""))
     elif len(running) > 1:
-        out.append(f"{len(running)} containers of the group run on this node, and one belongs here")
+        out.append(f"{rank}: {len(running)} containers of the group run, expected one")
     fault = str((info.get("processes") or {}).get("fault") or "")
     if fault and not out:
-        out.append(f"rank {rank}: {fault}")
+        out.append(f"{rank}: {fault}")
     if probe and not out and probe.get("outcome") in ("dead", "wedged"):
         out.append(f"the head does not serve: {probe['text']}")
     if forced and not out:

@@ -21,7 +21,7 @@ WHOLE: dict[str, Any] = {
 }  # fmt: skip
 BARE = {**WHOLE, "current": "", "receipt": {}, "releases": []}
 DECIDED = {
-    "__vllm_tp2_reasons": "{{ __vllm_tp2_info | gb10.cluster.start_reasons(__vllm_tp2_id, 0, none, false, __vllm_tp2_judged) }}",
+    "__vllm_tp2_reasons": "{{ __vllm_tp2_info | gb10.cluster.start_reasons(__vllm_tp2_id, 'rank 0', none, false, __vllm_tp2_judged) }}",
     "__vllm_tp2_repairs": "{{ __vllm_tp2_info | gb10.cluster.release_repairs(__vllm_tp2_id, {'compose.yaml': 'as rendered'}, __vllm_tp2_judged) }}",
     "__vllm_tp2_start": [],
     "__vllm_tp2_lost": [],

@@ -35,8 +35,7 @@ PLAY = """
       register: __vllm_tp2_info
     - name: Reasons
       ansible.builtin.set_fact:
-        reasons: "{{{{ __vllm_tp2_info | gb10.cluster.start_reasons(wanted, vllm_tp2_rank, none, restart | default(false), wanted in proven) }}}}"
-      vars: {{vllm_tp2_rank: "{{{{ ['one', 'two'].index(inventory_hostname) }}}}"}}
+        reasons: "{{{{ __vllm_tp2_info | gb10.cluster.start_reasons(wanted, inventory_hostname, none, restart | default(false), wanted in proven) }}}}"
     - name: Plan
       ansible.builtin.set_fact:
         __vllm_tp2_release: "{{{{ wanted }}}}"

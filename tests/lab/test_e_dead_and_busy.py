@@ -39,12 +39,12 @@ def test_a_stopped_engine_process_is_reported_at_once_and_restarted(served: Lab)
         check = served.play("site.yml", "--check", "--tags", "vllm_tp2")
         assert check.rc == 0, check.stdout[-4000:]
         assert "pair1 would be started to serve" in check.stdout
-        assert f"rank 1: {STOPPED}" in spoken(check.stdout)
+        assert f"rank 1 on lab-2: {STOPPED}" in spoken(check.stdout)
         assert served.identity() == before, "check mode changes nothing"
     finally:
         run = served.play("site.yml", "--tags", "vllm_tp2")
     assert run.rc == 0, run.stdout[-4000:]
-    assert f"rank 1: {STOPPED}" in spoken(run.stdout)
+    assert f"rank 1 on lab-2: {STOPPED}" in spoken(run.stdout)
     assert served.complete() == (200, " Paris.")
     assert {entry[0] for entry in before}.isdisjoint(entry[0] for entry in served.identity())
     again = served.play("playbooks/status.yml")

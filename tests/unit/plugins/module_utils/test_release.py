@@ -32,6 +32,7 @@ def test_a_secret_names_a_release_without_showing() -> None:
     assert release.fingerprint({}, "pair1") == ""
 
 
+HEAD, WORKER = "rank 0 on lab-1", "rank 1 on lab-2"
 STOPPED = {"processes": {"fault": "the engine process is stopped (PID 7, VLLM::Worker_TP1)"}}
 
 
@@ -44,15 +45,15 @@ REASONS = [
     ("serving", info(), alive("serves"), False, []),
     ("nothing there", info(current="", containers=[]), None, False, ["release r1 is the first one"]),
     ("another release", info(current="r0", containers=[box("r0")]), None, False, ["release r0 -> r1"]),
-    ("stopped", info(containers=[]), None, False, ["rank 1 is not running"]),
-    ("died", info(containers=[box(running=False, code=137)]), None, False, ["rank 1 is not running (exit code 137)"]),
-    ("another release runs under the name", info(containers=[box("r0")]), None, False, ["rank 1 runs release r0 instead of r1"]),
+    ("stopped", info(containers=[]), None, False, ["rank 1 on lab-2 is not running"]),
+    ("died", info(containers=[box(running=False, code=137)]), None, False, ["rank 1 on lab-2 is not running (exit code 137)"]),
+    ("another release runs under the name", info(containers=[box("r0")]), None, False, ["rank 1 on lab-2 runs release r0 instead of r1"]),
     (
         "the engine is stopped", {**info(containers=[]), "engine_error": "The Docker Engine is not running: /s does not accept connections. Run site.yml."},
-        None, False, ["rank 1 cannot be read: The Docker Engine is not running: /s does not accept connections"],
+        None, False, ["rank 1 on lab-2 cannot be read: The Docker Engine is not running: /s does not accept connections"],
     ),
-    ("a second container", info(containers=[box(), box()]), None, False, ["2 containers of the group run on this node, and one belongs here"]),
-    ("a process is stopped", info() | STOPPED, None, False, ["rank 1: the engine process is stopped (PID 7, VLLM::Worker_TP1)"]),
+    ("a second container", info(containers=[box(), box()]), None, False, ["rank 1 on lab-2: 2 containers of the group run, expected one"]),
+    ("a process is stopped", info() | STOPPED, None, False, ["rank 1 on lab-2: the engine process is stopped (PID 7, VLLM::Worker_TP1)"]),
     ("another release of a stopped process", info("r0", [box("r0")]) | STOPPED, None, False, ["release r0 -> r1"]),
     *[(outcome, info(), alive(outcome), False, [f"the head does not serve: the text of {outcome}"]) for outcome in ("dead", "wedged")],
     *[(f"{outcome}: a restart can do harm", info(), alive(outcome), False, []) for outcome in ("busy", "frozen", "silent", "refused")],
@@ -62,14 +63,14 @@ REASONS = [
 
 @pytest.mark.parametrize(("facts", "probe", "forced", "expected"), [r[1:] for r in REASONS], ids=[r[0] for r in REASONS])
 def test_reasons(facts: dict[str, Any], probe: dict[str, Any] | None, forced: bool, expected: list[str]) -> None:
-    assert release.start_reasons(facts, "r1", 1, probe, forced) == expected
+    assert release.start_reasons(facts, "r1", WORKER, probe, forced) == expected
 
 
 def test_a_rank_that_runs_a_judged_release_without_a_record_of_it_needs_no_start() -> None:
     runs = info(current="r0")
-    assert release.start_reasons(runs, "r1", 1) == ["release r0 -> r1"]
-    assert release.start_reasons(runs, "r1", 1, judged={"passed": True}) == []
-    assert release.start_reasons(info(current="r0", containers=[box("r0")]), "r1", 1, judged={"passed": True}) == ["release r0 -> r1"]
+    assert release.start_reasons(runs, "r1", WORKER) == ["release r0 -> r1"]
+    assert release.start_reasons(runs, "r1", WORKER, judged={"passed": True}) == []
+    assert release.start_reasons(info(current="r0", containers=[box("r0")]), "r1", WORKER, judged={"passed": True}) == ["release r0 -> r1"]
 
 
 def test_the_release_that_takes_down_is_the_running_one() -> None:
@@ -100,24 +101,24 @@ def bound(found: dict[str, Any], gone: bool = False, **image: str) -> dict[str, 
 
 def test_a_tag_that_leads_to_another_content_is_a_new_release_and_named() -> None:
     rank = bound(info("r1", releases=[("r1", True)]), fingerprint="bbbb")
-    assert release.start_reasons(rank, "r2", 0) == ["release r1 -> r2", "image behind the tag changed: vllm:1 was sha256:old and is sha256:new"]
+    assert release.start_reasons(rank, "r2", HEAD) == ["release r1 -> r2", "image behind the tag changed: vllm:1 was sha256:old and is sha256:new"]
 
 
 def test_the_same_content_under_another_id_is_the_same_release() -> None:
     rank = bound(info("r1", [{**box(), "image_fingerprint": "aaaa", "image_id": "sha256:old"}], [("r1", True)]), id="sha256:other-store")
-    assert release.start_reasons(rank, "r1", 0) == []
+    assert release.start_reasons(rank, "r1", HEAD) == []
 
 
 def test_a_container_of_another_image_does_not_run_the_release() -> None:
     rank = bound(info("r1", [{**box(), "image_fingerprint": "cccc", "image_id": "sha256:cccc"}], [("r1", True)]))
-    assert release.start_reasons(rank, "r1", 1) == ["rank 1 runs another image (sha256:cccc) than release r1 names"]
+    assert release.start_reasons(rank, "r1", WORKER) == ["rank 1 on lab-2 runs another image (sha256:cccc) than release r1 names"]
 
 
 @pytest.mark.parametrize("current", ["", "r0"], ids=["lost", "stale"])
 def test_a_link_that_is_lost_restarts_nothing_where_the_release_runs_and_was_judged(current: str) -> None:
-    assert release.start_reasons(info(current), "r1", 0, judged=GOOD) == []
-    assert release.start_reasons(info(current), "r1", 0) != [], "a boot that was interrupted was never judged"
-    assert release.start_reasons(info(current, containers=[]), "r1", 0, judged=GOOD) != []
+    assert release.start_reasons(info(current), "r1", HEAD, judged=GOOD) == []
+    assert release.start_reasons(info(current), "r1", HEAD) != [], "a boot that was interrupted was never judged"
+    assert release.start_reasons(info(current, containers=[]), "r1", HEAD, judged=GOOD) != []
 
 
 def test_one_receipt_is_enough_to_go_back() -> None:
