@@ -130,6 +130,15 @@ def no_reply(seconds: float) -> str:
     return f"{NO_REPLY} {seconds:g} s"
 
 
+def reason_of(text: str) -> str:
+    """Return the server's own reason in the body of an error reply, on one line; the body itself if it holds none."""
+    with contextlib.suppress(ValueError, AttributeError):
+        data = json.loads(text)
+        found = data.get("error") or data.get("detail") or data.get("message")
+        text = str((found.get("message") if isinstance(found, dict) else found) or text)
+    return " ".join(text.split())
+
+
 def reply_of(status: int, text: str, seconds: float) -> dict[str, Any]:
     """Turn an answer of either completions path into one reply."""
     out: dict[str, Any] = {
@@ -151,7 +160,7 @@ def reply_of(status: int, text: str, seconds: float) -> dict[str, Any]:
         out["error"] = f"the answer is not a completion: {text[:200]}"
     if status != 200:
         silent = text if text.startswith(NO_REPLY) else f"no answer: {text[:300]}"
-        out["error"] = f"HTTP {status}: {text[:300]}" if status else silent
+        out["error"] = f"HTTP {status}: {reason_of(text)[:300]}" if status else silent
     return out
 
 

@@ -187,6 +187,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import 
 from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Changes, FileChange, Node, RecordError
 
 RECORD = "docker"
+REPLY_SECONDS = 20
 
 
 def can_raise(wanted: int) -> bool:
@@ -552,7 +553,10 @@ def main() -> None:
     def run(argv: Sequence[str]) -> tuple[int, str, str]:
         if not module.get_bin_path(argv[0]):
             return 127, "", f"{argv[0]}: command not found"
-        rc, out, err = module.run_command(list(argv))
+        limit = module.get_bin_path("timeout") if argv[0] == "docker" else None  # the command line waits for a frozen engine without end
+        rc, out, err = module.run_command([*([limit, "--kill-after=2", str(REPLY_SECONDS)] if limit else []), *argv])
+        if limit and rc in (124, 137):
+            return int(rc), "", f"no reply within {REPLY_SECONDS} s"
         return int(rc), str(out), str(err)
 
     docker = Docker(Node("/", run), module.params, module.check_mode)

@@ -109,8 +109,8 @@ def container_sections(group: str, tail: int, path: str, deadline: float) -> lis
     """Return inspection and log tail of each container of the group."""
     out: list[tuple[str, str]] = []
     try:
-        for entry in client.list_containers([f"gb10.cluster.group={group}"], path):
-            inspection = client.inspect(entry["Id"], path) or {}
+        for entry in client.list_containers([f"gb10.cluster.group={group}"], path, client.left(deadline)):
+            inspection = client.inspect(entry["Id"], path, client.left(deadline)) or {}
             name = str(inspection.get("Name", entry["Id"])).lstrip("/")
             shown: dict[str, Any] = {key: inspection.get(key) for key in ("Id", "Name", "State", "Image", "RestartCount", "Config", "HostConfig", "Mounts")}
             out.append((f"container {name}: inspection", json.dumps(shown, indent=1, sort_keys=True)))

@@ -53,7 +53,7 @@ options:
   idle_power_file:
     description:
       - A file on the node that stores the idle power. It is used if O(idle_power_w) is not set.
-      - If the file does not exist and no request runs, the module measures the power before its request and writes the file.
+      - If no request runs, the module measures the power before its request and keeps the lower of both.
         It is a measurement and not configuration, so it does not count as a change.
     type: path
 extends_documentation_fragment:
@@ -183,22 +183,21 @@ class Watch:
         return reading
 
     def learn_idle_power(self, reading: metrics.Sample | None) -> None:
-        """Take the idle power from the file, or measure it if no request runs and write the file."""
+        """Take the idle power from the file; if no request runs, measure it too and keep the lower: another process may have used the GPU before."""
         path = self.params["idle_power_file"]
         if self.idle is not None or not path:
             return
-        try:
-            with open(path, encoding="ascii") as handle:
-                self.idle = float(handle.read())
-        except FileNotFoundError:
-            if reading is None or reading.running + reading.waiting > 0 or not os.path.isdir(os.path.dirname(path)):
-                return
-            self.idle = self.measure_idle_power()
-            if self.idle is not None and not self.module.check_mode:
-                with contextlib.suppress(OSError):  # the next run measures again
-                    Node().apply(FileChange(path, None, f"{self.idle}\n", 0o640))
-        except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as handle:  # missing or damaged: it is measured
+            self.idle = float(handle.read())
+        if reading is None or reading.running + reading.waiting > 0 or not os.path.isdir(os.path.dirname(path)):
             return
+        found = self.measure_idle_power() if self.idle is None else self.read_power()
+        if found is None or (self.idle is not None and found >= self.idle):
+            return
+        self.idle = found
+        if not self.module.check_mode:
+            with contextlib.suppress(OSError):  # the next run measures again
+                Node().apply(FileChange(path, None, f"{self.idle}\n", 0o640))
 
     def measure_idle_power(self) -> float | None:
         """Return the lowest of three readings: the first one may still hold the power of an earlier request."""
@@ -214,9 +213,9 @@ class Watch:
     def failed(self, status: int, error: str, what: str) -> dict[str, Any]:
         """Return the outcome of a request that did not succeed."""
         if status >= 500:
-            return self.result("dead", f"{what}: HTTP {status}: {error[:200]}", status)
+            return self.result("dead", f"{what}: HTTP {status}: {api_probe.reason_of(error)[:200]}", status)
         if status:
-            return self.result("refused", f"{what}: HTTP {status}: {error[:200]}", status)
+            return self.result("refused", f"{what}: HTTP {status}: {api_probe.reason_of(error)[:200]}", status)
         if error.startswith(api_probe.NO_REPLY):
             return self.result("silent", f"{what}: no answer within {time.monotonic() - self.start:.0f} s")
         return self.result("dead", f"{what}: {error[:200]}", starting=error.startswith("ConnectionRefusedError"))

@@ -46,6 +46,11 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def left(deadline: float) -> float:
+    """Return the seconds until a time of time.monotonic(), as the timeout of a call: 0.1 to TIMEOUT."""
+    return min(TIMEOUT, max(deadline - time.monotonic(), 0.1))
+
+
 def connect(socket_path: str, timeout: float = TIMEOUT) -> http.client.HTTPConnection:
     """Return a connection to the engine. `timeout` bounds each read and write, in seconds."""
     return _UnixConnection(socket_path, timeout)
@@ -100,11 +105,8 @@ def api(socket_path: str = DEFAULT_SOCKET) -> str:
     if socket_path not in _negotiated:
         with _request("/version", socket_path, TIMEOUT) as response:
             body = response.read()
-        try:
-            reply = dict(json.loads(body))
-        except (ValueError, TypeError) as error:
-            raise DockerError(f"{socket_path} does not answer as a Docker Engine does ({body[:80]!r}). Check what listens there.") from error
-        _negotiated[socket_path] = choose_api(reply)
+        reply = _parsed(body, socket_path)
+        _negotiated[socket_path] = choose_api(reply if isinstance(reply, dict) else {})
     return _negotiated[socket_path]
 
 
@@ -130,20 +132,27 @@ def get(path: str, query: dict[str, str] | None = None, socket_path: str = DEFAU
         return response.read()
 
 
-def inspect(container: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
+def _parsed(body: bytes, socket_path: str) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise DockerError(f"{socket_path} does not answer as a Docker Engine does ({body[:80]!r}). Check what listens there.") from error
+
+
+def inspect(container: str, socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> dict[str, Any] | None:
     """Return the engine's inspection of a container, None if no container has this name or id. Raises DockerError."""
     try:
-        return dict(json.loads(get(f"/containers/{quote(container, safe='')}/json", socket_path=socket_path)))
+        return dict(_parsed(get(f"/containers/{quote(container, safe='')}/json", None, socket_path, timeout), socket_path))
     except DockerError as error:
         if error.status == 404:
             return None
         raise
 
 
-def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET) -> list[dict[str, Any]]:
+def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> list[dict[str, Any]]:
     """Return the engine's list of containers, stopped ones included, that carry all these `key=value` labels. Raises DockerError."""
     query = {"all": "1", "filters": json.dumps({"label": labels})}
-    return list(json.loads(get("/containers/json", query, socket_path)))
+    return list(_parsed(get("/containers/json", query, socket_path, timeout), socket_path))
 
 
 def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, tail: int | None = None, deadline: float | None = None) -> Iterator[bytes]:
@@ -157,7 +166,7 @@ def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, t
         query["since"] = f"{since_ns // 10**9}.{since_ns % 10**9:09d}"
     if tail is not None:
         query["tail"] = str(tail)
-    timeout = TIMEOUT if deadline is None else min(TIMEOUT, max(deadline - time.monotonic(), 0.1))
+    timeout = TIMEOUT if deadline is None else left(deadline)
     with _request(f"{api(socket_path)}/containers/{quote(container, safe='')}/logs?{urlencode(query)}", socket_path, timeout) as response:
         while True:
             data = response.read1(CHUNK)

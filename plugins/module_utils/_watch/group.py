@@ -78,7 +78,8 @@ def group_status(
     elif faults:
         state, sentence = "down", f"{name} does not serve: {'; '.join(faults)}. {REMEDY}"
     elif outcome:
-        state, sentence = "unserved", f"{name} does not answer: {text}. Nothing shows that a restart helps, so site.yml does not restart it."
+        problem = "refuses the request of this check" if outcome == "refused" else "does not answer"
+        state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. Nothing shows that a restart helps, so site.yml does not restart it."
     else:
         state, sentence = "unknown", f"It is not known whether {name} serves" + (f": {text.rstrip('.')}." if text else ".")
     if unknown:

@@ -45,7 +45,7 @@ def rail_problems(node: Node, rail: Rail, rails: Sequence[Rail], wish: Wanted | 
             "On a GB10 load mlx5_ib (`modprobe mlx5_ib`) and look at `rdma link`; in a container pass /dev/infiniband through.",
         )
     if not port.linked:
-        shown = f"{name} ({port.hca or 'no HCA'}) is {port.state or 'no carrier'}{f', {port.phys_state}' if port.phys_state else ''}"
+        shown = f"{name} ({port.hca or 'no HCA'}) {f'is {port.state}' if port.state else 'has no carrier'}{f', {port.phys_state}' if port.phys_state else ''}"
         moved = _cable_elsewhere(node, port, rails)
         if port.admin_up is False:
             say("link_down", f"{shown}: the interface is administratively down.", f"`ip link set {name} up`, or run the roce role, which configures it.")

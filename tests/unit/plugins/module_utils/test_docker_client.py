@@ -64,6 +64,15 @@ def test_an_engine_that_does_not_run_differs_from_one_without_access_and_one_tha
             client.get("/info", socket_path=str(tmp_path / "hangs.sock"))
 
 
+def test_a_reply_that_is_not_json_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "docker.sock"
+    with serving(path):
+        monkeypatch.setattr(client, "get", lambda *_arguments: b"<html>")
+        for call in (lambda: client.inspect("rank0", str(path)), lambda: client.list_containers(["a=b"], str(path))):
+            with pytest.raises(DockerError, match=r"does not answer as a Docker Engine does \(b'<html>'\)"):
+                call()
+
+
 def test_the_end_of_a_log_and_a_deadline(tmp_path: Path) -> None:
     path = tmp_path / "docker.sock"
     with serving(path) as engine:

@@ -176,6 +176,11 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
         "unserved", "pair1 does not answer: no completion came back within 20 s. Nothing shows that a restart helps, so site.yml does not restart it.", False,
     ),
     (
+        "another API key", [info(box()), info(box())], {"outcome": "refused", "text": "/v1/models: HTTP 401: Unauthorized"}, {}, "unserved",
+        "pair1 refuses the request of this check: /v1/models: HTTP 401: Unauthorized. Nothing shows that a restart helps, so site.yml does not restart it.",
+        False,
+    ),
+    (
         "starting", [info(box()), info(box())], {"outcome": "dead", "text": "refused", "starting": True}, {"state": "starting", "stage": "load"},
         "starting", "pair1 is starting: the head's boot is at stage load.", True,
     ),
