@@ -489,8 +489,7 @@ def head_lost(case: Case) -> None:
 def moved_tag(case: Case) -> None:
     for node in (1, 2):
         case.lab.on(node, f"docker tag {IMAGE} gb10-lab/kept:1")
-    # The new content keeps the configuration of the old image, its command line among it.
-    commit = f"c=$(docker create {IMAGE}) && date > /root/new && docker cp /root/new $c:/new && docker commit $c {IMAGE} && docker rm $c"
+    commit = f"c=$(docker create {IMAGE} true) && date > /root/new && docker cp /root/new $c:/new && docker commit $c {IMAGE} && docker rm $c"
     case.lab.on(1, commit)
     copy = f"docker exec gb10-lab-1 docker save {IMAGE} | docker exec -i gb10-lab-2 docker load"
     subprocess.run(copy, shell=True, check=True, capture_output=True)
