@@ -135,8 +135,8 @@ def sentence(run: playbook.Run) -> str:
             return " / ".join(list(messages)[-2:])
     lines = [line.strip().strip("\"'") for line in run.stdout.splitlines()]
     found = [line for line in lines if re.match(r"(msg: )?['\"]?pair1:? (?!rank \d$)", line)]
-    changed = [line for line in lines if line.startswith("changed ")]
-    return "; ".join([*found[:1], *changed[:1]]) or "no sentence"
+    more = [" ".join(line.split()) for line in lines if line.startswith(("changed ", "would change ", "warning "))]
+    return "; ".join([*found[:1], *dict.fromkeys(more)]) or "no sentence"
 
 
 ROWS: dict[str, tuple[str, Callable[[Case], None]]] = {}
