@@ -32,6 +32,8 @@ PLACEHOLDERS = {
     "master-port": "{master_port}",
     "headless": "{headless}",
 }
+# The profile's key that decides such an argument. The inventory decides the others.
+DECIDED_BY = {"host": "engine.api.host", "port": "engine.api.port", "served-model-name": "model.served_names", "master-port": "engine.master_port"}
 # Of these a literal value is also allowed: a group of four may run TP 2 x PP 2.
 LITERAL_ALLOWED = ("tensor-parallel-size", "distributed-executor-backend")
 # vLLM reads the key from VLLM_API_KEY; a key in a profile would end in compose files, process lists and logs.
@@ -641,10 +643,9 @@ def _check_args(args: Mapping[str, Any], note: Any) -> None:
         if managed is not None and value != managed and value is not None:
             if key in LITERAL_ALLOWED and not (isinstance(value, str) and "{" in value):
                 continue
-            note(
-                path,
-                f'is {_shown(value)}, but the collection writes this argument itself: leave it out, or use "{managed}" to choose its place',
-            )
+            source = DECIDED_BY.get(key.replace("_", "-"))
+            remedy = f"set {source} instead" if source else "leave it out"
+            note(path, f'is {_shown(value)}, but the collection writes this argument itself: {remedy}, or use "{managed}" to choose its place')
 
 
 def _check_container(container: Mapping[str, Any], note: Any) -> None:

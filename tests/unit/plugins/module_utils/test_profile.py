@@ -216,7 +216,10 @@ def test_inheritance_faults(users: Any, name: str, text: str) -> None:
             {"engine": {"args": {"headless": True}}},
             'engine.args.headless is true, but the collection writes this argument itself: leave it out, or use "{headless}"',
         ),
-        ({"engine": {"args": {"port": 8000}}}, "profile x: engine.args.port is the number 8000, but the collection writes this argument itself"),
+        (
+            {"engine": {"args": {"port": 8000}}},
+            'engine.args.port is the number 8000, but the collection writes this argument itself: set engine.api.port instead, or use "{port}"',
+        ),
         ({"engine": {"args": {"max_num_seqs": 1, "max-num-seqs": 2}}}, "profile x: engine.args.max_num_seqs and max-num-seqs are the same flag: keep one"),
         ({"env": {"A": 1}}, 'profile x: env.A is the number 1, expected a string: write it in quotes, "1"'),
         ({"env": {"A": True}}, 'profile x: env.A is true, expected a string: write it in quotes, "true"'),
