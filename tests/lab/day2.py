@@ -122,9 +122,10 @@ class Controller:
             return None
 
     @property
-    def text(self) -> str:
-        """What it printed, on one line."""
-        return " ".join(self.log.read_text(encoding="utf-8").split())
+    def sentence(self) -> str:
+        """The last sentence about the group that it printed."""
+        text = " ".join(self.log.read_text(encoding="utf-8").split())
+        return next(reversed(re.findall(r"(?<!\[)(pair1[: ][^\"]{20,400}?)(?= Origin:| TASK | PLAY |\"|\' fatal:)", text)), text[-300:])
 
 
 def sentence(run: playbook.Run) -> str:
@@ -306,7 +307,7 @@ def link_flap(case: Case) -> None:
     if case.wait_for_boot(since):
         _link_down(case, 2, 40)
     code = other.wait()
-    case.notes.append(f"exit {code}: {other.text[-300:]}")
+    case.notes.append(f"exit {code}: {other.sentence}")
     case.want(code is not None, "the run hangs")
     case.whole()
     before = case.releases()
@@ -440,7 +441,8 @@ def port(case: Case) -> None:
 
 @row("24", "sshd stopped on a node")
 def no_ssh(case: Case) -> None:
-    case.lab.on(2, "systemctl stop ssh.socket ssh || systemctl stop ssh")
+    # The connections that OpenSSH keeps open outlive the service.
+    case.lab.on(2, "systemctl stop ssh.socket ssh 2>/dev/null || systemctl stop ssh; pkill -f '^sshd-session:|^sshd:' || true")
     try:
         for name in ("playbooks/status.yml", "site.yml"):
             run = case.play(name, within=60)
@@ -467,7 +469,7 @@ def stopped_in_gate(case: Case) -> None:
     if case.wait_for_boot(since):
         case.want(case.play("playbooks/stop.yml").rc == 0, "stop.yml fails")
     code = other.wait(300)
-    case.notes.append(f"the other run: exit {code}: {other.text[-300:]}")
+    case.notes.append(f"the other run: exit {code}: {other.sentence}")
     case.want(code is not None, "the other run hangs")
     case.want(case.lab.gone(), "the other run started a release after stop.yml")
 
@@ -479,7 +481,7 @@ def head_lost(case: Case) -> None:
     if case.wait_for_boot(since):
         _link_down(case, 1, 60)
     code = other.wait()
-    case.notes.append(f"exit {code}: {other.text[-300:]}")
+    case.notes.append(f"exit {code}: {other.sentence}")
     case.want(code is not None, "the run hangs")
     found = case.releases()
     case.want(not (found[1] and found[0] != found[1]), f"a lone worker is started: {found}")
