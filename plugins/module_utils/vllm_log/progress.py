@@ -21,6 +21,7 @@ class Progress:
         self.first_line = first_line
         self.last_line = first_line
         self.stage = 0
+        self.progressed = 0
         self.stages: dict[str, dict[str, Any]] = {}
         self.recognised = False
         self.facts_: dict[str, Any] = {}
@@ -65,6 +66,7 @@ class Progress:
         if stage not in self.stages:
             self.stages[stage] = {"line_number": number_, "time": time or None}
         self.stage = max(self.stage, level)
+        self.progressed = number_
 
     def put(self, name: str, value: Any, number_: int) -> None:
         """Keep the first value of a fact and its line; one that ended with its line may go on in the next."""
