@@ -178,11 +178,16 @@ class Progress:
         if match is None or match.end() <= min_end:
             return False
         busy = (match.group(1) or match.group(2)) != "0"
-        if self.ready is not None or line.level != "INFO" or not line.file.endswith(("loggers.py", "metrics.py", "log_stats.rs")):
+        if self.ready is not None or line.level not in ("INFO", "DEBUG") or not line.file.endswith(("loggers.py", "metrics.py", "log_stats.rs")):
             return True
         if busy or _p.THROUGHPUT.search(line.message) is not None:  # requests run, or just ran: somebody could ask
             self._became_ready("access", line.message, number_, line.time)
         return True
+
+    def _f_interrupted(self, line: Line, _number: int, min_end: int, _whole: bool) -> bool:
+        if min_end <= 0 and line.message.startswith("KeyboardInterrupt"):
+            self.traceback = None  # Ctrl-C and SIGTERM end a process with a traceback, too
+        return False
 
     def _f_request(self, line: Line, _number: int, _min_end: int, _whole: bool) -> bool:
         if not line.message.startswith(("Received request ", "Added request ")):

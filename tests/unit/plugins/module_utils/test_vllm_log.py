@@ -834,6 +834,16 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         "failed",
         "unclassified",
     ),
+    "a boot that was interrupted": (
+        LOADING + "(APIServer pid=1) Traceback (most recent call last):\n(APIServer pid=1)     sys.exit(main())\n(APIServer pid=1) KeyboardInterrupt: terminated\n",
+        "starting",
+        None,
+    ),
+    "statistics of a request that hangs": (
+        "(APIServer pid=1) DEBUG 01-01 00:00:00 [v1/metrics/loggers.py:273] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs\n",
+        "ready",
+        None,
+    ),
     "a traceback that the API server logs": (
         LOADING + "(APIServer pid=1) ERROR 01-01 00:00:00 [registry.py:1] Traceback (most recent call last):\n",
         "starting",
