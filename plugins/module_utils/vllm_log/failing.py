@@ -141,7 +141,7 @@ class Failing(Figures):
                 known.groups = groups
                 known.message = message
             return False
-        if self.ignoring and classifier.name == "unclassified":
+        if self.ignoring and (classifier.name == "unclassified" or classifier.entry.get("case") == "python_packages"):
             ignored, self.ignoring = self.ignoring, 0
             if number_ - ignored <= 30:
                 return False

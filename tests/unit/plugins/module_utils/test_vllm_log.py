@@ -844,6 +844,11 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         "ready",
         None,
     ),
+    "an ignored exception of a package": (
+        LOADING + "Exception ignored in: <function Example.__del__ at 0x7f00>\nTraceback (most recent call last):\nAttributeError: module 'example' has no attribute 'close'\n",
+        "starting",
+        None,
+    ),
     "a traceback that the API server logs": (
         LOADING + "(APIServer pid=1) ERROR 01-01 00:00:00 [registry.py:1] Traceback (most recent call last):\n",
         "starting",
