@@ -26,6 +26,7 @@ GENERIC = (
     "The above exception was the direct cause",
     "ChildFailedError",
     "KeyError: '/psm_",
+    "No such file or directory: '/psm_",
     "ContextTerminated",
     "RuntimeError: cancelled",
     " died with exit code ",
@@ -225,6 +226,7 @@ ROWS: list[dict[str, Any]] = [
             "Incorrect path_or_model_id",
             "HTTPError: 401 Client",
             "HTTPError: 403 Client",
+            "httpx.ConnectError: ",
             "Client error '",
             "host='huggingface.co'",
             " found in directory",
@@ -247,6 +249,7 @@ ROWS: list[dict[str, Any]] = [
             r"is not a local folder and is not a valid model identifier",
             r"couldn't connect to 'https://huggingface\.co'",
             r"HTTPError: 40[13] Client Error: .{1,80}? for url: https://huggingface\.co/",
+            r"httpx\.ConnectError: ",
             r"HTTPStatusError: Client error '40[13] .{1,80}?' for url 'https://huggingface\.co/",
             r"Error(?:: |\(\")HTTPSConnectionPool\(host='huggingface\.co', port=443\): (?:Max retries exceeded|Read timed out)",
             r"No supported config format found in '?(?P<path>[^\s']{1,300})",
@@ -272,6 +275,24 @@ ROWS: list[dict[str, Any]] = [
         "means": "The model, or one of its files, is missing.",
         "why": "A path that does not exist in the container is read as a hub name; offline mode or a gated repository then refuse it.",
         "example": "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/absent'.",
+    },
+    {
+        "class": "weights_missing",
+        "case": "vocabulary",
+        "needles": ["loading vocab file", "load vocab file", "openaipublic.blob.core.windows.net"],
+        "patterns": [
+            r"(?:downloading or loading|to download or load) vocab file",
+            r"Error.{0,200}openaipublic\.blob\.core\.windows\.net",
+        ],
+        "unless": ["Retrying in"],
+        "kind": "weak",
+        "pick": "first",
+        "remedy": "Put o200k_base.tiktoken and cl100k_base.tiktoken on both nodes, mount the folder (container.volumes of the profile) "
+        "and set TIKTOKEN_ENCODINGS_BASE (vllm_tp2_extra_env) to its path in the container.",
+        "needs_peer": "",
+        "means": "The vocabulary of the gpt-oss models is missing; it is not part of the checkpoint.",
+        "why": "The harmony library downloads it at the first start, and the container has no access to the internet.",
+        "example": "openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download or load vocab file",
     },
     {
         "class": "weights_corrupt",
@@ -338,6 +359,24 @@ ROWS: list[dict[str, Any]] = [
         "means": "The tensors of the checkpoint do not have the names or shapes that this vLLM expects.",
         "why": "The model code of this version, the quantization format, or the draft model does not match the checkpoint.",
         "example": "AssertionError: Attempted to load weight (torch.Size([4096, 12288])) into parameter (torch.Size([4096, 8192]))",
+    },
+    {
+        "class": "config_error",
+        "case": "invalid_json",
+        "needles": ["Expecting ", "JSONDecodeError: ", "Extra data: line "],
+        "patterns": [
+            r"(?:JSONDecodeError: |Value error, |ValueError: )"
+            r"(?P<message>(?:Expecting |Extra data|Unterminated |Invalid )[^:]{0,60}: line \d{1,9} column \d{1,9}(?: \(char \d{1,12}\))?)",
+        ],
+        "unless": list(GENERIC),
+        "kind": "weak",
+        "pick": "first",
+        "remedy": "Find the file or the argument that is not valid JSON ({message}): an empty or truncated *.json of the model "
+        "(`ansible-playbook site.yml --tags weights` compares the manifest), or a JSON value in vllm_tp2_extra_args.",
+        "needs_peer": "",
+        "means": "A JSON file of the model, or a JSON argument, cannot be parsed.",
+        "why": "A copy or download was interrupted, git-lfs left a pointer, or quotes were lost on the command line.",
+        "example": "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
     },
     {
         "class": "config_error",

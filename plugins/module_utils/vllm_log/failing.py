@@ -27,6 +27,7 @@ class Failing(Figures):
             if level == "INFO" and "eceived request" in line.message:
                 self.frozen = True
             if level == "ERROR" and plan.death and _p.DEAD_ENGINE.fullmatch(line.message) is not None:
+                self.answered = True  # a request waited for the engine that died
                 return self._failures(line, number_, plan, min_end)
             return "LLM engine (v" in line.message and self._dump(line.message, number_, min_end)
         if line.file and level and line.offset > 4 and "|" in line.text[: line.offset] and len(self.services) < _p.MAX_SERVICES:
@@ -87,7 +88,9 @@ class Failing(Figures):
         if "HTTP/" in message and _p.ACCESS.match(message):
             return False
         found = False
-        if (plan.traceback or plan.death) and self.ready is None and line.procs and line.procs[-1][0].startswith(_p.ENGINE_PROCESS):
+        name = line.procs[-1][0] if line.procs else ""
+        uncaught = name.startswith(_p.ENGINE_PROCESS) or (name == "APIServer" and line.level is None)
+        if (plan.traceback or plan.death) and self.ready is None and uncaught:
             self.recognised = True
             if self.traceback is None or self.traceback.stage < self.stage:
                 self.traceback = Failure(unclassified(), message, number_, line, {}, False, self.stage)
@@ -138,7 +141,7 @@ class Failing(Figures):
                 known.groups = groups
                 known.message = message
             return False
-        if self.ignoring and classifier.name == "unclassified":
+        if self.ignoring and (classifier.name == "unclassified" or classifier.entry.get("case") == "python_packages"):
             ignored, self.ignoring = self.ignoring, 0
             if number_ - ignored <= 30:
                 return False
@@ -179,6 +182,8 @@ class Failing(Figures):
         classifier = failure.classifier
         if classifier.kind != "weak" or classifier.entry.get("last_words") or failure.after_ready:
             return False
+        if classifier.any_level and not self.death and self.progressed > failure.number:
+            return True  # the kernel's line: the driver tries again, and healthy boots have it too
         return (self.stage if self.end_stage < 0 else self.end_stage) > failure.stage
 
     def _explained(self) -> bool:

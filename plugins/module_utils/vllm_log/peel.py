@@ -34,6 +34,7 @@ _GLUED = re.compile(
     r"(?<![^\s\w.)%])(?:\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?){0,4}"
     r"(?<![\w'\"`])(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./<>-]{1,160}\.py:\d{1,6}\] "
     r"|INFO:\s{1,8}(?:Started server process|Waiting for application startup|Application startup complete|Uvicorn running on ))"
+    r"|(?<=\s)(?:\((?:APIServer|EngineCore|MainProcess|(?:Vllm|Ray)?Worker)[\w= -]{0,40} pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ){1,4}(?=\S)"
 )
 _PROC = re.compile(r"[(\[](?:([A-Za-z_][\w.:/()-]{0,160}(?: (?:rank=\d{1,5}|[A-Z]{1,4}\d{1,5}))?),? )?pid=(\d{1,10})(?:, ip=([^)\s]{1,60}))?[)\]]\s?")
 _COMMON = re.compile(
@@ -52,7 +53,7 @@ _OUTER = (
     r"(?:[^\W\d_]{2,6}\.?|\d{1,2}[月월]) [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? (?!\[)\S{1,80}(?<!:) [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*",
     r"(?:[^\W\d_]{2,6}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]{2,6} )?[\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: \s*",
     r"(?![A-Z]{4,8}\s{1,8}\|\s[\w.]{1,80}:[\w<>]{1,80}:\d)(?:[A-Za-z0-9][\w.@-]{0,120}\s{0,40}|\[[a-z][\w.-]{0,80}\]\s{1,40})\|\s{1,4}",
-    r"[|│┃▎▏▌]\s{0,4}",
+    r"[|│┃▌▍▎▏]\s{0,4}",
     r"\[rank\d{1,5}\]:\s?",
     r"\d{10}\.\d{3,9} [\w.-]{1,64} [\w.@:-]{1,80}\[\d{1,10}\]: ",
     r"\[\s{0,8}\d{1,7}\.\d{3,6}\] |##\[(?:error|warning|debug)\]|\d\d[OE][ +](?=\s{0,40}\S)",
@@ -125,6 +126,8 @@ def strip_ansi(text: str) -> str:
         text = _LOST_MARK.sub("", text)
     if text[:1] == "\x00":  # a file that was cut to nothing while it was written to
         text = text.lstrip("\x00")
+    if text[-4:] == "#015":  # a carriage return, as rsyslog writes it
+        text = text[:-4]
     if text[-1:] == " ":
         text = text.rstrip(" ")
     return text
@@ -248,7 +251,7 @@ def _peel_unlevelled(text: str) -> Line:
 
 def may_be_several(message: str) -> bool:
     """Return whether the text of a record may hold another one; cheap."""
-    return ".py:" in message or " INFO:" in message
+    return ".py:" in message or " INFO:" in message or " pid=" in message
 
 
 def split(line: Line) -> list[Line]:
@@ -257,7 +260,7 @@ def split(line: Line) -> list[Line]:
     Only for lines before the server is ready: later a record in a record is a quote of a user.
     """
     message = line.message
-    if not may_be_several(message) or not line.file or line.is_request or message.startswith(("Received request", "Added request")):
+    if not may_be_several(message) or not (line.file or line.procs) or line.is_request or message.startswith(("Received request", "Added request")):
         return [line]
     starts = [m.start() for m in _GLUED.finditer(message, 0, KEEP)][:200]
     if not starts:

@@ -86,6 +86,7 @@ ALWAYS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
     (("bind_address=",), Figures._f_ready_rust),
     (("hutting down", "shutdown complete", "shutdown triggered", "trigger received", "Finished server process", "Parent process exited"), Figures._f_stopped),
     (("Running: ",), Figures._f_stats),
+    (("KeyboardInterrupt",), Figures._f_interrupted),
     (("eceived request ", "Added request "), Figures._f_request),
 )
 #: Tried until the first request of a boot.

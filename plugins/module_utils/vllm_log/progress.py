@@ -21,6 +21,7 @@ class Progress:
         self.first_line = first_line
         self.last_line = first_line
         self.stage = 0
+        self.progressed = 0
         self.stages: dict[str, dict[str, Any]] = {}
         self.recognised = False
         self.facts_: dict[str, Any] = {}
@@ -65,6 +66,7 @@ class Progress:
         if stage not in self.stages:
             self.stages[stage] = {"line_number": number_, "time": time or None}
         self.stage = max(self.stage, level)
+        self.progressed = number_
 
     def put(self, name: str, value: Any, number_: int) -> None:
         """Keep the first value of a fact and its line; one that ended with its line may go on in the next."""
@@ -176,11 +178,16 @@ class Progress:
         if match is None or match.end() <= min_end:
             return False
         busy = (match.group(1) or match.group(2)) != "0"
-        if self.ready is not None or line.level != "INFO" or not line.file.endswith(("loggers.py", "metrics.py", "log_stats.rs")):
+        if self.ready is not None or line.level not in ("INFO", "DEBUG") or not line.file.endswith(("loggers.py", "metrics.py", "log_stats.rs")):
             return True
         if busy or _p.THROUGHPUT.search(line.message) is not None:  # requests run, or just ran: somebody could ask
             self._became_ready("access", line.message, number_, line.time)
         return True
+
+    def _f_interrupted(self, line: Line, _number: int, min_end: int, _whole: bool) -> bool:
+        if min_end <= 0 and line.message.startswith("KeyboardInterrupt"):
+            self.traceback = None  # Ctrl-C and SIGTERM end a process with a traceback, too
+        return False
 
     def _f_request(self, line: Line, _number: int, _min_end: int, _whole: bool) -> bool:
         if not line.message.startswith(("Received request ", "Added request ")):

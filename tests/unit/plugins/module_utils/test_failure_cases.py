@@ -207,6 +207,23 @@ LINES: dict[str, list[str]] = {
         "vllm-head-1 exited with code 139",
         f"{CORE}Worker proc VllmWorker-1 died unexpectedly (exit code: -11), shutting down executor.",
     ],
+    "host_memory": [
+        f"{WORKER}RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.",
+        f"{CORE}MemoryError",
+        f"{CORE}numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 GiB for an array",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        f"{WORKER}OSError: [Errno 12] Cannot allocate memory",
+    ],
+    "vocabulary": [
+        "(APIServer pid=1) openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download or load vocab file",
+        f"{CORE}RuntimeError: failed to download or load vocab file",
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='openaipublic.blob.core.windows.net', port=443): Max retries exceeded",
+    ],
+    "invalid_json": [
+        "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+        "(APIServer pid=1)   Value error, Expecting value: line 1 column 1 (char 0) [type=value_error, input_value=ArgsKwargs((), {})]",
+        f"{CORE}json.decoder.JSONDecodeError: Unterminated string starting at: line 9 column 5 (char 210)",
+    ],
     "weights_mismatch": [
         f"{CORE}AssertionError: Attempted to load weight (torch.Size([3600])) into parameter (torch.Size([3584]))",
         f"{CORE}AssertionError: Tried to load weights of size torch.Size([3096576, 1])to a parameter of size torch.Size([5376, 1152])",

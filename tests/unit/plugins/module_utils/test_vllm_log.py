@@ -499,6 +499,23 @@ def test_a_wrapped_failure_keeps_its_estimate() -> None:
     assert "at most 99840" in failure["remedy"]
 
 
+def test_a_quoted_failure_over_several_lines_keeps_its_estimate() -> None:
+    """Each line has the bar of the quote."""
+    failure = parse(
+        "▎ ValueError: To serve at least one request with the model's max seq len (196608),\n"
+        "▎ 23.25 GiB KV cache is needed, which is larger than the available KV cache memory (22.5 GiB).\n"
+        "▎ Based on the available memory, the estimated maximum model length is 190272.\n"
+    )["failure"]
+    assert failure["class"] == "kv_too_small"
+    assert "at most 190272" in failure["remedy"]
+
+
+def test_a_carriage_return_of_rsyslog_is_not_in_the_remedy() -> None:
+    """`#015` stands for it."""
+    failure = parse("#033[1;36m(VllmWorker TP1 pid=413)#033[0;0m ERROR 01-01 00:00:00 [m.py:1] AssertionError: 12 is not divisible by 8#015\n")["failure"]
+    assert failure["line"] == "AssertionError: 12 is not divisible by 8"
+
+
 def test_the_words_that_a_wrap_took_apart_are_found() -> None:
     """The first half alone is only a ValueError, and glued without its space no class either."""
     failure = parse(
@@ -805,6 +822,54 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         "(APIServer pid=9) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\nuser@spark-1:~$ \n",
         "failed",
         "engine_failed",
+    ),
+    "a log without its line ends": (
+        ERROR + "AssertionError: 12 is not divisible by 8 (EngineCore pid=9) Process EngineCore: (EngineCore pid=9) Exception: WorkerProc initialization failed "
+        "due to an exception in a background process. (APIServer pid=1) Traceback (most recent call last):\n",
+        "failed",
+        "config_error",
+    ),
+    "a log that ends in the API server's uncaught traceback": (
+        LOADING + '(APIServer pid=1) Traceback (most recent call last):\n(APIServer pid=1)   File "/opt/vllm/vllm/entrypoints/cli/main.py", line 123, in <module>\n',
+        "failed",
+        "unclassified",
+    ),
+    "a boot that was interrupted": (
+        LOADING + "(APIServer pid=1) Traceback (most recent call last):\n(APIServer pid=1)     sys.exit(main())\n(APIServer pid=1) KeyboardInterrupt: terminated\n",
+        "starting",
+        None,
+    ),
+    "statistics of a request that hangs": (
+        "(APIServer pid=1) DEBUG 01-01 00:00:00 [v1/metrics/loggers.py:273] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs\n",
+        "ready",
+        None,
+    ),
+    "an ignored exception of a package": (
+        LOADING + "Exception ignored in: <function Example.__del__ at 0x7f00>\nTraceback (most recent call last):\nAttributeError: module 'example' has no attribute 'close'\n",
+        "starting",
+        None,
+    ),
+    "a traceback that the API server logs": (
+        LOADING + "(APIServer pid=1) ERROR 01-01 00:00:00 [registry.py:1] Traceback (most recent call last):\n",
+        "starting",
+        None,
+    ),
+    "a request that waited for the engine that died": (
+        DEATH + "(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:825] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n",
+        "served_then_failed",
+        "engine_failed",
+    ),
+    "the driver was short of memory, and the boot went on": (
+        "(Worker pid=1) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 21.54 GiB\n"
+        + DRIVER
+        + "(EngineCore pid=9) INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 1,024 tokens, Maximum concurrency for 512 tokens per request: 2.00x\n",
+        "starting",
+        None,
+    ),
+    "the driver was short of memory, and the engine died": (
+        LOADING + DRIVER + "(EngineCore pid=9) ERROR 01-01 00:00:00 [core.py:1] EngineCore failed to start.\n" + LOADING,
+        "failed",
+        "driver_no_memory",
     ),
     "a unit of the desktop": ("Nov 20 21:12:20 spark1 systemd[1]: user@1000.service: Main process exited, code=exited, status=1/FAILURE\n", "unknown", None),
     "a notebook's traceback shows the source": ("--> 430                 raise RuntimeError(\"Engine core initialization failed. \"\n", "unknown", None),
