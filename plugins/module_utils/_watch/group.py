@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils.release import RELEASE_LABEL
+
 REMEDY = "Run site.yml: it keeps evidence, restarts the release and judges the boot."
 FINE = ("serves", "busy", "starting")
 
@@ -61,8 +63,10 @@ def group_status(
     text = str((liveness or {}).get("text") or (liveness or {}).get("msg") or "")
     booting = bool((liveness or {}).get("starting")) and (log or {}).get("state") == "starting"
     if outcome in ("dead", "wedged") and not faults and not booting and where:
-        faults = [f"{where[0]}: {text}"]
-    release = next((str(info["current"]) for _place, info in read if info.get("current")), "")
+        faults = [f"{where[0]}: {text.rstrip('.')}"]
+    # The link `current` can be stale. The running container is not.
+    labels = [each.get("labels", {}).get(RELEASE_LABEL) for _place, info in read for each in info.get("containers") or [] if each["running"]]
+    release = next((str(found) for found in [*labels, *(info.get("current") for _place, info in read)] if found), "")
     if outcome in ("serves", "busy") and not faults:
         state = outcome
         detail = f"{text}, release {release or 'not known'}" if outcome == "serves" else text.partition(": ")[2] or text

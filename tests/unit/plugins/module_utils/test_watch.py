@@ -155,6 +155,14 @@ STOPPED = "the engine process is stopped (PID 123, VLLM::Worker_TP1)"
 GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], str, str, bool]] = [
     ("serves", [info(box()), info(box())], SERVES, {}, "serves", "pair1 serves: a completion came back in 0.21 s, release r1.", True),
     (
+        "a stale link", [info(box(labels={"gb10.cluster.release": "r2"})), info(box())], SERVES, {},
+        "serves", "pair1 serves: a completion came back in 0.21 s, release r2.", True,
+    ),
+    (
+        "an API with a sentence of its own", [info(box()), info(box())], {"outcome": "dead", "text": "the completion: HTTP 500: It failed."}, {},
+        "down", f"pair1 does not serve: rank 0 on lab-1: the completion: HTTP 500: It failed. {group.REMEDY}", False,
+    ),
+    (
         "busy", [info(box()), info(box())], {"outcome": "busy", "text": "busy: 4 requests running, tokens advance"}, {},
         "busy", "pair1 is busy: 4 requests running, tokens advance.", True,
     ),
