@@ -64,7 +64,8 @@ class _Shape:
 _REQUEST_SHAPE = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request ")
 _ACCESS_SHAPE = re.compile(rb'" - ".|- "(?:GET|POST) /')
 _RECORD = re.compile(
-    rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|#-]|\xc2\xa0|\xe2\x94[\x82\x83]|\xe2\x96[\x8c-\x8f]|\xef\xbf\xbd|\^\[|#033|\\(?:x1b|u001b|033)){0,12}"
+    rb"(?:\x1b\[[0-9;]{0,16}m|\[\d{1,3}(?:;\d{1,3}){0,4}m|[\s>`*|#-]|\xc2\xa0|\xe2\x94[\x82\x83]|\xe2\x96[\x8c-\x8f]|\xef\xbf\xbd"
+    rb"|\^\[|#033|\\(?:x1b|u001b|033)){0,12}"
     rb"(?:\([A-Za-z_(]?[^\n]{0,160}?pid=\d|\[[A-Z]\w{2,40} pid=\d|\(raylet[,)]|"
     rb":(?:job_id|actor_name|task_name):|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:[ :]|\x1b\[)|\[?\d{4}-\d\d-\d\d[T ]"
     rb"|(?:[A-Z][a-z]{2}|[\xc0-\xf4]\S{2,12}|\d{1,2}\xe6\x9c\x88|\d{1,2}\xec\x9b\x94) [ \d]\d \d\d:\d\d:"
