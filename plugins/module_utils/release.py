@@ -99,7 +99,7 @@ def start_reasons(
 def release_on_disk(info: Mapping[str, Any], fallback: str) -> str:
     """Return the release whose Compose file can take the running containers down: theirs, else the current one, else `fallback`."""
     kept = {r["id"] for r in info.get("releases") or []}
-    labels = [c["labels"].get("gb10.cluster.release", "") for c in info.get("containers") or []]
+    labels = [c["labels"].get(RELEASE_LABEL, "") for c in info.get("containers") or []]
     return next((r for r in [*labels, str(info.get("current") or "")] if r in kept), fallback)
 
 

@@ -18,15 +18,6 @@ description:
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
-  url:
-    description: The server, without a path.
-    type: str
-    default: http://127.0.0.1:8000
-  env_file:
-    description:
-      - A file on the node with a C(VLLM_API_KEY=) line, for a server that requires a key. The key is never an argument and never returned.
-      - A file that does not exist stands for no key.
-    type: path
   request:
     description:
       - The completion to request, with the keys C(prompt), C(chat), C(max_tokens) and C(body) of M(gb10.cluster.vllm_probe).
@@ -57,6 +48,7 @@ options:
         It is a measurement and not configuration, so it does not count as a change.
     type: path
 extends_documentation_fragment:
+  - gb10.cluster.api
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
 """

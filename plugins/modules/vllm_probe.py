@@ -17,15 +17,6 @@ description:
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
-  url:
-    description: The server, without a path.
-    type: str
-    default: http://127.0.0.1:8000
-  env_file:
-    description:
-      - A file on the node with a C(VLLM_API_KEY=) line, for a server that wants a key. The key is never an argument and never returned.
-      - A file that does not exist stands for no key.
-    type: path
   requests:
     description: The completions to ask for.
     type: list
@@ -65,6 +56,7 @@ options:
     type: float
     default: 120.0
 extends_documentation_fragment:
+  - gb10.cluster.api
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
 """

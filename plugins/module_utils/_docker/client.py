@@ -15,7 +15,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
@@ -24,6 +24,7 @@ HIGHEST = (1, 52)  # Docker Engine 29
 TIMEOUT = 20.0
 CHUNK = 1 << 16
 
+_Reply = TypeVar("_Reply")
 _negotiated: dict[str, str] = {}
 
 
@@ -105,8 +106,7 @@ def api(socket_path: str = DEFAULT_SOCKET) -> str:
     if socket_path not in _negotiated:
         with _request("/version", socket_path, TIMEOUT) as response:
             body = response.read()
-        reply = _parsed(body, socket_path)
-        _negotiated[socket_path] = choose_api(reply if isinstance(reply, dict) else {})
+        _negotiated[socket_path] = choose_api(_parsed(body, dict, socket_path))
     return _negotiated[socket_path]
 
 
@@ -132,17 +132,18 @@ def get(path: str, query: dict[str, str] | None = None, socket_path: str = DEFAU
         return response.read()
 
 
-def _parsed(body: bytes, socket_path: str) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError as error:
-        raise DockerError(f"{socket_path} does not answer as a Docker Engine does ({body[:80]!r}). Check what listens there.") from error
+def _parsed(body: bytes, kind: type[_Reply], socket_path: str) -> _Reply:
+    with contextlib.suppress(ValueError):
+        found = json.loads(body)
+        if isinstance(found, kind):
+            return found
+    raise DockerError(f"{socket_path} does not answer as a Docker Engine does ({body[:80]!r}). Check what listens there.")
 
 
 def inspect(container: str, socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> dict[str, Any] | None:
     """Return the engine's inspection of a container, None if no container has this name or id. Raises DockerError."""
     try:
-        return dict(_parsed(get(f"/containers/{quote(container, safe='')}/json", None, socket_path, timeout), socket_path))
+        return _parsed(get(f"/containers/{quote(container, safe='')}/json", None, socket_path, timeout), dict, socket_path)
     except DockerError as error:
         if error.status == 404:
             return None
@@ -152,7 +153,7 @@ def inspect(container: str, socket_path: str = DEFAULT_SOCKET, timeout: float = 
 def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> list[dict[str, Any]]:
     """Return the engine's list of containers, stopped ones included, that carry all these `key=value` labels. Raises DockerError."""
     query = {"all": "1", "filters": json.dumps({"label": labels})}
-    return list(_parsed(get("/containers/json", query, socket_path, timeout), socket_path))
+    return _parsed(get("/containers/json", query, socket_path, timeout), list, socket_path)
 
 
 def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, tail: int | None = None, deadline: float | None = None) -> Iterator[bytes]:
