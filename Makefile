@@ -8,7 +8,7 @@ export ANSIBLE_INJECT_FACT_VARS := false
 export ANSIBLE_ALLOW_EMBEDDED_TEMPLATES := false
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup setup-dev demo lab lab-down vm-lab vm-lab-down check lint types unit fuzz sanity contract molecule e2e build test vm-test long clean
+.PHONY: help setup setup-dev demo lab lab-down vm-lab vm-lab-down check lint types unit fuzz sim sanity contract molecule e2e docs test vm-test long clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -37,7 +37,9 @@ check: setup-dev  ## the quick half: lint, types, unit tests (under two minutes)
 	@$(STAGE) "unit tests" -- $(MAKE) --no-print-directory unit
 lint:
 	@$(BIN)/ruff check .
+	@PYTHONPATH=collections $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/yamllint --strict .
+	@$(PY) tools/limits.py
 	@$(PY) tools/docs.py --check
 	@$(PY) tools/failures_doc.py --check
 	@$(BIN)/ansible-lint --offline
@@ -46,8 +48,10 @@ types:
 unit:
 	@$(BIN)/pytest tests/unit -q -n 2
 
-sanity: setup-dev  ## ansible-test sanity on a staged copy, antsibull-docs
+sanity: setup-dev  ## ansible-test sanity on a staged copy, antsibull-docs, the documentation site
 	@tools/sanity.sh
+sim: setup-dev  ## the agent over simulated schedules of faults (GB10_SCHEDULES=20000 for more than 500)
+	@$(BIN)/pytest tests/sim -q
 contract: setup-dev  ## the playbooks' contract: inventory, check mode, docs
 	@$(BIN)/pytest tests/contract -q
 molecule: setup-dev  ## one scenario a role, in containers
@@ -56,15 +60,19 @@ e2e: setup-dev  ## the real engine over two nodes, faults included
 	@$(BIN)/pytest tests/lab -q
 vm-test: setup-dev  ## host bring-up on two emulated machines: real kernels, reboots, soft-RoCE
 	@$(BIN)/pytest tests/vm -q --durations=20
+docs: setup-dev  ## the documentation site, in .site/html
+	@tools/docs_site.sh
 test: setup-dev  ## every test that is part of CI
 	@$(STAGE) "make test" -- tools/test.sh
 
-long: setup-dev  ## what takes hours: every recovery, the fault table, the day-2 table
-	@$(STAGE) "recovery, every case" -- $(BIN)/pytest tests/contract -q -n 2 -m long
+long: setup-dev  ## what takes hours: every schedule and contract case, the fault table, the day-2 table
+	@$(STAGE) "the contract, every case" -- $(BIN)/pytest tests/contract -q -n 2 -m long
+	@$(STAGE) "the agent over 20,000 simulated schedules" -- env GB10_SCHEDULES=20000 $(BIN)/pytest tests/sim/test_schedules.py -q
 	@$(STAGE) "the rest of the end-to-end tests" -- $(BIN)/pytest tests/lab -q -m long
+	@$(STAGE) "the rest of the tests on emulated machines" -- $(BIN)/pytest tests/vm -q -m long
 	@$(STAGE) "molecule: sysctl, readahead, roce" -- tools/molecule.sh sysctl readahead roce
 	@$(STAGE) "fault table" -- $(PY) benchmarks/fault_table.py --write
 	@$(STAGE) "day-2 table" -- $(PY) benchmarks/day2_table.py --write
 
 clean:  ## remove what the tools left in the checkout
-	rm -rf .venv .lab .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .lab .site .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis

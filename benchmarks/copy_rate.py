@@ -31,7 +31,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAM = ROOT / "plugins" / "module_utils" / "rail_copy.py"
+PROGRAM = ROOT / "plugins" / "module_utils" / "_transfer" / "http_copy.py"
 RAW_PORT, COPY_PORT = 5998, 5999
 SHARDS = 4
 PASSWORD = "of-this-benchmark"  # noqa: S105  both ends are on this cable, for seconds

@@ -77,14 +77,14 @@ def build(path: Path, size: int, shape: str) -> None:
 
 def alternatives() -> str:
     """Return what the parser looks for in every line, as one extended regular expression."""
-    from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.plan import literals
+    from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals
 
     return "|".join(re.sub(r"([.\[\](){}*+?^$|\\])", r"\\\1", literal) for literal in literals().all)
 
 
 def parse(path: str) -> None:
     """Parse one file in this process and print what it took as JSON."""
-    from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog
+    from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 
     began = time.process_time()
     reader = BootLog()

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write docs/failures.md from the failure catalogue; with --check only report whether it is up to date."""
+"""Write docs/failures.md from the failure classes and the ladder; with --check only report whether it is up to date."""
 
 from __future__ import annotations
 
@@ -22,22 +22,30 @@ KINDS = {
 def text() -> str:
     """Return the page."""
     sys.path.insert(0, str(ROOT / "collections"))
-    from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import BENIGN, CATALOGUE, name_of
-    from ansible_collections.gb10.cluster.plugins.module_utils.gate import CLASSES, CRITERIA, MEANS, START_REMEDIES
+    from ansible_collections.gb10.cluster.plugins.module_utils._agent.ladder import TRANSIENT
+    from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN, CATALOGUE, name_of
+    from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import CLASSES, CRITERIA, MEANS, START_REMEDIES
+
+    def again(name: str) -> str:
+        return "no, the containers are left as they are" if name == "gate_error" else "yes" if name in TRANSIENT else "no"
 
     out = [
         "# Failures in vLLM's log",
         "",
-        "Generated from `plugins/module_utils/failure_catalogue.py` by `tools/failures_doc.py`; do not edit.",
+        "Generated from `_boot_log/catalogue.py`, `_gate/gate.py` and `_agent/ladder.py` in `plugins/module_utils` by `tools/failures_doc.py`; do not edit.",
         "",
         "`vllm_boot_log_info` and the gate name one of these classes as the root cause of a boot that failed. The order is their rank:",
         "of several classes in one boot the first in this table is the cause, and the others are in `failure.also`. A class can have",
         "several cases, which differ in cause and remedy; `failure.anchor` names the case.",
         "",
-        "| case | class | it means |",
-        "|---|---|---|",
+        "*Again* is about a release that has passed its gate before. *yes*: the cause may pass by itself, and the agent starts the release again, with at most",
+        "`vllm_tp2_attempts` starts in all. *no*: the agent does not start it again. A release that has never passed is not started again for any class.",
+        "See the [failure ladder](architecture.md#failure-ladder) for what follows.",
+        "",
+        "| case | class | again | it means |",
+        "|---|---|---|---|",
     ]
-    out += [f"| [`{name_of(e)}`](#{name_of(e)}) | `{e['class']}` | {plain(e['means'])} |" for e in CATALOGUE]
+    out += [f"| [`{name_of(e)}`](#{name_of(e)}) | `{e['class']}` | {again(e['class'])} | {plain(e['means'])} |" for e in CATALOGUE]
     for entry in CATALOGUE:
         out += [
             "",
@@ -60,11 +68,12 @@ def text() -> str:
     out += ["", "## What the gate reports without a log line", "", "Sources: the states of the containers, the nodes, and the criteria for a boot."]
     for name, means in MEANS.items():
         out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {capitalized(CLASSES[name])}."]
+        out += ["", f"**Again:** {again(name)}."]
         if name == "start_failed":
             out += ["", "Known messages of the Docker Engine:", "", "| message | what to do |", "|---|---|"]
             out += [f"| `{pattern.replace('|', '` or `')}` | {remedy} |" for pattern, remedy in START_REMEDIES]
     for name, (means, remedy) in CRITERIA.items():
-        out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {remedy}"]
+        out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {remedy}", "", f"**Again:** {again(name)}."]
     out += [
         "",
         '## <a id="benign"></a>Look-alikes that are not failures',

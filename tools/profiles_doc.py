@@ -14,9 +14,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
-from ansible_collections.gb10.cluster.plugins.module_utils import kv_plan  # noqa: E402  the path must stand first
-from ansible_collections.gb10.cluster.plugins.module_utils import profile as schema  # noqa: E402
-from ansible_collections.gb10.cluster.plugins.module_utils import profile_text as text  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate, text  # noqa: E402  the path must stand first
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import profile as schema  # noqa: E402
 
 PAGE = ROOT / "docs" / "profiles.md"
 HEAD = """\
@@ -132,12 +131,12 @@ def calibration(profiles: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the rows: figure, measured pool, error of the plan."""
     rows = []
     for label, name, measured in POOLS:
-        ranks = [{"total_kib": SPARK_GIB * kv_plan.KIB_PER_GIB}] * 2
-        rows.append((f"{label} ({name})", measured, kv_plan.make_plan(profiles[name], ranks)["expected_tokens"]))
+        ranks = [{"total_kib": SPARK_GIB * kv_estimate.KIB_PER_GIB}] * 2
+        rows.append((f"{label} ({name})", measured, kv_estimate.make_plan(profiles[name], ranks)["expected_tokens"]))
     for label, gib, config, measured in TOKENS:
-        per = kv_plan.kv_bytes_from_config(*config)[0] if config else profiles["dspark-nvfp4-1m"]["plan"]["kv_bytes_per_token"]
+        per = kv_estimate.kv_bytes_from_config(*config)[0] if config else profiles["dspark-nvfp4-1m"]["plan"]["kv_bytes_per_token"]
         assert per, label
-        rows.append((label, measured, gib * kv_plan.GIB / per))
+        rows.append((label, measured, gib * kv_estimate.GIB / per))
     return [(label, f"{measured:,}", f"{100 * (found - measured) / measured:+.1f} %") for label, measured, found in rows] + list(UNKNOWN)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ansible-test sanity on a staged copy (ansible-test requires a folder .../ansible_collections/gb10/cluster), then antsibull-docs.
+# ansible-test sanity on a staged copy (ansible-test requires a folder .../ansible_collections/gb10/cluster), then antsibull-docs and the site.
 # The unit tests run once, in make check: ansible-test units would repeat them with a fork for each, which takes minutes.
 # All that ansible-test keeps for itself lands below .venv, nothing in the home folder.
 set -euo pipefail
@@ -23,3 +23,4 @@ done
 (cd "$copy" && "$repo/.venv/bin/ansible-test" sanity --requirements --python "$version" --color no "$@")
 .venv/bin/antsibull-docs lint-collection-docs --plugin-docs --skip-rstcheck .
 .venv/bin/antsibull-changelog lint
+tools/docs_site.sh

@@ -11,6 +11,7 @@ if [ ! -d ../shared/samples ] && [ -z "${GB10_SHARED:-}" ]; then
 fi
 stage "lint, types, unit tests (make check)" make --no-print-directory check
 stage "fuzz" pytest tests/fuzz -q
+stage "the agent over 500 simulated schedules" pytest tests/sim -q
 # Sanity keeps one core busy for most of its time: the contract tests run next to it.
 stage "ansible-test sanity and antsibull-docs, contract tests" bash -c '
   log=$(mktemp); tools/sanity.sh > "$log" 2>&1 & sanity=$!

@@ -19,17 +19,16 @@ except ImportError:  # only expressions of the gate need it
     jmespath = None
 
 import yaml
-from ansible import constants
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
-from ansible_collections.gb10.cluster.plugins.module_utils import cluster, inventory_check, value_rules
-from ansible_collections.gb10.cluster.plugins.module_utils.cluster import ROOT_GROUP, Fault, Place
-from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import check_user_class
-from ansible_collections.gb10.cluster.plugins.module_utils.profile import ProfileError, adjusted, resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import cluster, rules, types
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.cluster import ROOT_GROUP, Fault, Place
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import ProfileError, adjusted, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index, scan
 
 # Follows the checkout's links, and works from an installed collection as well.
@@ -78,7 +77,7 @@ def load_specs(roles: Path = ROLES_DIR) -> dict[str, dict[str, dict[str, Any]]]:
         for each in (path, path.parents[1] / "defaults" / "main.yml"):
             # CSafeLoader is as safe as SafeLoader and ten times as fast.
             documents.append((yaml.load(each.read_text(encoding="utf-8"), Loader=_Loader) if each.exists() else None) or {})  # noqa: S506  see above
-        out[path.parts[-3]] = inventory_check.role_options(*documents)
+        out[path.parts[-3]] = types.role_options(*documents)
     return out
 
 
@@ -87,7 +86,7 @@ def load_exports(roles: Path = ROLES_DIR) -> set[str]:
     out: set[str] = set()
     for path in sorted(roles.glob("*/tasks/*.yml")):
         with path.open(encoding="utf-8") as stream, contextlib.suppress(yaml.YAMLError):  # a tag such as !unsafe
-            out |= inventory_check.exported(yaml.load(stream, Loader=_Loader))  # noqa: S506  as safe as SafeLoader
+            out |= types.exported(yaml.load(stream, Loader=_Loader))  # noqa: S506  as safe as SafeLoader
     return out
 
 
@@ -105,7 +104,7 @@ class Survey:
         roles = load_specs()
         self.specs: dict[str, Mapping[str, Any]] = dict(cluster.CLUSTER_SPEC)
         for options in roles.values():
-            self.specs.update({name: value_rules.with_entries(name, spec) for name, spec in options.items()})
+            self.specs.update({name: rules.with_entries(name, spec) for name, spec in options.items()})
         self.prefixes = {f"{role}_": f"the role {role}" for role in roles}
         self.prefixes["gb10_"] = "the cluster"
         # The hosts of this run: all of them, unless --limit leaves some out.
@@ -136,7 +135,6 @@ class Survey:
             self._profiles()
             self._classes()
             self._limit()
-            self._forks()
 
     def _values(self) -> bool:
         """Template what we read of each host; what cannot be templated is a fault and counts as unset. False: Ansible cannot read the files."""
@@ -173,7 +171,7 @@ class Survey:
             text = _NOT_DECRYPTED
         elif _LATER.search(_text(raw)):
             return
-        elif inventory_check.is_secret(name, self.specs.get(name)):
+        elif types.is_secret(name, self.specs.get(name)):
             text = "its template fails; the reason is not shown, because the value is a secret"
         else:
             text = f"its template fails: {reason}"
@@ -194,7 +192,7 @@ class Survey:
                 if name.startswith("ansible_") or not (name.startswith(ours) or name in written):
                     continue
                 if name not in told:
-                    told[name] = inventory_check.unknown_variable(name, self.specs, self.prefixes, cluster.REMOVED_VARIABLES, foreign)
+                    told[name] = types.unknown_variable(name, self.specs, self.prefixes, cluster.REMOVED_VARIABLES, foreign)
                     if told[name] and name not in written and name in load_exports():
                         told[name] = ""
                 if told[name]:
@@ -207,7 +205,7 @@ class Survey:
             for name, value in self.values[host].items():
                 if name in _CONNECTION:
                     continue
-                for below, text in value_rules.faults(name, value, self.specs[name]):
+                for below, text in rules.faults(name, value, self.specs[name]):
                     place = Place("host", host, name, below)
                     bad.append(place._replace(below=()))
                     self.found.append(Fault(place, text))
@@ -235,9 +233,9 @@ class Survey:
                         self._profile(host, str(other), shipped, users, 0)
 
     def _sources(self, host: str, members: Sequence[str]) -> None:
-        for name in value_rules.SOURCES:
+        for name in rules.SOURCES:
             value = self.values[host].get(name)
-            text = value_rules.source_fault(name, value, members) if isinstance(value, str) else ""
+            text = rules.source_fault(name, value, members) if isinstance(value, str) else ""
             if text:
                 self.found.append(Fault(Place("host", host, name), text))
 
@@ -261,7 +259,7 @@ class Survey:
         """What the inventory changes of its profile: the arguments first, then the criteria on top of those that are right."""
         values = self.values[host]
         # What a variable may not be is reported as such.
-        right = [key for key in _FLAGS if values.get(key) not in (None, "") and not value_rules.faults(key, values[key], self.specs[key])]
+        right = [key for key in _FLAGS if values.get(key) not in (None, "") and not rules.faults(key, values[key], self.specs[key])]
         layers = [(key, {"engine": {"args": {_FLAGS[key]: values[key]}}}) for key in right]
         for key, wrap in (("vllm_tp2_extra_args", lambda value: {"engine": {"args": value}}), ("vllm_tp2_gate", lambda value: {"gate": value})):
             if isinstance(values.get(key), Mapping):  # another type is reported as such
@@ -315,14 +313,6 @@ class Survey:
                     f"(--limit {name}), or skip the stages that need all its hosts (--skip-tags {','.join(self.group_stages)})"
                 )
                 self.found.append(Fault(Place("run", "the command line", "--limit"), text))
-
-    def _forks(self) -> None:
-        """The gate reads all ranks at the same time, and the serving groups of a run boot at the same time."""
-        forks = int(cli_context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
-        needed = sum(len(members) for members in self._serving().values())
-        if forks < needed:
-            text = f"is {forks}, but the gate follows all {needed} ranks at the same time; run with --forks {needed}, or set forks in ansible.cfg"
-            self.found.append(Fault(Place("run", "the command line or ansible.cfg", "forks"), text))
 
     # --- Placing --------------------------------------------------------------------------------------------------------
 

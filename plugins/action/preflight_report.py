@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils import preflight
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
+from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
 
 _SPEC: dict[str, Any] = {
     "group": {"type": "dict", "required": True},
@@ -45,9 +44,9 @@ def checked_entries(entries: list[dict[str, Any]]) -> tuple[list[dict[str, Any]]
             faults.append(f"{name} has no {', '.join(missing)}")
         elif entry["component"] not in _IDS:
             faults.append(f"{name}.component is {entry['component']!r}; known are {', '.join(_IDS)}")
-        elif entry["severity"] not in preflight.SEVERITIES:
-            faults.append(f"{name}.severity is {entry['severity']!r}; known are {', '.join(preflight.SEVERITIES)}")
-        elif not preflight.numbers(str(entry.get("match") or entry.get("below") or "")):
+        elif entry["severity"] not in checks.SEVERITIES:
+            faults.append(f"{name}.severity is {entry['severity']!r}; known are {', '.join(checks.SEVERITIES)}")
+        elif not checks.numbers(str(entry.get("match") or entry.get("below") or "")):
             faults.append(f"{name} has neither match nor below with a version in it")
         else:
             good.append(dict(entry, id=_IDS[entry["component"]]))
@@ -58,12 +57,7 @@ def write_json(path: str, data: dict[str, Any]) -> None:
     """Write a file atomically, with its folder. Raises OSError."""
     target = Path(path).expanduser().absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=".preflight-", dir=target.parent)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-        json.dump(data, handle, indent=2, sort_keys=True, default=str)
-        handle.write("\n")
-    Path(temporary).chmod(0o644)
-    Path(temporary).replace(target)
+    receipts.write(target, json.dumps(data, indent=2, sort_keys=True, default=str) + "\n", 0o644)
 
 
 class ActionModule(ActionBase):
@@ -80,12 +74,12 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         group, here = options["group"], str(variables["inventory_hostname"])
         known, faults = checked_entries(options["known_versions"])
-        faults += preflight.unknown_ids(options["ignore"])
+        faults += checks.unknown_ids(options["ignore"])
         if faults:
             return dict(result, changed=False, failed=True, findings=[], ignored=[], not_checked=[], report="", msg=". ".join(faults) + ".")
         in_run = [str(host) for host in variables.get("ansible_play_hosts_all") or group["hosts"]]
         ranks = [self._rank(variables, options["register"], host, number, host in in_run) for number, host in enumerate(group["hosts"])]
-        wishes = preflight.Wishes(
+        wishes = checks.Wishes(
             group["name"],
             len(group["hosts"]),
             options["require_gb10"],
@@ -97,7 +91,7 @@ class ActionModule(ActionBase):
             options["clock_skew_seconds"],
             known=known,
         )
-        verdict = preflight.judge(ranks, wishes, options["ignore"], options["strict"])
+        verdict = checks.judge(ranks, wishes, options["ignore"], options["strict"])
         result.update(verdict, changed=False, report=options["report"])
         speaks = here == next((rank.host for rank in ranks if rank.asked), here)
         if speaks and options["report"]:
@@ -110,20 +104,20 @@ class ActionModule(ActionBase):
         if errors:
             names = ", ".join(dict.fromkeys(entry["id"] for entry in errors))
             head = f"{group['name']} is not ready, {_count(len(errors), 'error')} ({names}); nothing was changed."
-            text = [head, *(preflight.block(entry) for entry in errors)] if speaks else [f"{head} They are listed at {ranks[0].host}."]
+            text = [head, *(checks.block(entry) for entry in errors)] if speaks else [f"{head} They are listed at {ranks[0].host}."]
             return dict(result, failed=True, msg="\n".join(text))
         return dict(result, msg=f"{group['name']}: no error, {_count(len(verdict['findings']), 'finding')}.")
 
     @staticmethod
-    def _rank(variables: dict[str, Any], name: str, host: str, number: int, asked: bool) -> preflight.Rank:
+    def _rank(variables: dict[str, Any], name: str, host: str, number: int, asked: bool) -> checks.Rank:
         """What is known of one rank."""
         facts = variables["hostvars"][host].get(name) if asked else None
         if not isinstance(facts, dict):
-            return preflight.Rank(host, number, {}, "" if not asked else "it left the run before it was read", asked=asked)
+            return checks.Rank(host, number, {}, "" if not asked else "it left the run before it was read", asked=asked)
         facts = dict(facts)
         failure = str(facts.get("found") or facts.get("msg") or "no reason given") if facts.get("failed") or facts.get("unreachable") else ""
         detail = str(facts.get("module_stderr") or "") if failure.startswith("MODULE FAILURE") else ""
-        return preflight.Rank(host, number, facts, detail or failure, bool(facts.get("unreachable")))
+        return checks.Rank(host, number, facts, detail or failure, bool(facts.get("unreachable")))
 
     @staticmethod
     def _say(group: dict[str, Any], verdict: dict[str, Any], report: str) -> None:
@@ -134,16 +128,16 @@ class ActionModule(ActionBase):
         display.display(f"\npreflight of {group['name']}: {', '.join(counts)}, {sum(entry['severity'] == 'info' for entry in found)} for information")
         for entry in found:
             if entry["severity"] != "error":
-                display.display(preflight.block(entry), color="yellow" if entry["severity"] == "warning" else None)
+                display.display(checks.block(entry), color="yellow" if entry["severity"] == "warning" else None)
         for entry in verdict["ignored"]:
             display.display(f"ignored {entry['id']} ({', '.join(entry['hosts'])}): {entry['found']}.")
-        for line in preflight.skipped_text(verdict["not_checked"]):
+        for line in checks.skipped_text(verdict["not_checked"]):
             display.display(line)
         if report:
             display.display(f"report: {report}\n")
 
     @staticmethod
-    def _write(path: str, group: dict[str, Any], ranks: list[preflight.Rank], verdict: dict[str, Any]) -> str:
+    def _write(path: str, group: dict[str, Any], ranks: list[checks.Rank], verdict: dict[str, Any]) -> str:
         """Write the report; return why it could not be written."""
         data = {
             "schema": "gb10.cluster/preflight/1",

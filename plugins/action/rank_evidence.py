@@ -1,10 +1,11 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Collect a rank's evidence on its node and keep it on the controller. See the module of the same name."""
+"""Collect a rank's evidence on its node, or read what the agent kept there, and keep it on the controller. See the module of the same name."""
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,14 @@ class ActionModule(ActionBase):
         """Return the module's result and the path."""
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        dest = arguments.pop("dest", None)
-        out = dict(self._execute_module(module_args=arguments, task_vars=task_vars))
-        text = out.pop("text", None)
+        src, dest = arguments.pop("src", None), arguments.pop("dest", None)
+        if src:
+            out = dict(self._execute_module(module_name="ansible.builtin.slurp", module_args={"src": src}, task_vars=task_vars))
+            content = out.pop("content", None)
+            text = None if content is None else base64.b64decode(content).decode("utf-8", "replace")
+        else:
+            out = dict(self._execute_module(module_args=arguments, task_vars=task_vars))
+            text = out.pop("text", None)
         if text is None:
             text = f"No evidence could be read: {out.get('msg') or out.get('module_stderr') or 'no reason given'}\n"
         if not dest:

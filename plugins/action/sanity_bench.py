@@ -12,7 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils import api_probe, sanity
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, load_test
 
 _PROBE = "gb10.cluster.vllm_probe"
 
@@ -32,30 +32,30 @@ class ActionModule(ActionBase):
                 "group": {"type": "str", "required": True},
                 "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
                 "prompts": {"type": "list", "elements": "raw", "default": []},
-                "concurrency": {"type": "raw", "default": list(sanity.LEVELS)},
+                "concurrency": {"type": "raw", "default": list(load_test.LEVELS)},
                 "timeout": {"type": "float", "default": 600.0},
                 "streams": {"type": "bool", "default": False},
             }
         )
         try:
-            prompts, levels = sanity.prompts_of(args["prompts"]), sanity.levels_of(args["concurrency"])
-        except sanity.SanityError as error:
+            prompts, levels = load_test.prompts_of(args["prompts"]), load_test.levels_of(args["concurrency"])
+        except load_test.SanityError as error:
             raise AnsibleActionFail(str(error)) from error
         group, folder = args["group"], f"{args['directory']}/{args['group']}/current"
         release = self._release(group, folder)
         display = Display()
         display.display(f"{group}: release {release.get('release')} of profile {release.get('profile')}, port {release['port']}")
         rows = []
-        for level, batch in sanity.batches(prompts, levels):
-            row = sanity.row_of(level, batch, self._ask(release, folder, batch, level, args["timeout"]))
+        for level, batch in load_test.batches(prompts, levels):
+            row = load_test.row_of(level, batch, self._ask(release, folder, batch, level, args["timeout"]))
             rows.append(row)
-            for line in sanity.stream_lines(row) if args["streams"] else [sanity.table(rows)[-1]] if len(rows) > 1 else sanity.table(rows):
+            for line in load_test.stream_lines(row) if args["streams"] else [load_test.table(rows)[-1]] if len(rows) > 1 else load_test.table(rows):
                 display.display(f"{group}  {line}")
-        message = sanity.complaint(group, rows)
+        message = load_test.complaint(group, rows)
         if message:  # the faults are told in full; all good replies beside them would bury them
             rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]
         return {
-            "changed": False, "failed": bool(message), "rows": rows, "table": sanity.table(rows),
+            "changed": False, "failed": bool(message), "rows": rows, "table": load_test.table(rows),
             "msg": message or f"{group}: {sum(row['requests'] for row in rows)} replies, none bad.",
         }  # fmt: skip
 
@@ -76,7 +76,7 @@ class ActionModule(ActionBase):
 
     def _ask(self, release: dict[str, Any], folder: str, batch: list[Any], level: int, timeout: float) -> list[dict[str, Any]]:
         arguments: dict[str, Any] = {
-            "url": api_probe.api_url(release), "requests": sanity.requests_of(batch), "concurrency": level, "timeout": timeout,
+            "url": api_probe.api_url(release), "requests": load_test.requests_of(batch), "concurrency": level, "timeout": timeout,
         }  # fmt: skip
         if release.get("has_key"):
             arguments["env_file"] = f"{folder}/secrets.env"

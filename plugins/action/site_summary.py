@@ -11,7 +11,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action.site_stage import read_marks
-from ansible_collections.gb10.cluster.plugins.module_utils import summary
+from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 

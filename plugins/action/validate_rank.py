@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils import kv_plan, sanity
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 
 NOT_TRIED = "not tried, this computer has no docker compose"
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -74,7 +75,7 @@ class ActionModule(ActionBase):
         if engine["executor"] == "ray":
             ports.append(("Ray (engine.ray.port)", engine["ray"]["port"]))
         ports.append(("SSH (ansible_port)", args["ssh_port"]))
-        clash = sanity.port_clash(ports)
+        clash = load_test.port_clash(ports)
         if clash:
             raise AnsibleActionFail(f"{host}: {clash}: change it in the profile {profile['name']}.")
         foretold = self._plan(args)  # on every rank, so that none writes its files when the group is refused
@@ -110,8 +111,8 @@ class ActionModule(ActionBase):
             return "not foretold (vllm_tp2_plan is off)"
         ranks = [{"host": host, **args["memory"]} for host in args["group"]["hosts"]]
         try:
-            plan = kv_plan.make_plan(args["profile"], ranks)
-        except kv_plan.PlanError as error:
+            plan = kv_estimate.make_plan(args["profile"], ranks)
+        except kv_estimate.PlanError as error:
             raise AnsibleActionFail(f"{args['group']['name']}: {error}") from error
         if plan["verdict"] == "refused" and args["plan"] == "enforce":
             raise AnsibleActionFail(

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils import manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 
 MODULE = "gb10.cluster.weights_copy"
 SHOW_SECONDS = 5.0

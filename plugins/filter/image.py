@@ -12,18 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils import image_proof
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
+from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
+@raises(image_proof.ImageError)
 def image_plan(infos: Any, hosts: Any, **options: Any) -> dict[str, Any]:
-    """Return the plan; see module_utils.image_proof.plan."""
+    """Return the plan; see module_utils._docker.image_plan.plan."""
     hosts, infos = [str(host) for host in hosts], list(infos)
     if len(infos) != len(hosts):
         raise AnsibleFilterError(f"image_plan: {len(infos)} answers for {len(hosts)} ranks; every rank has to be in this run")
-    try:
-        return image_proof.plan(hosts, infos, **options)
-    except image_proof.ImageError as error:
-        raise AnsibleFilterError(str(error)) from error
+    return image_proof.plan(hosts, infos, **options)
 
 
 def image_fetch(saved: Mapping[str, Any], send: Mapping[str, Any] | None, provider: int) -> list[dict[str, Any]]:

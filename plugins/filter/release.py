@@ -1,47 +1,58 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters over releases; see plugins/module_utils/release.py."""
+"""Filters: releases, and the state of the ranks and of their group; see plugins/module_utils/_release."""
 
 from __future__ import annotations
 
-DOCUMENTATION = r"""
-name: release
-short_description: The name of a release, from what all its ranks are rendered from
-version_added: 0.1.0
-description:
-  - Names a release by its content. 12 hex digits, the same on every rank, another one for any change on any of them.
-author:
-  - The gb10.cluster authors (@gb10-cluster)
-options:
-  _input:
-    description: What the ranks are rendered from, one entry a rank.
-    type: list
-    elements: raw
-    required: true
-"""
-
-EXAMPLES = r"""
-- name: Name the release
-  ansible.builtin.debug:
-    msg: "{{ [{'argv': ['vllm', 'serve']}, {'argv': ['vllm', 'serve', '--headless']}] | gb10.cluster.release }}"
-"""
-
-RETURN = r"""
-_value:
-  description: The release's name.
-  type: str
-  sample: 4f0c61d2a9be
-"""
-
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils import release
+from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._release import group as groups
+from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
+from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
+
+
+def judged_receipt(infos: Any, release: str, folder: str = "") -> dict[str, Any]:
+    """Return the receipt of a release that passed its gate: a rank's, else the controller's; empty without any."""
+    found = releases.judged_receipt(infos, release)
+    if found or not folder:
+        return found
+    place = Path(str(folder)).expanduser()
+    texts = []
+    for path in [place / "last-good.json", *sorted(place.glob(f"*-{release}-passed.json"), reverse=True)]:
+        try:
+            texts.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue  # absent or cut off: the next one counts
+    return releases.judged_receipt([], release, texts)
+
+
+def lost_ways(infos: Any, hosts: Any, release: str, judged: Mapping[str, Any] | None = None, group: str = "") -> list[str]:
+    """Return what has happened to the way back, and warn of it at once: the boot that needs it may come next."""
+    found = releases.lost_ways(infos, [str(host) for host in hosts], release, judged)
+    for sentence in found:
+        Display().warning(f"{group}: {sentence}" if group else sentence)
+    return found
 
 
 class FilterModule:
-    """Ansible's entry."""
+    """The filter plugins."""
 
-    def filters(self) -> dict[str, Any]:
+    def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"release": release.release_id}
+        return {
+            "group_status": groups.group_status,
+            "judged_receipt": judged_receipt,
+            "last_good": releases.last_good,
+            "lost_ways": lost_ways,
+            "rank_status": summary.rank_status,
+            "release": releases.release_id,
+            "release_repairs": releases.repairs,
+            "secret_fingerprint": releases.fingerprint,
+            "stale_releases": releases.stale_releases,
+            "start_reasons": releases.start_reasons,
+        }

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils import api_probe, profile_text, serving
-from ansible_collections.gb10.cluster.plugins.module_utils.profile import ProfileError, adjusted
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, text
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import ProfileError, adjusted
+from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
 def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
+    @raises(compose.ServingError, ProfileError)
     def run(*args: Any, **kwargs: Any) -> Any:
         for value in args[:1]:
             if not isinstance(value, (Mapping, list)):
                 raise AnsibleFilterError(f"{function.__name__} needs a mapping, got {value!r}")
-        try:
-            return function(*args, **kwargs)
-        except (serving.ServingError, ProfileError) as exc:
-            raise AnsibleFilterError(str(exc)) from exc
+        return function(*args, **kwargs)
 
     return run
 
@@ -43,9 +43,9 @@ class FilterModule:
         return {
             "adjusted_profile": _guard(adjusted),
             "api_url": _guard(api_probe.api_url),
-            "render_rank": _guard(serving.render_rank),
-            "env_file_text": _guard(serving.env_file_text),
-            "profile_paths": _guard(serving.host_paths),
-            "profiles_table": _guard(_lines(profile_text.table)),
-            "profile_sheet": _guard(_lines(profile_text.sheet)),
+            "render_rank": _guard(compose.render_rank),
+            "env_file_text": _guard(compose.env_file_text),
+            "profile_paths": _guard(compose.host_paths),
+            "profiles_table": _guard(_lines(text.table)),
+            "profile_sheet": _guard(_lines(text.sheet)),
         }

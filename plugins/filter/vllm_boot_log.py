@@ -43,19 +43,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
+@raises(ValueError)
 def vllm_boot_log(log: Any, extra_classes: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the facts of a log given as text or bytes."""
     if not isinstance(log, (str, bytes)):
         raise AnsibleFilterError(f"gb10.cluster.vllm_boot_log was given a {type(log).__name__}, expected the text of a log.")
     # Not at the top: looking for any filter of the collection loads this file, in the process of each task, and the parser's patterns cost 0.1 s.
-    from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import parse
+    from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 
-    try:
-        return parse(log, extra_classes)
-    except ValueError as exc:
-        raise AnsibleFilterError(str(exc)) from exc
+    return parse(log, extra_classes)
 
 
 class FilterModule:

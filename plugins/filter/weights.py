@@ -9,19 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils import manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
+from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
+@raises(manifest.ManifestError)
 def weights_plan(manifests: Any, hosts: Any, source: str = "auto", reserve_bytes: int = 0) -> dict[str, Any]:
-    """Return the plan; see module_utils.manifest.plan."""
+    """Return the plan; see module_utils._transfer.manifest.plan."""
     hosts = [str(host) for host in hosts]
     manifests = list(manifests)
     if len(manifests) != len(hosts):
         raise AnsibleFilterError(f"weights_plan: {len(manifests)} manifests for {len(hosts)} ranks; every rank has to be in this run")
-    try:
-        return manifest.plan(hosts, manifests, str(source), int(reserve_bytes))
-    except manifest.ManifestError as error:
-        raise AnsibleFilterError(str(error)) from error
+    return manifest.plan(hosts, manifests, str(source), int(reserve_bytes))
 
 
 class FilterModule:

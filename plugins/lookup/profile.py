@@ -77,7 +77,7 @@ from typing import Any
 import yaml
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gb10.cluster.plugins.module_utils.profile import DEFAULT_PROFILE, ProfileError, resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import DEFAULT_PROFILE, ProfileError, resolve
 
 # Follows the checkout's links, and works from an installed collection as well.
 PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"

@@ -68,7 +68,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gb10.cluster.plugins.module_utils.cluster import CLUSTER_SPEC, ClusterError, group_of
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.cluster import CLUSTER_SPEC, ClusterError, group_of
 
 READ = ("ansible_host", *CLUSTER_SPEC)
 

@@ -181,10 +181,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import daemon_json, docker_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import daemon_json
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import engine as docker_engine
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import Engine
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Changes, FileChange, Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.engine import Engine
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Changes, FileChange, Node, RecordError
 
 RECORD = "docker"
 REPLY_SECONDS = 20

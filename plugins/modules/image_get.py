@@ -115,10 +115,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import image_proof, layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan, images
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils.rail_jobs import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
 SLICE_SECONDS = 2.0
 
@@ -145,7 +146,7 @@ def commands(params: Mapping[str, Any]) -> list[list[str]]:
         for key, value in arguments.items():
             argv += ["--build-arg", f"{key}={value}"]
         if last and params["label"]:
-            argv += ["--label", f"{image_proof.BUILD_LABEL}={params['label']}"]
+            argv += ["--label", f"{image_plan.BUILD_LABEL}={params['label']}"]
         out.append([*argv, params["context"]])
     return out
 
@@ -211,11 +212,7 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True, id="")
 
-    def run(argv: Sequence[str]) -> tuple[int, str, str]:
-        rc, out, err = module.run_command(list(argv))
-        return int(rc), str(out), str(err)
-
-    job = Job(params["name"] + "-get", run)
+    job = Job(params["name"] + "-get", runner(module))
     log_path = job.report + ".log"
 
     def log() -> str:
@@ -245,7 +242,7 @@ def main() -> None:
         job.stop()
         if report.get("rc") != 0:
             raise ImageError(why(text, params))
-        image = layers_engine.inspect_image(params["reference"])
+        image = images.inspect_image(params["reference"])
         if image is None:
             raise ImageError(f"docker said that it has {params['reference']} and does not know it: look at journalctl -u docker on the node")
     except (ImageError, JobError, DockerError) as error:

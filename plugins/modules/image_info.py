@@ -74,9 +74,9 @@ info:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import image_proof, layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan, images
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 
 RECORD = "image"
 
@@ -93,7 +93,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        found = layers_engine.info(module.params["reference"], module.params["docker_socket"])
+        found = images.info(module.params["reference"], module.params["docker_socket"])
         record = Node("/").load_record(RECORD)
     except (DockerError, RecordError) as error:
         module.fail_json(msg=str(error))
@@ -101,7 +101,7 @@ def main() -> None:
     found["served"] = str(served.get("fingerprint", ""))
     keep, brought = module.params["keep"], record.get("brought", [])
     current = [str(entry.get("id")) for entry in record.get("served", {}).values()]
-    found["surplus"] = len(image_proof.stale(brought, current, keep)) if keep > 0 else 0
+    found["surplus"] = len(image_plan.stale(brought, current, keep)) if keep > 0 else 0
     module.exit_json(changed=False, info=found)
 
 

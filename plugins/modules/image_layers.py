@@ -99,10 +99,11 @@ import posixpath
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import layers_engine, manifest, manifest_disk
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import images
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
 
 RESERVE = 1 << 30
 
@@ -110,10 +111,10 @@ RESERVE = 1 << 30
 def remove(folder: str) -> bool:
     """Remove the files, what an interrupted copy left, and what it remembered; whether there was anything."""
     there = False
-    for path in (folder, manifest_disk.staging_path(folder)):
+    for path in (folder, model_folder.staging_path(folder)):
         there = there or os.path.isdir(path)
         shutil.rmtree(path, ignore_errors=True)
-    Node("/").save_record(manifest_disk.record_name(folder), {})
+    Node("/").save_record(model_folder.record_name(folder), {})
     return there
 
 
@@ -139,21 +140,21 @@ def main() -> None:
         if params["state"] == "absent":
             module.exit_json(changed=remove(folder), files={}, says="")
         if params["state"] == "saved":
-            image = layers_engine.inspect_image(reference, socket_path)
+            image = images.inspect_image(reference, socket_path)
             if image is None:
                 raise ImageError(f"there is no {reference} to send on this node any more: run again")
-            free, need = manifest_disk.free_bytes(folder), int(image.get("Size") or 0) + RESERVE
+            free, need = model_folder.free_bytes(folder), int(image.get("Size") or 0) + RESERVE
             if need > free:
                 raise ImageError(
                     f"{manifest.human(free)} are free for {folder}, and up to {manifest.human(need)} are needed to send {reference}: "
                     "make room there (docker image prune), or set image_distribution to pull"
                 )
             shutil.rmtree(folder, ignore_errors=True)
-            files = layers_engine.save(reference, folder, None if params["whole"] else params["layers"], socket_path)
+            files = images.save(reference, folder, None if params["whole"] else params["layers"], socket_path)
             module.exit_json(changed=True, files=files, says="")
         names = [os.path.relpath(os.path.join(where, name), folder) for where, _rest, found in os.walk(folder) for name in found]
-        said = layers_engine.load(folder, names, socket_path)
-        now = layers_engine.info(reference, socket_path)
+        said = images.load(folder, names, socket_path)
+        now = images.info(reference, socket_path)
         if params["fingerprint"] and now["fingerprint"] != params["fingerprint"]:
             raise ImageError(
                 f"what the engine loaded as {reference} has another content than what was sent: set image_distribution to pull, or load it by hand"

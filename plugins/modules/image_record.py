@@ -114,11 +114,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import image_proof, layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, image_plan, images
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 
 RECORD = "image"
 
@@ -157,7 +156,7 @@ def drop(brought: list[dict[str, Any]], gone: Sequence[str], socket_path: str, c
         if item["id"] not in gone:
             continue
         stays = f"{item['reference']} ({str(item['id'])[7:19]}) stays"
-        image = layers_engine.inspect_image(str(item["id"]), socket_path)
+        image = images.inspect_image(str(item["id"]), socket_path)
         names = (image or {}).get("RepoTags") or []
         if image is None:
             brought.remove(item)
@@ -170,7 +169,7 @@ def drop(brought: list[dict[str, Any]], gone: Sequence[str], socket_path: str, c
             continue
         refused = ""
         for target in names or [item["id"]]:
-            status, said = layers_engine.call("DELETE", f"/images/{target}", socket_path)
+            status, said = images.call("DELETE", f"/images/{target}", socket_path)
             if status >= 400 and status != 404:  # 409 where a container uses it
                 refused = said or f"the Docker Engine answers HTTP {status}"
                 break
@@ -208,7 +207,7 @@ def main() -> None:
             removed, left = drop(brought, [item["id"] for item in brought], params["docker_socket"], check)
             served.pop(params["group"], None)
         else:
-            image = layers_engine.info(params["reference"], params["docker_socket"])
+            image = images.info(params["reference"], params["docker_socket"])
             if check and params["brought"]:
                 image = {**image, "exists": True, "id": ""}  # what would come is not here yet, and another one may have its name
             if not image["exists"]:
@@ -220,7 +219,7 @@ def main() -> None:
                 wiped = wipe(params["caches"], params["store"], check)
             served[params["group"]] = {"id": image["id"], "fingerprint": image["fingerprint"]}
             current = [value["id"] for value in served.values()]
-            gone = image_proof.stale(brought, current, params["keep"]) if params["keep"] > 0 else []
+            gone = image_plan.stale(brought, current, params["keep"]) if params["keep"] > 0 else []
             removed, left = drop(brought, gone, params["docker_socket"], check)
         after = {key: value for key, value in (("brought", brought), ("served", served)) if value}
         known = {key: record[key] for key in ("brought", "served") if record.get(key)}

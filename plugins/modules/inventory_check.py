@@ -16,7 +16,7 @@ description:
   - Finds a missing group C(gb10), a serving group without a worker, two heads, a host in two serving groups or in none, duplicate management or
     fabric addresses, bad, overlapping or too small fabric networks, a fabric network that contains a management address, an unknown or broken
     profile, addresses of the example that were never edited, misspelt or removed variables, values of a wrong type, templates that fail,
-    fewer forks than ranks, and a C(--limit) that leaves out a part of a serving group.
+    and a C(--limit) that leaves out a part of a serving group.
   - Variables are judged by the C(meta/argument_specs.yml) of the collection's roles and by the cluster variables in C(docs/inventory.md).
     A variable of your own that begins like one of ours goes into C(gb10_foreign_variables).
   - Values of secrets are never shown. Templates that need facts of a host are not judged, since the host has not been asked yet.

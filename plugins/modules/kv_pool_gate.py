@@ -8,87 +8,45 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: kv_pool_gate
-short_description: Follow the boot of all ranks of a serving group and decide whether it passed
+short_description: Follow the start of a serving group until there is a verdict
 version_added: 0.1.0
 description:
-  - Runs on every rank of a serving group in the same task. Each rank's instance follows its own container's log; together they come to one verdict.
-  - Fails on B(all) ranks within seconds of a failure on B(any) of them, with the decisive line, the failure's class and a remedy.
-    A rank that was killed leaves no line; the container's state and the kernel's count of OOM kills tell then.
-  - Passes when the head answers C(/v1/models) with the wanted context, the KV pool holds what the criteria want, all ranks agree and still run,
-    and a real completion came back. C(/health) proves nothing, it stays 200 with a dead worker until someone sends a request.
-  - Every wait has a limit. A node or an instance of this action that does not answer any more, also while completions are asked for, fails the
-    group with class C(node_lost), and an error of the action itself with class C(gate_error).
-  - Shows progress while it waits, one line for each change of stage and rank.
-  - This is an action plugin. The reading on the nodes is done by M(gb10.cluster.container_log_slice) and M(gb10.cluster.vllm_probe).
+  - Runs on the head of a serving group. The agent there starts all ranks, judges the boot and recovers by itself. This action reads its events
+    and shows its progress, one line for each change of stage and rank.
+  - Fails within seconds of a failure on B(any) rank, with the decisive line, the failure's class and a remedy.
+    A rank that was killed leaves no line. The container's state and the kernel's count of OOM kills tell then.
+  - Passes when the head answers C(/v1/models) with the context of the criteria, the KV pool meets the criteria, all ranks agree and still run,
+    and a real completion came back. C(/health) proves nothing. It stays 200 with a dead worker until a request arrives.
+  - A connection that fails is tried again for two minutes. The agent continues the start without it.
+  - Fails if another run has stopped the group, or has taken it over, since O(generation) was asked for.
+  - This is an action plugin. It calls C(gb10 follow) on the node.
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
-  container:
-    description: The rank's container on this host.
-    type: str
+  generation:
+    description: The generation of the desired state to follow, as M(gb10.cluster.desired_state) returned it.
+    type: int
     required: true
   group:
-    description: The serving group as P(gb10.cluster.serving_group#lookup) returns it. Needs C(name), C(rank), C(size) and C(hosts).
-    type: dict
+    description: The serving group's name.
+    type: str
     required: true
-  criteria:
+  until:
     description:
-      - What a good boot must show; a profile's C(gate).
-      - Keys are C(context) (exact), C(effective_tokens) and C(concurrency) (each with C(min) and C(max)), C(transport) (V(rdma) or V(any)),
-        C(kv_cache_dtype), C(speculative_method), C(dtype), C(quantization), C(max_restarts), C(served_names),
-        C(completion) (C(prompt), C(expect), C(max_tokens), C(chat), C(body)), C(concurrent_requests), C(long_prompt_tokens) and C(expressions).
-      - C(expressions) are JMESPath over C(ranks), C(head), C(pool), C(api) and C(containers), each a string or a dict of C(name), C(expression) and C(remedy).
-    type: dict
-    default: {}
-  url:
-    description: The head's API as the head itself reaches it.
+      - V(verdict) returns as soon as the verdict on the desired release is final. The agent may recover or keep records after that.
+      - V(settled) returns when the agent has nothing more to do. The task then fails only if the group neither serves nor is stopped on request.
     type: str
-    default: http://127.0.0.1:8000
-  env_file:
-    description: A file on the head with a C(VLLM_API_KEY=) line, where the API wants a key.
-    type: path
-  timeout:
-    description: Seconds that the whole boot may take.
-    type: float
-    default: 2700.0
-  limits:
-    description: Seconds that a stage may take, by the stage's name. C(total) is no stage and has no effect here, the whole boot has O(timeout).
-    type: dict
-    default: {}
-  classes:
-    description: The user's own failure classes, each with C(class), C(pattern) and C(remedy); they are tried before ours.
-    type: list
-    elements: dict
-    default: []
-  start_error:
-    description: What went wrong when this rank was started; the gate then fails for all ranks with it.
-    type: str
-    default: ""
+    choices: [verdict, settled]
+    default: verdict
+  since:
+    description: RV(next) of an earlier call for the same O(generation). Events up to this one are not shown again.
+    type: int
+    default: 0
   receipts:
     description:
       - A folder on the controller where the receipt is kept, in a folder of the group's name. None is kept when left out.
       - Only its owner may read a receipt. One that cannot be read or written is a warning and does not change the verdict.
     type: path
-  release:
-    description: The release that is judged; goes into the receipt.
-    type: str
-    default: ""
-  profile:
-    description: The profile's name; goes into the receipt.
-    type: str
-    default: ""
-  weights:
-    description: What M(gb10.cluster.vllm_rank_info) returned as C(weights); goes into the receipt.
-    type: dict
-    default: {}
-  strict:
-    description: Whether a criterion that nothing is known about (a log without NCCL lines, for one) fails the gate. It is a warning otherwise.
-    type: bool
-    default: false
-  completion_timeout:
-    description: Seconds that one completion may take. A head that does not answer within 60 s more is lost.
-    type: float
-    default: 120.0
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -105,6 +63,8 @@ attributes:
     details:
       - This action does not modify state on the nodes.
 seealso:
+  - module: gb10.cluster.desired_state
+    description: Sets the desired state that is followed.
   - module: gb10.cluster.vllm_boot_log_info
     description: The same reading of a log, offline.
 """
@@ -112,23 +72,20 @@ seealso:
 EXAMPLES = r"""
 - name: Judge the boot
   gb10.cluster.kv_pool_gate:
-    container: "gb10-pair1-rank{{ (lookup('gb10.cluster.serving_group')).rank }}"
-    group: "{{ lookup('gb10.cluster.serving_group') }}"
-    criteria:
-      context: 1048576
-      effective_tokens: {min: 1900000}
-      completion: {prompt: The capital of France is, max_tokens: 8}
-    url: http://127.0.0.1:8888
+    generation: "{{ asked.generation }}"
+    group: pair1
+    receipts: receipts
+  become: true
 """
 
 RETURN = r"""
 passed:
-  description: The joint verdict, the same on every rank.
+  description: Whether the boot passed; with O(until=settled) whether the group serves, or is stopped on request.
   type: bool
   returned: always
   sample: true
 class:
-  description: The failure's class; empty after a pass.
+  description: The failure's class, V(connection_lost) or V(superseded); empty after a pass.
   type: str
   returned: always
   sample: kv_too_small
@@ -171,4 +128,16 @@ receipt:
   type: dict
   returned: always
   sample: {passed: true, release: 4f0c61d2a9be}
+outcome:
+  description:
+    - What the agent has reached so far, C(phase), C(result), C(sentence), C(warnings), C(unserved_seconds), C(evidence) and more.
+    - Empty if the connection is lost or another run has replaced the desired state.
+  type: dict
+  returned: always
+  sample: {generation: 7, phase: settled, result: serves, release: 4f0c61d2a9be, warnings: [], unserved_seconds: 48.2}
+next:
+  description: The number of the last event that was shown.
+  type: int
+  returned: always
+  sample: 42
 """

@@ -169,7 +169,7 @@ ranks:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import kv_plan
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 
 
 def main() -> None:
@@ -186,9 +186,9 @@ def main() -> None:
     )
     params = module.params
     try:
-        kv_plan.check_profile(params["profile"])
-        plan = kv_plan.make_plan(params["profile"], params["ranks"], params["version"], params["model_config"])
-    except kv_plan.PlanError as exc:
+        kv_estimate.check_profile(params["profile"])
+        plan = kv_estimate.make_plan(params["profile"], params["ranks"], params["version"], params["model_config"])
+    except kv_estimate.PlanError as exc:
         module.fail_json(msg=str(exc))
     plan["warnings_found"] = plan.pop("warnings")
     for text in plan["warnings_found"]:

@@ -14,9 +14,12 @@ author:
   - The gb10.cluster authors (@gb10-cluster)
 description:
   - Reads what the machine is, its kernel, driver, firmware, DGX OS version, memory, fabric, Docker Engine, containers, disks, ports and clock.
+  - Asks the agent of a serving group, where one is installed. The agent on the head calls the workers over the rail, for at most 17 seconds.
   - Judges nothing but memory and fabric, as M(gb10.cluster.uma_info) and M(gb10.cluster.roce_info) do; M(gb10.cluster.preflight_report)
     joins all ranks and judges them.
   - Changes nothing. The action plugin of the same name adds when the controller called, which tells how far the clocks are apart.
+requirements:
+  - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
@@ -25,7 +28,7 @@ options:
     description:
       - Read a captured tree instead of the live node, with C(proc/), C(sys/), C(etc/), C(var/lib/dpkg/status) and recorded answers below
         C(cmd/) (C(nvidia-smi.txt), C(fwupdmgr.json), C(docker-info.json), C(docker-containers.json), C(disks.json), C(dmesg.txt),
-        C(uname-m.txt), C(time.txt) and those of M(gb10.cluster.roce_info)).
+        C(uname-m.txt), C(time.txt), C(agent-peers.json), C(agent-hello.json), C(sshd.txt) and those of M(gb10.cluster.roce_info)).
     type: path
     default: /
   fabric_addresses:
@@ -190,6 +193,24 @@ memlock:
   returned: always
   type: dict
   sample: {known: true, bytes: null, may_raise: true}
+agent:
+  description:
+    - What is known of the agent of a serving group. A node without one has C(installed) alone.
+    - C(active) is null if the module has not run as root, C(pending) is true if an installation was interrupted. C(error) has the reason of an
+      agent that does not answer.
+    - C(peers) has on the head what each worker answered to a call over the rail. C(sshd_problems) has on a worker one sentence for each setting of
+      sshd that keeps the head's key from working.
+  returned: always
+  type: dict
+  sample:
+    installed: true
+    group: pair1
+    rank: 0
+    pending: false
+    active: true
+    error: ""
+    peers: [{rank: 1, host: spark-2, address: 192.168.200.12, ok: true, error: "", protocol: 1}]
+    sshd_problems: []
 kernel_log:
   description: What the kernel has logged of lost links, GPUs and Wi-Fi since the boot.
   returned: always
@@ -208,11 +229,13 @@ import os
 from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import preflight, preflight_node
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, no_commands
-from ansible_collections.gb10.cluster.plugins.module_utils.roce import capture as roce_capture
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.foreign import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture as roce_capture
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, facts
 
 
 def main() -> None:
@@ -236,9 +259,11 @@ def main() -> None:
 
     def run(argv: Sequence[str]) -> tuple[int, str, str]:
         wanted = argv[2] if argv[0] == "timeout" else argv[0]
-        if not module.get_bin_path(wanted):
+        program = module.get_bin_path(wanted)
+        if not program:
             return 127, "", f"{wanted}: command not found"
-        rc, out, err = module.run_command(list(argv), environ_update={"LC_ALL": "C.UTF-8"}, errors="surrogate_then_replace")
+        words = [program if word == wanted else word for word in argv]  # sshd requires an absolute path
+        rc, out, err = module.run_command(words, environ_update={"LC_ALL": "C.UTF-8"}, errors="surrogate_then_replace")
         return int(rc), str(out), str(err)
 
     capture = roce_capture.read_tree(root)
@@ -248,8 +273,12 @@ def main() -> None:
     else:
         ssh = capture.commands.get("ssh-connection")
     node = Node(root, run if root == "/" else no_commands)
-    result = preflight_node.gather(node, capture, ssh, foreign_config(capture), module.params)
-    module.exit_json(changed=False, reboot_reasons=preflight.reboot_reasons(result), **result)
+    try:
+        foreign = foreign_config(capture)
+    except NoYamlError as exc:
+        module.fail_json(msg=str(exc))
+    result = {**facts.gather(node, capture, ssh, foreign, module.params), "agent": preflight_facts.gather(node)}
+    module.exit_json(changed=False, reboot_reasons=checks.reboot_reasons(result), **result)
 
 
 if __name__ == "__main__":

@@ -158,9 +158,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.bandwidth import Thresholds, classify, key_of, parse, reason
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds, classify, key_of, parse, reason
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather
 
 RECEIPT = Path("/var/lib/gb10-cluster/roce/bandwidth.json")
 UNIT = "gb10-roce-bandwidth"

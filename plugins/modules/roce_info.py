@@ -20,6 +20,8 @@ description:
   - A GB10 powers its ConnectX-7 down while no cable is plugged, so "no device" means "no cable".
   - Changes nothing. Reads sysfs, C(ip -j -d addr), C(ip -j route), C(rdma -j link), C(ibv_devinfo) and the network configuration files.
     Whatever is missing or unreadable is named in RV(problems), and the rest is used.
+requirements:
+  - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
@@ -225,9 +227,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture, TreeReader, find_ssh_connection, read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.foreign import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, TreeReader, find_ssh_connection, read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather, sentence_of
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
 
 
 def read(module: AnsibleModule, root: str) -> Capture:
@@ -245,13 +248,6 @@ def session(params: dict[str, Any], capture: Capture) -> str | None:
     if params["root"] == "/":
         return find_ssh_connection(os.getpid(), TreeReader("/"))
     return capture.commands.get("ssh-connection")
-
-
-def sentence(problem: dict[str, Any], rails: list[dict[str, Any]]) -> str:
-    """Return a problem with its rail and its remedy."""
-    rail = next((rail for rail in rails if problem["interface"] and rail["netdev"] == problem["interface"]), None)
-    where = f"Rail {rail['index']} ({rail['ipv4'] or 'no address'}) does not work: " if rail else ""
-    return f"{where}{problem['message']} {problem['remedy']}"
 
 
 def main() -> None:
@@ -274,8 +270,12 @@ def main() -> None:
         module.fail_json(msg=f"root is {params['root']}, which is no folder on this machine; give the folder that holds sys/ and cmd/.")
     capture = read(module, params["root"])
     wishes = Wishes(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
-    result = gather(capture, wishes, session(params, capture), foreign_config(capture))
-    bad = [sentence(problem, result["rails"]) for problem in result["problems"] if problem["id"] in params["fail_on"]]
+    try:
+        foreign = foreign_config(capture)
+    except NoYamlError as exc:
+        module.fail_json(msg=str(exc))
+    result = gather(capture, wishes, session(params, capture), foreign)
+    bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in params["fail_on"]]
     if bad:
         module.fail_json(msg=" ".join(bad), **result)
     module.exit_json(changed=False, **result)

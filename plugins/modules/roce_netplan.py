@@ -21,6 +21,8 @@ description:
     others of this node, a changed rail that a running process uses for RDMA, and configuration files of others (see O(foreign)).
   - What only drifted (an MTU or an address that is gone, a kernel setting) is put right on the rail itself, without netplan.
   - In a container nothing is changed; RV(managed) says so.
+requirements:
+  - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -167,13 +169,14 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Changes, FileChange
-from ansible_collections.gb10.cluster.plugins.module_utils.roce import commit, netplan
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import Capture, TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.foreign import CONFIG_PREFIXES, config_texts
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.node import Node
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.rails import assign, management, wanted_rails
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm, netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import CONFIG_PREFIXES, config_texts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import assign, management, wanted_rails
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Changes, FileChange, replace
 
 SETTLE_SECONDS = 45
 APPLY_SECONDS = 90  # what applying itself may take on top of confirm_seconds; the timer starts anew when it is done
@@ -253,7 +256,7 @@ class Change:
             )
         return rc, out, err
 
-    def interface(self, name: str, routes: bool = False) -> commit.Interface:
+    def interface(self, name: str, routes: bool = False) -> commit_confirm.Interface:
         """Return the live state of an interface."""
         record = self.node.links.get(name, {})
         own = []
@@ -266,7 +269,7 @@ class Change:
                     if route.get(key) is not None:
                         words += [word, str(route[key])]
                 own.append(" ".join(words))
-        return commit.Interface(
+        return commit_confirm.Interface(
             name,
             "UP" in (record.get("flags") or []),
             record.get("mtu"),
@@ -286,18 +289,18 @@ class Change:
 
     def pending(self) -> bool:
         """Return whether an unconfirmed change stands."""
-        return Path(commit.PENDING).is_dir()
+        return Path(commit_confirm.PENDING).is_dir()
 
     def restored(self) -> dict[str, Any] | None:
         """Return the record of a restore that was not reported yet, and keep it as reported (not in check mode)."""
         try:
-            record = self.read_json(commit.RESTORED)
+            record = self.read_json(commit_confirm.RESTORED)
         except RefusedError:
             record = {"when": "an unknown time", "why": "a reason that could not be read"}
         if record is not None:
-            record["message"] = commit.restored_sentence(record)
+            record["message"] = commit_confirm.restored_sentence(record)
             if not self.module.check_mode:
-                os.replace(commit.RESTORED, commit.RESTORED.replace(".json", ".reported.json"))
+                os.replace(commit_confirm.RESTORED, commit_confirm.RESTORED.replace(".json", ".reported.json"))
         return record
 
     # writing
@@ -307,16 +310,7 @@ class Change:
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=str(target.parent), prefix=".gb10-")
-        try:
-            with os.fdopen(handle, "w") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(temporary, mode)
-            os.replace(temporary, path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace(handle, temporary, path, text, mode)
 
     def current(self, path: str) -> str | None:
         """Return a file's text, None if it is not there."""
@@ -346,13 +340,13 @@ class Change:
                 " See that systemd runs there."
             )
 
-    def keep(self, files: list[str], rails: list[str], summary: str, earlier: commit.Snapshot | None) -> None:
+    def keep(self, files: list[str], rails: list[str], summary: str, earlier: commit_confirm.Snapshot | None) -> None:
         """Keep what stands now, and what stood before an earlier change that is not confirmed."""
-        folder = Path(f"{commit.STATE_DIR}/staging" if earlier is None else commit.PENDING)
+        folder = Path(f"{commit_confirm.STATE_DIR}/staging" if earlier is None else commit_confirm.PENDING)
         if earlier is None:
             shutil.rmtree(folder, ignore_errors=True)
             (folder / "files").mkdir(parents=True, mode=0o700)
-            os.chmod(commit.STATE_DIR, 0o700)
+            os.chmod(commit_confirm.STATE_DIR, 0o700)
         kept: dict[str, str | None] = {}
         for path in files:
             if earlier is not None and path in earlier.files:
@@ -363,7 +357,7 @@ class Change:
                 kept[path] = copy
             else:
                 kept[path] = None
-        snapshot = commit.Snapshot(
+        snapshot = commit_confirm.Snapshot(
             files=kept,
             sysctls=self.all_sysctls(rails),
             rails=[self.interface(name) for name in rails],
@@ -372,29 +366,29 @@ class Change:
             summary=summary,
         )
         if earlier is not None:
-            snapshot = commit.merge_snapshots(earlier, snapshot)
-        self.write(str(folder / Path(commit.SNAPSHOT).name), commit.snapshot_text(snapshot), 0o600)
-        self.write(str(folder / "restore.sh"), commit.restore_script(snapshot), 0o700)
+            snapshot = commit_confirm.merge_snapshots(earlier, snapshot)
+        self.write(str(folder / Path(commit_confirm.SNAPSHOT).name), commit_confirm.snapshot_text(snapshot), 0o600)
+        self.write(str(folder / "restore.sh"), commit_confirm.restore_script(snapshot), 0o700)
         if earlier is None:
-            os.replace(folder, commit.PENDING)
-            self.write(commit.BOOT_UNIT, commit.boot_unit(), 0o644)
-            wants = Path(commit.BOOT_WANTS)
+            os.replace(folder, commit_confirm.PENDING)
+            self.write(commit_confirm.BOOT_UNIT, commit_confirm.boot_unit(), 0o644)
+            wants = Path(commit_confirm.BOOT_WANTS)
             wants.parent.mkdir(parents=True, exist_ok=True)
             if not wants.is_symlink():
-                wants.symlink_to(commit.BOOT_UNIT)
-        self.write(commit.BOOT_ID, self.boot_id(), 0o600)
+                wants.symlink_to(commit_confirm.BOOT_UNIT)
+        self.write(commit_confirm.BOOT_ID, self.boot_id(), 0o600)
 
-    def earlier(self) -> commit.Snapshot:
+    def earlier(self) -> commit_confirm.Snapshot:
         """Return what stood before the change that is not confirmed yet, with its timer stopped."""
         self.disarm_timer()
         if not self.pending():
             raise RefusedError("The node is putting back the network change that was not confirmed; nothing was changed. Run the roce role again.")
         try:
-            return commit.snapshot_of(self.read_json(commit.SNAPSHOT) or {})
+            return commit_confirm.snapshot_of(self.read_json(commit_confirm.SNAPSHOT) or {})
         except (RefusedError, KeyError, TypeError) as exc:
             self.start_timer(1)
             raise RefusedError(
-                f"{commit.SNAPSHOT} does not hold what stood before the change that is not confirmed yet, so the node puts that change back now;"
+                f"{commit_confirm.SNAPSHOT} does not hold what stood before the change that is not confirmed yet, so the node puts that change back now;"
                 " nothing else was changed. Run the roce role again."
             ) from exc
 
@@ -409,12 +403,12 @@ class Change:
         return self.run(
             [
                 "systemd-run",
-                f"--unit={commit.TIMER}",
+                f"--unit={commit_confirm.TIMER}",
                 f"--on-active={seconds}s",
                 "--timer-property=AccuracySec=1s",
                 "--collect",
                 "/bin/sh",
-                f"{commit.PENDING}/restore.sh",
+                f"{commit_confirm.PENDING}/restore.sh",
                 "timer",
             ],
             check=False,
@@ -422,18 +416,18 @@ class Change:
 
     def disarm_timer(self) -> None:
         """Stop the timer; a restore that is already running is left to end."""
-        self.run(["systemctl", "stop", f"{commit.TIMER}.timer"], check=False)
-        self.run(["systemctl", "reset-failed", f"{commit.TIMER}.timer", f"{commit.TIMER}.service"], check=False)
+        self.run(["systemctl", "stop", f"{commit_confirm.TIMER}.timer"], check=False)
+        self.run(["systemctl", "reset-failed", f"{commit_confirm.TIMER}.timer", f"{commit_confirm.TIMER}.service"], check=False)
 
     def clear_pending(self) -> bool:
         """Take the pending state away; False if a restore took it first."""
-        done = Path(commit.STATE_DIR) / "confirmed"
+        done = Path(commit_confirm.STATE_DIR) / "confirmed"
         shutil.rmtree(done, ignore_errors=True)
         try:
-            os.replace(commit.PENDING, done)
+            os.replace(commit_confirm.PENDING, done)
         except FileNotFoundError:
             return False
-        for path in (commit.BOOT_WANTS, commit.BOOT_UNIT):
+        for path in (commit_confirm.BOOT_WANTS, commit_confirm.BOOT_UNIT):
             Path(path).unlink(missing_ok=True)
         shutil.rmtree(done, ignore_errors=True)
         return True
@@ -679,7 +673,7 @@ class Change:
         elif mode_wrong:
             self.changes.step(f"set {own} to mode 0600")
         for path in plan.moves:
-            self.changes.file(FileChange("/" + path, self.current("/" + path), None), f"move /{path} to {commit.BACKUP_DIR}")
+            self.changes.file(FileChange("/" + path, self.current("/" + path), None), f"move /{path} to {commit_confirm.BACKUP_DIR}")
         if before_sysctl != after_sysctl:
             self.changes.file(FileChange(drop_in, before_sysctl, after_sysctl), f"write {drop_in}")
         for path, value in wrong_values.items():
@@ -713,21 +707,21 @@ class Change:
         rails = [wish.interface for wish in wishes]
         linked = {name for name in rails if self.node.port(name).linked}
         given = self.given_by({netplan.OWN_PATH: before})
-        backups = {f"/{path}": f"{commit.BACKUP_DIR}/{path.replace('/', '_')}" for path in plan.moves}
+        backups = {f"/{path}": f"{commit_confirm.BACKUP_DIR}/{path.replace('/', '_')}" for path in plan.moves}
         if file_change:
             touched = sorted(set(rails) | {name for name, _address in given})
             run_files = sorted(set(self.run_files(touched)) | set(generated))
-            self.arm([own, drop_in, commit.BASELINE, *backups, *run_files], touched, f"write {own} for {', '.join(rails)}")
-        baseline = commit.merge_baseline(
-            self.read_json(commit.BASELINE),
+            self.arm([own, drop_in, commit_confirm.BASELINE, *backups, *run_files], touched, f"write {own} for {', '.join(rails)}")
+        baseline = commit_confirm.merge_baseline(
+            self.read_json(commit_confirm.BASELINE),
             self.all_sysctls(rails),
             [self.interface(name) for name in rails],
             backups,
         )
-        Path(commit.STATE_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.write(commit.BASELINE, json.dumps(baseline, indent=1, sort_keys=True) + "\n", 0o600)
+        Path(commit_confirm.STATE_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.write(commit_confirm.BASELINE, json.dumps(baseline, indent=1, sort_keys=True) + "\n", 0o600)
         for path, backup in backups.items():
-            Path(commit.BACKUP_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
+            Path(commit_confirm.BACKUP_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
             shutil.copy2(path, backup)
             Path(path).unlink()
         if sysctl_text is not None:
@@ -754,7 +748,7 @@ class Change:
         self.read()
         own, drop_in = "/" + netplan.OWN_PATH, "/" + netplan.SYSCTL_PATH
         before, before_sysctl = self.current(own), self.current(drop_in)
-        baseline = self.read_json(commit.BASELINE)
+        baseline = self.read_json(commit_confirm.BASELINE)
         if before is None and before_sysctl is None and baseline is None:
             return
         record = baseline or {"sysctls": {}, "rails": {}, "moves": {}}
@@ -768,7 +762,7 @@ class Change:
         for path, backup in back.items():
             self.changes.file(FileChange(path, None, self.current(backup)), f"move {backup} back to {path}")
         if baseline is not None:
-            self.changes.step(f"forget {commit.BASELINE}")
+            self.changes.step(f"forget {commit_confirm.BASELINE}")
         rails = sorted(record["rails"])
         touched = sorted(set(rails) & set(self.mgmt["protected"]))
         if touched:
@@ -787,7 +781,7 @@ class Change:
         given = self.given_by(running if before is None else {netplan.OWN_PATH: before})
         if self.module.check_mode:
             return
-        files = [own, drop_in, commit.BASELINE, *back, *back.values(), *running]
+        files = [own, drop_in, commit_confirm.BASELINE, *back, *back.values(), *running]
         if netplan_change:
             self.arm(sorted(set(files) | set(generated)), rails, f"remove {own}")
         for path in (own, drop_in):
@@ -815,7 +809,7 @@ class Change:
             if not old["up"]:
                 self.run([ip, "link", "set", "dev", name, "down"], check=False)
         self.put_back_sysctls(record["sysctls"])
-        Path(commit.BASELINE).unlink(missing_ok=True)
+        Path(commit_confirm.BASELINE).unlink(missing_ok=True)
         if netplan_change:
             self.start_timer(self.params["confirm_seconds"])
 
@@ -823,14 +817,14 @@ class Change:
         """Cancel the way back. True if there was a pending change."""
         if self.module.check_mode:
             return self.pending()
-        if self.current(commit.BOOT_ID) not in (None, self.boot_id()):
+        if self.current(commit_confirm.BOOT_ID) not in (None, self.boot_id()):
             # The node restarted with the change half-way: nobody may keep it. The boot's own unit does the same, whichever comes first.
-            self.run(["/bin/sh", f"{commit.PENDING}/restore.sh", "boot"], check=False)
+            self.run(["/bin/sh", f"{commit_confirm.PENDING}/restore.sh", "boot"], check=False)
         self.disarm_timer()
         done = self.clear_pending()
-        if not done and Path(commit.RESTORING).exists():
+        if not done and Path(commit_confirm.RESTORING).exists():
             end = time.monotonic() + 180
-            while Path(commit.RESTORING).exists() and time.monotonic() < end:
+            while Path(commit_confirm.RESTORING).exists() and time.monotonic() < end:
                 time.sleep(1)
         return done
 
@@ -875,7 +869,7 @@ def main() -> None:
         restored = restored or change.restored()
         if restored is not None:
             module.fail_json(
-                msg=f"{restored['message']} The fabric is not as wanted: look at {commit.STATE_DIR}/restore.log on the node.",
+                msg=f"{restored['message']} The fabric is not as wanted: look at {commit_confirm.STATE_DIR}/restore.log on the node.",
                 restored=restored,
                 pending=False,
                 managed=True,
@@ -902,7 +896,7 @@ def main() -> None:
                 extra = change.present()
             else:
                 change.absent()
-        except RefusedError as exc:
+        except (RefusedError, NoYamlError) as exc:
             module.fail_json(msg=str(exc), restored=restored, pending=change.pending(), managed=True, notes=change.notes)
     module.exit_json(
         changed=bool(change.changes.said),

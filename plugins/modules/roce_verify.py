@@ -159,10 +159,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.bandwidth import matching_receipt
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.capture import TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.facts import Wishes, gather, repairs_of
-from ansible_collections.gb10.cluster.plugins.module_utils.roce.problems import failures_of
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import matching_receipt
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather, repairs_of
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import failures_of
 
 RECEIPT = "/var/lib/gb10-cluster/roce/bandwidth.json"
 ICMP_HEADERS = 28  # IPv4 and ICMP

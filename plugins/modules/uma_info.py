@@ -144,11 +144,10 @@ problems:
       remedy: add kho=off to the kernel command line and reboot, or boot kernel 6.17.0-1032 or a later fixed one
 """
 
-from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import uma, uma_node
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, no_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands, runner
 
 
 def main() -> None:
@@ -156,16 +155,10 @@ def main() -> None:
     module = AnsibleModule(argument_spec={"root": {"type": "path", "default": "/"}}, supports_check_mode=True)
     root = module.params["root"]
 
-    def run(argv: Sequence[str]) -> tuple[int, str, str]:
-        if not module.get_bin_path(argv[0]):
-            return 127, "", f"{argv[0]}: command not found"
-        rc, out, err = module.run_command(list(argv))
-        return int(rc), str(out), str(err)
-
-    node = Node(root, run if root == "/" else no_commands)
+    node = Node(root, runner(module, optional=True) if root == "/" else no_commands)
     try:
-        result = uma_node.report(node, uma_node.gather(node))
-    except uma.UmaError as error:
+        result = memory_facts.report(node, memory_facts.gather(node))
+    except memory.UmaError as error:
         module.fail_json(msg=f"{error} (read below {root})")
     module.exit_json(changed=False, **result)
 

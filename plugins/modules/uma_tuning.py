@@ -146,9 +146,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import swap, sysctl_plan, thrash, uma, uma_node
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Changes, FileChange, Node, RecordError
-from ansible_collections.gb10.cluster.plugins.module_utils.sysctl_plan import SysctlError
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, mglru, swap, sysctl
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Changes, FileChange, Node, RecordError, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import SysctlError
 
 RECORD = "sysctl"
 
@@ -162,7 +162,7 @@ class UmaTuning:
         self.params = params
         self.check_mode = check_mode
         self.changes = Changes()
-        self.facts = uma_node.gather(node)
+        self.facts = memory_facts.gather(node)
         self.record = node.load_record(RECORD)
 
     def command(self, *argv: str) -> tuple[int, str]:
@@ -192,14 +192,14 @@ class UmaTuning:
         """Return the live values of the keys that the kernel has."""
         found = {}
         for key in keys:
-            text = self.node.read(sysctl_plan.proc_path(key))
+            text = self.node.read(sysctl.proc_path(key))
             if text is not None:
-                found[key] = sysctl_plan.squeeze(text)
+                found[key] = sysctl.squeeze(text)
         return found
 
     def live_of(self, values: Mapping[str, str]) -> dict[str, str]:
         """Return the live values of what is set, of its twins and of what is recorded."""
-        keys = {*values, *(sysctl_plan.TWINS[key] for key in values if key in sysctl_plan.TWINS), *self.record.get("live", {})}
+        keys = {*values, *(sysctl.TWINS[key] for key in values if key in sysctl.TWINS), *self.record.get("live", {})}
         return self.live(sorted(keys))
 
     def write_live(self, writes: Mapping[str, str], live: Mapping[str, str]) -> None:
@@ -215,7 +215,7 @@ class UmaTuning:
         if self.check_mode:
             return
         for key, value in writes.items():
-            path = sysctl_plan.proc_path(key)
+            path = sysctl.proc_path(key)
             try:
                 self.node.write_live(path, value + "\n")
             except OSError as error:
@@ -228,20 +228,20 @@ class UmaTuning:
     def thrash(self, value: str) -> tuple[dict[str, Any], str]:
         """Bring the guard to a value, or back to what it was; the record to keep, and a phrase about it. Raises SysctlError."""
         old = self.record.get("thrash", {})
-        text = self.node.read(thrash.LIVE)
+        text = self.node.read(mglru.LIVE)
         live = None if text is None else text.strip()
-        wanted = thrash.wanted(value)
-        problem = thrash.unavailable(live, self.node.read(thrash.ENABLED))
-        standing = self.node.read(thrash.TMPFILES)
+        wanted = mglru.wanted(value)
+        problem = mglru.unavailable(live, self.node.read(mglru.ENABLED))
+        standing = self.node.read(mglru.TMPFILES)
         if wanted is None or problem:
-            if standing is not None and sysctl_plan.MARKER in standing:
-                self.write(thrash.TMPFILES, None, f"{thrash.TMPFILES} removed")
+            if standing is not None and sysctl.MARKER in standing:
+                self.write(mglru.TMPFILES, None, f"{mglru.TMPFILES} removed")
             if "before" in old and live is not None:
                 self.write_thrash(old["before"], live)
             return {}, "" if wanted is None else problem
         record = {"before": old.get("before", live)}
         self.save({**self.record, "thrash": record})
-        self.write(thrash.TMPFILES, thrash.render(wanted), f"{thrash.TMPFILES} written")
+        self.write(mglru.TMPFILES, mglru.render(wanted), f"{mglru.TMPFILES} written")
         self.write_thrash(wanted, str(live))
         return record, f"thrashing ends in an OOM kill after {wanted} ms" if wanted != "0" else "the guard against thrashing is off"
 
@@ -249,13 +249,13 @@ class UmaTuning:
         """Write the live value and read it back. Raises SysctlError."""
         if value == live:
             return
-        self.changes.live(thrash.LIVE, f"{live}\n", f"{value}\n", [f"min_ttl_ms: {live} -> {value}"])
+        self.changes.live(mglru.LIVE, f"{live}\n", f"{value}\n", [f"min_ttl_ms: {live} -> {value}"])
         if self.check_mode:
             return
-        self.node.write_live(thrash.LIVE, value + "\n")
-        found = (self.node.read(thrash.LIVE) or "").strip()
+        self.node.write_live(mglru.LIVE, value + "\n")
+        found = (self.node.read(mglru.LIVE) or "").strip()
         if found != value:
-            raise SysctlError(f"{thrash.LIVE} is {found} although {value} was written: set sysctl_lru_gen_min_ttl_ms to leave, and look who else writes it")
+            raise SysctlError(f"{mglru.LIVE} is {found} although {value} was written: set sysctl_lru_gen_min_ttl_ms to leave, and look who else writes it")
 
     # Swap and the out-of-memory daemons.
 
@@ -304,7 +304,7 @@ class UmaTuning:
         if swaps:
             self.changes.step(f"swap off: {', '.join(entry.device for entry in swaps)}")
         if not self.check_mode:
-            for entry in uma.parse_swaps(self.node.read("/proc/swaps")):
+            for entry in memory.parse_swaps(self.node.read("/proc/swaps")):
                 self.must("swapoff", entry.device)
         return record
 
@@ -333,7 +333,7 @@ class UmaTuning:
             self.must("systemctl", "start", unit)
         if old.get("devices"):
             self.changes.step(f"swap on again: {', '.join(old['devices'])}")
-            on = [] if self.check_mode else [entry.device for entry in uma.parse_swaps(self.node.read("/proc/swaps"))]
+            on = [] if self.check_mode else [entry.device for entry in memory.parse_swaps(self.node.read("/proc/swaps"))]
             for device in old["devices"]:
                 if device not in on and self.node.exists(device) and not device.startswith("/dev/zram"):
                     self.must("swapon", device)
@@ -380,39 +380,39 @@ class UmaTuning:
         total = meminfo.get("MemTotal", 0)
         by_size = {str(key): int(value) for key, value in self.params["min_free_by_size"].items()}
         stock = int(self.record.get("live", {}).get("vm.min_free_kbytes", self.facts.vm.get("min_free_kbytes", 0)))
-        floor = sysctl_plan.choose_floor(str(self.params["min_free_kbytes"]), total, by_size, self.params["min_free_percent_other"], stock)
+        floor = sysctl.choose_floor(str(self.params["min_free_kbytes"]), total, by_size, self.params["min_free_percent_other"], stock)
         policy = self.params["swap_policy"]
-        tuning = sysctl_plan.tuning({key: str(value) for key, value in self.params["settings"].items()}, floor, policy, self.params["extra"])
+        tuning = sysctl.tuning({key: str(value) for key, value in self.params["settings"].items()}, floor, policy, self.params["extra"])
         if self.facts.container:
             return self.skipped(tuning.values)
         files = self.facts.files
-        standing = files.get(sysctl_plan.DROP_IN)
-        if standing is not None and sysctl_plan.MARKER not in standing:
-            raise SysctlError(f"{sysctl_plan.DROP_IN} exists and is not ours (it lacks our first line): move it away, then run again")
-        found = sysctl_plan.overrides(files, tuning.values)
+        standing = files.get(sysctl.DROP_IN)
+        if standing is not None and sysctl.MARKER not in standing:
+            raise SysctlError(f"{sysctl.DROP_IN} exists and is not ours (it lacks our first line): move it away, then run again")
+        found = sysctl.overrides(files, tuning.values)
         if found:
-            raise SysctlError(sysctl_plan.override_message(found))
+            raise SysctlError(sysctl.override_message(found))
         live = self.live_of(tuning.values)
-        writes = sysctl_plan.live_writes(tuning.values, live)
+        writes = sysctl.live_writes(tuning.values, live)
         now = (self.facts.vm.get("min_free_kbytes", 0), self.facts.vm.get("watermark_scale_factor", 10))
         then = (int(tuning.values.get("vm.min_free_kbytes", now[0])), int(tuning.values.get("vm.watermark_scale_factor", now[1])))
-        move = uma.floor_cost_kb(meminfo, zones, now, then)
-        problem = sysctl_plan.headroom_problem(meminfo, move, str(then[0]))
+        move = memory.floor_cost_kb(meminfo, zones, now, then)
+        problem = sysctl.headroom_problem(meminfo, move, str(then[0]))
         if policy == "off" and not problem:
             left = meminfo.get("MemAvailable", 0) - max(0, move)
             problem = swap.room_problem(self.facts.swaps, {**meminfo, "MemAvailable": left})
         if problem:
             raise SysctlError(problem)
-        if thrash.wanted(self.params["lru_gen_min_ttl_ms"]) is not None:
-            standing = self.node.read(thrash.TMPFILES)
-            if standing is not None and sysctl_plan.MARKER not in standing:
-                raise SysctlError(f"{thrash.TMPFILES} exists and is not ours (it lacks our first line): move it away, then run again")
+        if mglru.wanted(self.params["lru_gen_min_ttl_ms"]) is not None:
+            standing = self.node.read(mglru.TMPFILES)
+            if standing is not None and sysctl.MARKER not in standing:
+                raise SysctlError(f"{mglru.TMPFILES} exists and is not ours (it lacks our first line): move it away, then run again")
         units = self.units()
 
-        before = sysctl_plan.record_before(self.record, tuning.values, live)
+        before = sysctl.record_before(self.record, tuning.values, live)
         self.save({**self.record, "live": before})
-        back = sysctl_plan.given_back(before, tuning.values, live)
-        self.write(sysctl_plan.DROP_IN, sysctl_plan.render(tuning.values), f"{sysctl_plan.DROP_IN} written")
+        back = sysctl.given_back(before, tuning.values, live)
+        self.write(sysctl.DROP_IN, sysctl.render(tuning.values), f"{sysctl.DROP_IN} written")
         self.write_live({**back, **writes}, live)
         kept = {key: value for key, value in before.items() if key not in back}
         swap_record = self.swap_off(units) if policy == "off" else {}
@@ -423,9 +423,9 @@ class UmaTuning:
         self.read_back(tuning.values)
 
         first = (stock, int(before.get("vm.watermark_scale_factor", now[1])))
-        cost = uma.floor_cost_kb(meminfo, zones, first, then)
+        cost = memory.floor_cost_kb(meminfo, zones, first, then)
         result = self.result(tuning.values, packages)
-        result["floor_cost_gib"] = uma.gib(cost)
+        result["floor_cost_gib"] = memory.gib(cost)
         result["highest_utilization"] = self.utilization(move)
         result["message"] = self.message(result, tuning, units, swap_again) + (f"; {guard}" if guard else "")
         return result
@@ -437,16 +437,16 @@ class UmaTuning:
         live = self.live_of({})
         units = self.units()
         before = self.record.get("live", {})
-        standing = self.facts.files.get(sysctl_plan.DROP_IN)
-        if standing is not None and sysctl_plan.MARKER in standing:
-            self.write(sysctl_plan.DROP_IN, None, f"{sysctl_plan.DROP_IN} removed")
-        writes = sysctl_plan.given_back(before, {}, live)
+        standing = self.facts.files.get(sysctl.DROP_IN)
+        if standing is not None and sysctl.MARKER in standing:
+            self.write(sysctl.DROP_IN, None, f"{sysctl.DROP_IN} removed")
+        writes = sysctl.given_back(before, {}, live)
         self.write_live(writes, live)
         self.swap_back(units)
-        self.thrash(sysctl_plan.LEAVE)
+        self.thrash(sysctl.LEAVE)
         self.oom(units, "leave")
         if not self.check_mode:
-            problem = sysctl_plan.mismatch_message(writes, self.live(list(writes)))
+            problem = sysctl.mismatch_message(writes, self.live(list(writes)))
             if problem:
                 raise SysctlError(problem)
         self.save({})
@@ -470,13 +470,13 @@ class UmaTuning:
         if self.check_mode:
             return
         live = self.live(list(values))
-        problem = sysctl_plan.mismatch_message(values, live)
+        problem = sysctl.mismatch_message(values, live)
         if problem:
             rc, _out = self.command("systemctl", "is-active", "tuned.service")
             tuned = [f"tuned ({(self.node.read('/etc/tuned/active_profile') or 'unknown profile').strip()})"] if rc == 0 else []
-            raise SysctlError(sysctl_plan.mismatch_message(values, live, tuned))
+            raise SysctlError(sysctl.mismatch_message(values, live, tuned))
         if self.params["swap_policy"] == "off":
-            swaps = uma.parse_swaps(self.node.read("/proc/swaps"))
+            swaps = memory.parse_swaps(self.node.read("/proc/swaps"))
             problem = swap.still_on_message(swaps, list(self.units().values()) if swaps else [])
             if problem:
                 raise SysctlError(problem)
@@ -485,25 +485,25 @@ class UmaTuning:
         """Return the highest utilization that starts after `move_kb` of MemAvailable are gone; an estimate while the GPU is in use."""
         meminfo = self.facts.meminfo
         if not self.check_mode and self.changes.said:
-            meminfo, move_kb = uma.parse_meminfo(self.node.read("/proc/meminfo")), 0
+            meminfo, move_kb = memory.parse_meminfo(self.node.read("/proc/meminfo")), 0
         total = meminfo.get("MemTotal", 0)
-        held = uma.unaccounted_kb(meminfo) if self.facts.gpu_users else 0
+        held = memory.unaccounted_kb(meminfo) if self.facts.gpu_users else 0
         return {
-            "memavailable": uma.highest_utilization(meminfo.get("MemAvailable", 0) - move_kb + held, total),
-            "memfree": uma.highest_utilization(meminfo.get("MemFree", 0) + held, total),
+            "memavailable": memory.highest_utilization(meminfo.get("MemAvailable", 0) - move_kb + held, total),
+            "memfree": memory.highest_utilization(meminfo.get("MemFree", 0) + held, total),
             "estimate": bool(self.facts.gpu_users),
         }
 
-    def message(self, result: Mapping[str, Any], tuning: sysctl_plan.Tuning, units: Mapping[str, swap.Unit], swap_again: bool) -> str:
+    def message(self, result: Mapping[str, Any], tuning: sysctl.Tuning, units: Mapping[str, swap.Unit], swap_again: bool) -> str:
         """Return the sentence that a user acts on, of the node as it is afterwards; `swap_again` says that swap was given back."""
         highest = result["highest_utilization"]
         if "vm.min_free_kbytes" in tuning.values:
             floor = f"vm.min_free_kbytes {tuning.values['vm.min_free_kbytes']} ({tuning.floor_reason}) costs {result['floor_cost_gib']} GiB of MemAvailable"
         else:
             floor = "vm.min_free_kbytes is left as it is"
-        swaps = self.facts.swaps if self.check_mode else uma.parse_swaps(self.node.read("/proc/swaps"))
+        swaps = self.facts.swaps if self.check_mode else memory.parse_swaps(self.node.read("/proc/swaps"))
         off = self.params["swap_policy"] == "off"
-        state = "off" if off else f"on ({uma.gib(sum(entry.size_kb for entry in swaps))} GiB)" if swaps else "on again" if swap_again else "off"
+        state = "off" if off else f"on ({memory.gib(sum(entry.size_kb for entry in swaps))} GiB)" if swaps else "on again" if swap_again else "off"
         when = ", estimated while the GPU is in use" if highest["estimate"] else ""
         return (
             f"{floor}; vLLM from PR 35356 on (MemAvailable) starts up to gpu_memory_utilization {highest['memavailable']:.2f}, "
@@ -542,18 +542,12 @@ def main() -> None:
         supports_check_mode=True,
     )
 
-    def run(argv: Sequence[str]) -> tuple[int, str, str]:
-        if not module.get_bin_path(argv[0]):
-            return 127, "", f"{argv[0]}: command not found"
-        rc, out, err = module.run_command(list(argv))
-        return int(rc), str(out), str(err)
-
     changes: list[str] = []
     try:
-        tuning = UmaTuning(Node("/", run), module.params, module.check_mode)
+        tuning = UmaTuning(Node("/", runner(module, optional=True)), module.params, module.check_mode)
         changes = tuning.changes.said
         result = tuning.present() if module.params["state"] == "present" else tuning.absent()
-    except (SysctlError, RecordError, uma.UmaError) as error:
+    except (SysctlError, RecordError, memory.UmaError) as error:
         module.fail_json(msg=str(error), changes=changes)
     except OSError as error:
         module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}): run with become, and look for a read-only file system", changes=changes)

@@ -12,7 +12,7 @@ short_description: Read a vLLM boot log into facts and a verdict
 version_added: 0.1.0
 description:
   - Reads the log of vLLM 0.9 and newer (V1 engine) on CUDA and CPU, also the logs of the GB10 forks.
-  - Supports the prefixes that Docker, Compose, journald, Kubernetes, GitHub and GitLab put before a line.
+  - Supports the prefixes that Docker, Compose and journald put before a line, and logs quoted in Markdown.
   - The log of one rank is read alone. What only the logs of both ranks together show is the business of M(gb10.cluster.kv_pool_gate).
   - All top-level values are of the last boot in the log; RV(boots) has the same for each of the last 20.
   - An absent fact is V(null). A log without a banner is not a failure, it is V(unknown) or V(starting).
@@ -461,11 +461,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.container import with_container
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import log as container_log
-from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import check_user_class
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log.outside import with_container
 
 CHUNK = 256 * 1024
 

@@ -129,9 +129,9 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._watch import gpu, metrics
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, metrics
+from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
 
 MAX_TOKENS = 8
 POLL_SECONDS = 1.0

@@ -135,7 +135,7 @@ replies:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import api_probe
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 
 
 def main() -> None:

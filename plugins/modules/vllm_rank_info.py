@@ -12,7 +12,7 @@ short_description: Read what one rank of a serving group has on its node
 version_added: 0.1.0
 description:
   - Reads the releases that the role P(gb10.cluster.vllm_tp2#role) keeps on the node, the containers of the group, and the node's memory.
-  - Answers without a Docker Engine too; RV(engine_error) then says what is missing.
+  - Works without a Docker Engine. RV(engine_error) then reports what is missing.
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
@@ -32,14 +32,6 @@ options:
     description: The model's folder on the node, plain or of a Hugging Face cache, to read its C(config.json) from; empty to read none.
     type: str
     default: ""
-  free_share:
-    description:
-      - The share of the node's memory, V(0.0) to V(1.0), that a start wants available, while no container of the group runs.
-      - RV(in_the_way) says whether it is so.
-    type: float
-  wait:
-    description: How many seconds to wait for O(free_share); where it does not come, the module fails with a sentence. Without it, nothing is waited for.
-    type: float
   docker_socket:
     description: The Docker Engine's socket.
     type: path
@@ -137,208 +129,74 @@ memory:
   type: dict
   returned: always
   sample: {total_kib: 127602688, free_kib: 98304000, available_kib: 99000000}
-in_the_way:
-  description: What is in the way of a start, a rank that runs or too little memory; empty where nothing is, or without O(free_share).
-  type: str
-  returned: always
-  sample: gb10-pair1-rank0 still runs
 engine_error:
   description: Why the Docker Engine could not be asked, as a sentence; empty where it answered.
   type: str
   returned: always
   sample: ""
+inputs:
+  description: A hash over what the current release was rendered from; empty for a release of an older version of this collection.
+  type: str
+  returned: always
+  sample: 9c1f03d2a7be
+agent:
+  description: What the node knows of its agent. C(version) is empty and C(state) is {} if there is no agent.
+  type: dict
+  returned: always
+  contains:
+    version:
+      description: The version of the installed agent.
+      type: str
+      returned: always
+      sample: 1f0c61d2a9be
+    state:
+      description: On the head the desired state with C(desired), C(outcome) and C(holds), on another rank its owner, generation and holds.
+      type: dict
+      returned: always
+      sample: {desired: {generation: 7, state: serving, release: 4f0c61d2a9be}}
+    stamp:
+      description: What the controller marked the installation with; empty if something that belongs to it was touched since.
+      type: str
+      returned: always
+      sample: 5e1c0b6f9d...
+    converges:
+      description: Whether the agent works on a desired state that it has not reached.
+      type: bool
+      returned: always
+      sample: false
+    public_key:
+      description: The agent's public key; empty if it has none.
+      type: str
+      returned: always
+      sample: ssh-ed25519 AAAAC3... gb10-agent pair1
+    head_id:
+      description: The node's machine id.
+      type: str
+      returned: always
+      sample: 5c6f1d0a2b7e4c3f9d8e7a6b5c4d3e2f
+    host_keys:
+      description: The public keys of the node's SSH server.
+      type: list
+      elements: str
+      returned: always
+      sample: [ssh-ed25519 AAAAC3...]
+    ssh_port:
+      description: The port of the node's SSH server.
+      type: int
+      returned: always
+      sample: 22
 """
 
-import hashlib
-import json
 import os
 import socket
-import stat
-import time
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import image_proof, layers_engine, manifest
-from ansible_collections.gb10.cluster.plugins.module_utils import release as releases
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
-from ansible_collections.gb10.cluster.plugins.module_utils._watch import processes
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
-
-NO_IMAGE = {"exists": False, "id": "", "name": "", "fingerprint": "", "repo_digests": []}
-DEVICES = ("/dev/infiniband",)
-FILES = ("compose.yaml", "release.json")
-POLL_SECONDS = 1.0
-REMEDY = (
-    "See what holds it (`ps aux --sort=-rss | head`, `nvidia-smi`, playbooks/status.yml) and stop that; memory that nobody holds any more (a driver's leak)"
-    " comes back with playbooks/reboot.yml. vllm_tp2_wait_available and vllm_tp2_wait_seconds set how much is waited for, and how long."
-)
-
-
-def read_json(path: str) -> dict[str, Any]:
-    """Return a JSON file's mapping; an absent or broken one reads as empty."""
-    try:
-        with open(path, encoding="utf-8") as handle:
-            data = json.load(handle)
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def text_of(path: str) -> str:
-    """Return the content of a small file; empty if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read(8192)
-    except OSError:
-        return ""
-
-
-def process_table(root: str = "/proc") -> list[processes.Process]:
-    """Return the node's processes. One that ends meanwhile is left out."""
-    found = [processes.parse(int(name), text_of(os.path.join(root, name, "stat"))) for name in os.listdir(root) if name.isdigit()]
-    return [process for process in found if process is not None]
-
-
-def command_of(pid: int, root: str) -> str:
-    """Return a process's command line; empty for a zombie."""
-    return text_of(os.path.join(root, str(pid), "cmdline")).replace("\0", " ").strip()
-
-
-def look_at_processes(containers: list[dict[str, Any]], receipt: dict[str, Any], root: str = "/proc") -> dict[str, Any]:
-    """Return the number of engine processes, and what is wrong with the first one that is at fault."""
-    judged = log.stamp_to_ns(str(receipt.get("time") or "")) if receipt.get("passed") else 0
-    out: dict[str, Any] = {"count": 0, "fault": ""}
-    table = process_table(root)
-    for state in containers:
-        if not state["running"]:
-            continue
-        # The command line of a process in trouble can block its reader: only those of the container are read.
-        found = [each._replace(command=command_of(each.pid, root)) for each in processes.tree(table, state["pid"])]
-        out["count"] += len([process for process in found if process.engine])
-        paused = f"the container {state['name']} is paused" if state["status"] == "paused" else ""
-        out["fault"] = out["fault"] or paused or processes.fault(found, judged > log.stamp_to_ns(state["started_at"]))
-    return out
-
-
-def config_of(model: str) -> dict[str, Any]:
-    """Return the config.json of a model's folder, of the revision that refs/main names where the folder is a cache; empty without one."""
-    try:
-        with open(os.path.join(model, "refs", "main"), encoding="utf-8") as handle:
-            model = os.path.join(model, "snapshots", handle.read().strip())
-    except OSError:
-        pass  # a plain folder
-    return read_json(os.path.join(model, "config.json"))
-
-
-def fingerprint(path: str) -> str:
-    """Return a file's mode and SHA-256, `0640 9f86d0...`; empty where it cannot be read."""
-    try:
-        with open(path, "rb") as handle:
-            return f"{stat.S_IMODE(os.fstat(handle.fileno()).st_mode):04o} {hashlib.sha256(handle.read()).hexdigest()}"
-    except OSError:
-        return ""
-
-
-def releases_in(folder: str) -> list[dict[str, Any]]:
-    """Return the releases below a group's folder, the newest first."""
-    out = []
-    try:
-        names = os.listdir(os.path.join(folder, "releases"))
-    except OSError:
-        names = []
-    for name in names:
-        path = os.path.join(folder, "releases", name)
-        if os.path.isfile(os.path.join(path, "compose.yaml")):
-            receipt = read_json(os.path.join(path, "receipt.json"))
-            files = {file: fingerprint(os.path.join(path, file)) for file in FILES}
-            image = read_json(os.path.join(path, "release.json")).get("image")
-            image = {key: str(image.get(key) or "") for key in ("reference", "id", "fingerprint")} if isinstance(image, dict) else {}
-            out.append({"id": name, "good": bool(receipt.get("passed")), "time": int(os.stat(path).st_mtime), "files": files, "image": image})
-    return sorted(out, key=lambda release: (-release["time"], release["id"]))
-
-
-def receipt_of(folder: str, candidates: list[str]) -> dict[str, Any]:
-    """Return the receipt of the first of these releases that has one; empty without any."""
-    for name in candidates:
-        receipt = read_json(os.path.join(folder, "releases", name, "receipt.json")) if name else {}
-        if receipt:
-            return receipt
-    return {}
-
-
-def image_of(name: str, engine: str) -> dict[str, Any]:
-    """Return what the node has under an image's name. Raises DockerError."""
-    found = layers_engine.inspect_image(name, engine) if name else None
-    if found is None:
-        return dict(NO_IMAGE)
-    content = image_proof.fingerprint_of(found)
-    return {"exists": True, "id": found["Id"], "name": name, "fingerprint": content, "repo_digests": sorted(found.get("RepoDigests") or [])}
-
-
-def weights_of(model: str) -> dict[str, Any]:
-    """Return the files of a model as all ranks agreed on them last, those whose size differs on the disk with this size; empty without an agreement."""
-    if not model:
-        return {}
-    try:
-        agreed = Node("/").load_record(manifest.record_name(os.path.normpath(model))).get("agreed") or {}
-    except RecordError:
-        return {}
-    files = {}
-    for path, (size, sha256, _mtime) in agreed.items():
-        try:
-            found = os.stat(os.path.join(model, path), follow_symlinks=False).st_size
-        except OSError:
-            found = -1
-        files[path] = [found, sha256 if found == size else ""]
-    if not files:
-        return {}
-    return {"proof": manifest.proof({path: {"size": size, "sha256": sha256} for path, (size, sha256) in files.items()}, {}, files), "files": files}
-
-
-def bind(kept: list[dict[str, Any]], containers: list[dict[str, Any]], engine: str) -> None:
-    """Add to each release whether its image is gone, and to each container the content of the image that it was started from. Raises DockerError."""
-    seen: dict[str, dict[str, Any]] = {}
-
-    def known(name: str) -> dict[str, Any]:
-        if name not in seen:
-            seen[name] = image_of(name, engine)
-        return seen[name]
-
-    for release in kept:
-        if release["image"].get("id"):
-            release["image"]["gone"] = not known(release["image"]["id"])["exists"]
-    for container in containers:
-        container["image_fingerprint"] = known(container["image_id"])["fingerprint"]
-
-
-def look(group: str, image: str, engine: str) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, int], str]:
-    """Return the group's containers, the image, the memory, and why the engine could not be asked."""
-    containers: list[dict[str, Any]] = []
-    found: dict[str, Any] = dict(NO_IMAGE)
-    problem = ""
-    try:
-        found = image_of(image, engine)
-        for entry in client.list_containers([f"gb10.cluster.group={group}"], engine):
-            state = log.state_of(client.inspect(entry["Id"], engine))
-            if state:
-                containers.append(state)
-    except client.DockerError as error:
-        problem = str(error)
-    with open("/proc/meminfo", encoding="ascii") as handle:
-        memory = log.memory_of(handle.read())
-    return containers, found, memory, problem
-
-
-def not_free(containers: list[dict[str, Any]], memory: dict[str, int], share: float) -> str:
-    """Say what is in the way of a start: a rank that runs, or too little memory; empty where nothing is."""
-    running = [str(state["name"]) for state in containers if state["running"]]
-    if running:
-        return f"{', '.join(running)} still runs"
-    wanted = share * memory["total_kib"]
-    if memory["available_kib"] >= wanted:
-        return ""
-    have, want, total = (value / 2**20 for value in (memory["available_kib"], wanted, memory["total_kib"]))
-    return f"{have:.1f} GiB of {total:.1f} GiB of memory are available and {want:.1f} GiB are wanted before a start"
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import info
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._release import node
+from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 
 
 def main() -> None:
@@ -349,43 +207,27 @@ def main() -> None:
             "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
             "image": {"type": "str", "default": ""},
             "model": {"type": "str", "default": ""},
-            "free_share": {"type": "float"},
-            "wait": {"type": "float"},
             "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )
     params = module.params
     folder = os.path.join(params["directory"], params["group"])
-    link = os.path.join(folder, "current")
-    current = os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
-    deadline = time.monotonic() + (params["wait"] or 0.0)
-    while True:
-        containers, image, memory, problem = look(params["group"], params["image"], params["docker_socket"])
-        complaint = "" if params["free_share"] is None else not_free(containers, memory, params["free_share"])
-        if not complaint or time.monotonic() >= deadline:
-            break
-        time.sleep(POLL_SECONDS)
-    if complaint and params["wait"] is not None:
-        module.fail_json(msg=f"{socket.gethostname()}: {complaint}, {params['wait']:.0f} s after the group was stopped. {REMEDY}")
-    kept = releases_in(folder)
+    current = node.current_of(folder)
+    containers, image, memory, problem = node.look(params["group"], params["image"], params["docker_socket"])
+    kept = node.releases_in(folder)
     try:
-        bind(kept, containers, params["docker_socket"])
+        node.bind(kept, containers, params["docker_socket"])
     except client.DockerError as error:
         problem = problem or str(error)
-    receipt = receipt_of(folder, [current, *(c["labels"].get("gb10.cluster.release", "") for c in containers if c["running"])])
-    weights = weights_of(params["model"])
+    receipt = node.receipt_of(folder, node.judged(current, containers))
+    weights = node.weights_of(params["model"])
     differ = releases.weights_differ(receipt.get("weights") or {}, weights)
     if differ:
         module.warn(
             f"{socket.gethostname()}: the weights in {params['model']} are not those that release {receipt.get('release')} was judged with:"
             f" {manifest.listing(differ, 3)}. The service is not touched. Put the files back, or judge it again with -e vllm_tp2_restart=true."
         )
-    seen = look_at_processes(containers, receipt)
-    if seen["fault"]:
-        # A debugger stops a process for a moment, and a child that has ended is an entry of the table until its parent asks for it.
-        time.sleep(POLL_SECONDS)
-        seen = look_at_processes(containers, receipt)
     module.exit_json(
         changed=False,
         current=current,
@@ -393,15 +235,16 @@ def main() -> None:
         containers=containers,
         weights=weights,
         weights_differ=differ,
-        processes=seen,
-        stopped=text_of(os.path.join(folder, "stopped")).strip(),
+        processes=node.look_twice(containers, receipt),
+        stopped=node.stopped_of(folder),
         receipt=receipt,
         image=image,
-        model_config=config_of(params["model"]) if params["model"] else {},
-        devices=[device for device in DEVICES if os.path.exists(device)],
+        model_config=node.config_of(params["model"]) if params["model"] else {},
+        devices=[device for device in node.DEVICES if os.path.exists(device)],
         memory=memory,
-        in_the_way=complaint,
         engine_error=problem,
+        inputs=str(node.read_json(os.path.join(folder, "current", "release.json")).get("inputs") or ""),
+        agent=info.read(Node("/")),
     )
 
 

@@ -174,20 +174,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import manifest, manifest_disk, rail_ssh
-from ansible_collections.gb10.cluster.plugins.module_utils.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
-from ansible_collections.gb10.cluster.plugins.module_utils.rail_jobs import Job, JobError, key_folder
-from ansible_collections.gb10.cluster.plugins.module_utils.rail_ssh import TunnelError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, ssh_tunnel
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.ssh_tunnel import TunnelError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError, key_folder
 
 SLICE_SECONDS = 2.0
 
 
 def check_room(path: str, fetch: Sequence[dict[str, Any]], reserve: int) -> None:
     """Refuse what does not fit. Raises ManifestError."""
-    waiting = manifest_disk.staged(path)
+    waiting = model_folder.staged(path)
     need = sum({str(i["sha256"]): max(0, int(i["size"]) - waiting.get(str(i["sha256"]), 0)) for i in fetch}.values())
-    free = manifest_disk.free_bytes(path)
+    free = model_folder.free_bytes(path)
     if need and need + reserve > free:
         raise ManifestError(
             f"{manifest.human(free)} are free on the file system of {path}, and {manifest.human(need)} are to be copied there with "
@@ -202,13 +202,13 @@ def start(job: Job, params: dict[str, Any], path: str) -> None:
         if bad:
             raise ManifestError(f"{item['path']!r} {bad}: it is not copied")
     check_room(path, params["fetch"], params["reserve_bytes"])
-    manifest_disk.Installer(path, params["owner"], params["group"]).folder(posixpath.dirname(path))
+    model_folder.Installer(path, params["owner"], params["group"]).folder(posixpath.dirname(path))
     files = [{"name": i["path"], "size": i["size"], "sha256": i["sha256"], "provider": i["provider"]} for i in params["fetch"]]
     spec = {key: params[key] for key in ("providers", "user", "password", "streams")}
     tunnels: list[str] = []
     try:
         spec["providers"] = [[tunnelled(params, place, tunnels, job.run) for place in places] for places in params["providers"]]
-        job.start("fetch", {**spec, "files": files, "staging": manifest_disk.staging_path(path)}, params["max_seconds"], tunnels)
+        job.start("fetch", {**spec, "files": files, "staging": model_folder.staging_path(path)}, params["max_seconds"], tunnels)
     except (JobError, TunnelError, OSError):
         for unit in tunnels:
             job.run(["systemctl", "stop", unit])
@@ -221,13 +221,13 @@ def tunnelled(params: dict[str, Any], place: dict[str, Any], units: list[str], r
         return place
     folder = key_folder(params["name"])
     with open(os.path.join(folder, "known_hosts"), "a", encoding="utf-8") as handle:
-        handle.write(rail_ssh.known_hosts(place["address"], place["ssh"]["host_keys"]))
+        handle.write(ssh_tunnel.known_hosts(place["address"], place["ssh"]["host_keys"]))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     tunnel = Job(f"{params['name']}-tunnel{len(units)}", run)
     tunnel.prepare()
-    argv = rail_ssh.command(folder, str(place["ssh"]["user"]), str(place["address"]), str(place.get("bind") or ""), port, int(place["port"]))
+    argv = ssh_tunnel.command(folder, str(place["ssh"]["user"]), str(place["address"]), str(place.get("bind") or ""), port, int(place["port"]))
     tunnel.launch(argv, params["max_seconds"], "tunnel of a copy")
     units.append(f"{tunnel.unit}.service")
     for _round in range(150):
@@ -301,16 +301,12 @@ def main() -> None:
     params = module.params
     path, node = posixpath.normpath(params["path"]), Node("/")
 
-    def run(argv: Sequence[str]) -> tuple[int, str, str]:
-        rc, out, err = module.run_command(list(argv))
-        return int(rc), str(out), str(err)
-
-    job, step = Job(params["name"] + "-fetch", run), params["step"]
+    job, step = Job(params["name"] + "-fetch", runner(module)), params["step"]
     work = bool(params["fetch"] or params["links"] or params["remove"])
     result: dict[str, Any] = {"changed": work, "copied": [item.get("path") for item in params["fetch"]], "removed": [], "left": []}
     try:
         if params["state"] == "absent":
-            removed, left = manifest_disk.absent(node, path, module.check_mode)
+            removed, left = model_folder.absent(node, path, module.check_mode)
             module.exit_json(changed=bool(removed), copied=[], removed=removed, left=left)
         if module.check_mode or not work:
             check_room(path, params["fetch"], params["reserve_bytes"])
@@ -329,7 +325,7 @@ def main() -> None:
             module.exit_json(changed=False, report={"state": "done"})
         if params["fetch"]:
             result.update(figures(job.read()))
-        manifest_disk.install(node, path, params["fetch"], params["links"], params["remove"], params["owner"], params["group"])
+        model_folder.install(node, path, params["fetch"], params["links"], params["remove"], params["owner"], params["group"])
         job.stop()
     except (ManifestError, JobError, RecordError, TunnelError) as error:
         module.fail_json(msg=str(error))

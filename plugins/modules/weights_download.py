@@ -125,13 +125,14 @@ model_bytes:
 import os
 import posixpath
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import manifest, manifest_disk
-from ansible_collections.gb10.cluster.plugins.module_utils.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils.rail_jobs import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
 SLICE_SECONDS = 2.0
 PROGRAM = """
@@ -224,10 +225,7 @@ def main() -> None:
     params = module.params
     path = posixpath.normpath(params["path"])
 
-    def run(argv: Sequence[str]) -> tuple[int, str, str]:
-        rc, out, err = module.run_command(list(argv))
-        return int(rc), str(out), str(err)
-
+    run = runner(module)
     job = Job(params["name"] + "-download", run)
     total = int(params["size_gib"] * manifest.GIB)
     try:
@@ -236,7 +234,7 @@ def main() -> None:
                 f"{path} is not below {params['store']}, the folder that the download may write to: correct weights_path or weights_model_store"
             )
         need = max(0, total - size_of(path)) + params["reserve_bytes"]
-        free = manifest_disk.free_bytes(path)
+        free = model_folder.free_bytes(path)
         if params["step"] != "status" and total and need > free:
             raise ManifestError(
                 f"{manifest.human(free)} are free on the file system of {path}, and {manifest.human(need)} are needed for {params['model']}: "

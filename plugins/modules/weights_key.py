@@ -61,7 +61,7 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils.rail_jobs import RUN, key_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import RUN, key_folder
 
 
 def main() -> None:

@@ -113,8 +113,8 @@ import posixpath
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import manifest, manifest_disk
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
 
 
 def main() -> None:
@@ -133,7 +133,7 @@ def main() -> None:
     params, node, started = module.params, Node("/"), time.monotonic()
     path = posixpath.normpath(params["path"])
     try:
-        found = manifest_disk.read(node, path, params["layout"], params["revision"], params["verify"] == "full", not module.check_mode)
+        found = model_folder.read(node, path, params["layout"], params["revision"], params["verify"] == "full", not module.check_mode)
         complaints = manifest.complaints(found)
         if params["expected"] is not None:
             wrong = manifest.compare(found, params["expected"], params["links"])
@@ -144,7 +144,7 @@ def main() -> None:
                     complaints=complaints,
                 )
             if not module.check_mode:
-                manifest_disk.agree(node, path, params["expected"])
+                model_folder.agree(node, path, params["expected"])
     except RecordError as error:
         module.fail_json(msg=str(error))
     except OSError as error:

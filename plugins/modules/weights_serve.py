@@ -135,7 +135,6 @@ unit:
   sample: gb10-copy-weights-pair1-serve.service
 """
 
-import glob
 import os
 import pwd
 import time
@@ -143,11 +142,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils import manifest, manifest_disk, rail_ssh
-from ansible_collections.gb10.cluster.plugins.module_utils.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import FileChange, Node
-from ansible_collections.gb10.cluster.plugins.module_utils.rail_jobs import Job, JobError
-from ansible_collections.gb10.cluster.plugins.module_utils.rail_ssh import TunnelError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, ssh_tunnel
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.ssh_tunnel import TunnelError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
 READY_SECONDS = 20.0
 
@@ -156,7 +155,7 @@ def offered(root: str, names: Sequence[str]) -> dict[str, str]:
     """Return name -> absolute path for files that lie in the folder themselves. Raises ManifestError."""
     out = {}
     for name in names:
-        where = manifest_disk.inside(root, name)
+        where = model_folder.inside(root, name)
         if not os.path.isfile(where) or os.path.islink(where):
             raise ManifestError(f"{where} is no regular file any more: run again, so that the manifest is read anew")
         out[name] = where
@@ -174,7 +173,7 @@ def authorize(comment: str, lines: Sequence[str]) -> bool:
     folder = os.path.join(user.pw_dir, ".ssh")
     path = os.path.join(folder, "authorized_keys")
     before = node.read(path)
-    after = rail_ssh.added(before or "", comment, lines)
+    after = ssh_tunnel.added(before or "", comment, lines)
     if after == (before or ""):
         return False
     if not os.path.isdir(folder):
@@ -184,12 +183,6 @@ def authorize(comment: str, lines: Sequence[str]) -> bool:
     if before is None:
         os.chown(path, user.pw_uid, user.pw_gid)
     return True
-
-
-def host_keys() -> list[str]:
-    """Return this node's SSH host keys."""
-    node = Node("/")
-    return [(node.read(path) or "").strip() for path in sorted(glob.glob("/etc/ssh/ssh_host_*_key.pub")) if "_dsa_" not in path]
 
 
 def main() -> None:
@@ -214,11 +207,7 @@ def main() -> None:
     )
     params = module.params
 
-    def run(argv: Sequence[str]) -> tuple[int, str, str]:
-        rc, out, err = module.run_command(list(argv))
-        return int(rc), str(out), str(err)
-
-    job = Job(params["name"] + "-serve", run)
+    job = Job(params["name"] + "-serve", runner(module))
     unit, comment = f"{job.unit}.service", f"gb10-copy-{params['name']}"
     if params["state"] == "absent":
         there = job.active() if module.check_mode else job.stop()
@@ -244,8 +233,8 @@ def main() -> None:
         if params["ssh_keys"] and not report.get("error"):
             expires = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + params["max_seconds"] + 60))
             port = int(report["listen"][0][1])
-            authorize(comment, [rail_ssh.authorized_line(key, comment, port, peers, expires) for key in params["ssh_keys"]])
-            tunnel = {"user": account().pw_name, "host_keys": host_keys()}
+            authorize(comment, [ssh_tunnel.authorized_line(key, comment, port, peers, expires) for key in params["ssh_keys"]])
+            tunnel = {"user": account().pw_name, "host_keys": ssh_tunnel.host_keys(Node("/"))}
     except (ManifestError, JobError, TunnelError) as error:
         job.stop()
         module.fail_json(msg=str(error))

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._node import access
+from ansible_collections.gb10.cluster.plugins.module_utils._host import access
 
 
 class NodeAction(ActionBase):
@@ -28,17 +28,11 @@ class NodeAction(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the module's result; sudo, Python and disk space are named in `msg` if they keep the module from running."""
         out: dict[str, Any] = super().run(tmp, task_vars)
-        try:
-            result = dict(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))
-        except AnsibleError as error:
-            text = str(error)
-            result = {"changed": False, "unreachable" if isinstance(error, AnsibleConnectionFailure) else "failed": True}
-            cause = access.cause_of(text)
-            if cause is None:
-                raise
-        else:
-            text = access.text_of(result)
-            cause = access.cause_of(text)
+        result, text, cause = self._once(task_vars)
+        if cause is access.PROMPT and getattr(self._connection, "transport", "") == "ssh":
+            # A connection that was kept while a link was down blocks until TCP sends again. A new one answers if the node does.
+            self._connection.reset()
+            result, text, cause = self._once(task_vars)
         if cause is not None:
             self.found = access.finding(cause, text, self._full(text) if cause is access.SPACE else "")
             result.pop("exception", None)  # Ansible prints it in place of msg
@@ -47,6 +41,20 @@ class NodeAction(ActionBase):
         if not self._task.async_val:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return {**out, **result}
+
+    def _once(self, task_vars: dict[str, Any] | None) -> tuple[dict[str, Any], str, access.Cause | None]:
+        """Run the module; return its result, what it reports of the connection, and the cause if the module did not run."""
+        try:
+            result = dict(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))
+        except AnsibleError as error:
+            text = str(error)
+            result = {"changed": False, "unreachable" if isinstance(error, AnsibleConnectionFailure) else "failed": True}
+            cause = access.cause_of(text)
+            if cause is None:
+                raise
+            return result, text, cause
+        text = access.text_of(result)
+        return result, text, access.cause_of(text)
 
     def _full(self, text: str) -> str:
         """Return the mount point of the file system without space; empty if the node does not report it."""

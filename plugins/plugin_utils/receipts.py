@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils.gate import finite
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
 
 
 def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
@@ -33,26 +34,26 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(receipt | kept | {"path": str(path)}, indent=2, sort_keys=True, default=str) + "\n"
-        _write(path, text)
+        write(path, text)
         kept["path"] = str(path)
         if receipt["passed"]:
-            _write(good, text)
+            write(good, text)
     except (OSError, ValueError) as error:
         kept["warning"] = f"The receipt cannot be written below {folder} on the controller ({error}). The verdict does not depend on it: see vllm_tp2_receipts."
     return kept
 
 
-def _write(path: Path, text: str) -> None:
-    """Replace a file atomically; only its owner may read it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def write(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace a file atomically. Raises OSError."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
-        temporary.replace(path)
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary)
 
 
 def drift(now: dict[str, Any], before: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils import release
+from ansible_collections.gb10.cluster.plugins.module_utils._release import release
 from playbook import LOCAL_PAIR, REPO, run
 
 NAME = release.release_id([["content"], ["content"]])
@@ -42,7 +42,7 @@ def test_a_lost_release_is_restored_and_each_rank_keeps_its_judged_image_id(tmp_
     ]
     variables = {
         "ranks": {"one": WHOLE, "two": BARE}, "node": str(tmp_path), "vllm_tp2_receipts": str(tmp_path),
-        "vllm_tp2_group": {"name": "pair1", "hosts": ["one", "two"]},
+        "vllm_tp2_group": {"name": "pair1", "hosts": ["one", "two"]}, "vllm_tp2_restart": False,
     }  # fmt: skip
     play = [{"hosts": "gb10", "gather_facts": False, "vars_files": [str(REPO / "roles/vllm_tp2/vars/main.yml")], "vars": variables, "tasks": tasks}]
     (tmp_path / "play.yml").write_text(yaml.safe_dump(play), encoding="utf-8")

@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils import gate
-from ansible_collections.gb10.cluster.plugins.module_utils.failure_catalogue import CATALOGUE
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
 from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info
 from playbook import REPO
 

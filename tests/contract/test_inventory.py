@@ -128,16 +128,6 @@ CASES = [
         hosts(SOUND, gb10="gb10_fabric_cidrs: [192.168.200.0/30]\n"),
     ),
     Case(
-        "an address where a network belongs",
-        ["{inv}/group_vars/gb10.yml:1: gb10_fabric_cidrs: holds '192.168.200.11/24', which is an address in a network; the network is 192.168.200.0/24"],
-        hosts(SOUND, gb10="gb10_fabric_cidrs: [192.168.200.11/24]\n"),
-    ),
-    Case(
-        "no network at all",
-        ["{inv}/group_vars/gb10.yml:1: gb10_fabric_cidrs: holds 'fast/24', expected an IPv4 network such as 192.168.200.0/24"],
-        hosts(SOUND, gb10="gb10_fabric_cidrs: [fast/24]\n"),
-    ),
-    Case(
         "unknown profile",
         ["{inv}/group_vars/gb10.yml:1: gb10_profile: 'dspark-nvfp4-1n' is not a known profile; did you mean dspark-nvfp4-1m?"],
         hosts(SOUND, gb10="gb10_profile: dspark-nvfp4-1n\n"),
@@ -240,12 +230,6 @@ CASES = [
         "a serving group that is none",
         ["{inv}/group_vars/gb10.yml:1: gb10_serving_groups: names pear1, which is no group of this inventory"],
         hosts(SOUND, gb10="gb10_serving_groups: [pair1, pear1]\n"),
-    ),
-    Case(
-        "fewer forks than ranks",
-        ["the command line or ansible.cfg: forks: is 1, but the gate follows all 2 ranks at the same time; run with --forks 2, or set forks in ansible.cfg"],
-        hosts(SOUND),
-        ("--forks 1",),
     ),
     Case(
         "an inventory in the old format",

@@ -109,6 +109,18 @@ def test_every_action_plugin_is_documented_by_the_module_of_its_name() -> None:
     assert actions <= modules
 
 
+def test_the_action_group_has_every_module() -> None:
+    """`module_defaults` of the group reaches all of them."""
+    runtime = yaml.safe_load((REPO / "meta" / "runtime.yml").read_text(encoding="utf-8"))
+    assert runtime["action_groups"]["gb10"] == sorted(path.stem for path in (REPO / "plugins" / "modules").glob("*.py"))
+
+
+def test_execution_environments_find_the_dependencies_of_the_collection() -> None:
+    """ansible-builder resolves the paths from the root of the collection."""
+    metadata = yaml.safe_load((REPO / "meta" / "execution-environment.yml").read_text(encoding="utf-8"))
+    assert all((REPO / path).is_file() for path in metadata["dependencies"].values())
+
+
 def test_every_playbook_begins_with_the_check_of_the_inventory() -> None:
     """No host is touched before, whatever a user runs; what stays on the controller needs no check."""
     playbooks = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (REPO / "playbooks").glob("*.yml")}
@@ -140,5 +152,5 @@ def test_the_playbook_in_the_root_is_a_shim() -> None:
 def test_tests_of_what_runs_on_a_node_import_nothing_of_the_controller() -> None:
     """ansible-test runs them with Ansible's module_utils alone, as a node does."""
     wrong = re.compile(r"^\s*(?:from|import) (?:ansible(?:$|[ .](?!module_utils))|ansible_collections\.gb10\.cluster\.plugins\.(?!module_utils|modules))", re.M)
-    for path in sorted((REPO / "tests/unit/plugins").glob("modul*/*.py")):
+    for path in sorted((REPO / "tests/unit/plugins").glob("modul*/**/*.py")):
         assert wrong.search(path.read_text(encoding="utf-8")) is None, path

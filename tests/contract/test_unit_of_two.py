@@ -50,16 +50,6 @@ def test_a_run_without_the_head_asks_nobody_and_says_so(tmp_path: Path, tasks: s
     assert "pair1 is asked through its head one, which is not in this run or does not answer: limit to pair1 instead" in done.last_message
 
 
-def test_a_silent_engine_is_no_proof_that_a_rank_is_gone(tmp_path: Path) -> None:
-    found = {"containers": [], "releases": [{"id": "4f0c", "good": True}], "engine_error": "The Docker Engine does not answer."}
-    done = play(tmp_path, "down", __vllm_tp2_info=found)
-    assert done.rc != 0
-    for host in ("one", "two"):
-        said = f"{host}: The Docker Engine does not answer. Then run this again: nothing was removed on {host}, and it may still have its rank of pair1."
-        assert said in " ".join(done.stdout.split())
-    assert play(tmp_path, "down", __vllm_tp2_info={**found, "releases": []}).rc == 0, "nothing was ever started here"
-
-
 @pytest.mark.skipif(not os.access("/var/run/docker.sock", os.R_OK), reason="reads the images of this machine's Docker Engine")
 def test_an_image_that_one_rank_cannot_read_stops_the_other_with_a_sentence(tmp_path: Path) -> None:
     keep = "{{ 2 if inventory_hostname == 'one' else ('the engine of two is stopped' | int(default='x')) }}"

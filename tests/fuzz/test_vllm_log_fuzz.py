@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils.vllm_log import BootLog, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,10 +33,8 @@ PIECES = [
     b"ERROR 01-01 00:00:00 [core.py:1] ",
     b"(EngineCore pid=5) ",
     b"(RayWorkerWrapper pid=2, ip=10.0.0.2) ",
-    b"2026-01-01T00:00:00Z stdout P ",
-    b"2026-01-01T00:00:00Z stdout F ",
     b'{"log":"',
-    b'\\n","stream":"stdout"}',
+    b"2026-01-01T00:00:00Z ",
     b"vllm-1  | ",
     b"GPU KV cache size: 9,072 tokens",
     b", Maximum concurrency for 8,192 tokens per request: 1.11x",

@@ -16,11 +16,20 @@ import pytest
 from container_lab import Lab
 
 KEY = "lab-key-5f1c9e7d2b"
+# Everything that the agent has on a node, next to its user.
+AGENT = (
+    "/usr/local/sbin/gb10 /etc/gb10-cluster/agent.json /etc/systemd/system/gb10-agent.service /run/gb10-agent /opt/gb10-cluster/agent"
+    " /var/lib/gb10-cluster/agent /var/lib/gb10-agent"
+)
+NO_AGENT = (
+    f"systemctl disable --now gb10-agent 2>/dev/null; pkill -KILL -u gb10-agent; userdel --force gb10-agent 2>/dev/null; rm -rf {AGENT};"
+    " systemctl daemon-reload"
+)
 
 
 def test_check_mode_on_fresh_nodes_predicts_the_run_and_the_run_serves(lab: Lab) -> None:
     for node in (1, 2):
-        lab.on(node, "docker rm -f $(docker ps -aq) 2>/dev/null; rm -rf /opt/gb10-cluster")
+        lab.on(node, f"{NO_AGENT}; docker rm -f $(docker ps -aq) 2>/dev/null; rm -rf /opt/gb10-cluster")
     check = lab.play("site.yml", "--check", "--diff")
     assert check.rc == 0, check.stdout[-4000:]
     assert lab.gone(), "a check run must start nothing"
@@ -196,12 +205,13 @@ def test_absent_takes_all_of_it_away(lab: Lab) -> None:
     assert lab.gone()
     for node in (1, 2):
         assert "pair1" not in lab.on(node, "ls /opt/gb10-cluster/vllm_tp2 2>/dev/null || true")
+        assert not lab.on(node, f"ls -d {AGENT} 2>/dev/null; getent passwd gb10-agent; getent group gb10-agent; pgrep -f '[g]b10 agent'", check=False)
     again = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_state": "absent"})
     assert again.changed == set()
 
 
 def test_installed_from_its_tarball_it_runs_from_anywhere(lab: Lab, tmp_path: Path) -> None:
-    """Built, installed into an empty path, and run from there: the collection's own playbook, with the inventory that it ships."""
+    """Built, installed into an empty path, and run from another folder by the name of its playbook."""
     galaxy = str(Path(sys.executable).parent / "ansible-galaxy")
     subprocess.run([galaxy, "collection", "build", "--output-path", str(tmp_path), str(playbook.REPO)], check=True, capture_output=True)
     [tarball] = tmp_path.glob("gb10-cluster-*.tar.gz")
@@ -209,10 +219,9 @@ def test_installed_from_its_tarball_it_runs_from_anywhere(lab: Lab, tmp_path: Pa
     # From a folder without an ansible.cfg: the checkout would count as installed already.
     subprocess.run([galaxy, "collection", "install", str(tarball), "-p", str(target), "--no-deps"], check=True, capture_output=True, cwd=tmp_path)
     assert (target / "ansible_collections/gb10/cluster/MANIFEST.json").exists()
-    installed = target / "ansible_collections/gb10/cluster"
     state = os.environ.get("GB10_LAB_DIR") or str(playbook.REPO / ".lab")
     run = subprocess.run(
-        [str(Path(sys.executable).parent / "ansible-playbook"), "gb10.cluster.site", "-i", str(installed / "inventories/lab")],
+        [str(Path(sys.executable).parent / "ansible-playbook"), "gb10.cluster.site", "-i", str(playbook.REPO / "inventories/lab")],
         cwd=tmp_path, env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(target), "GB10_LAB_DIR": state, "PWD": str(tmp_path)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import playbook
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils import release
+from ansible_collections.gb10.cluster.plugins.module_utils._release import release
 from container_lab import Lab
 from copy_helpers import result
 

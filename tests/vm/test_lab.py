@@ -96,13 +96,15 @@ def test_the_ipv4_gid_stands_at_index_1(addressed: VmLab) -> None:
 
 
 def test_rdma_writes_flow_between_the_nodes(addressed: VmLab) -> None:
+    # The kernel's count of packets is the proof: on a loaded host the tool's own figure can be rounded to 0.
+    received = "cat /sys/class/infiniband/rocep1s0f0/ports/1/hw_counters/rcvd_pkts"
+    before = int(addressed.on(2, received))
     # systemd ends the server should the client never come.
     addressed.on(2, "systemd-run --quiet --unit bw-server --collect -p RuntimeMaxSec=60 ib_write_bw -d rocep1s0f0 -x 1 -n 500 -F")
     time.sleep(3)
     table = addressed.on(1, "ib_write_bw -d rocep1s0f0 -x 1 -n 500 -F --report_gbits 192.168.200.12")
-    row = [line.split() for line in table.splitlines() if line.split()[:2] == ["65536", "500"]]
-    assert row, table
-    assert float(row[0][3]) > 0
+    assert any(line.split()[:2] == ["65536", "500"] for line in table.splitlines()), table
+    assert int(addressed.on(2, received)) - before >= 500 * 65536 // 4096
 
 
 def test_a_container_gets_unlimited_memlock_and_the_verbs_devices(addressed: VmLab) -> None:

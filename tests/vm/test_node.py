@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vm.conftest import VmLab
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
-EXPORT = "Export what the serving role tells NCCL"
+EXPORT = "Export the fabric variables"
 # A check run cannot know these: no address is on a rail yet, so no GID can be judged, no packet sent and nothing measured.
 ONLY_FOR_REAL = ("Verify | Prove link", "Verify | Wait for RDMA", "Verify | Measure RDMA")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vm.conftest import VmLab
 
 APPLY = "Bring the rails to what is wanted"
-EXPORT = "Export what the serving role tells NCCL"
+EXPORT = "Export the fabric variables"
 RAIL0, RAIL1 = RAILS
 
 

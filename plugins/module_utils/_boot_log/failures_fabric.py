@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: failure rows of what runs between the ranks: RDMA, NCCL, Gloo, rendezvous, time limits. The keys are described in failure_catalogue.py."""
+"""PRIVATE: failure rows of what runs between the ranks: RDMA, NCCL, Gloo, rendezvous, time limits. The keys are described in catalogue.py."""
 
 from __future__ import annotations
 

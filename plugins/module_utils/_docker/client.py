@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE. A read client of the Docker Engine API over its unix socket, with the standard library only.
 
-The Docker command line takes 50 to 100 ms a call and does not frame its output; the gate reads several times a second.
+The Docker command line takes 50 to 100 ms a call and does not frame its output; the agent reads several times a second.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ def _request(path: str, socket_path: str, timeout: float) -> Iterator[http.clien
         response = connection.getresponse()
         if response.status // 100 != 2:
             shown = path.split("?", 1)[0]
+            if response.status == 400:  # so replies an engine that was replaced by one with other API versions
+                _negotiated.pop(socket_path, None)
             raise DockerError(f"The Docker Engine answers HTTP {response.status} to {shown}: {message_of(response.read())}", response.status)
         yield response
     except (OSError, http.client.HTTPException) as error:

@@ -33,6 +33,11 @@ def stamp_to_ns(text: bytes | str) -> int:
     return seconds * 10**9 + int(fraction)
 
 
+def ns_to_stamp(time_ns: int) -> str:
+    """Return a time in nanoseconds since the epoch as Docker prints it, always with nine digits: texts sort as times do."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time_ns // 10**9)) + f".{time_ns % 10**9:09d}Z"
+
+
 class Record(NamedTuple):
     """One record of a log: its time in ns since the epoch (0 without a timestamp), and its text without the timestamp.
 
@@ -100,8 +105,11 @@ class Reader:
         """Where the next reader continues."""
         return f"{self.since}:{self.count}"
 
-    def read(self, pieces: Iterable[bytes], limit: int) -> bytes:
-        """Return the new text in what the engine sent since `self.since`. Stops after the record that reaches `limit` bytes."""
+    def read(self, pieces: Iterable[bytes], limit: int, stamps: bool = False) -> bytes:
+        """Return the new text in what the engine sent since `self.since`. Stops after the record that reaches `limit` bytes.
+
+        `stamps` begins each line with its time and a blank.
+        """
         out: list[bytes] = []
         size = 0
         times: list[int] = []  # of all records consumed since self.since
@@ -109,6 +117,9 @@ class Reader:
             if number >= self.count:
                 if size >= limit:
                     break
+                if stamps and (not out or out[-1].endswith(b"\n")):
+                    out.append(ns_to_stamp(record.time).encode() + b" ")
+                    size += len(out[-1])
                 out.append(record.text)
                 size += len(record.text)
             times.append(record.time)

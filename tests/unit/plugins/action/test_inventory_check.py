@@ -53,7 +53,7 @@ class HostVars:
 @pytest.fixture(autouse=True)
 def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The command line; tests change it."""
-    given: dict[str, Any] = {"forks": 16, "subset": None, "args": ()}
+    given: dict[str, Any] = {"subset": None, "args": ()}
     monkeypatch.setattr(context, "CLIARGS", given)
     return given
 
@@ -105,27 +105,6 @@ def test_an_unreadable_file_is_named_and_ends_the_search(tmp_path: Path, monkeyp
     assert sentences(PAIR, {}, ["a,b,"]) == [
         "the inventory (a,b,): a: Ansible cannot read its variables: YAML parsing failed: Mapping values are not allowed in this context"
     ]
-
-
-@pytest.mark.parametrize(
-    ("forks", "limit", "groups", "played", "needed"),
-    [
-        pytest.param(1, None, PAIR, ["localhost", "a", "b"], 2, id="one pair"),
-        pytest.param(2, None, PAIR, ["localhost", "a", "b"], 0, id="enough for one pair"),
-        pytest.param(3, None, TWO, ["localhost", "a", "b", "c", "d"], 4, id="two pairs side by side"),
-        pytest.param(3, "pair2", TWO, ["c", "d"], 0, id="one of two pairs"),
-        pytest.param(1, "pair2", TWO, ["c", "d"], 2, id="too few for one of two pairs"),
-        pytest.param(2, "pair1:pair2", TWO, ["a", "b", "c", "d"], 4, id="too few for both pairs by limit"),
-    ],
-)
-def test_forks(forks: int, limit: str | None, groups: dict[str, list[str]], played: list[str], needed: int, arguments: dict[str, Any]) -> None:
-    """The gate sees all ranks at the same time."""
-    arguments.update(forks=forks, subset=limit)
-    expected = (
-        f"the command line or ansible.cfg: forks: is {forks}, but the gate follows all {needed} ranks at the same time; "
-        f"run with --forks {needed}, or set forks in ansible.cfg"
-    )
-    assert sentences(groups, {"c": SECOND, "d": SECOND}, played=played) == ([expected] if needed else [])
 
 
 @pytest.mark.parametrize(
@@ -287,14 +266,6 @@ def test_paths_below_the_working_directory_are_shown_as_the_user_would_write_the
     monkeypatch.chdir("/")
     monkeypatch.chdir(tmp_path / "inv")
     assert sentences(groups, {"a": {"vllm_tp2_stat": "x"}}, [str(tmp_path / "inv")])[0].startswith("hosts.yml:3: ")
-
-
-def test_extra_variables_are_named_as_such(tmp_path: Path) -> None:
-    """A file may define the same variable and is not what has to change."""
-    (tmp_path / "hosts.yml").write_text("gb10:\n  hosts:\n    a: {vllm_tp2_timeout: 5}\n    b:\n", encoding="utf-8")
-    hosts = {host: {"vllm_tp2_timeout": "soon"} for host in "ab"}
-    found = set(sentences({"all": ["a", "b"], "gb10": ["a", "b"]}, hosts, [str(tmp_path)], {"vllm_tp2_timeout": "soon"}))
-    assert found == {"the extra variables (-e): vllm_tp2_timeout: is 'soon', expected a whole number"}
 
 
 def test_values_out_of_range_are_told_at_their_lines_all_in_one_go(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
-from ansible_collections.gb10.cluster.plugins.module_utils import gate
-from ansible_collections.gb10.cluster.plugins.module_utils.profile import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import resolve
 from playbook import REPO
 
 

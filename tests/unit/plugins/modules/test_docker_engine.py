@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils.docker_engine import DROP_IN, LIMITS
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.engine import DROP_IN, LIMITS
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.modules.docker_engine import Docker
 
 PARAMS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
 from ansible_collections.gb10.cluster.plugins.modules import image_get
 
 DIGEST = "sha256:" + "a" * 64

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils import layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
-from ansible_collections.gb10.cluster.plugins.module_utils.image_proof import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, images
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.modules import image_record
 
 
@@ -60,8 +59,8 @@ def test_an_image_in_use_stays_and_check_mode_foretells_it(monkeypatch: pytest.M
         return (500, "") if path.endswith(broken) else (200, "")
 
     containers: list[dict[str, Any]] = [{"ImageID": used, "Names": ["/gb10-pair1-rank0"]}]
-    monkeypatch.setattr(layers_engine, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
-    monkeypatch.setattr(layers_engine, "call", call)
+    monkeypatch.setattr(images, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
+    monkeypatch.setattr(images, "call", call)
     monkeypatch.setattr(client, "list_containers", lambda _labels, _socket: containers)
     brought = [{"id": used, "reference": "vllm:1"}, {"id": free, "reference": "vllm:2"}]
     removed, left = image_record.drop(brought, [used, free], "/no/socket", check)
@@ -87,9 +86,9 @@ def test_check_mode_foretells_what_another_image_wipes_and_drops(
     record = {"brought": [{"id": old, "reference": "vllm:1", "at": 1}], "served": {"pair1": {"id": old, "fingerprint": "f1"}}}
     monkeypatch.setattr(Node, "load_record", lambda _node, _name: record)
     monkeypatch.setattr(Node, "save_record", lambda _node, _name, _data: None)
-    monkeypatch.setattr(layers_engine, "info", lambda _reference, _socket: {"exists": True, "id": old if check else new, "fingerprint": "f1"})
-    monkeypatch.setattr(layers_engine, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
-    monkeypatch.setattr(layers_engine, "call", lambda *_arguments: (200, ""))
+    monkeypatch.setattr(images, "info", lambda _reference, _socket: {"exists": True, "id": old if check else new, "fingerprint": "f1"})
+    monkeypatch.setattr(images, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
+    monkeypatch.setattr(images, "call", lambda *_arguments: (200, ""))
     monkeypatch.setattr(client, "list_containers", lambda *_arguments: [])
     cache = str(tmp_path / "store" / "cache")
     arguments = {"group": "pair1", "reference": "vllm:1", "brought": True, "wipe": True, "caches": [cache], "store": str(tmp_path / "store"), "keep": 1}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils.profile import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import resolve
 from ansible_collections.gb10.cluster.plugins.modules import kv_pool_plan
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence
 from ansible_collections.gb10.cluster.plugins.modules import rank_evidence as module
 from unit.fixtures.docker.engine import serving
 
@@ -22,12 +23,12 @@ def collect(capsys: pytest.CaptureFixture[str], tmp_path: Path, **more: Any) -> 
 
 @pytest.fixture(autouse=True)
 def few_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "COMMANDS", {"waiting": ["sleep", "30"]})
+    monkeypatch.setattr(evidence, "COMMANDS", {"waiting": ["sleep", "30"]})
 
 
 @pytest.mark.parametrize("version", ["20.10", "29.0"])
 def test_the_end_of_a_long_log_is_collected(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(module, "LOG_BYTES", 1000)
+    monkeypatch.setattr(evidence, "LOG_BYTES", 1000)
     with serving(tmp_path / "docker.sock", version) as engine:
         engine.containers["rank0"] = {"Id": "rank0", "Name": "/gb10-pair1-rank0", "State": {"Status": "exited"}}
         engine.logs["rank0"] = [("2026-11-21T05:00:00Z", b"INFO line %d of the log\n" % number, 1) for number in range(5000)]
@@ -40,7 +41,7 @@ def test_the_end_of_a_long_log_is_collected(capsys: pytest.CaptureFixture[str], 
 
 
 def test_a_secret_that_the_limit_cuts_is_not_collected(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOG_BYTES", 60)
+    monkeypatch.setattr(evidence, "LOG_BYTES", 60)
     with serving(tmp_path / "docker.sock", "29.0") as engine:
         engine.containers["rank0"] = {"Id": "rank0", "Name": "/gb10-pair1-rank0", "State": {"Status": "exited"}}
         engine.logs["rank0"] = [("2026-11-21T05:00:00Z", b"token=" + b"s3cr3t" * 9 + b"\n", 1), ("2026-11-21T05:00:01Z", b"INFO the last line\n", 1)]

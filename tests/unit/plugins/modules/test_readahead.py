@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils import readahead as plan
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils.readahead import ReadaheadError
-from ansible_collections.gb10.cluster.plugins.modules.readahead import Readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._host import readahead as plan
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import ReadaheadError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
 
 PARAMS: dict[str, Any] = {
     "state": "present",

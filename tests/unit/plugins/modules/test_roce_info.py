@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.modules import roce_info
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan_yaml
+from ansible_collections.gb10.cluster.plugins.modules import preflight_info, roce_info
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import from_pair, spark
 
 
-def call(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:
+def call(capsys: pytest.CaptureFixture[str], module: Any = roce_info, **args: Any) -> dict[str, Any]:
     with patch_module_args(args), pytest.raises(SystemExit):
-        roce_info.main()
+        module.main()
     return dict(json.loads(capsys.readouterr().out))
 
 
@@ -63,7 +64,7 @@ def test_all_documented_keys_are_returned_and_no_others(tmp_path: Path, capsys: 
 def test_every_problem_id_of_the_code_is_documented() -> None:
     import re
 
-    from ansible_collections.gb10.cluster.plugins.module_utils.roce import facts
+    from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts
 
     source = "".join(path.read_text() for path in Path(facts.__file__).parent.glob("*.py"))
     used = set(re.findall(r'(?:Problem|say)\(\s*"(\w+)"', source)) | {"rdma_unreadable", "no_rdma", "subnet_of_another"}
@@ -90,3 +91,14 @@ def test_this_machine_can_be_read_whatever_it_has(capsys: pytest.CaptureFixture[
     result = call(capsys)
     assert result.get("failed") is not True
     assert all(value for value in result["env"].values())
+
+
+@pytest.mark.parametrize("module", [roce_info, preflight_info])
+def test_netplan_files_need_pyyaml(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(netplan_yaml, "HAS_YAML", False)
+    tree = spark(tmp_path, {"enp1s0f0np0": ["192.168.100.10/24"]})
+    assert call(capsys, module, root=str(tree.write())).get("failed") is not True
+    tree.file("etc/netplan/01-network-manager-all.yaml", "network: {version: 2}\n")
+    result = call(capsys, module, root=str(tree.write()))
+    assert result["failed"] is True
+    assert result["msg"] == "PyYAML is missing on this node, so its netplan files cannot be read: install it (`apt install python3-yaml`)."

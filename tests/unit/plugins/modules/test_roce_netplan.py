@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils.roce import commit, netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm, netplan, netplan_yaml
 from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
 from unit.fixtures.roce.node import FakeNode
 from unit.fixtures.roce.tree import Tree, spark
@@ -35,12 +35,12 @@ class Machine(FakeNode):
         """Move every absolute path of the module below `root`."""
         self.root = root
         for name in ("STATE_DIR", "PENDING", "BOOT_ID", "SNAPSHOT", "RESTORING", "RESTORED", "BASELINE", "BACKUP_DIR", "BOOT_UNIT", "BOOT_WANTS"):
-            monkeypatch.setattr(commit, name, f"{root}{getattr(commit, name)}")
+            monkeypatch.setattr(commit_confirm, name, f"{root}{getattr(commit_confirm, name)}")
         plain, real = netplan.OWN_PATH, netplan.read_files
         monkeypatch.setattr(netplan, "read_files", lambda files, devices: real({plain if p == netplan.OWN_PATH else p: t for p, t in files.items()}, devices))
         for name in ("OWN_PATH", "SYSCTL_PATH"):
             monkeypatch.setattr(netplan, name, f"{root}/{getattr(netplan, name)}".lstrip("/"))
-        Path(commit.STATE_DIR).mkdir(parents=True)
+        Path(commit_confirm.STATE_DIR).mkdir(parents=True)
         monkeypatch.setattr(roce_netplan, "RUN_FOLDERS", (f"{root}/run/systemd/network", f"{root}/run/NetworkManager/system-connections"))
         monkeypatch.setattr(roce_netplan, "GENERATORS", ())
         monkeypatch.setattr(roce_netplan, "in_container", lambda: None)
@@ -147,9 +147,9 @@ def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -
     assert "--on-active=120s" in lines[-1]
     connections = Path(roce_netplan.RUN_FOLDERS[1])
     assert sorted(path.name for path in connections.iterdir()) == [f"netplan-{RAIL1}.nmconnection", f"netplan-{RAIL0}.nmconnection"]
-    assert (Path(commit.PENDING) / "restore.sh").exists()
-    assert Path(commit.BOOT_WANTS).is_symlink()
-    baseline = json.loads(Path(commit.BASELINE).read_text())
+    assert (Path(commit_confirm.PENDING) / "restore.sh").exists()
+    assert Path(commit_confirm.BOOT_WANTS).is_symlink()
+    baseline = json.loads(Path(commit_confirm.BASELINE).read_text())
     assert baseline["rails"][RAIL0] == {"addresses": [], "mtu": 1500, "up": True}
     assert result["diff"][0]["after"] == node.own
 
@@ -159,9 +159,9 @@ def test_confirmed_takes_the_way_back_away_and_the_second_run_changes_nothing(ma
     present(node)
     done = node.call(state="confirmed")
     assert (done["confirmed"], done["pending"], done["changed"]) == (True, False, False)
-    assert not Path(commit.PENDING).exists()
-    assert not Path(commit.BOOT_WANTS).is_symlink()
-    assert node.ran(f"systemctl stop {commit.TIMER}.timer")
+    assert not Path(commit_confirm.PENDING).exists()
+    assert not Path(commit_confirm.BOOT_WANTS).is_symlink()
+    assert node.ran(f"systemctl stop {commit_confirm.TIMER}.timer")
     node.commands.clear()
     again = present(node)
     assert (again["changed"], again["actions"], again["diff"], again["pending"]) == (False, [], [], False)
@@ -174,7 +174,7 @@ def test_check_mode_shows_the_change_and_makes_none(make: Any) -> None:
     assert (result["changed"], result["pending"], node.own) == (True, False, None)
     assert any(f"give {RAIL0} 192.168.100.10/24 and MTU 9000 (now: no address, MTU 1500)" in action for action in result["actions"])
     assert not node.ran("systemd-run|nmcli|^/bin/ip")
-    assert not Path(commit.BASELINE).exists()
+    assert not Path(commit_confirm.BASELINE).exists()
 
 
 def test_drift_is_put_right_on_the_rail_without_netplan(make: Any) -> None:
@@ -218,9 +218,9 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
     assert (checked["changed"], node.own is not None) == (True, True)
     result = node.call(state="absent")
     assert (result["changed"], result["pending"], node.own) == (True, True, None)
-    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", f"forget {commit.BASELINE}"]
+    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", f"forget {commit_confirm.BASELINE}"]
     assert (node.link(RAIL0)["addr_info"], node.link(RAIL0)["mtu"]) == ([], 1500)
-    assert not Path(commit.BASELINE).exists()
+    assert not Path(commit_confirm.BASELINE).exists()
     assert node.call(state="confirmed")["confirmed"] is True
     assert node.call(state="absent")["changed"] is False
 
@@ -251,6 +251,16 @@ def test_a_foreign_file_is_refused(make: Any) -> None:
     assert result["failed"] is True
     assert result["msg"].startswith("/etc/netplan/40-cx7.yaml (NVIDIA's playbook, sparkrun or a fleet tool) configures")
     assert "Nothing was changed: set roce_foreign_policy to `adopt`" in result["msg"]
+    assert (result["pending"], node.own) == (False, None)
+
+
+def test_netplan_files_need_pyyaml(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netplan_yaml, "HAS_YAML", False)
+    node = make(PAIR)
+    node.tree.file("etc/netplan/40-cx7.yaml", FOREIGN.format(*ADDRESSES))
+    result = present(node)
+    assert result["failed"] is True
+    assert "`apt install python3-yaml`" in result["msg"]
     assert (result["pending"], node.own) == (False, None)
 
 
@@ -369,9 +379,9 @@ def test_a_configuration_that_cannot_be_read(make: Any) -> None:
 
 def test_a_baseline_that_cannot_be_read(make: Any) -> None:
     node = make()
-    Path(commit.BASELINE).write_text("{cut")
+    Path(commit_confirm.BASELINE).write_text("{cut")
     result = node.call(state="absent")
-    assert result["msg"].startswith(f"{commit.BASELINE} cannot be read (")
+    assert result["msg"].startswith(f"{commit_confirm.BASELINE} cannot be read (")
     assert result["msg"].endswith("and it says what stood before: repair it or move it away.")
 
 
@@ -417,11 +427,11 @@ def test_a_restore_that_happened_is_told_once(make: Any) -> None:
     node = make()
     record = {"when": "2026-11-20T10:00:00Z", "why": "the change was not confirmed within 120 s", "change": {"summary": "write x", "seconds": 120}}
     sentence = "At 2026-11-20T10:00:00Z this node put its network back as it was before (write x), because the change was not confirmed within 120 s."
-    Path(commit.RESTORED).write_text(json.dumps(record))
+    Path(commit_confirm.RESTORED).write_text(json.dumps(record))
     confirmed = node.call(state="confirmed")
-    assert confirmed["msg"] == f"{sentence} The fabric is not as wanted: look at {commit.STATE_DIR}/restore.log on the node."
-    assert not Path(commit.RESTORED).exists()
-    Path(commit.RESTORED).write_text(json.dumps(record))
+    assert confirmed["msg"] == f"{sentence} The fabric is not as wanted: look at {commit_confirm.STATE_DIR}/restore.log on the node."
+    assert not Path(commit_confirm.RESTORED).exists()
+    Path(commit_confirm.RESTORED).write_text(json.dumps(record))
     result = present(node)
     assert (node.warnings, result["restored"]["message"]) == ([sentence], sentence)
     assert present(node)["restored"] is None
@@ -429,7 +439,7 @@ def test_a_restore_that_happened_is_told_once(make: Any) -> None:
 
 def test_a_record_of_a_restore_that_cannot_be_read_is_told_all_the_same(make: Any) -> None:
     node = make()
-    Path(commit.RESTORED).write_text("{cut")
+    Path(commit_confirm.RESTORED).write_text("{cut")
     assert "At an unknown time this node put its network back" in node.call(state="confirmed")["msg"]
 
 
@@ -439,11 +449,11 @@ def test_a_node_that_restarted_half_way_is_not_confirmed(make: Any, monkeypatch:
     monkeypatch.setattr(roce_netplan.Change, "boot_id", staticmethod(lambda: "boot-2\n"))
 
     def restored(_argv: list[str]) -> tuple[int, str, str]:
-        Path(commit.PENDING).rename(commit.RESTORING)
-        Path(commit.RESTORED).write_text(json.dumps({"when": "now", "why": "the node restarted before the change was confirmed"}))
-        for path in sorted(Path(commit.RESTORING).rglob("*"), reverse=True):
+        Path(commit_confirm.PENDING).rename(commit_confirm.RESTORING)
+        Path(commit_confirm.RESTORED).write_text(json.dumps({"when": "now", "why": "the node restarted before the change was confirmed"}))
+        for path in sorted(Path(commit_confirm.RESTORING).rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
-        Path(commit.RESTORING).rmdir()
+        Path(commit_confirm.RESTORING).rmdir()
         return 0, "", ""
 
     node.answers.insert(0, ("restore.sh boot", restored))
@@ -458,7 +468,7 @@ def test_a_second_change_before_the_confirmation_is_brought_back_with_the_first(
     present(node, interfaces=[RAIL0, RAIL1])
     result = present(node, interfaces=other, addresses=["192.168.110.10/24", "192.168.111.10/24"])
     assert (result.get("failed"), result["pending"]) == (None, True), result
-    script = (Path(commit.PENDING) / "restore.sh").read_text()
+    script = (Path(commit_confirm.PENDING) / "restore.sh").read_text()
     for name in (RAIL0, RAIL1, *other):
         assert f"ip link set dev {name} mtu 1500" in script
     assert f"rm -f /{netplan.OWN_PATH}" in script, "the file of the first change is not what stood before it"
@@ -469,7 +479,7 @@ def test_a_second_change_waits_for_the_first_where_its_record_is_lost(make: Any)
     node = make()
     present(node)
     text = node.own
-    Path(commit.SNAPSHOT).write_text("{cut")
+    Path(commit_confirm.SNAPSHOT).write_text("{cut")
     result = present(node, mtu=4000)
     assert result["failed"] is True
     assert "nothing else was changed. Run the roce role again." in result["msg"]
@@ -482,10 +492,10 @@ def test_a_second_change_that_cannot_be_kept_does_not_leave_the_first_without_a_
     present(node)
     text = node.own
 
-    def full(_snapshot: commit.Snapshot) -> str:
+    def full(_snapshot: commit_confirm.Snapshot) -> str:
         raise roce_netplan.RefusedError("No space is left.")
 
-    monkeypatch.setattr(commit, "snapshot_text", full)
+    monkeypatch.setattr(commit_confirm, "snapshot_text", full)
     result = present(node, mtu=4000)
     assert result["failed"] is True
     assert node.own == text

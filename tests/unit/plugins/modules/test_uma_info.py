@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils.uma import GIB_KB
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import GIB_KB
 from ansible_collections.gb10.cluster.plugins.modules import uma_info
 
 ZONEINFO = """Node 0, zone      DMA

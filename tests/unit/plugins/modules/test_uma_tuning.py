@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils import swap
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node, RecordError
-from ansible_collections.gb10.cluster.plugins.module_utils.sysctl_plan import DROP_IN, SysctlError
-from ansible_collections.gb10.cluster.plugins.module_utils.uma import GIB_KB
+from ansible_collections.gb10.cluster.plugins.module_utils._host import swap
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import GIB_KB
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import DROP_IN, SysctlError
 from ansible_collections.gb10.cluster.plugins.modules.uma_tuning import UmaTuning
 
 STOCK = {

@@ -1,4 +1,4 @@
-"""What a rank has on its node: a release's files by mode and hash, and what is in the way of a start."""
+"""What a rank has on its node: a release's files by mode and hash, and what blocks a start."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils import layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.modules import vllm_rank_info as module
 
 MEMORY = {"total_kib": 121 << 20, "available_kib": 100 << 20}
@@ -21,22 +22,22 @@ def test_a_release_is_known_by_mode_and_content_of_its_files(tmp_path: Path) -> 
     folder.mkdir(parents=True)
     (folder / "compose.yaml").write_bytes(b"services: {}\n")
     (folder / "compose.yaml").chmod(0o640)
-    (release,) = module.releases_in(str(tmp_path))
+    (release,) = node.releases_in(str(tmp_path))
     assert release["files"] == {"compose.yaml": "0640 " + hashlib.sha256(b"services: {}\n").hexdigest(), "release.json": ""}
     (folder / "compose.yaml").chmod(0o666)
-    assert module.releases_in(str(tmp_path))[0]["files"]["compose.yaml"].startswith("0666 ")
+    assert node.releases_in(str(tmp_path))[0]["files"]["compose.yaml"].startswith("0666 ")
 
 
 def test_a_models_config_is_read_from_a_folder_and_from_the_revision_of_a_cache(tmp_path: Path) -> None:
-    assert module.config_of(str(tmp_path)) == {}
+    assert node.config_of(str(tmp_path)) == {}
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 2}')
-    assert module.config_of(str(tmp_path)) == {"num_hidden_layers": 2}
+    assert node.config_of(str(tmp_path)) == {"num_hidden_layers": 2}
     for revision, layers in (("aaaa", 3), ("bbbb", 4)):
         (tmp_path / "snapshots" / revision).mkdir(parents=True)
         (tmp_path / "snapshots" / revision / "config.json").write_text(json.dumps({"num_hidden_layers": layers}))
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/main").write_text("bbbb\n")
-    assert module.config_of(str(tmp_path)) == {"num_hidden_layers": 4}
+    assert node.config_of(str(tmp_path)) == {"num_hidden_layers": 4}
 
 
 @pytest.mark.parametrize(
@@ -48,48 +49,26 @@ def test_a_models_config_is_read_from_a_folder_and_from_the_revision_of_a_cache(
         ([], MEMORY | {"available_kib": 40 << 20}, 0.7, "40.0 GiB of 121.0 GiB of memory are available and 84.7 GiB are wanted before a start"),
     ],
 )
-def test_what_is_in_the_way_of_a_start(containers: list[dict[str, Any]], memory: dict[str, int], share: float, said: str) -> None:
-    assert module.not_free(containers, memory, share) == said
-
-
-@pytest.mark.parametrize(
-    ("more", "failed", "said"),
-    [
-        ({}, False, ""),
-        ({"free_share": 0.0}, False, ""),
-        ({"free_share": 1.1}, False, "are wanted before a start"),
-        ({"free_share": 1.1, "wait": 0.0}, True, "are wanted before a start, 0 s after the group was stopped."),
-    ],
-)
-def test_what_is_in_the_way_fails_only_where_it_was_waited_for(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: dict[str, float], failed: bool, said: str
-) -> None:
-    arguments = {"group": "pair1", "directory": str(tmp_path), "docker_socket": str(tmp_path / "none.sock"), **more}
-    with patch_module_args(arguments), pytest.raises(SystemExit):
-        module.main()
-    out = json.loads(capsys.readouterr().out)
-    assert bool(out.get("failed")) is failed
-    text = out["msg"] if failed else out["in_the_way"]
-    assert said in text
-    assert bool(text) is bool(said)
+def test_reports_what_blocks_a_start(containers: list[dict[str, Any]], memory: dict[str, int], share: float, said: str) -> None:
+    assert node.not_free(containers, memory, share) == said
 
 
 def test_the_receipt_of_the_running_release_is_read_where_the_link_is_lost(tmp_path: Path) -> None:
     (tmp_path / "releases/4f0c").mkdir(parents=True)
     (tmp_path / "releases/4f0c/receipt.json").write_text('{"release": "4f0c", "passed": true}')
-    assert module.receipt_of(str(tmp_path), ["gone", "", "4f0c"]) == {"release": "4f0c", "passed": True}
-    assert module.receipt_of(str(tmp_path), ["gone", ""]) == {}
+    assert node.receipt_of(str(tmp_path), ["gone", "", "4f0c"]) == {"release": "4f0c", "passed": True}
+    assert node.receipt_of(str(tmp_path), ["gone", ""]) == {}
 
 
 def test_an_image_is_known_by_its_content_whatever_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"RootFS": {"Layers": ["sha256:1"]}, "Config": {"Cmd": ["vllm"]}, "Architecture": "arm64", "Os": "linux"}
     images = {"vllm:1": {"Id": "sha256:classic", **config}, "vllm:2": {"Id": "sha256:containerd", **config}, "vllm:3": {"Id": "sha256:3", **config, "Os": "x"}}
     monkeypatch.setattr(layers_engine, "inspect_image", lambda name, _engine: images.get(name))
-    one, two, three = (module.image_of(name, "") for name in images)
+    one, two, three = (node.image_of(name, "") for name in images)
     assert one["fingerprint"] == two["fingerprint"] != three["fingerprint"]
     kept: list[dict[str, Any]] = [{"image": {"id": "vllm:1"}}, {"image": {"id": "sha256:pruned"}}, {"image": {}}]
     containers: list[dict[str, Any]] = [{"image_id": "vllm:2"}, {"image_id": "sha256:pruned"}]
-    module.bind(kept, containers, "")
+    node.bind(kept, containers, "")
     assert [entry["image"].get("gone") for entry in kept] == [False, True, None]
     assert [entry["image_fingerprint"] for entry in containers] == [two["fingerprint"], ""]
 
@@ -99,11 +78,11 @@ def test_weights_are_what_all_ranks_agreed_on_with_the_sizes_of_the_disk(monkeyp
     monkeypatch.setattr(Node, "load_record", lambda _self, _name: {"agreed": agreed})
     (tmp_path / "a").write_text("aa")
     (tmp_path / "b").write_text("b")
-    found = module.weights_of(str(tmp_path))
+    found = node.weights_of(str(tmp_path))
     assert found["files"] == {"a": [2, "aaaa"], "b": [1, ""], "c": [-1, ""]}
     (tmp_path / "b").write_text("bb")
-    assert module.weights_of(str(tmp_path))["proof"] != found["proof"]
-    assert module.weights_of("") == {}
+    assert node.weights_of(str(tmp_path))["proof"] != found["proof"]
+    assert node.weights_of("") == {}
 
 
 def proc(root: Path, pid: int, parent: int, state: str, comm: str, command: str = "") -> None:
@@ -126,14 +105,14 @@ def test_engine_processes_of_a_container_and_the_one_that_is_stopped(tmp_path: P
     (tmp_path / "self").mkdir()
     (tmp_path / "400").mkdir()  # ended while it was read
     stopped = {"count": 2, "fault": "the engine process is stopped (PID 101, VLLM::Worker_TP1)"}
-    assert module.look_at_processes(rank(), {}, str(tmp_path)) == stopped
-    assert module.look_at_processes(rank(running=False), {}, str(tmp_path)) == {"count": 0, "fault": ""}
-    assert module.look_at_processes([], PASSED, str(tmp_path)) == {"count": 0, "fault": ""}
+    assert node.look_at_processes(rank(), {}, str(tmp_path)) == stopped
+    assert node.look_at_processes(rank(running=False), {}, str(tmp_path)) == {"count": 0, "fault": ""}
+    assert node.look_at_processes([], PASSED, str(tmp_path)) == {"count": 0, "fault": ""}
 
 
 def test_a_paused_container_is_a_fault(tmp_path: Path) -> None:
     proc(tmp_path, 100, 10, "D", "vllm", "vllm serve")
-    assert module.look_at_processes(rank(status="paused"), {}, str(tmp_path))["fault"] == "the container gb10-pair1-rank1 is paused"
+    assert node.look_at_processes(rank(status="paused"), {}, str(tmp_path))["fault"] == "the container gb10-pair1-rank1 is paused"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +120,7 @@ def test_a_paused_container_is_a_fault(tmp_path: Path) -> None:
 )
 def test_an_engine_is_gone_only_if_the_gate_judged_this_container(tmp_path: Path, receipt: dict[str, Any], gone: bool) -> None:
     proc(tmp_path, 100, 10, "S", "vllm", "vllm serve")
-    assert module.look_at_processes(rank(), receipt, str(tmp_path))["fault"].startswith("the engine process is gone") is gone
+    assert node.look_at_processes(rank(), receipt, str(tmp_path))["fault"].startswith("the engine process is gone") is gone
 
 
 def test_the_mark_of_a_stop_on_request_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.modules import weights_download
 
 PARAMS: dict[str, Any] = {
@@ -57,8 +59,12 @@ def test_size_counts_files_once(tmp_path: Path) -> None:
     assert weights_download.size_of(str(tmp_path / "none")) == 0
 
 
-def test_the_program_is_python() -> None:
-    compile(weights_download.PROGRAM, "program", "exec")
+@pytest.mark.parametrize(("layout", "where"), [("hub", {"cache_dir": "/srv/models/hub"}), ("directory", {"local_dir": "/srv/models/hub/x"})])
+def test_the_program_downloads_to_the_place_of_the_layout(tmp_path: Path, layout: str, where: dict[str, str]) -> None:
+    (tmp_path / "huggingface_hub.py").write_text("def snapshot_download(**given):\n    import json\n    print(json.dumps(given))\n")
+    words = [sys.executable, "-c", weights_download.PROGRAM, "o/n", "main", layout, "/srv/models/hub/x"]
+    done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"repo_id": "o/n", "revision": "main", **where}
 
 
 @pytest.mark.parametrize("check", [True, False], ids=["check mode", "for real"])

@@ -1,0 +1,267 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The only actor of a serving group: it keeps what is desired and what came of it, and converges. It runs on the head.
+
+Others state what they want with desire() and read what happened with state() and events(). These three may be called from any thread. converge.step()
+runs in one thread only. All waiting is done by the clock, all reading and changing of nodes by the ranks, so that tests can run the actor in virtual time.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
+
+ATTEMPTS = 3
+DESIRED, OUTCOME = "desired.json", "outcome.json"
+#: `known_stop` is the highest generation of a stop that this head has ordered or obeyed.
+NOTHING: dict[str, Any] = {
+    "generation": 0, "state": "", "release": "", "by": "", "at": "", "reasons": [], "options": {}, "replaces": [], "known_stop": 0,
+}  # fmt: skip
+EVENTS_IN_MEMORY = 2000
+
+
+class Refused(Exception):  # noqa: N818  the answer to a request, in one sentence
+    """The request is not carried out."""
+
+
+class Superseded(Exception):  # noqa: N818  a change of what is desired, no error
+    """Another state is desired than the one that is being converged to."""
+
+
+class Job(Protocol):
+    """A verb under way on a rank."""
+
+    def done(self) -> bool:
+        """Tell whether the verb has ended."""
+
+    def result(self) -> dict[str, Any]:
+        """Return the verb's result. Raises RankError or RankLost."""
+
+
+class Rank(Protocol):
+    """One rank of the group, as the actor reaches it."""
+
+    number: int
+    host: str
+    generation: int
+
+    def begin(self, verb: str, limit: float, /, **arguments: Any) -> Job:
+        """Begin a verb that may take `limit` seconds. Never blocks, never raises."""
+
+
+class Clock(Protocol):
+    """Time, and waiting."""
+
+    def monotonic(self) -> float:
+        """Return seconds of a clock that never jumps."""
+
+    def wall(self) -> float:
+        """Return seconds since the epoch."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait; shorter if a job has ended or another state is desired."""
+
+
+class Store(Protocol):
+    """Where the actor's state survives it."""
+
+    def load(self, name: str) -> dict[str, Any]:
+        """Return a document; empty if it is absent or unreadable."""
+
+    def save(self, name: str, data: Mapping[str, Any]) -> None:
+        """Replace a document atomically. Raises OSError."""
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Append an event. Raises OSError."""
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the events that are kept, the oldest first."""
+
+
+def fresh_outcome(generation: int) -> dict[str, Any]:
+    """Return the outcome of a generation that nothing was done for yet."""
+    return {
+        "generation": generation, "phase": "waiting", "result": "", "release": "", "verdict": {}, "final": False, "sentence": "", "attempt": 1, "warnings": [],
+        "unserved_seconds": 0.0, "evidence": "", "delivered": False, "at": "", "containers": {}, "returning": False,
+    }  # fmt: skip
+
+
+class Actor:
+    """The actor of one serving group."""
+
+    def __init__(self, group: str, ranks: Sequence[Rank], store: Store, clock: Clock, *, search: Callable[[str, Any], Any] | None = None) -> None:
+        """`ranks` begin with the head. `search` is jmespath.search if the library is there."""
+        self.group, self.ranks, self.store, self.clock, self.search = group, list(ranks), store, clock, search
+        self.lock = threading.RLock()
+        self._desired = {**copy.deepcopy(NOTHING), **store.load(DESIRED)}
+        found = store.load(OUTCOME)
+        known = found.get("generation") == self._desired["generation"]
+        self._outcome = {**fresh_outcome(int(self._desired["generation"])), **(found if known else {})}
+        self._events = collections.deque(store.events(), maxlen=EVENTS_IN_MEMORY)
+        self._next = int(self._events[-1]["n"]) + 1 if self._events else 1
+        self.looked = False  # whether the workers' authority was read since this start
+        self.looked_at = 0.0  # when it was read last, by the monotonic clock
+        self.floor = 0  # the highest generation that a rank has reported
+
+    # --- what others ask
+
+    def state(self) -> dict[str, Any]:
+        """Return what is desired and what came of it."""
+        with self.lock:
+            return {"desired": copy.deepcopy(self._desired), "outcome": copy.deepcopy(self._outcome), "busy": self._busy()}
+
+    def events(self, since: int = 0) -> list[dict[str, Any]]:
+        """Return the events after number `since`, the oldest first."""
+        with self.lock:
+            return [dict(event) for event in self._events if int(event["n"]) > since]
+
+    def acknowledge(self, generation: int) -> None:
+        """Record that the outcome of a generation was read by whoever waits for it."""
+        with self.lock:
+            if self._outcome["generation"] == generation and self._outcome["final"] and not self._outcome["delivered"]:
+                self.update(delivered=True)
+
+    def desire(
+        self, state: str, release: str = "", by: str = "", reasons: Sequence[str] = (), options: Mapping[str, Any] | None = None, takeover: bool = False
+    ) -> dict[str, Any]:
+        """Set what is desired; return `generation`, and `joined` if it was so already. Raises Refused with one sentence."""
+        if state not in ("serving", "stopped") or (state == "serving" and not release):
+            raise Refused(f"The desired state {state!r} is not valid. Expected: stopped, or serving with a release.")
+        with self.lock:
+            now, busy = self._desired, self._busy()
+            if standing.joins({"desired": now, "outcome": self._outcome, "busy": busy}, state, release, reasons):
+                return {"generation": now["generation"], "joined": True}
+            if busy and state == "serving" and not takeover:
+                raise Refused(self.under_way())
+            generation = max(int(now["generation"]), self.floor) + 1
+            wanted = {
+                "generation": generation, "state": state, "release": release if state == "serving" else now["release"], "by": by, "at": self.stamp(),
+                "reasons": list(reasons), "options": dict(options or {}), "replaces": [],
+                "known_stop": generation if state == "stopped" else now["known_stop"],
+            }  # fmt: skip
+            error = self._set(wanted)
+            if error:
+                raise Refused(f"{self.group}: the desired state cannot be recorded on the head ({error}). Nothing was changed. Make room there.")
+            text = f"{self.group} is to be stopped" if state == "stopped" else f"{self.group} is to serve release {release}"
+            self.event("desired", f"{text}, desired by {by or 'a local command'}{': ' if reasons else ''}{'; '.join(reasons)}")
+            return {"generation": wanted["generation"], "joined": False}
+
+    def under_way(self) -> str:
+        """Return the sentence that refuses a second change."""
+        now = self._desired
+        what = "being stopped" if now["state"] == "stopped" else f"being changed to release {now['release']}"
+        return (
+            f"{self.group} is {what} by {now['by'] or 'another process'} since {now['at']}. Wait until that has ended (`sudo gb10 status` on the head),"
+            " or take it over with -e takeover=true."
+        )
+
+    # --- what the converge loop asks
+
+    def desired(self) -> dict[str, Any]:
+        """Return what is desired."""
+        with self.lock:
+            return copy.deepcopy(self._desired)
+
+    def outcome(self) -> dict[str, Any]:
+        """Return what came of it."""
+        with self.lock:
+            return copy.deepcopy(self._outcome)
+
+    def settled(self) -> bool:
+        """Tell whether the outcome is final. Unlike outcome(), this copies nothing."""
+        with self.lock:
+            return bool(self._outcome["final"])
+
+    def check(self, generation: int) -> None:
+        """Raise Superseded if another generation is desired."""
+        with self.lock:
+            if self._desired["generation"] != generation:
+                raise Superseded
+
+    def update(self, **changes: Any) -> None:
+        """Change the outcome of the desired generation. A disk that cannot take it is a warning: it decides nothing."""
+        with self.lock:
+            self._outcome.update(changes)
+            try:
+                self.store.save(OUTCOME, self._outcome)
+            except OSError as error:
+                self._warn_once(f"The agent's state cannot be saved ({error}). The verdict does not depend on it. Make room on the head.")
+
+    def settle(self, generation: int, result: str, sentence: str, **more: Any) -> None:
+        """Record the outcome of a generation for good. Raises Superseded if another one is desired."""
+        with self.lock:
+            self.check(generation)
+            self.event("settled", sentence)
+            self.update(phase="settled", result=result, sentence=sentence, final=True, at=self.stamp(), containers={}, **more)
+
+    def adopt(self, desired: Mapping[str, Any], **outcome: Any) -> None:
+        """Take over what is desired from outside of this store: a pair that serves already, or a stop on a worker."""
+        with self.lock:
+            known = {"known_stop": self._desired["known_stop"], "at": self.stamp()}
+            self._set({**copy.deepcopy(NOTHING), **known, **desired}, must=True)
+            if outcome:
+                self.update(at=self.stamp(), **outcome)
+
+    def renumber(self, generation: int) -> None:
+        """Give the desired state a higher generation: its ranks have seen one that this store does not know."""
+        with self.lock:
+            old = int(self._desired["generation"])
+            outcome = self._outcome
+            changes: dict[str, Any] = {"generation": generation, "replaces": [*self._desired.get("replaces", []), old]}
+            if self._desired["state"] == "stopped":
+                changes["known_stop"] = generation
+            self._set({**self._desired, **changes}, must=True)
+            self.update(**{**outcome, "generation": generation, "warnings": [*outcome["warnings"], *self._outcome["warnings"]]})
+
+    def event(self, kind: str, text: str, seconds: float | None = None) -> None:
+        """Record an event; a disk that cannot take it does not matter."""
+        with self.lock:
+            entry: dict[str, Any] = {"n": self._next, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": text}
+            if seconds is not None:
+                entry["seconds"] = round(seconds, 1)
+            self._next += 1
+            self._events.append(entry)
+            with contextlib.suppress(OSError):
+                self.store.append(entry)
+
+    def warn(self, text: str) -> None:
+        """Record a warning, in the events and in the outcome."""
+        with self.lock:
+            self._warn_once(text)
+            self.update()
+
+    def stamp(self) -> str:
+        """Return the present time, UTC."""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock.wall()))
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._outcome["warnings"]:
+            self._outcome["warnings"] = [*self._outcome["warnings"], text]
+            self.event("warning", text)
+
+    def _busy(self) -> bool:
+        return standing.converges({"desired": self._desired, "outcome": self._outcome})
+
+    def _set(self, wanted: dict[str, Any], must: bool = False) -> str:
+        """Replace what is desired. Return why it cannot be saved; nothing has changed then, unless it `must` count without a record of it."""
+        error = ""
+        try:
+            self.store.save(DESIRED, wanted)
+        except OSError as failure:
+            error = str(failure)
+            if not must:
+                return error
+        self._desired = wanted
+        self._outcome = fresh_outcome(int(wanted["generation"]))
+        if error:
+            self._warn_once(f"The desired state cannot be saved ({error}). It counts until the agent ends. Make room on the head.")
+        self.update()
+        return error

@@ -1,0 +1,81 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who may change the ranks of a serving group: generations, stops of local root, and a pair that serves already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Superseded
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import HALT_LIMIT, LOST_SECONDS, READ_LIMIT, Calls, Failed, lost
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import running_release
+
+
+class Authority(Calls):
+    """The authority of the head over the ranks, for one generation."""
+
+    def _known(self, patience: float = 0.0) -> list[dict[str, Any]]:
+        """Return what the ranks that answer know of this group, and note the highest generation."""
+        known = [each for each in self.each("hello", READ_LIMIT, patience=patience) if isinstance(each, dict)]
+        self.actor.floor = max([self.actor.floor, *(int(each.get("generation") or 0) for each in known)])
+        return known
+
+    def read_authority(self, adopts: bool = True) -> bool:
+        """Read what the ranks know of this group; return whether all of them have answered since the agent's start."""
+        known = self._known()
+        if self._obey_stop(known):
+            return True
+        if adopts and not self.desired["state"] and len(known) == len(self.ranks):
+            self._adopt()
+        return not adopts or len(known) == len(self.ranks)
+
+    def _obey_stop(self, found: Sequence[dict[str, Any]]) -> bool:
+        """Obey a stop that was ordered on a rank while the head was down; return whether there was one."""
+        later = [each for each in found if int(each.get("stop_generation") or 0) > int(self.desired["known_stop"]) and each.get("stopped")]
+        if not later:
+            return False
+        stop = max(later, key=lambda each: int(each["stop_generation"]))
+        generation = max(int(stop["stop_generation"]), self.actor.floor, int(self.desired["generation"]) + 1)
+        self.actor.adopt(
+            {
+                "generation": generation, "known_stop": generation, "state": "stopped", "release": self.desired["release"], "by": f"a stop on {stop['host']}",
+            }
+        )  # fmt: skip
+        self.actor.event("desired", f"{self.group} is to be stopped: it was stopped on {stop['host']} at {str(stop['stopped']).strip()} without its head")
+        return True
+
+    def _adopt(self) -> None:
+        """Take over a pair that serves without a desired state: an older version of the collection started it, or this store was lost."""
+        looks = self.look("")
+        read = [each for each in looks if isinstance(each, dict)]
+        names = {running_release(each) for each in read}
+        release = names.pop() if len(read) == len(self.ranks) and len(names) == 1 else ""
+        if not release or not any(entry["id"] == release and entry.get("good") for each in read for entry in each["releases"]):
+            return
+        self.release = release
+        self.actor.adopt(
+            {"generation": self.actor.floor + 1, "state": "serving", "release": release, "by": "the pair that runs"},
+            phase="settled", result="serves", release=release, final=True, delivered=True, sentence=f"{self.group} serves release {release}.",
+        )  # fmt: skip
+        self.actor.event("settled", f"{self.group} serves release {release}; the agent has taken it over without a restart.")
+
+    def authority(self, patience: float = 0.0) -> None:
+        """Continue above the highest generation that a rank has seen. Raises Superseded if a rank was stopped by its local root."""
+        known = self._known(patience)
+        if self.desired["state"] != "stopped" and self._obey_stop(known):
+            raise Superseded
+        highest = max((int(each.get("generation") or 0) for each in known), default=0)
+        if highest > self.generation:
+            self.actor.renumber(highest + 1)
+            self.number(highest + 1)
+
+    def claim(self) -> None:
+        """Make sure that this head may act on all ranks, with the highest generation. Raises Failed."""
+        self.authority(LOST_SECONDS)
+        # A rank answers after what an earlier generation has begun there: what is read next is true.
+        results = self.each("claim", HALT_LIMIT, patience=LOST_SECONDS)
+        wrong = self.phrases(results)
+        if wrong:
+            raise Failed(f"{self.group}: {'. '.join(wrong)}. Nothing was changed.", "node_lost" if lost(results) else "start_failed")

@@ -1,0 +1,68 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The agent's paths on a node, and its configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+CODE = "/opt/gb10-cluster/agent"
+CURRENT = f"{CODE}/current"
+PENDING = f"{CODE}/restart-required"
+STAMP = f"{CODE}/stamp.json"
+LAUNCHER = "/usr/local/sbin/gb10"
+CONFIG = "/etc/gb10-cluster/agent.json"
+KEYS = "/var/lib/gb10-cluster/agent"
+KEY = f"{KEYS}/id_ed25519"
+KNOWN_HOSTS = f"{KEYS}/known_hosts"
+RUN = "/run/gb10-agent"
+ADMIN_SOCKET = f"{RUN}/admin.sock"
+#: On workers: the user that the head logs in as, and its group, which owns the session socket.
+USER = "gb10-agent"
+HOME = "/var/lib/gb10-agent"
+SSH = f"{HOME}/.ssh"
+AUTHORIZED = f"{SSH}/authorized_keys"
+CONNECT = f"{LAUNCHER} connect"
+UNIT = "gb10-agent.service"
+UNIT_FILE = f"/etc/systemd/system/{UNIT}"
+REQUIRED = {"group": str, "rank": int, "hosts": list, "directory": str, "head_id": str}
+
+
+class ConfigError(Exception):
+    """The agent's configuration cannot be used. The text is a sentence with the remedy."""
+
+
+def load(path: str = CONFIG) -> dict[str, Any]:
+    """Return the configuration. Raises ConfigError."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            found = json.load(handle)
+    except FileNotFoundError as error:
+        raise ConfigError(f"This node has no agent: {path} does not exist. Run site.yml.") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}. Run site.yml.") from error
+    for name, kind in REQUIRED.items():
+        if not isinstance(found, dict) or not isinstance(found.get(name), kind):
+            raise ConfigError(f"{path} has no valid {name}. Run site.yml.")
+    rank, hosts = found["rank"], found["hosts"]
+    if not 0 <= rank < len(hosts):
+        raise ConfigError(f"{path} has the rank {rank}, and the group has {len(hosts)} nodes. Run site.yml.")
+    return {"peers": [], **found}
+
+
+def group_folder(config: dict[str, Any]) -> str:
+    """Return the folder of the serving group."""
+    return os.path.join(str(config["directory"]), str(config["group"]))
+
+
+def _version(path: str) -> str:
+    """Return the agent's version from a path of its code: /opt/gb10-cluster/agent/<version>/ansible_collections/..."""
+    before, found, _rest = os.path.realpath(path).partition("/ansible_collections/")
+    return os.path.basename(before) if found else ""
+
+
+#: Of the code that runs; read once, because the link `current` may change while it runs.
+VERSION = _version(__file__)

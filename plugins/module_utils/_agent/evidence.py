@@ -1,0 +1,114 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The evidence of one rank: collected as one text without secrets, and kept on the node."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+import time
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
+
+FOLDER = "evidence"
+KEPT = 8
+TAIL = 2000
+SECONDS = 30.0
+LOG_BYTES = 4 << 20
+FILE_BYTES = 1 << 20
+COMMANDS = {
+    "processes, by memory": ["ps", "axo", "pid,ppid,stat,etime,rss,args", "--sort=-rss"],
+    "addresses": ["ip", "-details", "address"],
+    "RDMA links": ["rdma", "link"],
+    "kernel, the last messages": ["journalctl", "--dmesg", "--lines=150", "--no-pager", "--output=short-iso"],
+    "Docker Engine": ["docker", "version"],
+}
+
+
+def read_text(path: str) -> str:
+    """Return a file's text; an unreadable one says so."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            return handle.read(FILE_BYTES)
+    except OSError as error:
+        return f"(cannot be read: {error})"
+
+
+def log_tail(container: str, tail: int, path: str, deadline: float) -> str:
+    """Return the end of a container's log, or why it cannot be read."""
+    try:
+        data, cut = log.text_of(client.logs(container, socket_path=path, tail=tail, deadline=deadline), LOG_BYTES)
+    except client.DockerError as error:
+        return f"({error})"
+    # A line without its beginning goes: a secret in it would not be recognised.
+    return (f"(the last {LOG_BYTES >> 20} MiB)\n" + data.partition(b"\n")[2].decode("utf-8", "replace")) if cut else data.decode("utf-8", "replace")
+
+
+def container_sections(group: str, tail: int, path: str, deadline: float) -> list[tuple[str, str]]:
+    """Return inspection and log tail of each container of the group."""
+    out: list[tuple[str, str]] = []
+    try:
+        for entry in client.list_containers([f"gb10.cluster.group={group}"], path, client.left(deadline)):
+            inspection = client.inspect(entry["Id"], path, client.left(deadline)) or {}
+            name = str(inspection.get("Name", entry["Id"])).lstrip("/")
+            shown: dict[str, Any] = {key: inspection.get(key) for key in ("Id", "Name", "State", "Image", "RestartCount", "Config", "HostConfig", "Mounts")}
+            out.append((f"container {name}: inspection", json.dumps(shown, indent=1, sort_keys=True)))
+            out.append((f"container {name}: log", log_tail(entry["Id"], tail, path, deadline)))
+    except client.DockerError as error:
+        out.append(("containers", f"({error})"))
+    return out
+
+
+def command_section(run: Runner, command: list[str], deadline: float) -> str:
+    """Return a command's output, or why there is none."""
+    left = deadline - time.monotonic()
+    if left < 1.0:
+        return "(not collected: the time limit is over)"
+    code, out, err = run(["timeout", "--kill-after=1", f"{left:.0f}", *command])
+    return out + ("(cut off: the time limit is over)" if code in (124, 137) else "") or err
+
+
+def secrets_in(folder: str) -> list[str]:
+    """Return the values of the env files of all releases in a group's folder."""
+    paths = glob.glob(os.path.join(glob.escape(folder), "releases", "*", "secrets.env"))
+    return [value for path in paths for value in redact.values_of(read_text(path))]
+
+
+def collect(group: str, folder: str, run: Runner, *, tail: int = TAIL, seconds: float = SECONDS, docker_socket: str = client.DEFAULT_SOCKET) -> str:
+    """Return the evidence of the group's rank on this node, without secrets. `folder` is the group's folder."""
+    deadline = time.monotonic() + seconds
+    secrets = secrets_in(folder)
+    sections = container_sections(group, tail, docker_socket, deadline)
+    sections += [(path, read_text(path)) for path in sorted(glob.glob(os.path.join(glob.escape(folder), "current", "*.yaml")))]
+    sections += [(path, read_text(path)) for path in ("/proc/meminfo", "/proc/buddyinfo", "/proc/loadavg", "/proc/swaps")]
+    places = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    for title, command in COMMANDS.items():
+        if shutil.which(command[0], path=places):
+            sections.append((title, command_section(run, command, deadline)))
+    text = "".join(f"== {title}\n{body.rstrip()}\n\n" for title, body in sections)
+    return redact.redact(text, secrets)
+
+
+def path_of(folder: str, label: str, name: str) -> str:
+    """Return where the evidence with this label and file name is kept below a group's folder."""
+    return os.path.join(folder, FOLDER, label, name)
+
+
+def exists(folder: str, label: str, name: str) -> bool:
+    """Whether this evidence is kept. Raises OSError."""
+    return Folder(folder, FOLDER, label).exists(name)
+
+
+def keep(folder: str, label: str, name: str, text: str) -> str:
+    """Write evidence below a group's folder, mode 0600, and remove all labels but the newest ones. Return its path. Raises OSError."""
+    place = Folder(folder, FOLDER, label)
+    place.write(name, text)
+    Folder(folder, FOLDER).prune(KEPT, label)
+    return path_of(folder, label, name)

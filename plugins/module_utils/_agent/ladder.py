@@ -1,0 +1,46 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What follows a failed boot. Pure.
+
+| release | failure | action |
+|---|---|---|
+| new, never passed | any | stop, evidence, last good release; none: stopped, with the sentence |
+| has passed | transient (TRANSIENT below) | the same release again, after a pause that grows; after the last attempt as for lasting |
+| has passed | lasting | held with the sentence; never replaced by another release without being asked |
+| has passed, and the change was asked for while another release was current | lasting, or the last attempt | back to that release |
+"""
+
+from __future__ import annotations
+
+#: Classes that can pass by themselves: the same release may serve at the next attempt. All others are lasting.
+TRANSIENT = frozenset(
+    (
+        "addr_in_use", "api_unreachable", "completion_missing", "container_missing", "cuda_fault", "cuda_oom", "driver_no_memory", "engine_failed", "exited",
+        "killed", "memory_profiling_race", "nccl_error", "node_lost", "oom_killed", "peer_lost", "process_limit", "rank_unreadable", "rendezvous",
+        "restarted", "rpc_timeout", "stalled", "startup_free_memory", "stopped", "unclassified", "worker_died",
+    )
+)  # fmt: skip
+
+#: Seconds before the second, third, ... attempt. The last one counts for all that follow.
+PAUSES = (5.0, 20.0, 60.0, 180.0)
+
+RETRY, RETURN, HOLD, STOP = "retry", "return", "hold", "stop"
+
+
+def pause_before(attempt: int) -> float:
+    """Return the seconds to wait before an attempt; the first one is attempt 1."""
+    return PAUSES[min(max(attempt - 2, 0), len(PAUSES) - 1)]
+
+
+def action(passed_before: bool, failure: str, attempt: int, attempts: int, fallback: str, switched: bool = False) -> str:
+    """Return what follows the failed `attempt` (1 or more) of a release.
+
+    `failure` is the verdict's class, `attempts` how often a release that has passed is started, `fallback` the last good release, empty without one.
+    `switched` tells that another release was current when this one was asked for.
+    """
+    if not passed_before:
+        return RETURN if fallback else STOP
+    if failure in TRANSIENT and attempt < attempts:
+        return RETRY
+    return RETURN if switched and fallback else HOLD

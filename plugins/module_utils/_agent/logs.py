@@ -1,0 +1,79 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The container logs of all ranks of a group, merged by the times that the Docker Engine gave their lines."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import re
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import stamp_to_ns
+
+SLICE_BYTES = 1 << 20
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+#: Takes the arguments of the verb `slice`, and returns its result.
+Ask = Callable[..., dict[str, Any]]
+
+
+class Line(NamedTuple):
+    """One line of a rank's log: its time in ns since the epoch."""
+
+    time: int
+    host: str
+    text: str
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds in 90s, 10m, 2h or 1d. Raises ValueError with a sentence."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not match:
+        raise ValueError(f"{text!r} is not a duration. Use a number with a unit, such as 90s, 10m, 2h or 1d.")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def lines_of(ask: Ask, container: str, host: str, since: float) -> Iterator[Line]:
+    """Yield the lines of a container of the last `since` seconds. Raises RankError, RankLost."""
+    cursor = f"{max(0, int((time.time() - since) * 10**9))}:0"
+    moment = 0
+    while True:
+        piece = ask(container=container, cursor=cursor, wait=0.0, limit=SLICE_BYTES, stamps=True)
+        if piece.get("failed"):
+            raise RankError(str(piece.get("msg")))
+        if piece.get("container") is None:
+            raise RankError(f"There is no container {container} on {host}.")
+        data = base64.b64decode(piece["log"])
+        for raw in data.decode("utf-8", "replace").splitlines():
+            stamp, _blank, text = raw.partition(" ")
+            found = stamp_to_ns(stamp)
+            moment = found or moment
+            yield Line(moment, host, text if found else raw)
+        if len(data) < SLICE_BYTES:
+            return
+        cursor = piece["cursor"]
+
+
+def merged(logs: Iterable[Iterator[Line]], problem: Callable[[Exception], None]) -> Iterator[Line]:
+    """Yield the lines of all ranks by time. A rank that cannot be read is reported to `problem`, and the others go on."""
+    return heapq.merge(*(_guarded(log, problem) for log in logs), key=lambda line: line.time)
+
+
+def _guarded(log: Iterator[Line], problem: Callable[[Exception], None]) -> Iterator[Line]:
+    try:
+        yield from log
+    except Exception as error:  # noqa: BLE001  RankError, RankLost, and what an older worker may send
+        problem(error)
+
+
+def shown(line: Line) -> str:
+    """Return a line as it is printed; a worker of an older version does not send times."""
+    if not line.time:
+        return f"{line.host} | {line.text}"
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line.time // 10**9)) + f".{line.time // 10**6 % 1000:03d}Z"
+    return f"{stamp} {line.host} | {line.text}"

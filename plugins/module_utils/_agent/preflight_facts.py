@@ -1,0 +1,94 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Read what preflight judges of the agent of one node: whether it answers, and on both ends the head's path to the workers.
+
+Reads only. A captured tree has recorded answers below cmd/: agent-peers.json (head) or agent-hello.json (worker), and sshd.txt.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import access, client, config, sshd
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+
+Record = dict[str, Any]
+Call = Callable[[str, float], Record]
+
+HELLO_SECONDS = 5.0
+PEERS_SECONDS = 20.0  # more than the agent gives its workers
+
+
+def live_call(verb: str, timeout: float) -> Record:
+    """Return the result of a verb of this node's agent. Raises AgentMissing, RankError, PermissionError."""
+    return client.call(verb, timeout=timeout)
+
+
+def recorded_call(node: Node) -> Call:
+    """Return a function that reads a verb's result from a captured tree."""
+
+    def call(verb: str, _timeout: float) -> Record:
+        text = node.read(f"/cmd/agent-{verb}.json")
+        if text is None:
+            raise client.AgentMissing("no recording")
+        return dict(json.loads(text))
+
+    return call
+
+
+def head_address(text: str) -> str:
+    """Return the first address in from= of the agent's authorized_keys; empty if there is none."""
+    match = re.search(r'from="([^",]+)', text)
+    try:
+        return str(ipaddress.ip_address(match[1])) if match else ""
+    except ValueError:
+        return ""
+
+
+def sshd_problems(node: Node, head: str) -> list[str]:
+    """Return one sentence for each setting of a worker's sshd that keeps the head's key from working."""
+    address = head_address(node.read(config.AUTHORIZED) or "")
+    if not address:
+        return []
+    recorded = node.read("/cmd/sshd.txt")
+    rc, text = (0, recorded) if recorded is not None else access.sshd_output(node, config.USER, head, address)
+    if rc != 0:
+        return [] if sshd.NO_RUN_DIRECTORY in text else [sshd.unreadable(rc, text)]
+    return sshd.problems(text, user=config.USER, groups=access.groups_of_user(node), host=head, address=address, command=config.CONNECT)
+
+
+def gather(node: Node, call: Call | None = None) -> Record:
+    """Return the facts of the agent; `call` stands in for the socket. A node without an agent has no other key than `installed`."""
+    try:
+        known = json.loads(node.read(config.CONFIG) or "{}")
+        group, rank, head = str(known["group"]), int(known["rank"]), str(known["hosts"][0])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return {"installed": False}
+    if not node.exists(config.UNIT_FILE):
+        return {"installed": False}
+    found: Record = {
+        "installed": True, "group": group, "rank": rank, "pending": node.exists(config.PENDING), "active": True, "error": "", "peers": [], "sshd_problems": [],
+    }  # fmt: skip
+    call = call or (live_call if node.root == "/" else recorded_call(node))
+    try:
+        if rank:
+            call("hello", HELLO_SECONDS)
+        else:
+            found["peers"] = list(call("peers", PEERS_SECONDS).get("peers") or [])
+    except PermissionError:
+        return {**found, "active": None, "error": "only root may ask the agent"}
+    except client.AgentMissing as error:
+        found.update(active=False, error=error.cause)
+    except RankError as error:
+        # An older agent does not know the verb. One that refuses is running as well.
+        if error.kind == "failed":
+            found.update(active=False, error=str(error).rstrip("."))
+    if rank:
+        found["sshd_problems"] = sshd_problems(node, head)
+    return found

@@ -1,0 +1,443 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. One rank's verbs: what a head may ask of a node of its serving group, and what local root may ask besides."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.arguments import take
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import Run, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, VERBS, Caller
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import kept, release_on_disk
+
+STATE, OWNER, HOLDS, STOPPED, FABRIC = "agent", "owner.json", "holds.json", "stopped", "fabric.json"
+START_SECONDS = 180.0
+STOP_SECONDS = 120.0
+LEFT_SECONDS = 30.0
+POLL_SECONDS = 1.0
+ERROR_LINES, ERROR_CHARACTERS = 5, 1000
+
+
+def refused(sentences: str) -> RankError:
+    """Return the error of a request that is not accepted."""
+    return RankError(sentences, "refused")
+
+
+def counted(value: object) -> int:
+    """Return a generation that was read from a file; 0 if it is not one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def reason(error: Exception) -> str:
+    """Return what an exception reports, without a full stop."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}".rstrip(".")
+
+
+class RankService:
+    """The rank of this node. `root` is the root folder of the node's kernel files; `wall` returns seconds since the epoch."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        run: Run = run_command,
+        docker_socket: str = "",
+        root: str = "/",
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Keep the content of agent.json. Nothing is read or written yet."""
+        self.group = str(config["group"])
+        self.rank = int(config["rank"])
+        self.host = str(config["hosts"][self.rank])
+        self.directory = str(config["directory"])
+        self.folder = os.path.join(self.directory, self.group)
+        self.project = f"gb10-{self.group}"
+        self.docker_socket = docker_socket or str(config.get("docker_socket") or client.DEFAULT_SOCKET)
+        self._run = run
+        self._root = root
+        self._wall = wall
+        self._state = Folder(self.folder, STATE)
+        self._work = threading.Lock()  # held while containers change
+        self._records = threading.RLock()  # held while owner.json or holds.json changes, never for long
+        self._highest = 0  # generation, also if it could not be written
+        self._methods: dict[str, Callable[..., dict[str, Any]]] = {name: getattr(self, f"_{name}") for name in VERBS}
+
+    # Requests.
+
+    def handle(self, request: Mapping[str, Any], local: bool = False) -> dict[str, Any]:
+        """Return the reply to a request; never raises. `local` tells that local root asks: more verbs, and the owner's name is not needed."""
+        try:
+            return protocol.success(self._answer(request, local))
+        except RankError as error:
+            return protocol.failure(redact.redact(str(error)), error.kind)
+        except client.DockerError as error:
+            return protocol.failure(redact.redact(str(error)))
+        except Exception as error:  # noqa: BLE001  the head must learn of any failure, and the service goes on
+            return protocol.failure(redact.redact(f"{type(error).__name__}: {error}"))
+
+    def call(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        """Return the result of a verb that local root asks for. Raises RankError."""
+        return protocol.reply_of(self.handle({**arguments, "verb": verb}, local=True))
+
+    def _answer(self, request: Mapping[str, Any], local: bool) -> dict[str, Any]:
+        if not isinstance(request, Mapping):
+            raise refused("The request is not a mapping.")
+        name = request.get("verb")
+        verb = VERBS.get(name) if isinstance(name, str) else None
+        if not isinstance(name, str) or verb is None or (verb.guard == "local" and not local):
+            raise RankError(f"{self.host} does not support the verb {repr(name)[:60]}. Supported: {', '.join(self._supported(local))}.", "unknown")
+        method = self._methods[name]
+        if verb.guard in ("read", "local"):
+            return method(**take(name, verb.arguments, request))
+        caller = self._caller(name, request, local)
+        arguments = take(name, verb.arguments, request)
+        if verb.guard == "claim":
+            with self._work:  # what an earlier generation has begun ends first
+                return method(caller, **arguments)
+        unowned = name == "halt"  # a stop is not kept waiting for a claim
+        self._authorize(caller, unowned)
+        with self._work:
+            self._authorize(caller, unowned)  # the owner may have changed, or a stop may have come, while this request waited
+            return method(caller, **arguments)
+
+    @staticmethod
+    def _supported(local: bool) -> list[str]:
+        return [name for name, verb in VERBS.items() if local or verb.guard != "local"]
+
+    def _caller(self, name: str, request: Mapping[str, Any], local: bool) -> Caller:
+        owner = self._owner() if local else {}
+        known = {key: owner[key] for key in CALLER if owner.get(key)}
+        return Caller(**take(name, CALLER, {"group": self.group, "generation": 0, **known, **request} if local else request))
+
+    # Owner.
+
+    def _owner(self) -> dict[str, Any]:
+        """Return the content of owner.json, empty texts and zeros if there is none. Raises OSError."""
+        with self._records:
+            found = self._state.load(OWNER)
+            found = found if isinstance(found, dict) else {}
+            return {
+                "group": str(found.get("group") or ""),
+                "head": str(found.get("head") or ""),
+                "generation": max(counted(found.get("generation")), self._highest),
+                "stop_generation": counted(found.get("stop_generation")),
+            }
+
+    def _save_owner(self, **changes: Any) -> None:
+        """Change owner.json. The generation counts from now on, also if it cannot be written. Raises OSError."""
+        with self._records:
+            owner = {**self._owner(), **changes}
+            self._highest = owner["generation"]
+            self._state.save(OWNER, owner)
+
+    def _check(self, caller: Caller, owner: Mapping[str, Any]) -> None:
+        """Raise RankError if the caller is not the owner, or has an older generation."""
+        if caller.group != self.group:
+            raise refused(f"{self.host} belongs to the group {self.group}, and the request is for the group {caller.group}. Run site.yml for both groups.")
+        if owner["head"] and (owner["group"], owner["head"]) != (caller.group, caller.head):
+            raise refused(
+                f"{self.host} has another owner: the head {owner['head'][:12]} of the group {owner['group']}. Found: {caller.head[:12]} of {caller.group}."
+                " Run site.yml with -e takeover=true to change the owner."
+            )
+        if caller.generation < owner["generation"]:
+            raise refused(f"{self.host} has seen generation {owner['generation']} of the group {self.group}. Generation {caller.generation} is superseded.")
+
+    def _authorize(self, caller: Caller, unowned: bool = False) -> None:
+        """Keep the caller's generation if it is newer. Raises RankError if the caller may not change anything. `unowned` accepts a rank without owner."""
+        with self._records:
+            owner = self._owner()
+            if not owner["head"] and not unowned:
+                raise refused(f"{self.host} has no owner yet. The head of the group {self.group} has to claim it first.")
+            self._check(caller, owner)
+            if caller.generation > owner["generation"]:
+                with contextlib.suppress(OSError):  # a full disk must not keep a rank from being stopped
+                    self._save_owner(generation=caller.generation)
+
+    def _other_groups(self) -> list[str]:
+        """Return the other groups that own this node: the group was renamed, or the node belonged to another one."""
+        found = []
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(self.directory)):
+                with contextlib.suppress(OSError):
+                    owner = Folder(os.path.join(self.directory, name), STATE).load(OWNER) if name != self.group else None
+                    if isinstance(owner, dict) and owner.get("head"):
+                        found.append(name)
+        return found
+
+    def _refuse_other_groups(self) -> None:
+        others = self._other_groups()
+        if others:
+            raise refused(
+                f"{self.host} has another owner: the group {', '.join(others)}. Remove it first (vllm_tp2_state: absent),"
+                " or run site.yml with -e takeover=true to change the owner."
+            )
+
+    def _hello(self) -> dict[str, Any]:
+        owner = self._owner()
+        return {
+            "protocol": protocol.PROTOCOL,
+            "host": self.host,
+            "rank": self.rank,
+            "group": self.group,
+            "owner": {"group": owner["group"], "head": owner["head"]} if owner["head"] else {},
+            "generation": owner["generation"],
+            "stopped": node.stopped_of(self.folder),
+            "stop_generation": owner["stop_generation"],
+            "boot_id": node.text_of(os.path.join(self._root, "proc/sys/kernel/random/boot_id")).strip(),
+            "holds": self._holds(),
+        }
+
+    def _claim(self, caller: Caller) -> dict[str, Any]:
+        with self._records:
+            owner = self._owner()
+            self._check(caller, owner)
+            if not owner["head"]:
+                self._refuse_other_groups()
+            wanted = {"group": caller.group, "head": caller.head, "generation": caller.generation}
+            if wanted.items() - owner.items():
+                self._save_owner(**wanted)
+        return self._hello()
+
+    def _own(self, head: str, group: str, takeover: bool) -> dict[str, Any]:
+        with self._records:
+            owner = self._owner()
+            if not takeover:
+                self._check(Caller(group, head, owner["generation"]), owner)
+                self._refuse_other_groups()
+            elif group != self.group:
+                raise refused(f"{self.host} is configured for the group {self.group}. Found: {group}. Run site.yml to install the agent for {group}.")
+            self._save_owner(group=group, head=head)
+            for other in self._other_groups():
+                Folder(os.path.join(self.directory, other), STATE).remove(OWNER)
+        return self._hello()
+
+    # Holds.
+
+    def _holds(self) -> list[dict[str, Any]]:
+        """Return the holds that have not expired. Raises OSError."""
+        found = self._state.load(HOLDS)
+        now = self._wall()
+        return [
+            {"name": str(each["name"]), "reason": str(each.get("reason") or ""), "until": each["until"], "by": str(each.get("by") or "")}
+            for each in (found if isinstance(found, list) else [])
+            if isinstance(each, dict) and each.get("name") and isinstance(each.get("until"), (int, float)) and each["until"] > now
+        ]
+
+    def _hold(self, name: str, reason: str, seconds: float, by: str) -> dict[str, Any]:
+        with self._records:
+            holds = [each for each in self._holds() if each["name"] != name]
+            holds.append({"name": name, "reason": reason, "until": round(self._wall() + seconds, 3), "by": by})
+            self._state.save(HOLDS, holds)
+        return {"holds": holds}
+
+    def _release_hold(self, name: str) -> dict[str, Any]:
+        with self._records:
+            before = self._holds()
+            holds = [each for each in before if each["name"] != name]
+            if holds != before:
+                self._state.save(HOLDS, holds)
+        return {"holds": holds, "released": holds != before}
+
+    # Reading.
+
+    def _look(self, release: str, free_share: float | None) -> dict[str, Any]:
+        containers, _image, memory, problem = node.look(self.group, "", self.docker_socket)
+        releases = node.releases_in(self.folder)
+        try:
+            node.bind(releases, containers, self.docker_socket)
+        except client.DockerError as error:
+            problem = problem or str(error)
+            for container in containers:
+                container.setdefault("image_fingerprint", "")
+        current = node.current_of(self.folder)
+        receipt = node.receipt_of(self.folder, [release])
+        manifest = node.read_json(os.path.join(self.folder, "releases", release, "release.json")) if release else {}
+        weights = node.weights_of(str(manifest.get("model") or ""))
+        return {
+            "containers": containers,
+            "engine_error": problem,
+            "memory": memory,
+            "current": current,
+            "releases": releases,
+            "receipt": receipt,
+            "manifest": manifest,
+            "weights": weights,
+            "stopped": node.stopped_of(self.folder),
+            "processes": node.look_twice(containers, node.receipt_of(self.folder, node.judged(current, containers)), os.path.join(self._root, "proc")),
+            "missing": self._missing(release, releases, manifest) if release else [],
+            "blocked": "" if free_share is None else node.not_free(containers, memory, free_share),
+        }
+
+    def _missing(self, release: str, releases: list[dict[str, Any]], manifest: Mapping[str, Any]) -> list[str]:
+        """Return which parts of a release this node does not have, one phrase each."""
+        found = kept({"releases": releases}, release)
+        folder = os.path.join(self.folder, "releases", release)
+        if not found:
+            return [f"{folder}/{files.COMPOSE} is missing"]
+        out = [] if manifest else [f"{folder}/release.json is missing or not valid"]
+        if manifest.get("has_key") and not os.path.isfile(os.path.join(folder, files.SECRETS)):
+            out.append(f"{folder}/{files.SECRETS} is missing")
+        if found["image"].get("gone"):
+            out.append(f"the image {found['image']['id'][:19]} of release {release} is not available")
+        return out
+
+    def _slice(self, **arguments: Any) -> dict[str, Any]:
+        if not re.fullmatch(re.escape(self.project) + r"-rank\d{1,3}", arguments["container"]):
+            raise refused(f"slice: {arguments['container']} is not a container of the group {self.group}. Expected: {self.project}-rank{self.rank}.")
+        return log_slice.run({**arguments, "docker_socket": self.docker_socket})
+
+    def _probe(self, release: str, **arguments: Any) -> dict[str, Any]:
+        env_file = os.path.join(self.folder, "releases", release, files.SECRETS)
+        return api_probe.run({**arguments, "env_file": env_file if release and os.path.isfile(env_file) else None})
+
+    # Changing.
+
+    def _phase(self, _by: Caller, phase: str, seconds: float) -> dict[str, Any]:
+        try:
+            out = Readahead(Node(self._root, self._run), {"phase": phase, "restore_after": int(seconds)}, False).run()
+            return {"note": str(out["skipped_reason"] or "; ".join(out["notes"]))}
+        except Exception as error:  # noqa: BLE001  a rank can serve without it
+            return {"note": f"The {phase} phase of the disks has not begun: {reason(error)}."}
+
+    def _docker(self, *words: str, timeout: float, cwd: str | None = None) -> str:
+        """Run the docker CLI. Return why it failed: its last lines, without secrets; empty if it did not."""
+        code, out, err = self._run(["docker", *words], timeout, cwd, {"DOCKER_HOST": f"unix://{self.docker_socket}"})
+        if code == 0:
+            return ""
+        # Masked before it is cut: a part of a secret would not be found.
+        lines = [line.strip() for line in redact.redact(err if err.strip() else out, evidence.secrets_in(self.folder)).splitlines() if line.strip()]
+        return "\n".join(lines[-ERROR_LINES:])[-ERROR_CHARACTERS:] or f"docker {words[0]} failed with exit code {code} and without a message."
+
+    def _compose(self, release: str, *words: str, timeout: float) -> str:
+        folder = os.path.join(self.folder, "releases", release)
+        return self._docker("compose", "--project-name", self.project, *words, timeout=timeout, cwd=folder)
+
+    def _start(self, caller: Caller, release: str) -> dict[str, Any]:
+        stopped = self._owner()["stop_generation"]
+        if caller.generation <= stopped:
+            raise refused(f"{self.host} was stopped by generation {stopped}, and generation {caller.generation} cannot start it. Run site.yml to start it.")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.folder, STOPPED))
+        compose = os.path.join(self.folder, "releases", release, files.COMPOSE)
+        if not os.path.isfile(compose):
+            return {"error": f"{compose} is missing on {self.host}. Run site.yml to write it."}
+        more, problem = self._fabric(release)
+        return {"error": problem or self._compose(release, *more, "up", "--detach", "--pull", "never", timeout=START_SECONDS)}
+
+    def _fabric(self, release: str) -> tuple[list[str], str]:
+        """Resolve the fabric variables of this start. Return the words of Compose that add them, and why they cannot be resolved."""
+        wanted = node.read_json(os.path.join(self.folder, "releases", release, "release.json")).get("fabric")
+        if not isinstance(wanted, dict):
+            return [], ""
+        env, problem = fabric.resolve(wanted, self._run, self._root)
+        if problem:
+            return [], f"{problem} Correct that on {self.host}, then run site.yml."
+        self._state.save(FABRIC, fabric.compose(env))
+        return ["--file", files.COMPOSE, "--file", os.path.join(self.folder, STATE, FABRIC)], ""
+
+    def _halt(self, caller: Caller, label: str, mark: str) -> dict[str, Any]:
+        problems = self._mark(mark, caller.generation) if mark else []
+        return self._stop(label, problems)
+
+    def _mark(self, mark: str, generation: int) -> list[str]:
+        """Mark that the group is not expected to serve, and return what could not be written: the rank is stopped all the same."""
+        problems = []
+        try:
+            if not node.stopped_of(self.folder):  # an older mark has the time of the first request
+                Folder(self.folder).write(STOPPED, f"{mark}\n", 0o640)
+        except OSError as error:
+            problems.append(f"The stop is not marked on {self.host}: {reason(error)}.")
+        try:
+            with self._records:
+                owner = self._owner()
+                wanted = {"generation": max(generation, owner["generation"]), "stop_generation": max(generation, owner["stop_generation"])}
+                if wanted.items() - owner.items():
+                    self._save_owner(**wanted)
+        except OSError as error:
+            problems.append(f"The generation of the stop is not kept on {self.host}: {reason(error)}.")
+        return problems
+
+    def _containers(self) -> list[dict[str, Any]]:
+        """Return the group's containers. Raises RankError if the Docker Engine does not answer."""
+        containers, _image, _memory, problem = node.look(self.group, "", self.docker_socket)
+        if problem:
+            raise RankError(problem)
+        return containers
+
+    def _running(self) -> list[str]:
+        return [str(each["name"]) for each in self._containers() if each["running"]]
+
+    def _stop(self, label: str, problems: list[str]) -> dict[str, Any]:
+        """Stop this rank, keep evidence with this label, remove the containers and read back what runs. Raises RankError."""
+        found = self._containers()
+        running = [str(each["name"]) for each in found if each["running"]]
+        if running:
+            self._docker("stop", *running, timeout=STOP_SECONDS)
+        path = ""
+        if label:
+            path, problem = self._evidence(label, bool(found))
+            problems = [*problems, problem]
+        trouble = self._remove(found) if found else ""
+        deadline = time.monotonic() + LEFT_SECONDS
+        left = self._running() if found else []
+        while left and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            left = self._running()
+        if left and trouble:
+            problems = [*problems, f"The Docker Engine on {self.host} reports: {trouble}"]
+        return {"left": left, "evidence": path, "note": " ".join(filter(None, problems))}
+
+    def _evidence(self, label: str, new: bool) -> tuple[str, str]:
+        """Return where the evidence is, and why it is missing. What was kept stays if there is nothing `new`: the containers are removed by then."""
+        name = f"rank{self.rank}-{re.sub(r'[^A-Za-z0-9._-]', '_', self.host)}.txt"
+        try:
+            if not new and evidence.exists(self.folder, label, name):
+                return evidence.path_of(self.folder, label, name), ""
+            collected = evidence.collect(self.group, self.folder, self._run, docker_socket=self.docker_socket)
+            return evidence.keep(self.folder, label, name, collected), ""
+        except Exception as error:  # noqa: BLE001  evidence that cannot be kept must not keep a rank from being stopped
+            return "", f"The evidence of {self.host} is not kept: {reason(error)}."
+
+    def _remove(self, found: list[dict[str, Any]]) -> str:
+        """Remove the group's containers. Return the last message of the Docker Engine if one is left. Raises RankError."""
+        info = {"releases": node.releases_in(self.folder), "containers": found, "current": node.current_of(self.folder)}
+        release = release_on_disk(info)
+        if release:
+            self._compose(release, "down", "--remove-orphans", timeout=STOP_SECONDS)
+        # Also if the files of the release are lost, or Compose cannot read them.
+        names = [str(each["name"]) for each in self._containers()]
+        return self._docker("rm", "--force", *names, timeout=STOP_SECONDS) if names else ""
+
+    def _record(self, _by: Caller, release: str, receipt: dict[str, Any]) -> dict[str, Any]:
+        try:
+            files.record(self.folder, release, receipt)
+        except OSError as error:
+            raise RankError(f"The receipt of release {release} is not kept on {self.host}: {reason(error)}. Free space there, then run site.yml.") from error
+        return {}
+
+    def _stop_here(self, by: str) -> dict[str, Any]:
+        with self._records:
+            generation = self._owner()["generation"] + 1  # also if it is marked: the head may have a newer request that it has not sent yet
+            mark = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall())) + (f" by {by}" if by else "")
+            problems = self._mark(mark, generation)
+        with self._work:
+            return {**self._stop("", problems), "generation": generation}

@@ -1,0 +1,101 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. What the command `gb10` prints of a group, as lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL, runs
+
+Look = Mapping[str, Any]
+AFTER_VERDICT = ("step", "warning", "settled")
+
+
+def desired_line(group: str, desired: Mapping[str, Any]) -> str:
+    """Return what the group is expected to do, and who asked for it."""
+    state = desired.get("state")
+    if not state:
+        return f"{group}: no desired state is set. Run site.yml."
+    what = f"serving, release {desired.get('release')}" if state == "serving" else str(state)
+    by = f"by {desired['by']}, " if desired.get("by") else ""
+    reasons = "; ".join(str(reason) for reason in desired.get("reasons") or [])
+    return f"{group}: desired {what} (generation {desired.get('generation')}, {by}{desired.get('at')}){': ' + reasons if reasons else ''}."
+
+
+def outcome_line(outcome: Mapping[str, Any]) -> str:
+    """Return how far the group is."""
+    phase = str(outcome.get("phase") or "waiting")
+    what = str(outcome.get("result") or phase) if outcome.get("final") else phase
+    release = f", release {outcome['release']}" if outcome.get("release") else ""
+    attempt = int(outcome.get("attempt") or 0)
+    sentence = f". {outcome['sentence']}" if outcome.get("sentence") else "."
+    return f"outcome: {what}{release}{f', attempt {attempt}' if attempt > 1 else ''}{sentence}"
+
+
+def hold_line(hold: Mapping[str, Any]) -> str:
+    """Return one hold."""
+    by = f" by {hold['by']}" if hold.get("by") else ""
+    return f"hold {hold.get('name')}{by}: {hold.get('reason')}"
+
+
+def rank_line(number: int, host: str, look: Look | None, problem: str = "") -> str:
+    """Return one rank's containers and memory, or why it cannot be read."""
+    where = f"rank {number} {host}:"
+    if look is None or look.get("engine_error"):
+        return f"{where} {problem or (look or {}).get('engine_error')}"
+    containers = ", ".join(map(_container, look.get("containers") or [])) or "no container"
+    available = (look.get("memory") or {}).get("available_kib")
+    memory = f", {int(available) / 2**20:.1f} GiB of memory available" if available else ""
+    stopped = ", marked as stopped" if look.get("stopped") else ""
+    return f"{where} {containers}{stopped}{memory}"
+
+
+def _container(state: Mapping[str, Any]) -> str:
+    release = (state.get("labels") or {}).get(RELEASE_LABEL)
+    since = f" since {state['started_at'][:19]}Z" if state.get("running") and state.get("started_at") else ""
+    return f"{state.get('name')} {state.get('status')}{since}{f' (release {release})' if release else ''}"
+
+
+def agrees(desired: Mapping[str, Any], outcome: Mapping[str, Any], looks: Iterable[Look | None]) -> bool:
+    """Whether the group does what is desired, as its actor and all ranks report."""
+    looks = list(looks)
+    if any(look is None or look.get("engine_error") for look in looks):
+        return False
+    if not desired.get("state"):
+        return True
+    if not outcome.get("final") or outcome.get("generation") != desired.get("generation"):
+        return False
+    if desired["state"] == "stopped":
+        return outcome.get("result") == "stopped" and not any(map(runs, looks))
+    return outcome.get("result") == "serves" and outcome.get("release") == desired.get("release") and all(map(runs, looks))
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """Return one event."""
+    seconds = f" +{float(event['seconds']):.0f} s" if event.get("seconds") else ""
+    return f"{event.get('at')}{seconds} {event.get('kind')}: {event.get('text')}"
+
+
+def why_lines(outcome: Mapping[str, Any], events: Iterable[Mapping[str, Any]], folder: str) -> list[str]:
+    """Return the last verdict: its sentence, the decisive line, where the evidence is, and what was done. `folder` is the group's folder."""
+    verdict = outcome.get("verdict") or {}
+    finding = verdict.get("finding") or {}
+    sentence = verdict.get("msg") or outcome.get("sentence")
+    if not sentence:
+        return ["There is no verdict yet."]
+    lines = [str(sentence)]
+    if finding.get("line"):
+        number = f" {finding['line_number']}" if finding.get("line_number") else ""
+        lines.append(f"decisive line{number} (rank {finding.get('rank')} {finding.get('host')}): {str(finding['line']).strip()}")
+    if outcome.get("evidence"):
+        lines.append(f"evidence: {folder}/evidence/{outcome['evidence']}/ on each node")
+    done: list[str] = []
+    for event in events:
+        if event.get("generation") == outcome.get("generation") and event.get("kind") == "verdict":
+            done = []
+        elif event.get("generation") == outcome.get("generation") and event.get("kind") in AFTER_VERDICT:
+            done.append(str(event.get("text")))
+    return [*lines, *(f"then: {text}" for text in done if text != sentence)]

@@ -1,0 +1,106 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The actor's files below <directory>/<group>/agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
+
+EVENTS = "events.jsonl"
+OLDER_EVENTS = "events.1.jsonl"
+MAX_EVENTS = 1 << 20  # bytes of one file of events
+
+
+def _nothing() -> None:
+    """Stand in for a callback."""
+
+
+class Store:
+    """Small JSON files and a bounded list of events, for root only. `changed` is called after each write."""
+
+    def __init__(self, folder: str, changed: Callable[[], None] = _nothing) -> None:
+        """Keep the folder's path; the first write creates the folder."""
+        self.folder = folder
+        self._files = Folder(*os.path.split(folder))
+        self._changed = changed
+        self._lock = threading.RLock()
+        self._last: int | None = None  # the number of the last event
+
+    def load(self, name: str) -> dict[str, Any]:
+        """Return a file's object; empty if it is absent or unreadable."""
+        with self._lock, contextlib.suppress(OSError):
+            data = self._files.load(_file(name))
+            if isinstance(data, dict):
+                return data
+        return {}
+
+    def save(self, name: str, data: Mapping[str, Any]) -> None:
+        """Write a file atomically and durably, mode 0600. Raises OSError."""
+        with self._lock:
+            self._files.save(_file(name), data)
+        self._changed()
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Add an event. It gets the next number unless its own `n` is higher than all before. Raises OSError."""
+        with self._lock:
+            last = self._last_number()
+            number = event.get("n")
+            number = number if isinstance(number, int) and number > last else last + 1
+            self._write_line(json.dumps({**event, "n": number}, separators=(",", ":")).encode() + b"\n")
+            self._last = number
+        self._changed()
+
+    def _write_line(self, line: bytes) -> None:
+        """Append a line, to a new file if the present one is full."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._files.opened(create=True) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(EVENTS, dir_fd=folder, follow_symlinks=False).st_size + len(line) > MAX_EVENTS:
+                    os.replace(EVENTS, OLDER_EVENTS, src_dir_fd=folder, dst_dir_fd=folder)
+            descriptor = os.open(EVENTS, flags, 0o600, dir_fd=folder)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # an earlier write was cut off
+                line = b"\n" + line
+            while line:
+                line = line[os.write(descriptor, line) :]
+        finally:
+            os.close(descriptor)
+
+    def _text(self, name: str) -> str:
+        with contextlib.suppress(OSError):
+            return self._files.text(name) or ""
+        return ""
+
+    def _last_number(self) -> int:
+        """Return the highest number used. A line that is cut off had a number too, which is not used again."""
+        if self._last is None:
+            cut = self._text(EVENTS).rpartition("\n")[2] != ""
+            self._last = max((event["n"] for event in self.events()), default=0) + cut
+        return self._last
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the kept events, the oldest first; a line that is cut off or invalid is left out."""
+        with self._lock:
+            lines = [line for name in (OLDER_EVENTS, EVENTS) for line in self._text(name).split("\n")]
+        return [event for event in map(_event, lines) if event is not None]
+
+
+def _file(name: str) -> str:
+    return name if name.endswith(".json") else f"{name}.json"
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    with contextlib.suppress(ValueError):
+        event = json.loads(line)
+        if isinstance(event, dict) and isinstance(event.get("n"), int):
+            return event
+    return None

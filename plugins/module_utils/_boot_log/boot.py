@@ -1,0 +1,244 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: one boot of one vLLM as public facts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import clip
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.failing import Failing
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import VERSION
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
+
+
+class Boot(Failing):
+    """One boot: feed `take`, read `facts`."""
+
+    def kv_cache(self) -> dict[str, Any]:
+        """Return the KV pool: of the engine whose pool is smallest, and of each engine."""
+        engines = []
+        parts = dict(self.engines)
+        sizes = [k for k, v in parts.items() if all(e[1] is None and e[2] is None for e in v)]
+        rates = [k for k, v in parts.items() if all(e[0] is None for e in v)]
+        if len(sizes) == len(rates) == 1 and sizes != rates:  # a wrapped copy lost the process of one of the two lines
+            parts[rates[0]] = [*parts[rates[0]], *parts.pop(sizes[0])]
+        for key, entries in parts.items():
+            sized = [e for e in entries if e[0] is not None]
+            rated = [e for e in entries if e[1] is not None or e[2] is not None]
+            if sized:
+                best = min(sized, key=lambda e: (e[0], e[1] if e[1] is not None else math.inf))
+                if best[2] is None and rated:
+                    alone = min(rated, key=lambda e: e[1] if e[1] is not None else math.inf)
+                    best = [best[0], alone[1], alone[2], best[3]]
+            elif rated:
+                best = min(rated, key=lambda e: e[1] if e[1] is not None else math.inf)
+            else:
+                continue
+            engines.append(
+                {
+                    "engine": key.rsplit(" ", 1)[0].strip() or None,
+                    "tokens": best[0],
+                    "max_concurrency": best[1],
+                    "context": best[2],
+                    "effective_tokens": round(best[1] * best[2]) if best[1] is not None and best[2] else None,
+                    "line_number": best[3],
+                }
+            )
+        gate = min(engines, key=lambda e: (e["tokens"] if e["tokens"] is not None else math.inf, e["max_concurrency"] or math.inf)) if engines else None
+        tokens = [e["tokens"] for e in engines if e["tokens"] is not None]
+        low = min(self.available, key=lambda a: a[0]) if self.available else None
+        hybrid = None
+        if gate is not None and gate["tokens"] and gate["effective_tokens"]:
+            hybrid = gate["tokens"] < 0.97 * gate["effective_tokens"] and gate["effective_tokens"] - gate["tokens"] > 0.02 * (gate["context"] or 0)
+        return {
+            "tokens": gate["tokens"] if gate else None,
+            "blocks": self.facts_.get("blocks"),
+            "blocks_override": self.facts_.get("blocks_override"),
+            "max_concurrency": gate["max_concurrency"] if gate else None,
+            "context": gate["context"] if gate else None,
+            "effective_tokens": gate["effective_tokens"] if gate else None,
+            "available_gib": low[0] if low else None,
+            "available": [{"gib": a[0], "proc": a[2] or None, "line_number": a[1]} for a in self.available[:64]],
+            "device": self.facts_.get("kv_device"),
+            "hybrid_old_formula": hybrid,
+            "tokens_of_all_engines": sum(tokens) if tokens else None,
+            "engines": engines[:64],
+        }
+
+    def final_facts(self) -> dict[str, Any]:
+        """Return the facts of a boot that another one followed: they do not change any more."""
+        if self.ended_facts is None:
+            self.ended_facts = self.facts(final=True)
+        return dict(self.ended_facts)
+
+    def facts(self, final: bool = False) -> dict[str, Any]:
+        """Return the public facts of this boot. final: the log is complete, the process has ended."""
+        state, ranked, suspicion = self.state(final)
+        f = self.facts_
+        failure = None
+        if ranked and state in ("failed", "served_then_failed"):
+            failure = ranked[0].facts(self.rank_of(ranked[0]))
+            failure["also"] = [r.classifier.name for r in ranked[1:]]
+            failure["confirmed"] = self.confirmed(ranked)
+        lost = self.failures.get("peer_lost")
+        kv = self.kv_cache()
+        return {
+            "state": state,
+            "stage": STAGES[self.stage],
+            "stages": {k: dict(v) for k, v in self.stages.items()},
+            "progress": dict(self.progress) if self.progress else None,
+            "failure": failure,
+            "suspicion": suspicion.facts(self.rank_of(suspicion)) if suspicion is not None else None,
+            **self._configuration(kv["context"]),
+            "kv_cache": kv,
+            **self._loading(),
+            "ranks": [dict(self.ranks[r]) for r in sorted(self.ranks)][:64],
+            "world_size": f.get("world_size"),
+            "head_address": f.get("head_address") or f.get("master_addr"),
+            "role": self._role(),
+            "platform": f.get("platform"),
+            "listen": f.get("listen"),
+            "nccl": self._nccl_facts(),
+            "ready": dict(self.ready) if self.ready else None,
+            "stopped": dict(self.stopped) if self.stopped else None,
+            "peer_lost": {"line": clip(lost.message), "line_number": lost.number, "peer": lost.groups.get("peer")} if lost is not None else None,
+            "args": dict(self.args),
+            "benign": dict(self.benign),
+            "first_line": self.first_line,
+            "last_line": self.last_line,
+            "lines": self._fact_lines(failure),
+        }
+
+    def _configuration(self, kv_context: int | None) -> dict[str, Any]:
+        """Return what the engine was configured with."""
+        f, args = self.facts_, self.args
+        version = next((f[k] for k in _LINE_ALIAS["version"] if k in f), None)
+        own = VERSION.match(version) if version else None
+        speculative = f.get("cfg_speculative_method")
+        if speculative is None and "cfg_speculative_none" not in f and isinstance(args.get("method"), str):
+            speculative = args["method"]
+        sizes = {f"{k}_parallel_size": _int(f.get(f"cfg_{k}_parallel_size")) or _int(args.get(f"{k}_parallel_size")) for k in ("tensor", "pipeline", "data")}
+        return {
+            "version": own.group(0) if own is not None else version,
+            "model": f.get("cfg_model") or args.get("model") or f.get("banner_model"),
+            "context": kv_context or f.get("auto_fit") or _int(f.get("cfg_max_seq_len")) or f.get("max_model_len"),
+            "dtype": f.get("cfg_dtype"),
+            "kv_cache_dtype": f.get("cfg_kv_cache_dtype") or f.get("kv_dtype_line") or args.get("kv_cache_dtype"),
+            "quantization": None if f.get("cfg_quantization") == "None" else f.get("cfg_quantization"),
+            "speculative_method": speculative,
+            "attention_backend": f.get("attention_backend"),
+            **sizes,
+        }
+
+    def _loading(self) -> dict[str, Any]:
+        """Return how long the steps of the start took, and how much memory."""
+        f, loads = self.facts_, list(self.loads.items())
+        return {
+            "weights": {
+                "gib": max((v[0] for _k, v in loads), default=None),
+                "seconds": max(self.weights.values(), default=None),
+                "ranks": [{"proc": k.strip() or None, "gib": v[0], "seconds": v[1], "line_number": v[2]} for k, v in loads[:64]],
+            },
+            "load_seconds": max((v[1] for _k, v in loads if v[1] is not None), default=None),
+            "graphs": {
+                "seconds": max((g[0] for g in self.graphs), default=None),
+                "gib": max((g[1] for g in self.graphs if g[1] is not None), default=None),
+                "eager": bool(f.get("eager")) or f.get("cfg_enforce_eager") == "True",
+            },
+            "init_seconds": f.get("init_seconds"),
+            "compilation_seconds": f.get("compilation_seconds"),
+        }
+
+    def _role(self) -> str:
+        f = self.facts_
+        if f.get("headless") and "APIServer" in self.pids:
+            return "head"  # both ranks in one log
+        if f.get("headless") or self.args.get("headless") is True or self.args.get("node_rank", 0) not in (0, None):
+            return "worker"
+        if self.pids.keys() & {"APIServer", "EngineCore"} or "listen" in f or self.ready is not None or any(k.startswith("EngineCore") for k in self.pids):
+            return "head"
+        return "unknown"
+
+    def _fact_lines(self, failure: dict[str, Any] | None) -> dict[str, int]:
+        """Return the number of the line that each fact is from."""
+        lines = {k: v for k, v in self.lines.items() if k in _PUBLIC_LINES}
+        for public, inner in _LINE_ALIAS.items():
+            number = next((self.lines[i] for i in inner if i in self.lines), None)
+            if number is not None:
+                lines[public] = number
+        if self.ready is not None:
+            lines["ready"] = self.ready["line_number"]
+        if failure is not None:
+            lines["failure"] = failure["line_number"]
+        if self.available:
+            lines["available_gib"] = min(self.available, key=lambda a: a[0])[1]
+        return lines
+
+    def _nccl_facts(self) -> dict[str, Any]:
+        nccl = self.nccl
+        kinds = [_transport(v) for v in nccl["via"]]
+        if "tcp" in kinds:
+            transport = "tcp"
+        elif kinds:
+            transport = "rdma" if "rdma" in kinds else kinds[0]
+        elif nccl["network"]:
+            transport = _transport(nccl["network"])
+        else:
+            transport = "unknown"
+        return {
+            "version": nccl["version"],
+            "transport": transport,
+            "network": nccl["network"],
+            "via": list(nccl["via"]),
+            "hcas": list(nccl["hcas"]),
+            "no_ib_device": nccl["no_ib"],
+        }
+
+
+def _transport(name: str) -> str:
+    if name.startswith("IB"):
+        return "rdma"
+    return "tcp" if name.startswith("Socket") else "plugin"
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        return int(str(value))
+    except ValueError:
+        return None
+
+
+_PUBLIC_LINES = frozenset(
+    (
+        "kv_cache",
+        "max_concurrency",
+        "blocks",
+        "weights",
+        "weights_seconds",
+        "graphs",
+        "init_seconds",
+        "compilation_seconds",
+        "attention_backend",
+        "ranks",
+        "world_size",
+        "nccl",
+        "args",
+        "listen",
+        "head_address",
+        "platform",
+    )
+)
+_LINE_ALIAS = {
+    "version": ("banner_version", "api_version", "headless_version", "engine_version", "env_version"),
+    "model": ("cfg_model", "banner_model"),
+    "context": ("max_concurrency", "auto_fit", "cfg_max_seq_len", "max_model_len"),
+    "dtype": ("cfg_dtype",),
+    "kv_cache_dtype": ("cfg_kv_cache_dtype", "kv_dtype_line"),
+    "quantization": ("cfg_quantization",),
+    "speculative_method": ("cfg_speculative_method",),
+}

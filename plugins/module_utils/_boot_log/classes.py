@@ -1,0 +1,143 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: failure classes ready to run, and the failures found with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import MAX_TEXT
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
+
+
+class Classifier(NamedTuple):
+    """A failure class ready to run."""
+
+    name: str
+    order: int
+    needles: tuple[str, ...]
+    plain: tuple[str, ...]
+    patterns: tuple[re.Pattern[str], ...]
+    details: tuple[re.Pattern[str], ...]
+    unless: tuple[str, ...]
+    aftermath: tuple[re.Pattern[str], ...]
+    any_level: bool
+    kind: str
+    last: bool
+    users: bool
+    entry: dict[str, Any]
+
+
+def undigited(text: str) -> str:
+    """Return text without its digits."""
+    return "".join(c for c in text if c not in "0123456789")
+
+
+_compiled: list[Classifier] = []
+
+
+def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
+    """Compile the catalogue, alone only once; `extra` are user entries in catalogue shape and come first."""
+    if not extra and _compiled:
+        return list(_compiled)
+    out = []
+    for order, entry in enumerate([*extra, *CATALOGUE]):
+        out.append(
+            Classifier(
+                entry["class"],
+                order,
+                tuple(entry.get("needles", ())),
+                tuple(undigited(n) for n in entry.get("needles", ())),
+                tuple(re.compile(p) for p in entry["patterns"]),
+                tuple(re.compile(p) for p in entry.get("details", ())),
+                tuple(entry.get("unless", ())),
+                tuple(re.compile(p) for p in entry.get("aftermath", ())),
+                bool(entry.get("any_level", False)),
+                entry["kind"],
+                entry["pick"] == "last",
+                order < len(extra),
+                entry,
+            )
+        )
+    if not extra:
+        _compiled.extend(out)
+    return out
+
+
+def unclassified() -> Classifier:
+    return next(c for c in compile_catalogue([]) if c.name == "unclassified")
+
+
+class Plan(NamedTuple):
+    """What a text may hold, told by the literals in it; the same for all lines of one shape."""
+
+    classifiers: tuple[Classifier, ...]
+    death: bool
+    hit: bool
+    traceback: bool
+    boundary: bool
+    benign: tuple[str, ...]
+    always: tuple[Callable[..., bool], ...]
+    facts: tuple[Callable[..., bool], ...]
+
+
+def clip(text: str) -> str:
+    text = redact(text.strip())
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+
+
+class Failure:
+    """The first (or last, where the class says so) line of one class in one boot."""
+
+    def __init__(self, classifier: Classifier, message: str, number_: int, line: Line, groups: dict[str, str], after_ready: bool, stage: int) -> None:
+        self.classifier = classifier
+        self.message = message
+        self.number = number_
+        self.groups = groups
+        self.proc = proc_name(line)
+        self.ip = next((p[2] for p in line.procs if p[2]), "")
+        self.after_ready = after_ready
+        self.stage = stage
+        self.count = 1
+
+    def facts(self, rank: int | None) -> dict[str, Any]:
+        """Return the public shape of the failure."""
+        entry = self.classifier.entry
+        values = {k: v for k, v in self.groups.items() if v}
+        try:
+            remedy = entry["remedy"].format(**values)
+        except (KeyError, IndexError, ValueError):
+            remedy = entry.get("remedy_plain") or re.sub(r"\{\w+\}", "?", entry["remedy"])
+        anchor = entry.get("anchor") or f"docs/failures.md#{self.classifier.name}"
+        return {
+            "class": self.classifier.name,
+            "line": clip(self.message),
+            "line_number": self.number,
+            "remedy": redact(remedy),
+            "anchor": anchor,
+            "kind": self.classifier.kind,
+            "rank": rank,
+            "proc": self.proc or None,
+            "ip": self.ip or None,
+            "after_ready": self.after_ready,
+            "needs_peer": entry.get("needs_peer", ""),
+            "found": {k: redact(v) for k, v in values.items()},
+            "count": self.count,
+        }
+
+
+def proc_name(line: Line) -> str:
+    return " ".join(p[0] for p in line.procs if p[0])
+
+
+def engine_key(line: Line) -> str:
+    if not line.procs:
+        return ""
+    # the containers of two nodes can have the same process ids
+    name, pid, ip = next((p for p in line.procs if p[0].startswith("EngineCore")), line.procs[0])
+    return f"{name} {pid}@{ip}"

@@ -1,0 +1,241 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: the lines of a boot in their order, its failures and its state."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Failure, Plan, unclassified
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.figures import Figures
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import ERROR_LEVELS, Line
+
+
+class Failing(Figures):
+    """Failures and state of one boot. Feed `take` with every line that may matter, in order."""
+
+    def take(self, line: Line, number_: int, plan: Plan, min_end: int = 0, whole: bool = True) -> bool:
+        """Take one record. plan: what its text may hold. min_end: only matches that end behind it count (a rejoined line). Returns whether any did.
+
+        whole: False for an unterminated last line, from which no number at its very end is taken.
+        """
+        self.last_line = number_
+        self.seam, self.whole = min_end, whole
+        level = line.level
+        if line.file and line.is_request:
+            if level == "INFO" and "eceived request" in line.message:
+                self.frozen = True
+            if level == "ERROR" and plan.death and _p.DEAD_ENGINE.fullmatch(line.message) is not None:
+                self.answered = True  # a request waited for the engine that died
+                return self._failures(line, number_, plan)
+            return "LLM engine (v" in line.message and self._dump(line.message, number_)
+        if line.file and level and line.offset > 4 and "|" in line.text[: line.offset] and len(self.services) < _p.MAX_SERVICES:
+            service = _p.SERVICE.match(line.text)
+            if service is not None:
+                self.services.add(service.group(1))
+        found = False
+        if level in ERROR_LEVELS:
+            if plan.classifiers or plan.death or plan.traceback:
+                found = self._failures(line, number_, plan)
+        elif not line.foreign:
+            for classifier in plan.classifiers:
+                if classifier.any_level:
+                    found = bool(self._failure(classifier, line, number_)) or found
+        if plan.benign and self.seam <= 0 and (level in ("WARNING", "INFO", None) or "hub_lookup_of_a_path" in plan.benign):
+            for name in plan.benign:
+                if name != "free_memory_info" or "less than" not in line.message:
+                    self.benign[name] = self.benign.get(name, 0) + 1
+                    self.recognised = True
+                    if name == "exception_ignored":
+                        self.ignoring = number_
+        if line.foreign or level in ("ERROR", "CRITICAL", "FATAL"):
+            return found
+        for method in plan.always:
+            if method(self, line, number_):
+                return True
+        if self.frozen:
+            return found
+        for method in plan.facts:
+            found = method(self, line, number_) or found
+        return found
+
+    def _other_port(self, message: str) -> bool:
+        """Return whether a line tells of a port that another program could not bind: vLLM listens on the port that it reports."""
+        match = _p.BIND.search(message) if "address already in use" in message else None
+        listen = _p.PORT.search(self.facts_.get("listen", ""))
+        return match is not None and listen is not None and match.group(1) not in (listen.group(1), str(self.args.get("master_port")))
+
+    def _failures(self, line: Line, number_: int, plan: Plan) -> bool:
+        message = line.message
+        if line.foreign and line.level not in ("ERROR", "CRITICAL", "FATAL"):
+            return False
+        if "HTTP/" in message and _p.ACCESS.match(message):
+            return False
+        found = False
+        name = line.procs[-1][0] if line.procs else ""
+        uncaught = name.startswith(_p.ENGINE_PROCESS) or (name == "APIServer" and line.level is None)
+        if (plan.traceback or plan.death) and self.ready is None and uncaught:
+            self.recognised = True
+            if self.traceback is None or self.traceback.stage < self.stage:
+                self.traceback = Failure(unclassified(), message, number_, line, {}, False, self.stage)
+        # once requests are served, a bare line may be a prompt that some middleware prints: it proves nothing alone
+        bare = self.frozen and line.level is None and not line.procs
+        if plan.death and not bare and not self.death and not (plan.hit and not self.served()) and not self.ended_by_request:
+            self._die(number_)
+            found = True
+        if plan.death:
+            self.killed_itself = self.killed_itself or _p.KILLS_ITSELF in message
+            if bare and _p.DEAD_ENGINE.fullmatch(message.strip()) is not None:
+                self.dead_line = number_
+        source = bool(plan.classifiers) and _p.SOURCE_LINE.match(message) is not None
+        for classifier in plan.classifiers:
+            if source and classifier.name != "mamba_blocks" and not classifier.users:
+                continue
+            taken = self._failure(classifier, line, number_, bare and classifier.name not in ("oom_killed", "driver_no_memory"))
+            if taken is not None:
+                return taken or found
+        return found
+
+    def _failure(self, classifier: Classifier, line: Line, number_: int, weak: bool = False) -> bool | None:
+        """Take a line of a class. Returns None if it is none, False if it was taken before the line was rejoined with the next."""
+        message = line.message
+        known = self.failures.get(classifier.name)
+        if any(u in message for u in classifier.unless):
+            return None
+        match = None
+        for pattern in classifier.patterns:
+            match = pattern.search(message)
+            if match is not None:
+                break
+        if match is None:
+            return None
+        if (classifier.name in _p.ANYBODYS and self._elsewhere(line)) or self._other_port(message):
+            return None
+        if classifier.aftermath and (self.ended_by_request or self._explained()) and any(p.search(message) for p in classifier.aftermath):
+            return None
+        groups = _groups(classifier, match, message)
+        if match.end() <= self.seam:
+            if known is not None and known.number == number_ and len(groups) > len(known.groups):
+                known.groups = groups
+                known.message = message
+            return False
+        if self.ignoring and (classifier.name == "unclassified" or classifier.entry.get("case") == "python_packages"):
+            ignored, self.ignoring = self.ignoring, 0
+            if number_ - ignored <= 30:
+                return False
+        self.recognised = True
+        after = self.served()
+        if self.ended_by_request and (classifier.kind != "strong" or classifier.name in _p.FAREWELLS):
+            return True  # whoever is stopped hangs up on the others
+        if classifier.kind == "tail":
+            self._note_end()
+        self.unsure = after
+        failure = Failure(classifier, message, number_, line, groups, after, self.stage)
+        if known is not None and (known.after_ready or not after):
+            known.count += 1
+            # several rows of the catalogue can have one class
+            better = (classifier.last and not self.death) or classifier.order < known.classifier.order
+            if classifier.name == "config_error" and "validation error" in known.message and "Value error" in message:
+                better = True
+            if better or self._survived(known):
+                failure.count = known.count
+                self.failures[classifier.name] = failure
+            elif not known.groups and groups:
+                known.groups = groups
+            return True
+        if after and (weak or classifier.kind == "weak") and not self.death:
+            if self.weak is None or classifier.kind != "tail":
+                self.weak = failure
+            return True
+        self.failures[classifier.name] = failure
+        return True
+
+    def _survived(self, failure: Failure) -> bool:
+        """Return whether the boot went on after a failure that need not end it, say an optional import."""
+        classifier = failure.classifier
+        if classifier.kind != "weak" or classifier.entry.get("last_words") or failure.after_ready:
+            return False
+        if classifier.any_level and not self.death and self.progressed > failure.number:
+            return True  # the kernel's line: the driver tries again, and healthy boots have it too
+        return (self.stage if self.end_stage < 0 else self.end_stage) > failure.stage
+
+    def _explained(self) -> bool:
+        """Return whether the log has already told what the engine dies of, or that it kills its own processes."""
+        if self.killed_itself:
+            return True
+        return bool(self.death) and any(f.classifier.kind != "tail" and f.classifier.name not in _p.CONSEQUENCES for f in self.failures.values())
+
+    def _ranked(self) -> list[Failure]:
+        """Return the failures that count, the root cause first."""
+        found = [f for f in self.failures.values() if f.after_ready or self.ready is None]
+
+        def order(failure: Failure) -> tuple[int, int]:
+            place = failure.classifier.order
+            if self._survived(failure):
+                place += 10_000
+                tails = [f.classifier.order for f in self.failures.values() if f.classifier.kind == "tail"]
+                if tails:
+                    place = min(tails) - 1
+            return (place, failure.number)
+
+        return sorted(found, key=order)
+
+    def state(self, final: bool = False) -> tuple[str, list[Failure], Failure | None]:
+        """Return the state, the failures behind it with the root cause first, and what may yet become a failure.
+
+        A weak line before readiness can come from an optional part. Alone it counts when the process has ended (`final`).
+        """
+        ranked = self._ranked()
+        if self.ready is not None:
+            return ("served_then_failed" if ranked else "ready"), ranked, None
+        suspicion = None
+        if ranked and not (self.end_stage < 0 and self._survived(ranked[0])):
+            if self.answered:
+                return "served_then_failed", ranked, None
+            if final or self.confirmed(ranked):
+                return "failed", ranked, None
+            suspicion = ranked[0]
+        last = self.traceback
+        if final and not ranked and last is not None and last.stage == self.stage:
+            return "failed", [last], None  # the log ends in the traceback of an engine process, before the exception's name
+        return ("starting" if self.stage > 0 or self.death else "unknown"), [], suspicion
+
+    def confirmed(self, ranked: list[Failure]) -> bool:
+        """Return whether more than a weak line says that the boot failed."""
+        root = ranked[0].classifier
+        if root.kind != "weak" or root.entry.get("last_words"):
+            return True
+        return bool(self.death) or any(f.classifier.kind == "tail" for f in ranked)
+
+    def rank_of(self, failure: Failure) -> int | None:
+        """Return the rank whose process printed a failure, where the log tells."""
+        if failure.proc:
+            match = re.search(r"(?:Worker_(?:\w{0,60}_)?TP|VllmWorker TP|rank=)(\d{1,5})", failure.proc)
+            if match is not None and len(self.ranks) <= 1:
+                return int(match.group(1))
+            name = failure.proc.split(" ")[-1]
+            for rank, entry in self.ranks.items():
+                if entry.get("proc") == name and (not failure.ip or entry.get("ip") == failure.ip):
+                    return rank
+            if match is not None:
+                return int(match.group(1))
+        if len(self.ranks) == 1 and self.facts_.get("headless"):
+            return min(self.ranks)
+        return None
+
+
+def _groups(classifier: Classifier, match: re.Match[str], message: str) -> dict[str, str]:
+    """Return what a line of a class says, by the names of its groups."""
+    groups = {k: v for k, v in match.groupdict().items() if v}
+    for detail in classifier.details:
+        extra = detail.search(message)
+        if extra is not None:
+            groups.update({k: v for k, v in extra.groupdict().items() if v})
+    for key in ("message", "name"):
+        if key in groups:
+            groups[key] = groups[key].strip()[:300]
+    if groups.get("message", "").startswith("User-specified max_model_len"):
+        groups.pop("message")
+    return groups

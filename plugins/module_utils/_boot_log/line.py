@@ -1,0 +1,254 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: the grammar of one log line, `outer* proc* [level] message`; text in, `Line` objects out, no state."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+#: A line longer than this keeps its two halves of this many bytes; the middle is dropped.
+KEEP = 32768
+
+#: Levels on which a failure class may be named; None is a line without a level (traceback, argparse, kernel, NCCL).
+ERROR_LEVELS = frozenset(("ERROR", "CRITICAL", "FATAL", None))
+
+#: vLLM files whose records carry text of users (prompts, requests, dumps): they change no fact and no verdict.
+_REQUEST_FILES = re.compile(
+    r"(?:^|/)(?:logger|dump_input|serving(?:_\w+)?|serving_[\w.]+|protocol|request_logger|middleware|chat_utils|tool_parsers?|"
+    r"\w*_(?:tool_parser|reasoning_parser))\.py$"
+)
+
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[\]_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[()][0-9A-B])")
+#: An escape whose ESC was lost in a paste, or replaced by a visible character.
+_LOST = re.compile(r"[←␛]?\[\d{1,3}(?:;\d{1,3}){0,4}m")
+_LEVEL = re.compile(
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(?:\d{4}-)?(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?"
+)
+_SHORT = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}\[?([\w./<>-]{1,160}\.py):\d{1,6}\]?\s{1,8}")
+_GLUED = re.compile(
+    r"(?<![^\s\w.)%])(?:\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?){0,4}"
+    r"(?<![\w'\"`])(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./<>-]{1,160}\.py:\d{1,6}\] "
+    r"|INFO:\s{1,8}(?:Started server process|Waiting for application startup|Application startup complete|Uvicorn running on ))"
+    r"|(?<=\s)(?:\((?:APIServer|EngineCore|MainProcess|(?:Vllm|Ray)?Worker)[\w= -]{0,40} pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ){1,4}(?=\S)"
+)
+_PROC = re.compile(r"[(\[](?:([A-Za-z_][\w.:/()-]{0,160}(?: (?:rank=\d{1,5}|[A-Z]{1,4}\d{1,5}))?),? )?pid=(\d{1,10})(?:, ip=([^)\s]{1,60}))?[)\]]\s?")
+_COMMON = re.compile(
+    r"(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})\) ?)?(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})(?:, ip=([\d.]{1,40}))?\) ?)?"
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL) (\d\d-\d\d \d\d:\d\d:\d\d) \[?([\w./<>-]{1,160}):\d{1,6}\]\s?"
+)
+#: One wrapper around a line, tried in this order.
+_OUTER = (
+    r"[\s\ufeff]{1,64}",
+    # Markdown of a pasted log: a quote, a code fence, an item of a list
+    r">\s?",
+    r"(?:`{1,3}|\*{1,3}|~{3})(?=\S)",
+    r"(?:[-*•+](?!\s[A-Z]{4,8}\s)|\d{1,3}[.)]|#{1,6})\s{1,4}(?=\S)",
+    # a time stamp of Docker or of a CI runner
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?(?::(?=\s))?\s*\|?\s*",
+    # journald, also of the kernel and of systemd
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: \s*",
+    # a service of compose
+    r"(?![A-Z]{4,8}\s{1,8}\|\s[\w.]{1,80}:[\w<>]{1,80}:\d)[A-Za-z0-9][\w.@-]{0,120}\s{0,40}\|\s{1,4}",
+    # torchrun
+    r"\[rank\d{1,5}\]:\s?",
+    # a progress bar without its line end
+    r"[^|]{0,120}\d{1,3}%\|[^|]{0,300}\|\s{0,4}\d{1,9}/\d{1,9} \[[^\]]{1,80}\](?=[\d(\[A-Z])",
+)
+_WRAPPER = re.compile("|".join(f"(?:{outer})" for outer in _OUTER))
+_TIMESTAMP = re.compile(r"(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
+_UVICORN = re.compile(r"(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL):\s{1,8}")
+_FOREIGN = re.compile(
+    r"-?\s?[\w.:/<>-]{0,80}\s{0,4}[-|\[]\s{0,4}(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b\s{0,8}[-|\]]"
+    r"|(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}[\w.-]{1,80}:\d{1,6} -- "
+    r"|(?:\[[\w.-]{1,40}\]\s?)?\[(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]\s"
+    r"|[A-Z][\w-]{1,30} (DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL): "
+    r"|(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{0,8}\|"
+)
+_GLOG = re.compile(r"\[?([IWEF])\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,9})? (?:\s{0,8}\d{1,10} )?(?:[\w./-]{1,160}:\d{1,6}\]\s?)?")
+_BARE_FILE = re.compile(r"\[?([\w./-]{1,120}\.py):\d{1,6}\]\s")
+_WARNINGS = re.compile(r"\S{1,300}:\d{1,6}: \w{0,40}Warning: |\w{0,20}Warning: |warnings\.warn\(")
+_GLOG_LEVEL = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
+_PROGRESS = re.compile(r"\d+/\d+ \[|it/s|s/it|%\|")
+_QUOTED = re.compile(r"[\"'{}]|HTTP/")
+
+
+@lru_cache(maxsize=512)
+def _is_request_file(file: str) -> bool:
+    return _REQUEST_FILES.search(file) is not None
+
+
+class Line(NamedTuple):
+    """One peeled line.
+
+    level: its level, None without one. foreign: printed by another program's logger, whose text is no vLLM fact.
+    file: `name.py` of the vLLM record or "". time: `MM-DD HH:MM:SS` of the record or an outer stamp, or "".
+    procs: ((name, pid, ip), ...) outermost first. offset: where message begins in the text that was peeled, after its escapes went.
+    """
+
+    level: str | None
+    foreign: bool
+    file: str
+    time: str
+    procs: tuple[tuple[str, str, str], ...]
+    message: str
+    offset: int
+    text: str
+
+    @property
+    def is_request(self) -> bool:
+        """Whether the record carries users' text."""
+        return bool(self.file) and _is_request_file(self.file)
+
+
+def strip_ansi(text: str) -> str:
+    """Remove terminal escapes, also those whose ESC was lost in a paste."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    text = _LOST.sub("", text)
+    if text[-1:] == " ":
+        text = text.rstrip(" ")
+    return text
+
+
+def _procs(text: str) -> tuple[tuple[str, str, str], ...]:
+    if "pid=" not in text:
+        return ()
+    return tuple((m.group(1) or "", m.group(2), m.group(3) or "") for m in _PROC.finditer(text))[-4:]
+
+
+def peel(raw: str) -> Line:
+    """Peel one physical line (no line end in it)."""
+    return _peel_known(raw) if len(raw) <= 400 else _peel(raw)
+
+
+@lru_cache(maxsize=2048)  # a server that dies and starts again prints the same traceback each time
+def _peel_known(raw: str) -> Line:
+    return _peel(raw)
+
+
+def _peel(raw: str) -> Line:
+    text = strip_ansi(raw)
+    match = _COMMON.match(text)
+    if match is not None:
+        name, pid, second, second_pid, ip, level, time, file = match.groups()
+        procs: tuple[tuple[str, str, str], ...] = ()
+        if name is not None:
+            procs = ((name, pid, ""),) if second is None else ((name, pid, ""), (second, second_pid, ip or ""))
+        elif second is not None:
+            procs = ((second, second_pid, ip or ""),)
+        end = match.end()
+        return Line(level, False, file, time, procs, text[end:], end, text)
+    match = _LEVEL.search(text, 0, 2000)
+    if match is not None:
+        prefix = text[: match.start()]
+        if not prefix or ((not _QUOTED.search(prefix) or _PROGRESS.search(prefix)) and _FOREIGN.match(prefix[-200:]) is None):
+            file = match.group(3)
+            return Line(match.group(1), False, file, match.group(2), _procs(prefix[-400:]), text[match.end() :], match.end(), text)
+    return _peel_unlevelled(text)
+
+
+def _unwrap(text: str) -> tuple[int, str, tuple[tuple[str, str, str], ...]]:
+    """Return where the record in a line begins, the time stamp and the processes before it."""
+    at = 0
+    procs: list[tuple[str, str, str]] = []
+    stamp = ""
+    for _round in range(12):
+        match = _WRAPPER.match(text, at)
+        if match is not None:
+            if not stamp:
+                found = _TIMESTAMP.search(match.group(0))
+                if found is not None:
+                    stamp = found.group(1)[5:].replace("/", "-").replace("T", " ")
+            at = match.end()
+            continue
+        match = _PROC.match(text, at)
+        if match is None or len(procs) == 4:
+            break
+        procs.append((match.group(1) or "", match.group(2), match.group(3) or ""))
+        at = match.end()
+    return at, stamp, tuple(procs)
+
+
+def _peel_unlevelled(text: str) -> Line:
+    at, stamp, procs = _unwrap(text)
+    level: str | None = None
+    foreign = False
+    file = ""
+    if match := _UVICORN.match(text, at):
+        level = "DEBUG" if match.group(1) == "TRACE" else match.group(1)
+        at = match.end()
+    elif match := _GLOG.match(text, at):
+        level = _GLOG_LEVEL[match.group(1)]
+        at = match.end()
+    elif match := _SHORT.match(text, at):
+        level, file = match.groups()
+        at = match.end()
+    elif match := _BARE_FILE.match(text, at):
+        file = match.group(1)
+        at = match.end()
+    elif match := _FOREIGN.match(text, at):
+        level = next(g for g in match.groups() if g)
+        level = {"WARN": "WARNING", "NOTICE": "INFO"}.get(level, level)
+        foreign = True
+        at = match.end()
+    elif text.startswith('{"', at):  # a JSON record of another program
+        level, foreign = "INFO", True
+    elif _WARNINGS.match(text, at) is not None or " NCCL WARN " in text[at : at + 200] or text.startswith("NCCL WARN ", at):
+        level = "WARNING"
+    elif " NCCL INFO " in text[at : at + 200] or text.startswith("NCCL INFO ", at):
+        level = "INFO"
+    return Line(level, foreign, file, stamp, procs, text[at:], at, text)
+
+
+def may_be_several(message: str) -> bool:
+    """Return whether the text of a record may hold another one; cheap."""
+    return ".py:" in message or " INFO:" in message or " pid=" in message
+
+
+def split(line: Line) -> list[Line]:
+    """Return the records that one physical line glues together, by two processes that write at once or by a paste that lost its line ends.
+
+    Only for lines before the server is ready: later a record in a record is a quote of a user.
+    """
+    message = line.message
+    if not may_be_several(message) or not (line.file or line.procs) or line.is_request or message.startswith(("Received request", "Added request")):
+        return [line]
+    starts = [m.start() for m in _GLUED.finditer(message, 0, KEEP)][:200]
+    if not starts:
+        return [line]
+    out = [line._replace(message=message[: starts[0]].rstrip())]
+    for start, end in zip(starts, [*starts[1:], len(message)]):
+        record = peel(message[start:end].rstrip())
+        out.append(record)
+        if record.is_request:
+            break
+    return out
+
+
+#: A string of a JSON export that was printed over several lines.
+_FIELD = re.compile(r'(?:"(?:textPayload|message|msg|log)": ?)?("(?:[^"\\]|\\.){1,65536}"),?\s*$')
+
+
+def expand(raw: str) -> list[Line]:
+    """Peel one physical line into the records in it: several where it is a string of a JSON export."""
+    stripped = raw.lstrip(" \t")
+    field = _FIELD.match(stripped) if stripped[:1] == '"' else None
+    if field is not None:
+        try:
+            text = json.loads(field.group(1))
+        except ValueError:
+            text = ""
+        if text:
+            return [peel(piece.rstrip()) for piece in re.split(r"\r\n|\n|\r", text)[:2000] if piece]
+    return [peel(raw)]
+
+
+def cap(line: bytes) -> bytes:
+    """Bound one line: its first and its last KEEP bytes."""
+    if len(line) <= 2 * KEEP:
+        return line
+    return line[:KEEP] + line[-KEEP:]

@@ -1,0 +1,465 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: from wanted rails and the files that stand on a node to what is written, moved or refused. Pure.
+
+Addresses are `a.b.c.d/prefix`, MTU is bytes, files are {path without leading slash: text}.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import YamlError, parse_yaml
+
+OWN_PATH = "etc/netplan/60-gb10-cluster.yaml"
+SYSCTL_PATH = "etc/sysctl.d/60-gb10-roce.conf"
+MARKER = "# Managed by gb10.cluster (role roce): do not edit; roce_state=absent takes it back."
+RENDERERS = ("NetworkManager", "networkd")
+
+# file name -> who writes it
+KNOWN_WRITERS = {
+    "40-cx7.yaml": "NVIDIA's playbook, sparkrun or a fleet tool",
+    "99-nvidia-sync-cluster.yaml": "NVIDIA Sync Cluster Assistant",
+    "98-spark-vllm-docker.yaml": "spark-vllm-docker",
+    "40-unsloth-cx7.yaml": "Unsloth",
+    "50-cloud-init.yaml": "cloud-init",
+}
+
+
+# --- files that stand there ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Device:
+    """What is known of a live interface, to match netplan's `match:`."""
+
+    name: str
+    mac: str | None = None
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a file says of one interface."""
+
+    interface: str
+    addresses: tuple[str, ...] = ()
+    mtu: int | None = None
+    dhcp4: bool = False
+    link_local: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """One configuration file: who owns it and what it says of the interfaces asked for."""
+
+    path: str
+    kind: str
+    own: bool
+    parsed: bool
+    writer: str | None = None
+    error: str | None = None
+    claims: tuple[Claim, ...] = ()
+    others: tuple[str, ...] = ()
+    renderer: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as module output; the path with its leading slash."""
+        return {
+            "path": "/" + self.path,
+            "kind": self.kind,
+            "writer": self.writer,
+            "parsed": self.parsed,
+            "error": self.error,
+            "interfaces": [claim.interface for claim in self.claims],
+            "other_interfaces": list(self.others),
+            "addresses": {claim.interface: list(claim.addresses) for claim in self.claims},
+            "mtu": {claim.interface: claim.mtu for claim in self.claims if claim.mtu is not None},
+        }
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    if isinstance(value, (list, tuple)):
+        return tuple(str(next(iter(item), "")) if isinstance(item, dict) else str(item) for item in value)
+    return (str(value),) if value not in (None, "") else ()
+
+
+def _matches(key: str, body: Mapping[str, Any], device: Device) -> bool:
+    match = body.get("match")
+    if not isinstance(match, dict):
+        return key == device.name
+    if not match:  # netplan: every device of the section; NetworkManager writes it for a profile without an interface name
+        return True
+    if body.get("set-name") == device.name:
+        return True
+    tests = []
+    if match.get("name"):
+        tests.append(fnmatch.fnmatchcase(device.name, str(match["name"])))
+    if match.get("macaddress"):
+        tests.append(bool(device.mac) and str(match["macaddress"]).lower() == str(device.mac).lower())
+    if match.get("driver"):
+        tests.append(bool(device.driver) and any(fnmatch.fnmatchcase(str(device.driver), d) for d in _strings(match["driver"])))
+    return bool(tests) and all(tests)
+
+
+def _read_netplan(path: str, text: str, devices: Sequence[Device]) -> ConfigFile:
+    own = path == OWN_PATH or MARKER in text
+    writer = None if own else KNOWN_WRITERS.get(path.rsplit("/", 1)[-1])
+    try:
+        data = parse_yaml(text)
+    except YamlError as exc:
+        return _unparsed(path, "netplan", own, writer, text, devices, str(exc))
+    network = data.get("network") if isinstance(data, dict) else None
+    if network is None and not text.strip():
+        return ConfigFile(path, "netplan", own, True, writer)
+    if not isinstance(network, dict):
+        return _unparsed(path, "netplan", own, writer, text, devices, "no `network:` map")
+    claims: list[Claim] = []
+    others: list[str] = []
+    for section in ("ethernets", "vlans", "bonds", "bridges", "nm-devices"):
+        entries = network.get(section)
+        for key, body in (entries or {}).items() if isinstance(entries, dict) else ():
+            body = body if isinstance(body, dict) else {}
+            hit = [d for d in devices if section in ("ethernets", "nm-devices") and _matches(str(key), body, d)]
+            for member in _strings(body.get("interfaces")) if section in ("bonds", "bridges") else ():
+                hit += [d for d in devices if d.name == member]
+            claims += [_claim(device.name, body) for device in hit]
+            if not hit:
+                others.append(str(key))
+            elif body.get("match") == {}:
+                others.append(f"every other device ({key} has an empty match)")
+    renderer = str(network["renderer"]) if network.get("renderer") else None
+    return ConfigFile(path, "netplan", own, True, writer, None, tuple(claims), tuple(others), renderer)
+
+
+def _claim(name: str, body: Mapping[str, Any]) -> Claim:
+    mtu = body.get("mtu")
+    return Claim(
+        name,
+        _strings(body.get("addresses")),
+        mtu if isinstance(mtu, int) else None,
+        body.get("dhcp4") in (True, "yes", "true"),
+        _strings(body.get("link-local")),
+    )
+
+
+def _unparsed(path: str, kind: str, own: bool, writer: str | None, text: str, devices: Sequence[Device], error: str) -> ConfigFile:
+    """A file that is not understood claims every interface it names: fail closed."""
+    bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    named = [d.name for d in devices if re.search(rf"(?<![\w-]){re.escape(d.name)}(?![\w-])", bare)]
+    return ConfigFile(path, kind, own, False, writer, error, tuple(Claim(name) for name in named))
+
+
+def _ini(text: str) -> dict[str, list[tuple[str, str]]]:
+    """Read an ini file that repeats keys: {section: [(key, value)]}."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    section = ""
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "[" and line[-1] == "]":
+            section = line[1:-1].strip()
+        elif "=" in line:
+            key, _equals, value = line.partition("=")
+            found.setdefault(section, []).append((key.strip(), value.strip()))
+    return found
+
+
+def _read_keyfile(path: str, text: str, devices: Sequence[Device]) -> ConfigFile:
+    data = {section: dict(items) for section, items in _ini(text).items()}
+    name = data.get("connection", {}).get("interface-name", "")
+    pattern = data.get("match", {}).get("interface-name", "")
+    mac = data.get("ethernet", {}).get("mac-address", "").lower()
+    claims = []
+    for device in devices:
+        if device.name == name or (pattern and fnmatch.fnmatchcase(device.name, pattern)) or (mac and device.mac and device.mac.lower() == mac):
+            four = data.get("ipv4", {})
+            addresses = tuple(v.split(",")[0] for k, v in sorted(four.items()) if re.match(r"^address\d+$", k))
+            mtu = data.get("ethernet", {}).get("mtu", "")
+            claims.append(Claim(device.name, addresses, int(mtu) if mtu.isdigit() and mtu != "0" else None, four.get("method") == "auto"))
+    return ConfigFile(path, "NetworkManager", MARKER in text, True, None, None, tuple(claims))
+
+
+def _read_networkd(path: str, text: str, devices: Sequence[Device]) -> ConfigFile:
+    data = _ini(text)
+    match = data.get("Match", [])
+    network = data.get("Network", []) + data.get("Address", [])
+    claims = []
+    for device in devices:
+        names = [word for key, value in match if key == "Name" for word in value.split()]
+        macs = [word.lower() for key, value in match if key in ("MACAddress", "PermanentMACAddress") for word in value.split()]
+        hit = any(fnmatch.fnmatchcase(device.name, word) for word in names) or (device.mac or "").lower() in macs
+        if hit:
+            addresses = tuple(value for key, value in network if key == "Address")
+            mtu = dict(data.get("Link", [])).get("MTUBytes", "")
+            claims.append(Claim(device.name, addresses, int(mtu) if mtu.isdigit() else None, dict(network).get("DHCP") in ("yes", "ipv4")))
+    return ConfigFile(path, "networkd", MARKER in text, True, None, None, tuple(claims))
+
+
+def _shadowed(paths: Sequence[str]) -> list[str]:
+    """Return the netplan files that count: the same name in run/ hides etc/, which hides lib/."""
+    best: dict[str, str] = {}
+    for folder in ("lib/netplan/", "etc/netplan/", "run/netplan/"):
+        for path in paths:
+            if path.startswith(folder):
+                best[path[len(folder) :]] = path
+    return sorted(best.values(), key=lambda path: path.rsplit("/", 1)[-1])
+
+
+def read_files(files: Mapping[str, str], devices: Sequence[Device]) -> list[ConfigFile]:
+    """Return every configuration file, netplan's in the order netplan merges them."""
+    found = [_read_netplan(path, files[path], devices) for path in _shadowed(list(files))]
+    for path in sorted(files):
+        if path.endswith(".nmconnection"):
+            found.append(_read_keyfile(path, files[path], devices))
+        elif path.endswith(".network"):
+            found.append(_read_networkd(path, files[path], devices))
+    return found
+
+
+def foreign_files(read: Sequence[ConfigFile]) -> list[ConfigFile]:
+    """Return the files of others that say something of the interfaces asked for."""
+    return [item for item in read if not item.own and item.claims]
+
+
+def default_renderer(read: Sequence[ConfigFile]) -> str | None:
+    """Return the renderer the merged netplan files choose globally (the last one wins), None if none does."""
+    chosen = None
+    for item in read:
+        if item.kind == "netplan" and item.renderer and not item.own:
+            chosen = item.renderer
+    return chosen
+
+
+# --- the plan ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RailWish:
+    """A rail as it shall be: interface, address with prefix, MTU in bytes."""
+
+    interface: str
+    address: str
+    mtu: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done. With `refusals` nothing may be touched. `text` None means that our file must not stand there."""
+
+    text: str | None = None
+    moves: tuple[str, ...] = ()
+    adopted: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    ours: tuple[RailWish, ...] = field(default_factory=tuple)
+
+
+def render(wishes: Sequence[RailWish], renderer: str) -> str:
+    """Return our netplan file. The renderer stands at each interface, so that the machine's own choice stays as it is."""
+    out = [MARKER, "network:", "  version: 2", "  ethernets:"]
+    for wish in wishes:
+        out += [
+            f"    {wish.interface}:",
+            f"      renderer: {renderer}",
+            "      dhcp4: false",
+            "      dhcp6: false",
+            "      accept-ra: false",
+            "      link-local: []",
+            "      optional: true",
+            f"      mtu: {wish.mtu}",
+            "      addresses:",
+            f"        - {wish.address}",
+        ]
+    return "\n".join(out) + "\n"
+
+
+def render_sysctl(interfaces: Sequence[str], ipv6: bool) -> str:
+    """Return the sysctl drop-in: each rail answers ARP for its own address only, and carries no IPv6 (so GIDs keep their index)."""
+    out = [MARKER]
+    for key, value in sysctl_values(interfaces, ipv6).items():
+        out.append(f"-{key} = {value}")
+    return "\n".join(out) + "\n"
+
+
+def sysctl_values(interfaces: Sequence[str], ipv6: bool) -> dict[str, str]:
+    """Return {net/ipv4/conf/<rail>/arp_ignore: "1", ...}; slashes, because an interface name may contain dots."""
+    values: dict[str, str] = {}
+    for name in interfaces:
+        values[f"net/ipv4/conf/{name}/arp_ignore"] = "1"
+        values[f"net/ipv4/conf/{name}/arp_announce"] = "2"
+        if not ipv6:
+            values[f"net/ipv6/conf/{name}/disable_ipv6"] = "1"
+    return values
+
+
+def validate_wishes(
+    wishes: Sequence[RailWish],
+    protected: Sequence[str],
+    known: Sequence[str],
+    others: Mapping[str, Sequence[str]],
+) -> list[str]:
+    """Return the sentences that forbid the wishes.
+
+    `protected`: interfaces with the default route or the SSH session; `known`: interfaces that exist;
+    `others`: {interface that is no rail: its addresses with prefix}.
+    """
+    found: list[str] = []
+    seen: dict[str, str] = {}
+    networks: list[tuple[str, Any]] = []
+    for wish in wishes:
+        if wish.interface in protected:
+            found.append(
+                f"{wish.interface} carries the default route or this SSH session, and the roce role never touches such an interface: "
+                "move the default route to the 10 GbE port (enP7s7) or name other ports in roce_interfaces."
+            )
+        if known and wish.interface not in known:
+            found.append(f"The interface {wish.interface} does not exist on this node; correct or remove roce_interfaces (the ports are found without it).")
+        if wish.interface in seen:
+            found.append(f"{wish.interface} is wanted for two rails; a rail needs a port of its own.")
+        seen[wish.interface] = wish.address
+        if not 1280 <= wish.mtu <= 9978:
+            found.append(f"MTU {wish.mtu} for {wish.interface} is out of range (1280 to 9978); use 9000 on a direct cable or 1500.")
+        try:
+            face = ipaddress.ip_interface(wish.address)
+        except ValueError:
+            found.append(f"{wish.address!r} for {wish.interface} is no address with a prefix; write it like 192.168.100.10/24.")
+            continue
+        if "/" not in wish.address or face.network.prefixlen > 30:
+            found.append(f"{wish.address} for {wish.interface} leaves no room for a peer; use a network with a prefix of at most 30, like /24.")
+        elif face.ip in (face.network.network_address, face.network.broadcast_address):
+            found.append(f"{wish.address} for {wish.interface} is the network's own or broadcast address; use a host address of {face.network}.")
+        for name, net in networks:
+            if net.overlaps(face.network):
+                found.append(
+                    f"{wish.interface} ({wish.address}) and {name} ({net}) would be in one subnet, which leaves one of them idle; "
+                    "give gb10_fabric_cidrs one network per rail."
+                )
+        networks.append((wish.interface, face.network))
+        for name, addresses in sorted(others.items()):
+            if name in {w.interface for w in wishes}:
+                continue
+            for text in addresses:
+                try:
+                    other = ipaddress.ip_interface(text)
+                except ValueError:
+                    continue
+                if other.version == face.version and other.network.prefixlen and other.network.overlaps(face.network):
+                    found.append(
+                        f"The fabric network {face.network} of {wish.interface} overlaps {text} on {name}; "
+                        "choose another network in gb10_fabric_cidrs, or that path breaks."
+                    )
+    return list(dict.fromkeys(found))
+
+
+def _differences(wish: RailWish, claims: Sequence[tuple[str, Claim]]) -> tuple[bool, list[str]]:
+    """Return (the files give the wanted address, what differs otherwise) for one rail."""
+    given = [address for _path, claim in claims for address in claim.addresses]
+    notes: list[str] = []
+    where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
+    extra = [a for a in given if a != wish.address]
+    if extra:
+        notes.append(f"{where} also gives {wish.interface} {', '.join(extra)}")
+    mtus = [claim.mtu for _path, claim in claims if claim.mtu is not None]
+    if (mtus[-1] if mtus else None) != wish.mtu:
+        notes.append(f"{where} sets MTU {mtus[-1] if mtus else '(none)'} on {wish.interface}, wanted is {wish.mtu}")
+    if any(claim.dhcp4 for _path, claim in claims):
+        notes.append(f"{where} asks for DHCP on {wish.interface}")
+    return wish.address in given, notes
+
+
+def plan(
+    wishes: Sequence[RailWish],
+    read: Sequence[ConfigFile],
+    policy: str,
+    renderer: str,
+) -> Plan:
+    """Return what to do with our file and the files of others, by policy (`refuse`, `adopt`, `replace`)."""
+    foreign = foreign_files(read)
+    if not foreign:
+        return Plan(text=render(wishes, renderer) if wishes else None, ours=tuple(wishes))
+    by_rail: dict[str, list[tuple[str, Claim]]] = {}
+    for item in foreign:
+        for claim in item.claims:
+            by_rail.setdefault(claim.interface, []).append((item.path, claim))
+    if policy == "adopt":
+        refusals: list[str] = []
+        differences: list[str] = []
+        ours: list[RailWish] = []
+        for item in foreign:
+            if not item.parsed:
+                refusals.append(f"/{item.path} is not understood ({item.error}), so it cannot be adopted; correct it, or set roce_foreign_policy to `replace`.")
+        for wish in wishes:
+            claims = by_rail.get(wish.interface)
+            if not claims:
+                ours.append(wish)
+                continue
+            good, notes = _differences(wish, claims)
+            where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
+            if not good and not refusals:
+                given = ", ".join(a for _path, claim in claims for a in claim.addresses) or "no address"
+                refusals.append(
+                    f"{where} gives {wish.interface} {given}, wanted is {wish.address}: set gb10_fabric_addresses to what it gives, "
+                    "or roce_foreign_policy to `replace`."
+                )
+            differences += notes
+        if refusals:
+            return Plan(refusals=tuple(refusals), differences=tuple(differences))
+        return Plan(
+            text=render(ours, renderer) if ours else None,
+            adopted=tuple(item.path for item in foreign),
+            differences=tuple(differences),
+            ours=tuple(ours),
+        )
+    if policy == "replace":
+        refusals = [
+            f"/{item.path} also configures {', '.join(item.others)}, so it cannot be moved away as a whole: take the rails out of it by hand."
+            for item in foreign
+            if item.others
+        ]
+        refusals += [
+            f"/{item.path} matches {', '.join(c.interface for c in item.claims)} by a pattern or a folder that is not /etc; narrow it by hand, then run again."
+            for item in foreign
+            if not item.path.startswith("etc/")
+        ]
+        if refusals:
+            return Plan(refusals=tuple(refusals))
+        return Plan(text=render(wishes, renderer), moves=tuple(item.path for item in foreign), ours=tuple(wishes))
+    refusals = []
+    for item in foreign:
+        given = "; ".join(f"{claim.interface}: {', '.join(claim.addresses) or 'no address'}" for claim in item.claims)
+        writer = f" ({item.writer})" if item.writer else ""
+        detail = f"is not understood ({item.error}) and names {', '.join(c.interface for c in item.claims)}" if not item.parsed else f"configures {given}"
+        refusals.append(
+            f"/{item.path}{writer} {detail}. Nothing was changed: set roce_foreign_policy to `adopt` (it stays in charge) "
+            "or `replace` (it is moved to a backup), or remove it."
+        )
+    return Plan(refusals=tuple(refusals))
+
+
+__all__ = [
+    "KNOWN_WRITERS",
+    "MARKER",
+    "OWN_PATH",
+    "SYSCTL_PATH",
+    "Claim",
+    "ConfigFile",
+    "Device",
+    "Plan",
+    "RailWish",
+    "default_renderer",
+    "foreign_files",
+    "plan",
+    "read_files",
+    "render",
+    "render_sysctl",
+    "sysctl_values",
+    "validate_wishes",
+]

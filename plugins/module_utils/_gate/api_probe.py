@@ -1,0 +1,242 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Ask a vLLM server on this node for its models, its pool and completions: what the module vllm_probe returns.
+
+Nothing of Ansible's is imported.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+_CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+NO_REPLY = "no reply within"
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104  compared with, never bound
+#: Counted to fill a long prompt: every tokenizer splits it, and no part of it is a special token.
+_SAMPLE = "".join(f" {number}" for number in range(1, 257))
+
+
+def cache_config(metrics: str) -> list[dict[str, str]]:
+    """Return the labels of every `vllm:cache_config_info` line of a /metrics page."""
+    return [dict(_LABEL.findall(match.group(1))) for match in _CACHE_INFO.finditer(metrics)]
+
+
+def api_key(env_text: str) -> str:
+    """Return the value of the VLLM_API_KEY line of an env file; empty where there is none."""
+    for line in env_text.splitlines():
+        name, _sign, value = line.partition("=")
+        if name.strip() == "VLLM_API_KEY":
+            return value.strip().strip("\"'")
+    return ""
+
+
+def api_url(api: Mapping[str, Any]) -> str:
+    """Return the URL at which the head reaches its own API. `api` has `port` and may have `host`, the address that the API binds."""
+    host = str(api.get("host") or "").strip().strip("[]")
+    if host in _EVERY_ADDRESS:
+        host = "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{api['port']}"
+
+
+class Server:
+    """One vLLM server; every call opens a connection of its own."""
+
+    def __init__(self, url: str, key: str, timeout: float) -> None:
+        parts = urlsplit(url)
+        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.timeout = timeout
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float | None = None) -> tuple[int, str]:
+        """Return (status, text); status 0 and the reason if no complete reply came within the timeout."""
+        limit = timeout or self.timeout
+        late = threading.Event()
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=limit)
+        start = time.monotonic()
+        timer: threading.Timer | None = None
+        try:
+            connection.connect()
+            # A socket's timeout bounds each read. The timer bounds the whole reply.
+            timer = threading.Timer(max(0.0, limit - (time.monotonic() - start)), _hang_up, (connection.sock, late))
+            timer.daemon = True
+            timer.start()
+            headers = dict(self.headers, **({"Content-Type": "application/json"} if body is not None else {}))
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            text = response.read().decode("utf-8", "replace")
+            return (0, no_reply(limit)) if late.is_set() else (response.status, text)
+        except socket.timeout:
+            return 0, no_reply(limit)
+        except (OSError, http.client.HTTPException) as error:
+            return 0, no_reply(limit) if late.is_set() else f"{type(error).__name__}: {error}"
+        finally:
+            if timer is not None:
+                timer.cancel()
+            connection.close()
+
+    def prompt_of(self, model: str, tokens: int) -> list[int] | str:
+        """Return a prompt of at most this many tokens by the server's own count; raise ValueError if the server does not count."""
+        status, text = self.call("POST", "/tokenize", {"model": model, "prompt": _SAMPLE, "add_special_tokens": False}, timeout=min(10.0, self.timeout))
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            ids = [int(number) for number in json.loads(text)["tokens"]] if status == 200 else []
+            if ids:
+                return (ids * (tokens // len(ids) + 1))[:tokens]
+        # A server without /tokenize counts the prompt's tokens in the usage of a completion.
+        sample = {"model": model, "prompt": _SAMPLE, "max_tokens": 1, "temperature": 0}
+        status, text = self.call("POST", "/v1/completions", sample, timeout=min(20.0, self.timeout))
+        counted = int(reply_of(status, text, 0.0)["prompt_tokens"])
+        if not counted:
+            raise ValueError(f"the server counts no tokens: /tokenize and the usage of a completion are missing (HTTP {status})")
+        return _SAMPLE * (tokens // counted) or _SAMPLE[:tokens]
+
+    def complete(self, model: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask for one completion and return it as the module documents it under RETURN."""
+        body: dict[str, Any] = {"model": model, "max_tokens": request.get("max_tokens", 64), "temperature": 0}
+        if request.get("chat"):
+            path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": request["prompt"]}]
+        else:
+            path, body["prompt"] = "/v1/completions", request["prompt"]
+        body.update(request.get("body") or {})
+        start = time.monotonic()
+        if request.get("prompt_tokens"):
+            try:
+                body["prompt"] = self.prompt_of(model, int(request["prompt_tokens"]))
+            except ValueError as error:
+                return dict(reply_of(0, "", time.monotonic() - start), error=str(error))
+        status, text = self.call("POST", path, body)
+        return reply_of(status, text, time.monotonic() - start)
+
+
+def _hang_up(connection: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def no_reply(seconds: float) -> str:
+    """Say that a request was given up after so many seconds."""
+    return f"{NO_REPLY} {seconds:g} s"
+
+
+def reason_of(text: str) -> str:
+    """Return the server's own reason in the body of an error reply, on one line; the body itself if it holds none."""
+    with contextlib.suppress(ValueError, AttributeError):
+        data = json.loads(text)
+        found = data.get("error") or data.get("detail") or data.get("message")
+        text = str((found.get("message") if isinstance(found, dict) else found) or text)
+    return " ".join(text.split())
+
+
+def reply_of(status: int, text: str, seconds: float) -> dict[str, Any]:
+    """Turn an answer of either completions path into one reply."""
+    out: dict[str, Any] = {
+        "ok": False, "status": status, "text": "", "reasoning": "", "finish_reason": "", "completion_tokens": 0, "prompt_tokens": 0,
+        "seconds": round(seconds, 3), "error": "",
+    }  # fmt: skip
+    try:
+        data = json.loads(text) if status == 200 else {}
+        choice = data["choices"][0] if status == 200 else {}
+        message = choice.get("message") or {}
+        out["text"] = str(choice.get("text") or message.get("content") or "")
+        out["reasoning"] = str(message.get("reasoning_content") or message.get("reasoning") or "")
+        out["finish_reason"] = str(choice.get("finish_reason") or "")
+        usage = data.get("usage") or {}
+        out["completion_tokens"] = int(usage.get("completion_tokens") or 0)
+        out["prompt_tokens"] = int(usage.get("prompt_tokens") or 0)
+        out["ok"] = status == 200
+    except (ValueError, LookupError, TypeError, AttributeError):
+        out["error"] = f"the answer is not a completion: {text[:200]}"
+    if status != 200:
+        silent = text if text.startswith(NO_REPLY) else f"no answer: {text[:300]}"
+        out["error"] = f"HTTP {status}: {reason_of(text)[:300]}" if status else silent
+    return out
+
+
+def models_of(text: str) -> list[dict[str, Any]]:
+    """Return id and max_model_len of each model of a /v1/models answer; raise ValueError where it is none."""
+    data = json.loads(text)
+    if not isinstance(data, dict) or not isinstance(data.get("data"), list):
+        raise ValueError("no list of models")
+    return [{"id": str(m.get("id")), "max_model_len": m.get("max_model_len")} for m in data["data"] if isinstance(m, dict)]
+
+
+def read_key(env_file: str | None) -> str:
+    """Return the API key of an env file; empty without one. Raises OSError for a file that is there and cannot be read."""
+    if not env_file:
+        return ""
+    try:
+        with open(env_file, encoding="utf-8") as handle:
+            return api_key(handle.read())
+    except FileNotFoundError:
+        return ""  # a release without a key has no such file
+
+
+def _masked(value: Any, key: str) -> Any:
+    """Return a value without the key in any of its texts: a server may quote it."""
+    if isinstance(value, str):
+        return value.replace(key, "********")
+    if isinstance(value, dict):
+        return {name: _masked(each, key) for name, each in value.items()}
+    return [_masked(each, key) for each in value] if isinstance(value, list) else value
+
+
+def ask(
+    url: str = "http://127.0.0.1:8000", env_file: str | None = None, requests: list[dict[str, Any]] | None = None, model: str | None = None,
+    concurrency: int = 1, timeout: float = 120.0,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what the module documents under RETURN; raise OSError where the key cannot be read."""
+    key = read_key(env_file)
+    server = Server(url, key, timeout)
+    status, text = server.call("GET", "/v1/models", timeout=min(10.0, timeout))
+    models: list[dict[str, Any]] = []
+    fault = ""
+    if status == 200:
+        try:
+            models = models_of(text)
+        except ValueError:
+            fault = f"{url}/v1/models does not answer as a vLLM server does: {text[:120]}"
+    elif status in (401, 403):
+        fault = f"{url}/v1/models refuses the API key (HTTP {status})"
+    else:
+        fault = f"{url}/v1/models does not answer ({'HTTP ' + str(status) if status else text[:120]})"
+    version, metrics = "", []
+    replies: list[dict[str, Any]] = []
+    # While the engine computes, the API has time to say the rest.
+    with concurrent.futures.ThreadPoolExecutor(max(1, concurrency)) as pool:
+        waited = [pool.submit(server.complete, model or models[0]["id"], request) for request in requests or [] if models]
+        if status == 200:
+            got, body = server.call("GET", "/version", timeout=10)
+            try:
+                version = str(json.loads(body).get("version", "")) if got == 200 else ""
+            except (ValueError, AttributeError):
+                version = ""
+            got, body = server.call("GET", "/metrics", timeout=10)
+            metrics = cache_config(body) if got == 200 else []
+        replies = [future.result() for future in waited]
+    out: dict[str, Any] = {"models": models, "error": fault, "http_status": status, "version": version, "metrics": metrics, "replies": replies}
+    return dict(_masked(out, key)) if key else out
+
+
+def sentence(env_file: str | None, error: OSError) -> str:
+    """Say that the key could not be read, and why."""
+    return f"Cannot read the API key from {env_file}: {error}"
+
+
+def run(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Ask; what goes wrong is `failed` with a `msg`."""
+    try:
+        return ask(**arguments)
+    except OSError as error:
+        return {"failed": True, "msg": sentence(arguments.get("env_file"), error)}

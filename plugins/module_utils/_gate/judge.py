@@ -1,0 +1,302 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The judgement of one boot of a serving group: slices of all ranks' logs in, one verdict out. Pure; times are seconds since the boot began.
+
+The caller reads the ranks (`question`, `feed`, `missed`), asks `decide` after each of them, sends the requests of `requests` once the head serves,
+and takes the verdict from `failed` or `concluded`. A verdict is a dict: passed, class, msg, finding, seconds, checks, pool, api, receipt.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, reply
+
+SLICE_SECONDS = 5.0
+GATHER_SECONDS = 2.0  # how long a boot's harmless lines may gather: each slice takes time of a node that is busy loading
+LOST_SECONDS = 20.0  # how long a rank may be unreadable before it counts as lost
+HEARTBEAT_SECONDS = 30.0
+LONG_REPLY_TOKENS = 4
+LEAST_LONG_PROMPT = 1024  # tokens; a smaller prompt proves nothing about a long prefill
+SPARE_TOKENS = 64  # what a long prompt leaves free in the context, next to its reply
+COUNT_ON = "Count on."  # stands for the prompt in the request; the probe sends numbers
+_SERVING_STAGES = ("graphs", "init", "listen", "ready", "kv")
+_QUESTION = ("prompt", "chat", "max_tokens", "body")
+
+Answer = dict[str, Any]
+Verdict = dict[str, Any]
+Search = Callable[[str, Any], Any]
+
+
+def _completion_check(name: str, ok: bool | None, wanted: str, found: str, remedy: str = "", kind: str = "completion_wrong") -> dict[str, Any]:
+    return {"name": name, "ok": ok, "wanted": wanted, "found": found, "remedy": remedy or gate.criterion_remedy(kind), "class": kind}
+
+
+def _faults(answer: Answer, prompt: str, expect: str | None, what: str) -> list[str]:
+    if answer["error"] or not answer["replies"]:
+        return [f"{reply.MISSING} ({answer['error'] or 'no reply'}) ({what})"]
+    return [f"{fault} ({what})" for each in answer["replies"] for fault in reply.faults(prompt, each, expect)]
+
+
+def evaluate(expressions: Sequence[Any], data: Mapping[str, Any], search: Search | None) -> list[dict[str, Any]]:
+    """Return a check for each JMESPath expression of a profile's `gate.expressions`. `search` is jmespath.search, None if jmespath is not installed."""
+    out = []
+    for item in expressions:
+        entry = item if isinstance(item, dict) else {"expression": str(item)}
+        remedy = entry.get("remedy") or "it is a criterion of your own profile: see gate.expressions"
+        found, ok = None, False
+        if search is None:
+            found, remedy = "the Python library jmespath is missing", "install jmespath on the controller and run site.yml again"
+        else:
+            try:
+                found = search(entry["expression"], data)
+                ok = bool(found)
+            except Exception as error:  # noqa: BLE001  an expression is the user's text, and jmespath raises more than its own errors
+                found, remedy = f"the expression cannot be evaluated ({error})", "correct gate.expressions in the profile"
+        out.append({"name": entry.get("name") or entry["expression"], "ok": ok, "wanted": "true", "found": found, "class": "criterion", "remedy": remedy})
+    return out
+
+
+class RankBoot:
+    """The boot of one rank, as far as it was read."""
+
+    def __init__(self, number: int, host: str, container: str, release: str, max_restarts: int, log: BootLog) -> None:
+        self.number, self.host, self.container = number, host, container
+        self.log = log
+        self.cursor = ""
+        self.missed_since: float | None = None
+        self.state: dict[str, Any] = {
+            "rank": number, "host": host, "facts": {}, "container": None, "memory": {}, "start_error": "", "lost": "", "failed_at": None,
+            "stage_since": 0.0, "stages": [], "seen": False, "http_status": 0, "max_restarts": max_restarts, "release": release,
+        }  # fmt: skip
+        self._stage = ""
+        self._shown, self._shown_at = "", 0.0
+
+    def feed(self, piece: Mapping[str, Any], seconds: float) -> None:
+        """Take a slice of this rank's log."""
+        self.missed_since = None
+        data = base64.b64decode(piece["log"])
+        if data:
+            self.log.feed(data)
+            self.state["changed_at"] = seconds
+        self.cursor = piece["cursor"]
+        container = piece["container"]
+        ended = container is not None and not container["running"] and container["status"] != "created"
+        self.state.update(facts=self.log.facts(final=ended), container=container, http_status=piece["http_status"], seen=True)
+        self.state.setdefault("oom_kills_at_start", piece["memory"].get("oom_kills", 0))
+        self.state["memory"] = piece["memory"]
+        stage = self.state["facts"].get("stage") or ""
+        if stage != self._stage:
+            self.state["stages"].append([stage, round(seconds, 1)])
+            self.state["stage_since"] = seconds
+            self._stage = stage
+        self.note(seconds)
+
+    def note(self, seconds: float) -> None:
+        """Record when this rank was first seen to fail."""
+        if self.state["failed_at"] is None and gate.findings([self.state]):
+            self.state["failed_at"] = seconds
+
+    def progress(self, seconds: float) -> str:
+        """Return a line of progress if there is something new to report, or nothing was reported for a while; empty otherwise."""
+        line = gate.progress(self.state)
+        steady = line.rsplit("  MemFree", 1)[0]
+        if steady == self._shown and seconds - self._shown_at < HEARTBEAT_SECONDS:
+            return ""
+        self._shown, self._shown_at = steady, seconds
+        return line
+
+
+class Judge:
+    """The judgement of one boot."""
+
+    def __init__(
+        self, group: str, hosts: Sequence[str], release: str, criteria: Mapping[str, Any], *, profile: str = "", url: str = "", timeout: float = 2700.0,
+        limits: Mapping[str, Any] | None = None, classes: Sequence[Mapping[str, Any]] = (), strict: bool = False, weights: Mapping[str, Any] | None = None,
+        search: Search | None = None,
+    ) -> None:  # fmt: skip
+        """`hosts` are the ranks' names, the head first; the other arguments are those of a release's manifest and of the desired state's options.
+
+        Raises ValueError for a failure class of the user that is not valid.
+        """
+        self.group, self.release, self.profile, self.url = group, release, profile, url
+        self.criteria, self.limits, self.timeout, self.strict = dict(criteria), dict(limits or {}), timeout, strict
+        self.weights, self._search = dict(weights or {}), search
+        restarts = int(self.criteria.get("max_restarts") or 0)
+        self.ranks = [
+            RankBoot(number, host, f"gb10-{group}-rank{number}", release, restarts, BootLog(extra_classes=[dict(each) for each in classes]))
+            for number, host in enumerate(hosts)
+        ]
+        self.asking = False
+        self._api: Answer = {}
+        self._results: list[dict[str, Any]] = []
+        self._replies_faults: list[str] = []
+
+    @property
+    def states(self) -> list[dict[str, Any]]:
+        """The ranks as gate.py reads them, the head first."""
+        return [rank.state for rank in self.ranks]
+
+    def question(self, number: int) -> dict[str, Any]:
+        """Return the arguments of the next slice of a rank."""
+        rank = self.ranks[number]
+        known = (rank.state["container"] or {}).get("status", "absent") if rank.state["seen"] else ""
+        asks_api = number == 0 and rank.state["seen"] and rank.state["facts"].get("stage") in _SERVING_STAGES and not self.asking
+        return {
+            "container": rank.container, "cursor": rank.cursor, "known_state": known, "wait": SLICE_SECONDS, "gather": GATHER_SECONDS,
+            "url": f"{self.url}/health" if asks_api else "",
+        }  # fmt: skip
+
+    def feed(self, number: int, piece: Mapping[str, Any], seconds: float) -> str:
+        """Take a slice of a rank and return a line of progress, empty if there is nothing new."""
+        self.ranks[number].feed(piece, seconds)
+        return self.ranks[number].progress(seconds)
+
+    def missed(self, number: int, why: str, answers: bool, seconds: float) -> None:
+        """Take that a rank could not be read. `answers` tells whether its node answered: then its Docker Engine did not."""
+        rank = self.ranks[number]
+        rank.missed_since = seconds if rank.missed_since is None else rank.missed_since
+        spent = seconds - rank.missed_since
+        if spent < LOST_SECONDS or rank.state["lost"]:
+            return
+        if answers:
+            text = f"{rank.host} answers, and its rank could not be read for {spent:.0f} s. {why}"
+            rank.state.update(lost=text, lost_class="rank_unreadable")
+        else:
+            rank.state["lost"] = f"{rank.host} has not answered for {spent:.0f} s: {why}"
+        rank.note(seconds)
+
+    def start_failed(self, number: int, error: str) -> None:
+        """Take that a rank could not be started."""
+        self.ranks[number].state["start_error"] = error
+        self.ranks[number].note(0.0)
+
+    def container(self, number: int, found: Sequence[Mapping[str, Any]], seconds: float) -> None:
+        """Take the state of a rank's container outside of a slice: one of those that were found on its node, or none."""
+        rank = self.ranks[number]
+        rank.state.update(seen=True, container=next((dict(each) for each in found if each["name"] == rank.container), None))
+        rank.note(seconds)
+
+    @property
+    def settling(self) -> bool:
+        """Whether a failure was seen that waits for its cause: decide() changes with time alone."""
+        return any(rank.state["failed_at"] is not None for rank in self.ranks)
+
+    def decide(self, seconds: float) -> tuple[str, gate.Finding | None]:
+        """Return ("wait", None), ("fail", finding) or ("probe", None) if the head serves and no request was sent yet.
+
+        While requests are sent, the time limits of the boot are over: each request has its own.
+        """
+        limits = (math.inf, {}) if self.asking else (self.timeout, self.limits)
+        what, finding = gate.assess(self.states, seconds, *limits)
+        if what == "probe" and (self.asking or not all(rank.state["seen"] for rank in self.ranks)):
+            return "wait", None
+        return what, finding
+
+    # --- once the head serves
+
+    def requests(self) -> Generator[dict[str, Any], Answer, None]:
+        """Yield the arguments of each probe of the head's API, and take what it returned. Call concluded() at the end."""
+        self.asking = True
+        completion = self._completion()
+        requests = [{key: completion[key] for key in _QUESTION if completion.get(key) is not None}]
+        self._api = api = yield {"requests": requests, "concurrency": 1}
+        expect = completion.get("expect")
+        self._replies_faults = faults = [f for r in api.get("replies") or [] for f in reply.faults(completion["prompt"], r, expect)]
+        at_once = int(self.criteria.get("concurrent_requests") or 0)
+        if at_once > 1 and not faults and not api.get("error"):
+            answer = yield {"requests": requests * at_once, "concurrency": at_once}
+            faults += _faults(answer, completion["prompt"], expect, f"{at_once} requests at once")
+        wanted = int(self.criteria.get("long_prompt_tokens") or 0)
+        if not wanted or faults or api.get("error"):
+            return
+        context = gate.served_context(api) or self.criteria.get("context")
+        room = min(wanted, int(context) - LONG_REPLY_TOKENS - SPARE_TOKENS) if context else wanted
+        if room < min(wanted, LEAST_LONG_PROMPT):
+            found = f"not asked: the context of {context} tokens has no room for it"
+            self._results.append(_completion_check("a long prompt", None, f"{wanted} tokens", found, gate.criterion_remedy("context_differs")))
+            return
+        # KV memory that is pinned reserves nothing for a long prefill. The text of the reply is not judged: any token may follow a row of numbers.
+        answer = yield {"requests": [{"prompt": COUNT_ON, "prompt_tokens": room, "max_tokens": LONG_REPLY_TOKENS}], "concurrency": 1}
+        counted = next((r["prompt_tokens"] for r in answer["replies"] if r.get("prompt_tokens")), room)
+        faults += [fault for fault in _faults(answer, COUNT_ON, None, f"a prompt of {counted} tokens") if fault.startswith(reply.MISSING)]
+
+    def _completion(self) -> dict[str, Any]:
+        return dict(self.criteria.get("completion") or {"prompt": "The capital of France is", "max_tokens": 16})
+
+    def concluded(self, seconds: float) -> Verdict:
+        """Return the verdict after the last answer. The containers' states must be fresh."""
+        ranks, api = self.states, self._api
+        late = gate.findings(ranks)
+        results = [] if late else gate.checks(ranks, api, self.criteria) + self._results + self._completion_checks() + self._expressions()
+        fault = gate.first_fault(results, self.strict)
+        finding = late[0] if late else None
+        message = gate.sentence(self.group, late[0]) if late else gate.check_sentence(self.group, fault) if fault else ""
+        return self._close(
+            {
+                "passed": not message, "finding": finding, "class": (finding or fault or {}).get("class", ""),
+                "msg": message or f"{self.group} serves: every criterion holds.", "seconds": round(seconds, 1), "checks": results, "api": api,
+                "pool": self._pool(),
+            }
+        )  # fmt: skip
+
+    def _pool(self) -> dict[str, Any]:
+        return gate.pool_of(self.states[0].get("facts") or {}, self._api.get("metrics") or [], gate.served_context(self._api))
+
+    def _completion_checks(self) -> list[dict[str, Any]]:
+        api, expect = self._api, self._completion().get("expect")
+        replies, faults = list(api.get("replies") or []), self._replies_faults
+        out = []
+        if not api.get("error"):
+            good = bool(replies) and not faults
+            found = "; ".join(faults) or (reply.shown(replies[0]) if good else "none")
+            missing = not replies or any(fault.startswith(reply.MISSING) for fault in faults)
+            out.append(_completion_check("a real completion", good, expect or "text", found, "", "completion_missing" if missing else "completion_wrong"))
+        if expect and any(reply.cut_while_reasoning(r) for r in replies):
+            remedy = "raise gate.completion.max_tokens, or turn the reasoning off in gate.completion.body"
+            out.append(_completion_check("the known answer", None, expect, "the reply ended in its reasoning", remedy))
+        return out
+
+    def _expressions(self) -> list[dict[str, Any]]:
+        facts = [state.get("facts") or {} for state in self.states]
+        data = {"ranks": facts, "head": facts[0], "api": self._api, "pool": self._pool(), "containers": [state.get("container") for state in self.states]}
+        return evaluate(self.criteria.get("expressions") or [], data, self._search)
+
+    # --- verdicts
+
+    def failed(self, finding: gate.Finding, seconds: float) -> Verdict:
+        """Return the verdict of a boot that failed."""
+        sentence = gate.sentence(self.group, finding)
+        return self._close({"passed": False, "finding": finding, "msg": sentence, "seconds": round(seconds, 1), "checks": []})
+
+    def broken(self, error: str, seconds: float, number: int = 0) -> Verdict:
+        """Return the verdict after an error of the judgement itself: the boot was not judged."""
+        return self.failed(gate.broken(number, self.ranks[number].host, error), seconds)
+
+    def _close(self, verdict: Verdict) -> Verdict:
+        verdict.setdefault("class", (verdict.get("finding") or {}).get("class", ""))
+        verdict.setdefault("pool", self._pool())
+        verdict["receipt"] = self._receipt(verdict)
+        return verdict
+
+    def _receipt(self, verdict: Verdict) -> dict[str, Any]:
+        head = self.states[0].get("facts") or {}
+        api = verdict.get("api") or {}
+        return {
+            "schema": 1, "group": self.group, "release": self.release, "profile": self.profile, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "passed": verdict["passed"], "class": verdict["class"], "msg": verdict["msg"], "seconds": verdict["seconds"], "pool": verdict["pool"],
+            "version": head.get("version"), "attention_backend": head.get("attention_backend"), "kv_cache_dtype": head.get("kv_cache_dtype"),
+            "image_id": (self.states[0].get("container") or {}).get("image_id"), "image": gate.image_content(self.states[0]), "weights": self.weights,
+            "models": api.get("models") or [], "completion": [reply.shown(r) for r in api.get("replies") or []][:1], "checks": verdict["checks"],
+            "ranks": [
+                {key: state.get(key) for key in ("rank", "host", "container", "memory", "stages", "lost", "start_error")}
+                | {"facts": {k: v for k, v in (state.get("facts") or {}).items() if k != "boots"}}
+                for state in self.states
+            ],
+        }  # fmt: skip

@@ -1,0 +1,168 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Concurrent prompts against a served model: which to send, what came back, and the table of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import reply
+
+# The server's own sampling, which is what an agent gets; vllm_probe asks with temperature 0 otherwise.
+_OWN_SAMPLING: dict[str, Any] = {"temperature": None}
+
+# Prompts of the kinds that have come back garbled from damaged weights, wrong kernels and a confused KV cache: known answers, prose, lists,
+# code, JSON, a quotation with markup-like words, and a language other than English. Those with a known answer are asked without sampling.
+PROMPTS: tuple[dict[str, Any], ...] = (
+    {"prompt": "What is 17 times 23? Answer with the number only.", "chat": True, "max_tokens": 512, "expect": "391"},
+    {"prompt": "Explain in one paragraph why two computers on one cable still need matching MTU settings.", "body": _OWN_SAMPLING},
+    {"prompt": "Write a Python function that merges two sorted lists without using sort(). Code only.", "body": _OWN_SAMPLING},
+    {"prompt": 'Reply with JSON only: an object with the keys "city" and "country" for the Eiffel Tower.', "expect": "France"},
+    {"prompt": "List the eight planets of the solar system from the sun outwards, one a line.", "expect": "Neptune"},
+    {"prompt": "Erkläre in drei deutschen Sätzen, was ein Arbeitsspeicher ist.", "body": _OWN_SAMPLING},
+    {"prompt": "A file was edited by two people at once. Describe step by step how you would reconcile both versions.", "body": _OWN_SAMPLING},
+    {"prompt": "You may call tools in your work, but none is needed here: say in two sentences what a checksum proves.", "body": _OWN_SAMPLING},
+    {"prompt": "Repeat this sentence exactly once: The worker starts first, then the head.", "expect": "The worker starts first, then the head."},
+    {"prompt": "Tell a story of about 150 words about a lighthouse keeper who repairs a radio.", "body": _OWN_SAMPLING},
+    {"prompt": "Which is heavier, a kilogram of iron or a kilogram of feathers? Give a short reason.", "body": _OWN_SAMPLING},
+    {"prompt": "What is the capital of Portugal? Answer with the name only.", "expect": "Lisbon"},
+    {"prompt": "Summarize in two sentences: Unified memory is one pool for the processor and its accelerator. What one takes, the other lacks."},
+)
+MAX_TOKENS = 512
+LEVELS = (1, 2, 4, 6)
+
+
+class SanityError(Exception):
+    """Something a user can act on; its text is the whole message."""
+
+
+def levels_of(value: Any) -> list[int]:
+    """Return the numbers of requests at once, from a list, a number, or text such as `1,2,4,6`."""
+    items = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()
+    try:
+        out = [int(str(item)) for item in items]
+    except ValueError:
+        out = []
+    if not out or min(out) < 1 or max(out) > 1024:
+        raise SanityError(f"The numbers of requests at once are {value!r}; expected are whole numbers from 1 to 1024 such as 1,2,4,6.")
+    return out
+
+
+def prompts_of(own: Sequence[Any] | None) -> list[dict[str, Any]]:
+    """Return the prompts to ask, complete: the user's own, or else those of this collection."""
+    out = []
+    for number, entry in enumerate(own or PROMPTS, 1):
+        if isinstance(entry, str):
+            entry = {"prompt": entry}
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("prompt"), str) or not entry["prompt"].strip():
+            raise SanityError(f"Prompt {number} is {entry!r}; expected is a mapping with prompt, and optionally expect, chat, max_tokens and body.")
+        strange = sorted(set(entry) - {"prompt", "expect", "chat", "max_tokens", "body"})
+        if strange:
+            raise SanityError(f"Prompt {number} has the unknown key {strange[0]}; expected are prompt, expect, chat, max_tokens and body.")
+        out.append(
+            {
+                "prompt": str(entry["prompt"]),
+                "expect": entry.get("expect"),
+                "chat": bool(entry.get("chat", True)),
+                "max_tokens": int(entry.get("max_tokens") or MAX_TOKENS),
+                "body": dict(entry.get("body") or {}),
+            }
+        )
+    return out
+
+
+def batches(prompts: Sequence[Mapping[str, Any]], levels: Sequence[int]) -> list[tuple[int, list[Mapping[str, Any]]]]:
+    """Return (requests at once, their prompts) for each level; the levels go on where the one before has stopped, so that all prompts get asked."""
+    out, start = [], 0
+    for level in levels:
+        out.append((level, [prompts[(start + k) % len(prompts)] for k in range(level)]))
+        start += level
+    return out
+
+
+def requests_of(prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what vllm_probe is asked."""
+    return [{key: prompt[key] for key in ("prompt", "chat", "max_tokens", "body")} for prompt in prompts]
+
+
+def _rate(tokens: int, seconds: float) -> float:
+    return round(tokens / seconds, 1) if seconds > 0 else 0.0
+
+
+def row_of(level: int, prompts: Sequence[Mapping[str, Any]], replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Judge one level: replies, their speeds (tokens a second; the aggregate over the slowest, as all were sent at once) and what is bad.
+
+    The result has `concurrency`, `requests`, `bad_outputs`, `faults` (prompt, text, fault), `seconds`, `slowest_tok_s`, `fastest_tok_s`,
+    `aggregate_tok_s`, `tokens` and `streams` (prompt, ok, seconds, tokens, tok_s, text).
+    """
+    faults, streams = [], []
+    for number, prompt in enumerate(prompts):
+        answer: dict[str, Any] = dict(replies[number]) if number < len(replies) else {"ok": False, "error": "the request was not sent"}
+        found = reply.faults(prompt["prompt"], answer, prompt.get("expect"))
+        if found:
+            faults.append({"prompt": prompt["prompt"], "text": str(answer.get("text") or ""), "fault": "; ".join(found)})
+        tokens, seconds = int(answer.get("completion_tokens") or 0), float(answer.get("seconds") or 0.0)
+        streams.append(
+            {
+                "prompt": prompt["prompt"], "ok": bool(answer.get("ok")), "seconds": seconds, "tokens": tokens,
+                "tok_s": _rate(tokens, seconds), "text": str(answer.get("text") or ""),
+            }
+        )  # fmt: skip
+    seconds = max([stream["seconds"] for stream in streams], default=0.0)
+    tokens = sum(stream["tokens"] for stream in streams)
+    rates = [stream["tok_s"] for stream in streams if stream["ok"]] or [0.0]
+    return {
+        "concurrency": level, "requests": len(prompts), "bad_outputs": len(faults), "faults": faults, "seconds": round(seconds, 2), "tokens": tokens,
+        "slowest_tok_s": min(rates), "fastest_tok_s": max(rates), "aggregate_tok_s": _rate(tokens, seconds), "streams": streams,
+    }  # fmt: skip
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of the levels, one line each."""
+    out = ["at once  replies  bad_outputs   slowest s   tok/s a stream   tok/s in all"]
+    for row in rows:
+        span = f"{row['slowest_tok_s']:.1f}-{row['fastest_tok_s']:.1f}" if row["slowest_tok_s"] != row["fastest_tok_s"] else f"{row['fastest_tok_s']:.1f}"
+        counts = f"{row['concurrency']:>7}  {row['requests']:>7}  {row['bad_outputs']:>11}"
+        out.append(f"{counts}  {row['seconds']:>10.2f}  {span:>15}  {row['aggregate_tok_s']:>13.1f}")
+    return out
+
+
+def stream_lines(row: Mapping[str, Any]) -> list[str]:
+    """Return one line a stream of a level, and one for all of them."""
+    out = []
+    for number, stream in enumerate(row["streams"], 1):
+        text = " ".join(stream["text"].split())[:60]
+        state = f"{stream['tokens']} tokens, {stream['tok_s']:.1f} tok/s" if stream["ok"] else "no completion"
+        out.append(f"stream {number}: {stream['seconds']:.2f} s, {state}: {text!r}")
+    out.append(f"all {row['requests']} at once: {row['seconds']:.2f} s, {row['tokens']} tokens, {row['aggregate_tok_s']:.1f} tok/s")
+    return out
+
+
+def complaint(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the sentence about what is bad, naming prompt and fault; empty where nothing is."""
+    bad = [(row, fault) for row in rows for fault in row["faults"]]
+    if not bad:
+        return ""
+    shown = "; ".join(f"at {row['concurrency']} at once, to {fault['prompt'][:80]!r}: {fault['fault']}" for row, fault in bad[:6])
+    more = f"; and {len(bad) - 6} more" if len(bad) > 6 else ""
+    total = sum(row["requests"] for row in rows)
+    single = any(row["concurrency"] == 1 and row["faults"] for row in rows)
+    if all("no completion came back" in fault["fault"] for _row, fault in bad):
+        remedy = "see playbooks/status.yml, and collect playbooks/evidence.yml before you restart"
+    elif single:
+        remedy = "compare weights and image of all ranks (site.yml --tags image,weights)"
+    else:
+        remedy = "one request alone is fine, so lower max-num-seqs, or take an image with the concurrency fixes"
+    return f"{group}: {len(bad)} of {total} replies are bad: {shown}{more}. Remedy: {remedy}."
+
+
+def port_clash(ports: Sequence[tuple[str, Any]]) -> str:
+    """Return the sentence about the first port that two of (who, port) use; empty where there is none."""
+    seen: dict[int, str] = {}
+    for who, port in ports:
+        if int(port) in seen:
+            return f"port {int(port)} is used by {seen[int(port)]} and by {who}"
+        seen[int(port)] = who
+    return ""

@@ -1,0 +1,173 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Read a node's memory facts through `Node`: what uma_info, uma_tuning and the guard share."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, swap, sysctl
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+
+VM_KEYS = (
+    "min_free_kbytes",
+    "watermark_boost_factor",
+    "watermark_scale_factor",
+    "vfs_cache_pressure",
+    "dirty_ratio",
+    "dirty_background_ratio",
+    "dirty_bytes",
+    "dirty_background_bytes",
+    "overcommit_memory",
+    "swappiness",
+    "compaction_proactiveness",
+)
+GPU_DEVICE = "/dev/nvidia-uvm"
+ENGINE_NAME = re.compile(r"VLLM::|vllm\b|ray::")
+
+
+class Facts(NamedTuple):
+    """What was read."""
+
+    meminfo: dict[str, int]
+    page_kb: int
+    zones: list[memory.Zone]
+    buddies: list[memory.Buddy]
+    swaps: list[memory.Swap]
+    vm: dict[str, int]
+    files: dict[str, str | None]
+    gpu_users: list[str]
+    container: str
+
+
+def container_reason(node: Node) -> str:
+    """Return which container this is, from the marks that runtimes leave; empty on a machine of its own."""
+    named = (node.read("/run/systemd/container") or "").strip()
+    if named:
+        return named
+    for path, name in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
+        if node.exists(path):
+            return name
+    environ = node.read("/proc/1/environ") or ""
+    match = re.search(r"(?:^|\0)container=([^\0]+)", environ)
+    if match:
+        return match.group(1)
+    rc, out, _err = node.run(["systemd-detect-virt", "--container"])
+    return out.strip() if rc == 0 and out.strip() not in ("", "none") else ""
+
+
+def sysctl_files(node: Node) -> dict[str, str | None]:
+    """Return every sysctl file of the node; None for a link to /dev/null, which hides a name.
+
+    /etc/sysctl.conf is left out where a link in sysctl.d stands for it (Ubuntu's 99-sysctl.conf): it is read at that link's place.
+    """
+    files: dict[str, str | None] = {}
+    linked = False
+    for folder in sysctl.FOLDERS:
+        for name in node.listdir(folder):
+            path = f"{folder}/{name}"
+            if name.endswith(".conf"):
+                target = node.link(path)
+                files[path] = None if target == "/dev/null" else node.read(path)
+                linked = linked or target in ("../sysctl.conf", "/etc/sysctl.conf")
+    text = node.read("/etc/sysctl.conf")
+    if text is not None and not linked:
+        files["/etc/sysctl.conf"] = text
+    return files
+
+
+def gpu_users(node: Node) -> list[str]:
+    """Return the processes that use the GPU, as `name (pid)`: those that hold the unified-memory device, and engines by name."""
+    found: list[str] = []
+    devices = node.root != "/" or node.exists(GPU_DEVICE)  # without a GPU there is no need to look through every open file
+    for entry in node.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        name = (node.read(f"/proc/{entry}/comm") or "").strip()
+        folder = f"/proc/{entry}/fd"
+        if ENGINE_NAME.match(name) or (devices and any(node.link(f"{folder}/{number}") == GPU_DEVICE for number in node.listdir(folder))):
+            found.append(f"{name} ({entry})")
+    return found
+
+
+def gather(node: Node) -> Facts:
+    """Read everything. Raises uma.UmaError."""
+    meminfo = memory.parse_meminfo(node.read("/proc/meminfo"))
+    zoneinfo = node.read("/proc/zoneinfo")
+    page_kb = node.page_kb() or memory.page_size_kb(meminfo, zoneinfo)
+    zones = memory.parse_zoneinfo(zoneinfo, page_kb)
+    if "MemFree" in meminfo:  # an old kernel or a cut capture: calculated as the kernel does, for 0 would refuse every start
+        meminfo.setdefault("MemAvailable", memory.available_kb(meminfo, zones))
+    vm: dict[str, int] = {}
+    for key in VM_KEYS:
+        text = (node.read(f"/proc/sys/vm/{key}") or "").strip()
+        if text.isdigit():
+            vm[key] = int(text)
+    return Facts(
+        meminfo,
+        page_kb,
+        zones,
+        memory.parse_buddyinfo(node.read("/proc/buddyinfo")),
+        memory.parse_swaps(node.read("/proc/swaps")),
+        vm,
+        sysctl_files(node),
+        gpu_users(node),
+        container_reason(node),
+    )
+
+
+def swap_sources(node: Node) -> list[str]:
+    """Return what brings swap back at a boot."""
+    files = {path: node.read(path) for path in (swap.FSTAB, *swap.CONFIGS)}
+    return swap.sources(files, node.glob("/etc/systemd/system/*.wants/*"))
+
+
+def report(node: Node, facts: Facts) -> dict[str, Any]:
+    """Return uma_info's result."""
+    meminfo, vm = facts.meminfo, facts.vm
+    fragments = memory.fragmentation(facts.buddies, facts.zones, facts.page_kb)
+    crash = (node.read("/sys/kernel/kexec_crash_size") or "").strip()
+    kernel = (node.read("/proc/sys/kernel/osrelease") or "").strip()
+    problems = memory.find_problems(
+        meminfo, fragments, vm, facts.gpu_users, kernel, (node.read("/proc/cmdline") or "").strip(), int(crash) if crash.isdigit() else None
+    )
+    keys = [f"vm.{key}" for key in vm]
+    winners = sysctl.who_sets(facts.files, keys)
+    settings = {}
+    for key in keys:
+        entries = [{"path": entry.path, "line": entry.line, "value": entry.value} for entry in winners[key]]
+        settings[key] = {"live": str(vm[key[3:]]), "set_by": entries, "wins": entries[-1]["path"] if entries else None}
+    stock = (vm.get("min_free_kbytes", 0), vm.get("watermark_scale_factor", 10))
+    return {
+        "total_kb": meminfo.get("MemTotal", 0),
+        "free_kb": meminfo.get("MemFree", 0),
+        "available_kb": meminfo.get("MemAvailable", 0),
+        "size_class": memory.node_class(meminfo.get("MemTotal", 0)),
+        "page_size_kb": facts.page_kb,
+        "container": facts.container or None,
+        "kernel": kernel,
+        "swap": {
+            "on": bool(facts.swaps),
+            "total_kb": sum(entry.size_kb for entry in facts.swaps),
+            "used_kb": sum(entry.used_kb for entry in facts.swaps),
+            "devices": [dict(entry._asdict(), zram=entry.device.startswith("/dev/zram")) for entry in facts.swaps],
+            "comes_back_by": swap_sources(node),
+        },
+        "vm": settings,
+        "watermarks": {
+            "min_kb": sum(zone.min_kb for zone in facts.zones),
+            "low_kb": sum(zone.low_kb for zone in facts.zones),
+            "high_kb": sum(zone.high_kb for zone in facts.zones),
+            "boost_kb": sum(zone.boost_kb for zone in facts.zones),
+            "zones": [dict(zone._asdict()) for zone in facts.zones],
+        },
+        "floor_cost_gib": memory.gib(memory.floor_cost_kb(meminfo, facts.zones, (0, stock[1]), stock)),
+        "fragmentation": fragments,
+        "cma": {"total_kb": meminfo.get("CmaTotal", 0), "free_kb": meminfo.get("CmaFree", 0)},
+        "unaccounted_kb": memory.unaccounted_kb(meminfo) if "AnonPages" in meminfo else 0,
+        "gpu_users": facts.gpu_users,
+        "vllm_start": memory.vllm_start(meminfo),
+        "problems": problems,
+    }

@@ -1,0 +1,232 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The one place where the host modules touch files and commands: a node, seen through a root folder and a runner.
+
+`Node(root="/")` is the live machine; `Node(root="/tmp/tree")` is a captured one. Paths given to it are absolute paths of the
+node (`/etc/docker/daemon.json`). Texts are UTF-8; undecodable bytes survive a read and a write (surrogateescape).
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable, NamedTuple
+
+RECORDS = "/var/lib/gb10-cluster"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+Runner = Callable[[Sequence[str]], tuple[int, str, str]]
+
+
+def runner(module: Any, optional: bool = False) -> Runner:
+    """Return a Runner over a module's run_command. If `optional`, a program that is not installed ends with 127 and does not fail the module."""
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        if optional and not module.get_bin_path(argv[0]):
+            return 127, "", f"{argv[0]}: command not found"
+        rc, out, err = module.run_command(list(argv))
+        return int(rc), str(out), str(err)
+
+    return run
+
+
+class FileChange(NamedTuple):
+    """One file to write or remove: `after` None removes it; `mode` is used for a file that is new."""
+
+    path: str
+    before: str | None
+    after: str | None
+    mode: int = 0o644
+
+    @property
+    def changed(self) -> bool:
+        """Whether the content differs."""
+        return self.before != self.after
+
+    def diff(self) -> dict[str, str]:
+        """Return one entry of Ansible's diff list."""
+        return {
+            "before": self.before or "",
+            "after": self.after or "",
+            "before_header": self.path if self.before is not None else f"{self.path} (absent)",
+            "after_header": self.path if self.after is not None else f"{self.path} (absent)",
+        }
+
+
+class Changes:
+    """What a module does or, in check mode, would do: `said` has a phrase for each, `diff` is Ansible's list."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.said: list[str] = []
+        self._diff: list[dict[str, str]] = []
+        self._steps: list[str] = []
+
+    def file(self, change: FileChange, said: str) -> None:
+        """Note a file."""
+        self.said.append(said)
+        self._diff.append(change.diff())
+
+    def live(self, where: str, before: str, after: str, said: Iterable[str]) -> None:
+        """Note values of the live system that have a before and an after."""
+        self.said.extend(said)
+        self._diff.append({"before": before, "after": after, "before_header": where, "after_header": where})
+
+    def step(self, said: str) -> None:
+        """Note what is done beside files and values: the phrase is its diff."""
+        self.said.append(said)
+        self._steps.append(said)
+
+    @property
+    def diff(self) -> list[dict[str, str]]:
+        """Files and values first, then all steps as one entry."""
+        after = "".join(f"{step}\n" for step in self._steps)
+        steps = {"before": "", "after": after, "before_header": "live system", "after_header": "live system"}
+        return [*self._diff, steps] if after else list(self._diff)
+
+
+def replace(descriptor: int, temporary: str, target: str, text: str, mode: int, owner: os.stat_result | None = None) -> None:
+    """Write a text to a temporary file that mkstemp made, sync it and rename it to `target`; on an error remove it. Raises OSError.
+
+    `owner` is the stat of the file whose owner the new one gets.
+    """
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(temporary, mode)
+        if owner is not None and os.geteuid() == 0:
+            os.chown(temporary, owner.st_uid, owner.st_gid)
+        os.replace(temporary, target)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+class RecordError(ValueError):
+    """The record of earlier values cannot be used; the message is one sentence for the user."""
+
+
+def mount_point(path: str) -> str:
+    """Return where the file system of an existing path is mounted."""
+    path = os.path.realpath(path)
+    while not os.path.ismount(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def no_commands(argv: Sequence[str]) -> tuple[int, str, str]:
+    """Stand in for the runner of a captured tree, where no command can be run."""
+    return 127, "", f"{argv[0]}: no commands in a captured tree"
+
+
+class Node:
+    """A machine's files below `root`, and its commands through `run` (argv -> rc, stdout, stderr; rc 127 when there is no such command)."""
+
+    def __init__(self, root: str = "/", run: Runner = no_commands) -> None:
+        """Keep the root folder and the runner."""
+        self.root = root
+        self.run = run
+
+    def at(self, path: str) -> str:
+        """Return where the node's `path` really lies."""
+        return os.path.join(self.root, path.lstrip("/"))
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, or None when there is none or it cannot be read (sysfs answers EINVAL for some).
+
+        An absolute link of a captured tree leads to a place in the tree, never to this machine's own.
+        """
+        for _hop in range(40 if self.root != "/" else 0):
+            target = self.link(path)
+            if target is None or not target.startswith("/"):
+                break
+            path = target
+        try:
+            with open(self.at(path), encoding="utf-8", errors="surrogateescape") as handle:
+                return handle.read()
+        except (OSError, ValueError):
+            return None
+
+    def exists(self, path: str) -> bool:
+        """Whether something lies at `path`."""
+        return os.path.exists(self.at(path))
+
+    def link(self, path: str) -> str | None:
+        """Return a link's target as it is written, or None where there is no link."""
+        try:
+            return os.readlink(self.at(path))
+        except OSError:
+            return None
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the sorted names in a folder; none where there is no folder."""
+        try:
+            return sorted(os.listdir(self.at(path)))
+        except OSError:
+            return []
+
+    def glob(self, pattern: str) -> list[str]:
+        """Return the node's paths that match `pattern`, sorted."""
+        strip = len(self.root.rstrip("/"))
+        return sorted(found[strip:] for found in glob.glob(self.at(pattern)))
+
+    def page_kb(self) -> int | None:
+        """Return the running kernel's page size in KiB; None below another root, where no kernel runs."""
+        return os.sysconf("SC_PAGE_SIZE") // 1024 if self.root == "/" else None
+
+    def write_live(self, path: str, text: str) -> None:
+        """Write a kernel file (/proc/sys, /sys) in place. Raises OSError."""
+        with open(self.at(path), "w", encoding="utf-8") as handle:
+            handle.write(text)
+
+    def apply(self, change: FileChange) -> None:
+        """Write or remove a file atomically; the mode and owner of an existing file stay. Raises OSError."""
+        target = self.at(change.path)
+        if change.after is None:
+            if os.path.lexists(target):
+                os.unlink(target)
+            return
+        target = os.path.realpath(target) if self.root == "/" else target
+        folder = os.path.dirname(target)
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        old = os.stat(target) if os.path.exists(target) else None
+        descriptor, temporary = tempfile.mkstemp(prefix=".gb10-", dir=folder)
+        try:
+            replace(descriptor, temporary, target, change.after, old.st_mode & 0o7777 if old else change.mode, old)
+        except OSError as error:
+            reason = f"{error.strerror} (file system {mount_point(folder)})" if error.errno in FULL else error.strerror
+            raise OSError(error.errno, reason, target) from error
+
+    def load_record(self, name: str) -> dict[str, Any]:
+        """Return the record of earlier values `/var/lib/gb10-cluster/<name>.json`; empty when there is none. Raises RecordError."""
+        path = f"{RECORDS}/{name}.json"
+        text = self.read(path)
+        if text is None:
+            return {}
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise RecordError(
+                f"{path} (what stood before our first run) is not valid JSON ({error}): restore it from a backup, or remove it and give up the way back"
+            ) from error
+        if not isinstance(data, dict):
+            raise RecordError(f"{path} (what stood before our first run) holds a {type(data).__name__} where a mapping belongs: remove it")
+        return data
+
+    def save_record(self, name: str, data: dict[str, Any]) -> None:
+        """Write the record, or remove it (and its then empty folder) when `data` is empty. Raises OSError."""
+        path = f"{RECORDS}/{name}.json"
+        before = self.read(path)
+        after = json.dumps(data, indent=2, sort_keys=True) + "\n" if data else None
+        if before != after:
+            self.apply(FileChange(path, before, after, 0o600))
+        if not data and self.exists(RECORDS) and not self.listdir(RECORDS):
+            os.rmdir(self.at(RECORDS))

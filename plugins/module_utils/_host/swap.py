@@ -1,0 +1,232 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Swap and the out-of-memory killers: what is on, what would bring it back at boot, and the plan to silence it and back.
+
+No I/O. A unit that brings swap back is masked, or, where its file is the user's own in /etc/systemd/system (systemd refuses to mask
+those), gets a drop-in with a condition that never holds. Lines of /etc/fstab are commented out behind a marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory
+
+FSTAB = "/etc/fstab"
+FSTAB_MARK = "# gb10.cluster swap off: "
+UNIT_MARKER = "# Managed by gb10.cluster (role sysctl): this unit would bring swap back at boot."
+SERVICES = ("zramswap.service", "zram-config.service", "dphys-swapfile.service", "swapfile.service", "dynamic-swap.service", "swapspace.service")
+EARLYOOM = "earlyoom.service"
+OOMD = ("systemd-oomd.service", "systemd-oomd.socket")
+UNIT_FOLDERS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/run/systemd/generator",
+    "/run/systemd/generator.early",
+    "/run/systemd/generator.late",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+)
+UNIT_PROPERTIES = "Id,LoadState,ActiveState,UnitFileState,FragmentPath,SourcePath,What"
+CONFIGS = {
+    "/etc/systemd/zram-generator.conf": "zram-generator",
+    "/usr/lib/systemd/zram-generator.conf": "zram-generator",
+    "/usr/local/lib/systemd/zram-generator.conf": "zram-generator",
+    "/run/systemd/zram-generator.conf": "zram-generator",
+    "/etc/dphys-swapfile": "dphys-swapfile",
+    "/etc/default/zramswap": "zramswap",
+}
+
+
+class Unit(NamedTuple):
+    """A systemd unit as `systemctl show` prints it."""
+
+    name: str
+    load: str
+    active: bool
+    file_state: str
+    fragment: str
+    source: str
+    what: str = ""
+
+
+class Silence(NamedTuple):
+    """One unit to keep from starting: `method` is mask or drop-in."""
+
+    unit: str
+    method: str
+    active: bool
+
+
+def drop_in_path(unit: str) -> str:
+    """Return where the drop-in that silences a unit lies."""
+    return f"/etc/systemd/system/{unit}.d/60-gb10-cluster.conf"
+
+
+def drop_in_text() -> str:
+    """Return a drop-in whose condition never holds."""
+    return f"{UNIT_MARKER}\n[Unit]\nConditionPathExists=!/\n"
+
+
+def fstab_swaps(text: str | None) -> list[tuple[int, str]]:
+    """Return (line number, device) of the swap lines that a boot would use."""
+    found: list[tuple[int, str]] = []
+    for number, line in enumerate((text or "").splitlines(), 1):
+        words = line.split()
+        if len(words) >= 3 and not words[0].startswith("#") and words[2] == "swap" and "noauto" not in (words[3:4] or [""])[0].split(","):
+            found.append((number, words[0]))
+    return found
+
+
+def fstab_off(text: str | None) -> str | None:
+    """Return fstab with its swap lines commented out behind our marker."""
+    if text is None:
+        return None
+    numbers = {number for number, _device in fstab_swaps(text)}
+    lines = text.splitlines(keepends=True)
+    return "".join(FSTAB_MARK + line if number in numbers else line for number, line in enumerate(lines, 1))
+
+
+def fstab_on(text: str | None) -> str | None:
+    """Return fstab with the lines that we commented out as they were."""
+    if text is None:
+        return None
+    return "".join(line[len(FSTAB_MARK) :] if line.startswith(FSTAB_MARK) else line for line in text.splitlines(keepends=True))
+
+
+def parse_units(text: str) -> list[Unit]:
+    """Return the units that `systemctl show -p ...` printed, blocks parted by blank lines."""
+    units: list[Unit] = []
+    for block in text.split("\n\n"):
+        shown = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if shown.get("Id"):
+            units.append(
+                Unit(
+                    shown["Id"],
+                    shown.get("LoadState", ""),
+                    shown.get("ActiveState", "") in ("active", "activating", "reloading"),
+                    shown.get("UnitFileState", ""),
+                    shown.get("FragmentPath", ""),
+                    shown.get("SourcePath", ""),
+                    shown.get("What", ""),
+                )
+            )
+    return units
+
+
+def zram_setup(unit: str) -> str:
+    """Return the set-up unit behind a zram-generator's swap unit, empty for other units."""
+    if unit.startswith("dev-zram") and unit.endswith(".swap"):
+        return f"systemd-zram-setup@{unit[len('dev-') : -len('.swap')]}.service"
+    return ""
+
+
+def to_silence(units: Sequence[Unit], have_drop_in: Sequence[str] = ()) -> list[Silence]:
+    """Return the units that would bring swap back and are not silenced yet. Units made from /etc/fstab go with its lines."""
+    plan: dict[str, Silence] = {}
+    for unit in units:
+        swap = unit.name.endswith(".swap")
+        if not swap and unit.name not in SERVICES and not unit.name.startswith("systemd-zram-setup@"):
+            continue
+        if unit.load != "loaded" or unit.name in have_drop_in or not unit.fragment or unit.source == FSTAB:
+            continue
+        if unit.file_state == "disabled" or (not swap and unit.file_state not in ("enabled", "enabled-runtime", "generated", "static")):
+            continue
+        method = "drop-in" if unit.fragment.startswith("/etc/systemd/system/") else "mask"
+        plan[unit.name] = Silence(unit.name, method, unit.active)
+        setup = zram_setup(unit.name)
+        if setup:
+            plan.setdefault(setup, Silence(setup, "mask", False))
+    return [plan[name] for name in sorted(plan)]
+
+
+def room_problem(swaps: Sequence[memory.Swap], meminfo: Mapping[str, int]) -> str:
+    """Return why swap cannot be switched off now: its content has to fit into memory. Empty when it does."""
+    used = sum(swap.used_kb for swap in swaps)
+    available = meminfo.get("MemAvailable", 0)
+    margin = min(memory.GIB_KB, meminfo.get("MemTotal", 0) // 20)
+    if not used or available - used >= margin:
+        return ""
+    return (
+        f"swap holds {memory.gib(used)} GiB and only {memory.gib(available)} GiB of memory are available, so swapoff would freeze the node: "
+        "stop the serving group first (playbooks/stop.yml), or set sysctl_swap_policy to swappiness0 or leave"
+    )
+
+
+def still_on_message(swaps: Sequence[memory.Swap], units: Sequence[Unit]) -> str:
+    """Return one sentence on swap that is on although it was switched off; empty when none is."""
+    if not swaps:
+        return ""
+    parts = []
+    for swap in swaps:
+        owners = sorted({unit.name for unit in units if unit.active and unit.what == swap.device and unit.fragment})
+        parts.append(f"{swap.device} ({swap.kind}, {memory.gib(swap.size_kb)} GiB{', started by ' + ', '.join(owners) if owners else ''})")
+    return (
+        f"sysctl_swap_policy is off, but swap is on: {'; '.join(parts)}: find what starts it with systemctl list-units --type=swap and "
+        "journalctl -b | grep -i swap, and disable it"
+    )
+
+
+def sources(files: Mapping[str, str | None], wants: Sequence[str]) -> list[str]:
+    """Return what brings swap back at a boot, from files alone: fstab lines, generators' files, enabled units.
+
+    `files` holds /etc/fstab and the CONFIGS that exist, `wants` the paths of the links below /etc/systemd/system/*.wants.
+    """
+    found = [f"{FSTAB} line {number}: {device}" for number, device in fstab_swaps(files.get(FSTAB))]
+    for path, name in CONFIGS.items():
+        text = files.get(path)
+        if text is not None and (name != "zram-generator" or "[zram" in text):
+            found.append(f"{path} ({name})")
+    for path in wants:
+        unit = path.rpartition("/")[2]
+        if unit in SERVICES or unit.endswith(".swap"):
+            found.append(f"{unit} is enabled ({path})")
+    return found
+
+
+def oom_wishes(policy: str) -> dict[str, bool]:
+    """Return {unit: wanted on} for a policy; nothing for leave."""
+    if policy == "earlyoom":
+        return {EARLYOOM: True, OOMD[0]: False, OOMD[1]: False}
+    if policy == "no_earlyoom":
+        return {EARLYOOM: False, OOMD[0]: False, OOMD[1]: False}
+    return {}
+
+
+def oom_plan(policy: str, units: Mapping[str, Unit]) -> tuple[list[tuple[str, bool]], list[str]]:
+    """Return ([(unit, on)], packages to install) to reach a policy from the units as they are."""
+    steps: list[tuple[str, bool]] = []
+    packages: list[str] = []
+    for name, wanted in oom_wishes(policy).items():
+        unit = units.get(name)
+        there = unit is not None and unit.load not in ("", "not-found")
+        enabled = unit is not None and unit.file_state.startswith("enabled")
+        active = unit is not None and unit.active
+        if wanted and not there:
+            packages.append(name.partition(".")[0])
+            steps.append((name, True))
+        elif (wanted and not (enabled and active)) or (not wanted and there and (enabled or active)):
+            steps.append((name, wanted))
+    return steps, packages
+
+
+def oom_said(units: Mapping[str, Unit]) -> str:
+    """Return the killers' states in words."""
+    said = []
+    for name in (EARLYOOM, OOMD[0]):
+        unit = units.get(name)
+        if unit is not None and unit.load not in ("", "not-found"):
+            said.append(f"{name.partition('.')[0]} {'runs' if unit.active else 'is stopped'}")
+    return ", ".join(said) or "no out-of-memory daemon is installed"
+
+
+def oom_record(units: Mapping[str, Unit], steps: Sequence[tuple[str, bool]], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the killers stood before our first change."""
+    before = dict(record)
+    for name, _on in steps:
+        unit = units.get(name)
+        state = {"enabled": unit is not None and unit.file_state.startswith("enabled"), "active": unit is not None and unit.active}
+        before.setdefault(name, state)
+    return before

@@ -1,0 +1,283 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Read everything that preflight judges of one node, in one go, through `Node` and the RoCE and memory readers.
+
+Reads only. `gather()` returns what the module preflight_info documents, but for `agent`, which the module adds (_agent/preflight_facts.py).
+Sizes are GiB (`_gib`) or bytes, times seconds since the epoch.
+A captured tree has recorded answers below cmd/: the file names are in RECORDED.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
+
+Record = dict[str, Any]
+
+GIB = 1 << 30
+MAX_FILES = 20000
+# name below cmd/ of a captured tree -> the command that prints it on a live node
+RECORDED: dict[str, list[str]] = {
+    "nvidia-smi.txt": ["timeout", "20", "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+    "modinfo-nvidia.txt": ["modinfo", "-F", "version", "nvidia"],
+    "fwupdmgr.json": ["timeout", "30", "fwupdmgr", "get-devices", "--json"],
+    "ota-check.json": ["timeout", "20", "nvidia-spark-ota-check", "torn-score"],
+    "dmesg.txt": ["dmesg"],
+    "uname-m.txt": ["uname", "-m"],
+}
+
+
+def command(node: Node, name: str) -> tuple[int, str]:
+    """Return (rc, output) of a command: recorded in a captured tree (rc 0), else run. rc 127: there is none."""
+    recorded = node.read(f"/cmd/{name}")
+    if recorded is not None:
+        return 0, recorded
+    rc, out, err = node.run(RECORDED[name])
+    return rc, out if out.strip() else err
+
+
+def machine(node: Node, smi: Sequence[str]) -> Record:
+    """Return what the machine is, and by which evidence it counts as a GB10."""
+    product = (node.read("/sys/class/dmi/id/product_name") or "").strip("\0 \n")
+    vendor = (node.read("/sys/class/dmi/id/sys_vendor") or "").strip("\0 \n")
+    pci = []
+    for name in node.listdir("/sys/bus/pci/devices"):
+        base = f"/sys/bus/pci/devices/{name}"
+        pci.append(((node.read(f"{base}/vendor") or "").strip(), (node.read(f"{base}/device") or "").strip()))
+    evidence = checks.gb10_evidence(
+        product,
+        (node.read("/proc/device-tree/model") or "") + " " + (node.read("/proc/device-tree/compatible") or ""),
+        node.read("/etc/fastos-release") or "",
+        pci,
+        smi,
+    )
+    rc, text = command(node, "uname-m.txt")
+    arch = text.strip() if rc == 0 else ""
+    # A virtual machine may carry a Spark's name; a GB10 is aarch64.
+    return {"arch": arch, "product": product, "vendor": vendor, "gb10": bool(evidence) and arch == "aarch64", "evidence": evidence}
+
+
+def driver(node: Node) -> Record:
+    """Return the NVIDIA driver: loaded module, module on disk, libraries on disk, GPUs that nvidia-smi lists, its error."""
+    loaded = checks.loaded_driver(node.read("/proc/driver/nvidia/version"))
+    libraries = checks.library_versions(node.glob("/usr/lib/*/libnvidia-ml.so.*") + node.glob("/usr/lib/*/libcuda.so.*"))
+    rc, text = command(node, "nvidia-smi.txt")
+    gpus, version, error = checks.read_smi(rc, text)
+    on_disk = ""
+    if loaded or libraries:
+        rc, text = command(node, "modinfo-nvidia.txt")
+        on_disk = text.strip().splitlines()[0].strip() if rc == 0 and text.strip() else ""
+    return {"loaded": loaded or version, "on_disk": on_disk, "libraries": libraries, "gpus": gpus, "error": error, "present": bool(loaded or libraries or gpus)}
+
+
+def fabric(capture: Capture, addresses: Sequence[str], cidrs: Sequence[str], ssh: str | None, foreign: Sequence[Record], node: Node) -> Record:
+    """Return the part of the fabric that can be judged before anything is set up."""
+    found = roce_facts.gather(capture, roce_facts.Wishes(list(addresses), list(cidrs)), ssh, foreign)
+    interface = str(found["management"].get("interface") or "")
+    base = f"/sys/class/net/{interface}"
+    wireless = bool(interface) and (node.exists(f"{base}/wireless") or node.exists(f"{base}/phy80211") or interface.startswith("wl"))
+    return {
+        "ports": len(found["ports"]),
+        "rails": [{key: rail[key] for key in ("netdev", "hca", "carrier", "speed_mbps", "state")} for rail in found["rails"]],
+        "management": {"interface": interface, "reason": found["management"].get("reason"), "wireless": wireless},
+        "foreign": [{"path": entry["path"], "writer": entry.get("writer")} for entry in foreign],
+        "problems": found["problems"],
+    }
+
+
+def firmware(node: Node, capture: Capture, gb10: bool) -> dict[str, str]:
+    """Return firmware versions by device: fwupd's (JSON, because its text is translated), the HCAs' and the board's."""
+    found: dict[str, str] = {}
+    if gb10 or node.root != "/":
+        rc, text = command(node, "fwupdmgr.json")
+        if rc == 0:
+            found.update(checks.fwupd_versions(text))
+    for name, key in (("bios_version", "BIOS"), ("ec_firmware_release", "EC")):
+        text = (node.read(f"/sys/class/dmi/id/{name}") or "").strip()
+        if text:
+            found.setdefault(key, text)
+    versions = {text.strip() for path, text in capture.files.items() if re.fullmatch(r"sys/class/infiniband/[^/]+/fw_ver", path) and text.strip()}
+    if versions:
+        found[checks.CX7] = ", ".join(sorted(versions))
+    return found
+
+
+def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_path: str) -> Any:
+    """Return one answer of the Docker Engine, or its recording. Raises DockerError."""
+    if node.root != "/":
+        text = node.read(f"/cmd/{name}.json")
+        if text is None:
+            raise client.DockerError("no recording", 404)
+        return json.loads(text)
+    return json.loads(client.get(path, query, socket_path))
+
+
+def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Record]]:
+    """Return the engine and its containers."""
+    engine: Record = {"version": "", "driver": "", "image_store": "", "root": "/var/lib/docker", "error": "", "installed": True, "image_present": None}
+    containers: list[Record] = []
+    if node.root == "/" and not node.exists(socket_path):
+        installed = any(node.exists(path) for path in ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"))
+        engine.update(installed=installed, error=f"the Docker Engine's socket {socket_path} is not there")
+        return engine, containers
+    try:
+        info = _api(node, "docker-info", "/info", None, socket_path)
+        engine.update(checks.engine_facts(info))
+        listed = _api(node, "docker-containers", "/containers/json", {"all": "1"}, socket_path)
+        for entry in listed:
+            details: Mapping[str, Any] = {}
+            if entry.get("State") in ("running", "restarting", "paused") or checks.VLLM.search(checks.words_of(entry)):
+                try:
+                    details = _api(node, f"docker-inspect-{entry['Id']}", f"/containers/{entry['Id']}/json", None, socket_path)
+                except client.DockerError:  # it went away meanwhile
+                    details = {}
+            containers.append(checks.container_facts(entry, details))
+    except (client.DockerError, ValueError, KeyError, TypeError) as error:
+        engine["error"] = str(error)
+        engine["installed"] = not (node.root != "/" and str(error) == "no recording")
+        return engine, containers
+    if image:
+        try:
+            _api(node, "docker-image", f"/images/{image}/json", None, socket_path)
+            engine["image_present"] = True
+        except (client.DockerError, ValueError):
+            engine["image_present"] = False
+    return engine, containers
+
+
+def disk(node: Node, path: str) -> Record | None:
+    """Return size and free space of the file system that holds `path` or will (its first existing parent)."""
+    if node.root != "/":
+        try:
+            recorded = json.loads(node.read("/cmd/disks.json") or "{}").get(path)
+        except ValueError:
+            return None
+        return {**recorded, "path": path} if recorded else None
+    here = path
+    while here not in ("/", "") and not os.path.exists(here):
+        here = os.path.dirname(here)
+    try:
+        stat, device = os.statvfs(here or "/"), os.stat(here or "/").st_dev
+    except OSError:
+        return None
+    return {
+        "path": path,
+        "device": f"{os.major(device)}:{os.minor(device)}",
+        "free_gib": round(stat.f_bavail * stat.f_frsize / GIB, 2),
+        "total_gib": round(stat.f_blocks * stat.f_frsize / GIB, 2),
+        "read_only": bool(stat.f_flag & os.ST_RDONLY),
+    }
+
+
+def present_gib(node: Node, path: str) -> float:
+    """Return how much lies below a model's directory; links (of a Hugging Face cache) count by what they point at."""
+    total = count = 0
+    for folder, _folders, names in os.walk(node.at(path)) if path else ():
+        for name in names:
+            count += 1
+            try:
+                total += os.stat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+        if count > MAX_FILES:
+            break
+    return round(total / GIB, 2)
+
+
+def listening(node: Node, ports: Sequence[int], containers: Sequence[Record]) -> list[Record]:
+    """Return who listens on `ports`: address, process, and the container that it is in."""
+    found: dict[str, Record] = {}
+    for name in ("tcp", "tcp6"):
+        for entry in checks.listening_sockets(node.read(f"/proc/net/{name}")):
+            if entry["port"] in ports:
+                found[entry["inode"]] = entry
+    if not found:
+        return []
+    ids = {str(entry["id"]): str(entry["name"]) for entry in containers if entry["id"]}
+    for pid in node.listdir("/proc"):
+        if not pid.isdigit():
+            continue
+        for number in node.listdir(f"/proc/{pid}/fd"):
+            match = re.fullmatch(r"socket:\[(\d+)\]", node.link(f"/proc/{pid}/fd/{number}") or "")
+            entry = found.get(match.group(1), {}) if match else {}
+            if entry and not entry.get("pid"):
+                entry["pid"] = int(pid)
+                entry["process"] = (node.read(f"/proc/{pid}/comm") or "").strip()
+                entry["container"] = checks.container_of(node.read(f"/proc/{pid}/cgroup") or "", ids)
+    return sorted(({key: value for key, value in entry.items() if key != "inode"} for entry in found.values()), key=lambda each: int(each["port"]))
+
+
+def memlock(node: Node) -> Record:
+    """Return the Docker daemon's limit of locked memory (bytes, null: unlimited) and whether it may raise it."""
+    pid = (node.read("/run/docker.pid") or node.read("/var/run/docker.pid") or "").strip()
+    if not pid.isdigit():
+        return checks.limits(None, None)
+    return checks.limits(node.read(f"/proc/{pid}/limits"), node.read(f"/proc/{pid}/status"))
+
+
+def gather(
+    node: Node,
+    capture: Capture,
+    ssh: str | None,
+    foreign: Sequence[Record],
+    options: Mapping[str, Any],
+) -> Record:
+    """Return the facts of one node. `options` as the module takes them."""
+    now = time.time()
+    if node.root != "/":
+        now = float((node.read("/cmd/time.txt") or "0").strip() or 0)
+    gpu = driver(node)
+    what = machine(node, gpu["gpus"])
+    container = memory_facts.container_reason(node)
+    try:
+        memory = memory_facts.report(node, memory_facts.gather(node))
+        memory = {key: memory[key] for key in ("total_kb", "free_kb", "available_kb", "size_class", "gpu_users", "fragmentation", "cma", "problems")}
+    except UmaError as error:
+        memory = {"error": str(error), "problems": []}
+    engine, containers = docker(node, options["docker_socket"], options["image"])
+    paths = list(dict.fromkeys(path for path in (engine["root"], options["model_store"]) if path))
+    needs_log = what["gb10"] or bool(capture.files.get("cmd/dmesg.txt"))
+    log_rc, log = command(node, "dmesg.txt") if needs_log and not container else (127, "")
+    ota_rc, ota = command(node, "ota-check.json") if what["gb10"] or node.root != "/" else (127, "")
+    return {
+        "time": now,
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+        "root_user": os.geteuid() == 0,
+        "container": container,
+        "machine": what,
+        "kernel": {
+            "release": (node.read("/proc/sys/kernel/osrelease") or "").strip(),
+            "cmdline": (node.read("/proc/cmdline") or "").strip(),
+            "reboot_required": node.exists("/run/reboot-required") or node.exists("/var/run/reboot-required"),
+            "reboot_packages": sorted(set((node.read("/run/reboot-required.pkgs") or "").split())),
+        },
+        "dgx": checks.dgx_release(node.read("/etc/dgx-release")),
+        "driver": gpu,
+        "broken_packages": checks.broken_packages(node.read("/var/lib/dpkg/status")),
+        "ota_check": checks.ota_answer(ota) if ota_rc == 0 else {},
+        "firmware": firmware(node, capture, what["gb10"]),
+        "memory": memory,
+        "fabric": fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node),
+        "infiniband": node.exists("/dev/infiniband"),
+        "docker": engine,
+        "containers": containers,
+        "disks": [entry for entry in (disk(node, path) for path in paths) if entry],
+        "model": {"path": options["model_path"], "present_gib": present_gib(node, options["model_path"])},
+        "listening": listening(node, options["ports"], containers),
+        "memlock": memlock(node),
+        "kernel_log": checks.kernel_log(log) if log_rc == 0 else [],
+    }

@@ -1,0 +1,140 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: profiles as text for people: a table of all, a sheet for one; for playbooks/profiles.yml and docs/profiles.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import DEFAULT_PROFILE
+
+HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "executor", "pool (gate)", "image", "published")
+# The first of these that a profile publishes is its headline figure.
+HEADLINES = (
+    ("aggregate_tok_s_at_16", "{} tok/s at 16"),
+    ("single_stream_tok_s", "{} tok/s single"),
+    ("decode_tok_s_at_depth_0", "{} tok/s single"),
+)
+
+
+def thousands(value: Any) -> str:
+    """Return a count with thin separators, or a dash."""
+    return "-" if value is None else f"{value:,}"
+
+
+def _span(bounds: Mapping[str, Any]) -> str:
+    low, high = bounds["min"], bounds["max"]
+    if low is None and high is None:
+        return "-"
+    if high is None:
+        return f"from {thousands(low)}"
+    return f"up to {thousands(high)}" if low is None else f"{thousands(low)} to {thousands(high)}"
+
+
+def _speculation(args: Mapping[str, Any]) -> str:
+    spec = args.get("speculative-config")
+    if not isinstance(spec, Mapping):
+        return "-"
+    return f"{spec.get('method', '?')}, {spec.get('num_speculative_tokens', '?')}"
+
+
+def _image(image: Mapping[str, Any]) -> str:
+    if image["pull"]:
+        return "pull"
+    return "build" if image["build"] is not None else "load"
+
+
+def row(profile: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return one profile as the cells of :data:`HEADER`."""
+    args, published = profile["engine"]["args"], profile["published"]
+    headline = next((text.format(published[key]) for key, text in HEADLINES if key in published), "-")
+    return (
+        profile["name"],
+        thousands(profile["gate"]["context"]),
+        str(args.get("max-num-seqs", "-")),
+        str(args.get("kv-cache-dtype", "-")),
+        _speculation(args),
+        str(args.get("gpu-memory-utilization", "-")),
+        profile["engine"]["executor"],
+        _span(profile["gate"]["effective_tokens"]),
+        _image(profile["image"]),
+        headline,
+    )
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(r, widths)).rstrip() for r in rows]
+
+
+def table(profiles: Mapping[str, Mapping[str, Any]], selected: str = "") -> list[str]:
+    """Return all profiles as lines; the selected one carries a star."""
+    names = sorted(profiles, key=lambda n: (n != DEFAULT_PROFILE, n))
+    rows = [HEADER] + [row(profiles[n]) for n in names]
+    return _columns([(f"{r[0]} *" if r[0] == selected else r[0], *r[1:]) for r in rows])
+
+
+def sheet(profile: Mapping[str, Any]) -> list[str]:
+    """Return one profile as lines: what it gives, what it needs, what a good boot shows, what to know."""
+    image, model, gate, box, plan = profile["image"], profile["model"], profile["gate"], profile["container"], profile["plan"]
+    args = profile["engine"]["args"]
+    api = profile["engine"]["api"]
+    lines = [f"{profile['name']}: {profile['summary']}", "", "Gives"]
+    gives = [
+        ("API", f"http://<head>:{api['port']}/v1, bound to {api['host']}, model {' or '.join(model['served_names'])}"),
+        ("context", thousands(gate["context"])),
+        ("requests at once", args.get("max-num-seqs", "-")),
+    ]
+    gives += [(key.replace("_tok_s", " tok/s").replace("_", " "), value) for key, value in profile["published"].items()]
+    lines += [f"  {k}: {v}" for k, v in gives]
+    lines += ["", "Needs"]
+    most = "" if profile["ranks"]["max"] is None else f" to {profile['ranks']['max']}"
+    needs: list[tuple[str, Any]] = [
+        ("nodes", f"{profile['ranks']['min']}{most or ' or more'}"),
+        ("image", f"{image['reference']}{'@' + image['digest'] if image['digest'] else ''} ({_image(image)})"),
+        ("model", f"{model['id']}" + (f", {model['size_gib']:g} GiB" if model["size_gib"] else "")),
+        ("model on the node", f"<model store>/{model['relative_path']}" if model["relative_path"] else f"{model['path']} in the container"),
+        ("memory", f"utilization {args.get('gpu-memory-utilization', 'the default of vLLM')}"),
+    ]
+    if plan["weights_gib_per_rank"] is not None:
+        needs.append(("weights a rank", f"{plan['weights_gib_per_rank']:g} GiB"))
+    if box["memory"]:
+        needs.append(("container memory limit", box["memory"]))
+    if image["build"] is not None and image["build"]["note"]:
+        needs.append(("build", image["build"]["note"]))
+    lines += [f"  {k}: {v}" for k, v in needs]
+    lines += ["", "A good boot shows"]
+    shows: list[tuple[str, Any]] = [
+        ("context", f"exactly {thousands(gate['context'])}" if gate["context"] else "-"),
+        ("pool, tokens", _span(gate["effective_tokens"])),
+        ("concurrency", _span(gate["concurrency"])),
+        ("KV cache dtype", gate["kv_cache_dtype"] or "-"),
+        ("speculation", gate["speculative_method"] or "-"),
+        ("transport", gate["transport"]),
+        ("answer", json.dumps(gate["completion"]["expect"], ensure_ascii=False) if gate["completion"]["expect"] is not None else "any sane one"),
+    ]
+    lines += [f"  {k}: {v}" for k, v in shows]
+    for title, items in (("Know", profile["notes"]), ("Not as its seed says", deviation_lines(profile)), ("Sources", profile["sources"])):
+        if items:
+            lines += ["", title] + [f"  - {item}" for item in items]
+    return lines
+
+
+def deviation_lines(profile: Mapping[str, Any]) -> list[str]:
+    """Return the deviations, one line each."""
+    return [
+        "{}: {} {}".format(", ".join(d["keys"]), f"the seed says {d['seed']!r}." if d["seed"] is not None else "the seed is silent.", d["why"])
+        for d in profile["deviations"]
+    ]
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table's lines; pipes in cells are escaped."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+    return [line(header), "|" + " --- |" * len(header), *(line(r) for r in rows)]

@@ -1,0 +1,99 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The state of a serving group, from what its ranks and its head's API show. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
+
+REMEDY = "Run site.yml: it keeps evidence, restarts the release and judges the boot."
+FINE = ("serves", "busy", "starting")
+
+
+def ended(container: Mapping[str, Any]) -> str:
+    """Return how and when a container ended, as a phrase."""
+    when = str(container.get("finished_at") or "")[:19]
+    oom = ", killed by the kernel's OOM killer" if container.get("oom_killed") else ""
+    if when > "0001-01-02":
+        return f"exited at {when}Z with exit code {container['exit_code']}{oom}"
+    return f"is {container.get('status') or 'not running'}{oom}"
+
+
+def unread(info: Mapping[str, Any]) -> str:
+    """Return why a rank's containers are not known, as a phrase; empty if they are."""
+    if info.get("unreachable"):
+        return "the node is unreachable"
+    if info.get("failed") or "containers" not in info:
+        return str(info.get("msg") or "the node was not read in this run").splitlines()[0]
+    return str(info.get("engine_error") or "")
+
+
+def rank_fault(info: Mapping[str, Any]) -> str:
+    """Return why a rank that was read cannot serve, as a phrase; empty if nothing speaks against it."""
+    containers = list(info.get("containers") or [])
+    if not any(each["running"] for each in containers):
+        return f"the container {containers[0]['name']} {ended(containers[0])}" if containers else "no container exists"
+    return str((info.get("processes") or {}).get("fault") or "")
+
+
+def group_status(
+    infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[str], liveness: Mapping[str, Any] | None = None, log: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the state of a group with its sentence.
+
+    `infos` is what vllm_rank_info returned on each rank, the head first (also where it failed), `hosts` their names, `liveness` what vllm_liveness
+    returned on the head (None if it did not run), `log` what vllm_boot_log_info returned there (None if it did not run).
+
+    state: serves, busy, starting, unserved (no completion came back, and nothing shows why), down, stopped (on request), absent, unknown.
+    faults: why the group cannot serve, one phrase a rank, only what needs a restart. ask: whether a completion can tell more.
+    should_serve: whether a release is current and nobody stopped the group. ok: whether the group is as it should be.
+    """
+    where = [f"rank {rank} on {host}" for rank, host in enumerate(hosts)]
+    read = [(place, info) for place, info in zip(where, infos) if not unread(info)]
+    unknown = [f"{place} is not known: {unread(info)}" for place, info in zip(where, infos) if unread(info)]
+    faults = [f"{place}: {rank_fault(info)}" for place, info in read if rank_fault(info)]
+    present = any(info.get("containers") for _place, info in read)
+    mark = next((str(info["stopped"]) for _place, info in read if info.get("stopped")), "")
+    deployed = any(info.get("current") for _place, info in read)
+    outcome = str((liveness or {}).get("outcome") or "")
+    text = str((liveness or {}).get("text") or (liveness or {}).get("msg") or "")
+    booting = bool((liveness or {}).get("starting")) and (log or {}).get("state") == "starting"
+    if outcome in ("dead", "wedged") and not faults and not booting and where:
+        faults = [f"{where[0]}: {text.rstrip('.')}"]
+    # The link `current` can be stale. The running container is not.
+    labels = [each.get("labels", {}).get(RELEASE_LABEL) for _place, info in read for each in info.get("containers") or [] if each["running"]]
+    release = next((str(found) for found in [*labels, *(info.get("current") for _place, info in read)] if found), "")
+    if outcome in ("serves", "busy") and not faults:
+        state = outcome
+        detail = f"{text}, release {release or 'not known'}" if outcome == "serves" else text.partition(": ")[2] or text
+        sentence = f"{name} {'serves' if outcome == 'serves' else 'is busy'}: {detail}."
+        if mark:
+            sentence += f" It should not: it was stopped on request at {mark}. Run stop.yml or site.yml."
+    elif not faults and outcome and booting:
+        state, sentence = "starting", f"{name} is starting: the head's boot is at stage {(log or {}).get('stage')}."
+    elif mark and not present:
+        state, sentence = "stopped", f"{name} is stopped on request since {mark}. Run site.yml to start it."
+    elif read and not present and not deployed and not unknown:
+        state, sentence = "absent", f"{name} has never served: no release is current. Run site.yml."
+    elif faults:
+        state, sentence = "down", f"{name} does not serve: {'; '.join(faults)}. {REMEDY}"
+    elif outcome:
+        problem = "refuses the request of this check" if outcome == "refused" else "does not answer"
+        state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. Nothing shows that a restart helps, so site.yml does not restart it."
+    else:
+        state, sentence = "unknown", f"It is not known whether {name} serves" + (f": {text.rstrip('.')}." if text else ".")
+    if unknown:
+        sentence += "".join(f" {each[0].upper()}{each[1:].rstrip('.')}." for each in unknown)
+    should_serve = deployed and not mark
+    return {
+        "state": state,
+        "sentence": sentence,
+        "faults": faults if present else [],
+        "ask": not faults and bool(infos) and not unread(infos[0]),
+        "should_serve": should_serve,
+        "ok": state in (*FINE, "stopped", "absent") or (not should_serve and state != "unknown"),
+    }

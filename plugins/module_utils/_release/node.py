@@ -1,0 +1,219 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. What one rank has on its node: releases, containers, processes, weights, memory. Reads only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._release import processes
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
+
+NO_IMAGE = {"exists": False, "id": "", "name": "", "fingerprint": "", "repo_digests": []}
+DEVICES = ("/dev/infiniband",)
+FILES = ("compose.yaml", "release.json")
+POLL_SECONDS = 1.0
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return a JSON file's mapping; an absent or broken one reads as empty."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            data = json.load(handle)
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def text_of(path: str) -> str:
+    """Return the content of a small file; empty if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            return handle.read(8192)
+    except OSError:
+        return ""
+
+
+def process_table(root: str = "/proc") -> list[processes.Process]:
+    """Return the node's processes. One that ends meanwhile is left out."""
+    found = [processes.parse(int(name), text_of(os.path.join(root, name, "stat"))) for name in os.listdir(root) if name.isdigit()]
+    return [process for process in found if process is not None]
+
+
+def command_of(pid: int, root: str) -> str:
+    """Return a process's command line; empty for a zombie."""
+    return text_of(os.path.join(root, str(pid), "cmdline")).replace("\0", " ").strip()
+
+
+def look_at_processes(containers: list[dict[str, Any]], receipt: dict[str, Any], root: str = "/proc") -> dict[str, Any]:
+    """Return the number of engine processes, and what is wrong with the first one that is at fault."""
+    judged = log.stamp_to_ns(str(receipt.get("time") or "")) if receipt.get("passed") else 0
+    out: dict[str, Any] = {"count": 0, "fault": ""}
+    table = process_table(root)
+    for state in containers:
+        if not state["running"]:
+            continue
+        # The command line of a process in trouble can block its reader: only those of the container are read.
+        found = [each._replace(command=command_of(each.pid, root)) for each in processes.tree(table, state["pid"])]
+        out["count"] += len([process for process in found if process.engine])
+        paused = f"the container {state['name']} is paused" if state["status"] == "paused" else ""
+        out["fault"] = out["fault"] or paused or processes.fault(found, judged > log.stamp_to_ns(state["started_at"]))
+    return out
+
+
+def look_twice(containers: list[dict[str, Any]], receipt: dict[str, Any], root: str = "/proc") -> dict[str, Any]:
+    """Return the same, and report only a fault that is still there a second later."""
+    seen = look_at_processes(containers, receipt, root)
+    if seen["fault"]:
+        # A debugger stops a process for a moment, and a child that has ended is an entry of the table until its parent asks for it.
+        time.sleep(POLL_SECONDS)
+        seen = look_at_processes(containers, receipt, root)
+    return seen
+
+
+def config_of(model: str) -> dict[str, Any]:
+    """Return the config.json of a model's folder, of the revision that refs/main names where the folder is a cache; empty without one."""
+    try:
+        with open(os.path.join(model, "refs", "main"), encoding="utf-8") as handle:
+            model = os.path.join(model, "snapshots", handle.read().strip())
+    except OSError:
+        pass  # a plain folder
+    return read_json(os.path.join(model, "config.json"))
+
+
+def fingerprint(path: str) -> str:
+    """Return a file's mode and SHA-256, `0640 9f86d0...`; empty where it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            return f"{stat.S_IMODE(os.fstat(handle.fileno()).st_mode):04o} {hashlib.sha256(handle.read()).hexdigest()}"
+    except OSError:
+        return ""
+
+
+def releases_in(folder: str) -> list[dict[str, Any]]:
+    """Return the releases below a group's folder, the newest first."""
+    out = []
+    try:
+        names = os.listdir(os.path.join(folder, "releases"))
+    except OSError:
+        names = []
+    for name in names:
+        path = os.path.join(folder, "releases", name)
+        if os.path.isfile(os.path.join(path, "compose.yaml")):
+            receipt = read_json(os.path.join(path, "receipt.json"))
+            files = {file: fingerprint(os.path.join(path, file)) for file in FILES}
+            image = read_json(os.path.join(path, "release.json")).get("image")
+            image = {key: str(image.get(key) or "") for key in ("reference", "id", "fingerprint")} if isinstance(image, dict) else {}
+            out.append({"id": name, "good": bool(receipt.get("passed")), "time": int(os.stat(path).st_mtime), "files": files, "image": image})
+    return sorted(out, key=lambda release: (-release["time"], release["id"]))
+
+
+def current_of(folder: str) -> str:
+    """Return the release that the link `current` of a group's folder leads to; empty if there is none."""
+    link = os.path.join(folder, "current")
+    return os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
+
+
+def stopped_of(folder: str) -> str:
+    """Return the text of the mark of a stop on request; empty if the group should serve."""
+    return text_of(os.path.join(folder, "stopped")).strip()
+
+
+def judged(current: str, containers: list[dict[str, Any]]) -> list[str]:
+    """Return the releases whose receipt tells of what runs: the current one, then those of the running containers."""
+    return [current, *(str(state["labels"].get(RELEASE_LABEL, "")) for state in containers if state["running"])]
+
+
+def receipt_of(folder: str, candidates: list[str]) -> dict[str, Any]:
+    """Return the receipt of the first of these releases that has one; empty without any."""
+    for name in candidates:
+        receipt = read_json(os.path.join(folder, "releases", name, "receipt.json")) if name else {}
+        if receipt:
+            return receipt
+    return {}
+
+
+def image_of(name: str, engine: str) -> dict[str, Any]:
+    """Return what the node has under an image's name. Raises DockerError."""
+    found = layers_engine.inspect_image(name, engine) if name else None
+    if found is None:
+        return dict(NO_IMAGE)
+    content = image_proof.fingerprint_of(found)
+    return {"exists": True, "id": found["Id"], "name": name, "fingerprint": content, "repo_digests": sorted(found.get("RepoDigests") or [])}
+
+
+def weights_of(model: str) -> dict[str, Any]:
+    """Return the files of a model as all ranks agreed on them last, those whose size differs on the disk with this size; empty without an agreement."""
+    if not model:
+        return {}
+    try:
+        agreed = Node("/").load_record(manifest.record_name(os.path.normpath(model))).get("agreed") or {}
+    except RecordError:
+        return {}
+    files = {}
+    for path, (size, sha256, _mtime) in agreed.items():
+        try:
+            found = os.stat(os.path.join(model, path), follow_symlinks=False).st_size
+        except OSError:
+            found = -1
+        files[path] = [found, sha256 if found == size else ""]
+    if not files:
+        return {}
+    return {"proof": manifest.proof({path: {"size": size, "sha256": sha256} for path, (size, sha256) in files.items()}, {}, files), "files": files}
+
+
+def bind(kept: list[dict[str, Any]], containers: list[dict[str, Any]], engine: str) -> None:
+    """Add to each release whether its image is gone, and to each container the content of the image that it was started from. Raises DockerError."""
+    seen: dict[str, dict[str, Any]] = {}
+
+    def known(name: str) -> dict[str, Any]:
+        if name not in seen:
+            seen[name] = image_of(name, engine)
+        return seen[name]
+
+    for release in kept:
+        if release["image"].get("id"):
+            release["image"]["gone"] = not known(release["image"]["id"])["exists"]
+    for container in containers:
+        container["image_fingerprint"] = known(container["image_id"])["fingerprint"]
+
+
+def look(group: str, image: str, engine: str) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, int], str]:
+    """Return the group's containers, the image, the memory, and why the engine could not be asked."""
+    containers: list[dict[str, Any]] = []
+    found: dict[str, Any] = dict(NO_IMAGE)
+    problem = ""
+    try:
+        found = image_of(image, engine)
+        for entry in client.list_containers([f"gb10.cluster.group={group}"], engine):
+            state = log.state_of(client.inspect(entry["Id"], engine))
+            if state:
+                containers.append(state)
+    except client.DockerError as error:
+        problem = str(error)
+    with open("/proc/meminfo", encoding="ascii") as handle:
+        memory = log.memory_of(handle.read())
+    return containers, found, memory, problem
+
+
+def not_free(containers: list[dict[str, Any]], memory: dict[str, int], share: float) -> str:
+    """Return what blocks a start: a rank that runs, or too little memory; empty if nothing does."""
+    running = [str(state["name"]) for state in containers if state["running"]]
+    if running:
+        return f"{', '.join(running)} still runs"
+    wanted = share * memory["total_kib"]
+    if memory["available_kib"] >= wanted:
+        return ""
+    have, want, total = (value / 2**20 for value in (memory["available_kib"], wanted, memory["total_kib"]))
+    return f"{have:.1f} GiB of {total:.1f} GiB of memory are available and {want:.1f} GiB are wanted before a start"

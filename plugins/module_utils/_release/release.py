@@ -1,0 +1,221 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Releases: what names one, and what makes a rank need a (re)start. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+RELEASE_LABEL = "gb10.cluster.release"
+IMAGE_LABEL = "gb10.cluster.image"
+SERVICE = "vllm"  # the only service of a release's Compose file
+
+
+def release_id(contents: Iterable[Any]) -> str:
+    """Name a release by what all its ranks are rendered from: 12 hex digits, the same on every rank, another one for any change."""
+    text = json.dumps(list(contents), sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def fingerprint(secrets: Mapping[str, Any], salt: str) -> str:
+    """Stand for secrets in a release's name: another value makes another release, and nothing of the value can be read back."""
+    if not any(secrets.values()):
+        return ""
+    text = json.dumps(dict(secrets), sort_keys=True, default=str)
+    return hashlib.pbkdf2_hmac("sha256", text.encode(), salt.encode(), 100_000).hex()[:12]
+
+
+def kept(info: Mapping[str, Any], release: str) -> dict[str, Any]:
+    """Return what a rank keeps of a release; empty if it keeps none."""
+    return next((dict(r) for r in info.get("releases") or [] if r["id"] == release), {})
+
+
+def running_release(look: Mapping[str, Any]) -> str:
+    """Return the release of the only container that runs on a rank; empty without one. `look` has the rank's `containers`."""
+    running = [each for each in look.get("containers") or [] if each.get("running")]
+    return str((running[0].get("labels") or {}).get(RELEASE_LABEL) or "") if len(running) == 1 else ""
+
+
+def runs(look: Mapping[str, Any] | None, release: str = "") -> bool:
+    """Tell whether a container of the group runs on a rank, one of `release` if that is given, without a dead or stopped engine process."""
+    look = look or {}
+    if not release:
+        return any(each.get("running") for each in look.get("containers") or [])
+    return running_release(look) == release and not (look.get("processes") or {}).get("fault")
+
+
+def moved_tag(info: Mapping[str, Any]) -> str:
+    """Return a phrase if the image's name leads to another content than the current release was started from; empty if not, or if it is not known."""
+    now, old = info.get("image") or {}, kept(info, str(info.get("current") or "")).get("image") or {}
+    same_name = now.get("name") and now.get("name") == old.get("reference")
+    if not same_name or not now.get("fingerprint") or not old.get("fingerprint") or now["fingerprint"] == old["fingerprint"]:
+        return ""
+    return f"image behind the tag changed: {now['name']} was {old['id'][:19]} and is {now['id'][:19]}"
+
+
+def other_image(info: Mapping[str, Any], release: str, container: Mapping[str, Any]) -> bool:
+    """Tell whether a container was started from another image content than `release` names. Ids do not count: they depend on the image store."""
+    image = kept(info, release).get("image") or info.get("image") or {}
+    found = container.get("image_fingerprint") or container["labels"].get(IMAGE_LABEL)
+    return bool(found and image.get("fingerprint") and found != image["fingerprint"])
+
+
+def start_reasons(
+    info: Mapping[str, Any],
+    release: str,
+    rank: str,
+    probe: Mapping[str, Any] | None = None,
+    forced: bool = False,
+    judged: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return why this rank's group must be (re)started for `release`, one phrase each; none where all is as it should be.
+
+    `info` is what vllm_rank_info returned, `rank` names the rank and its host ("rank 1 on lab-2"), `probe` is what vllm_liveness returned on the
+    head (None elsewhere, and if it did not run). A server that is busy, frozen or silent gives no reason: a restart would end requests that may
+    still be served. `judged` is what judged_receipt() returned: a release that runs and has passed its gate does not need a start if only the
+    link `current` is lost.
+    """
+    out: list[str] = []
+    current = str(info.get("current") or "")
+    containers = list(info.get("containers") or [])
+    running = [c for c in containers if c["running"]]
+    labelled = [c for c in running if c["labels"].get(RELEASE_LABEL) == release]
+    mine = [c for c in labelled if not other_image(info, release, c)]
+    if mine and judged:
+        current = release
+    if current != release:
+        out.append(f"release {current} -> {release}" if current else f"release {release} is the first one")
+        out += [moved_tag(info)] if moved_tag(info) else []
+    elif labelled and not mine:
+        out.append(f"{rank} runs another image ({labelled[0].get('image_id', '')[:19]}) than release {release} names")
+    elif not mine and info.get("engine_error"):
+        out.append(f"{rank} cannot be read: {str(info['engine_error']).partition('. ')[0].rstrip('.')}")
+    elif not mine and running:
+        out.append(f"{rank} runs release {running[0]['labels'].get(RELEASE_LABEL) or 'not known'} instead of {release}")
+    elif not mine:
+        old = next((c for c in containers if not c["running"]), None)
+        out.append(f"{rank} is not running" + (f" (exit code {old['exit_code']})" if old else ""))
+    elif len(running) > 1:
+        out.append(f"{rank}: {len(running)} containers of the group run, expected one")
+    fault = str((info.get("processes") or {}).get("fault") or "")
+    if fault and not out:
+        out.append(f"{rank}: {fault}")
+    if probe and not out and probe.get("outcome") in ("dead", "wedged"):
+        out.append(f"the head does not serve: {probe['text']}")
+    if forced and not out:
+        out.append("a restart was asked for")
+    return out
+
+
+def release_on_disk(info: Mapping[str, Any]) -> str:
+    """Return the release whose Compose file can remove the containers: theirs, else the current one; empty if neither is on the node."""
+    kept = {r["id"] for r in info.get("releases") or []}
+    labels = [c["labels"].get(RELEASE_LABEL, "") for c in info.get("containers") or []]
+    return next((r for r in [*labels, str(info.get("current") or "")] if r in kept), "")
+
+
+def _good_in_order(ranks: list[Mapping[str, Any]], but_not: str) -> list[str]:
+    """Return the releases that any rank counts as good, the current ones first, then the newest: the gate's verdict is one for all ranks."""
+    good = {r["id"] for info in ranks for r in info.get("releases") or [] if r.get("good") and r["id"] != but_not}
+    names = [str(info.get("current") or "") for info in ranks] + [r["id"] for info in ranks for r in info.get("releases") or []]
+    return [name for name in dict.fromkeys(names) if name in good]
+
+
+def _unusable(info: Mapping[str, Any], release: str) -> str:
+    """Return why a rank cannot start a release again, as the end of a sentence; empty if it can."""
+    found = kept(info, release)
+    if not found:
+        return "does not keep its files any more"
+    image = found.get("image") or {}
+    return f"does not have its image {image['id'][:19]} any more" if image.get("gone") else ""
+
+
+def last_good(infos: Iterable[Mapping[str, Any]], but_not: str) -> str:
+    """Return the newest release whose gate has passed and that every rank can start again; empty if there is none.
+
+    One rank's receipt is enough, since the verdict is one for all ranks.
+    """
+    ranks = list(infos)
+    return next((name for name in _good_in_order(ranks, but_not) if not any(_unusable(info, name) for info in ranks)), "")
+
+
+def lost_ways(infos: Iterable[Mapping[str, Any]], hosts: Iterable[str], release: str, judged: Mapping[str, Any] | None = None) -> list[str]:
+    """Return what has happened to the way back from `release`, one sentence each; none if the newest good release can be started on every rank."""
+    ranks = list(infos)
+    named = list(zip(hosts, ranks))
+    order = _good_in_order(ranks, release)
+    good = last_good(ranks, release)
+    out = []
+    if ranks and not judged and all(info.get("current") == release for info in ranks):
+        out.append(f"Release {release} is current and no receipt of it is left on the nodes and the controller. To judge it again: -e vllm_tp2_restart=true.")
+    for name in order[: order.index(good)] if good else order:
+        why = "; ".join(f"{host} {reason}" for host, reason in ((host, _unusable(info, name)) for host, info in named) if reason)
+        rest = f"The way back is release {good}." if good else "There is no release to go back to if the next boot fails."
+        out.append(f"Release {name} passed its gate and cannot be started again: {why}. {rest}")
+    receipts = [host for host, info in named if good and not kept(info, good).get("good")]
+    if receipts:
+        out.append(f"Release {good}, the way back, has no receipt on {', '.join(receipts)}. The receipt of the other rank counts.")
+    return out
+
+
+def judged_receipt(infos: Iterable[Mapping[str, Any]], release: str, more: Iterable[Any] = ()) -> dict[str, Any]:
+    """Return the receipt of a passed gate of `release`, from the first rank that has it, else from `more` (the controller's); empty without any."""
+    for receipt in [*(info.get("receipt") for info in infos), *more]:
+        if isinstance(receipt, Mapping) and receipt.get("passed") and receipt.get("release") == release:
+            return dict(receipt)
+    return {}
+
+
+def repairs(info: Mapping[str, Any], release: str, files: Mapping[str, str], judged: Mapping[str, Any] | None = None) -> list[str]:
+    """Return what this rank has lost of a release that runs, or what was changed in it, one phrase each.
+
+    `files` has mode and SHA-256 of what the inventory renders, as vllm_rank_info's `files`.
+    """
+    found = kept(info, release)
+    out = []
+    if not found:
+        out.append(f"the files of release {release} were missing")
+    for name, wanted in files.items() if found else ():
+        have = found["files"].get(name)
+        if have != wanted:
+            out.append(f"{name} of release {release} {'differed from the inventory' if have else 'was missing'}")
+    if found and judged and not found.get("good"):
+        out.append(f"the receipt of release {release} was missing")
+    current = str(info.get("current") or "")
+    if current != release:
+        out.append(f"the link current {'led to release ' + current if current else 'was missing'}")
+    return out
+
+
+def weights_differ(judged: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return how weights differ from those that a release was judged with, one phrase for each file; none if one of them is not known.
+
+    Both are a receipt's `weights`: `proof`, and `files` as path -> [bytes, SHA-256].
+    """
+    before, after = judged.get("files") or {}, now.get("files") or {}
+    if not before or not after or judged.get("proof") == now.get("proof"):
+        return []
+    out = []
+    for path in sorted({*before, *after}):
+        old, new = before.get(path), after.get(path)
+        if new is None or (old and new[0] < 0):
+            out.append(f"{path} is missing")
+        elif old is None:
+            out.append(f"{path} is new ({new[0]} bytes)")
+        elif old[0] != new[0]:
+            out.append(f"{path} has {new[0]} bytes instead of {old[0]}")
+        elif old[1] != new[1]:
+            out.append(f"{path} ({new[0]} bytes) has another content (SHA-256 {str(new[1])[:12]} instead of {str(old[1])[:12]})")
+    return out
+
+
+def stale_releases(info: Mapping[str, Any], keep: int, protected: Iterable[str]) -> list[str]:
+    """Return the releases to remove: all but the `keep` newest ones and the protected."""
+    safe = set(protected) | {str(info.get("current") or "")}
+    rest = [r["id"] for r in info.get("releases") or [] if r["id"] not in safe]
+    room = max(0, keep - len(safe - {""}))
+    return rest[room:]

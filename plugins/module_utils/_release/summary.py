@@ -1,0 +1,163 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The text that a run ends with. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import ended, unread
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
+
+
+def seconds_text(seconds: float) -> str:
+    """Say a duration as people do: 48 s, 7 min 05 s."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+def stage_times(marks: Sequence[tuple[str, float]], end: float) -> list[tuple[str, float]]:
+    """Turn marks (name, when it began) into (name, how long it took)."""
+    starts = [*marks, ("", end)]
+    return [(name, starts[i + 1][1] - when) for i, (name, when) in enumerate(marks)]
+
+
+def boot_stages(receipt: Mapping[str, Any]) -> str:
+    """Say where the head's boot spent its time; empty where nothing is known."""
+    ranks = receipt.get("ranks") or []
+    stages = [s for s in (ranks[0].get("stages") or []) if s[0]] if ranks else []
+    if not stages:
+        return ""
+    ends = [when for _name, when in stages[1:]] + [float(receipt.get("seconds") or stages[-1][1])]
+    parts = [f"{name} {seconds_text(end - when)}" for (name, when), end in zip(stages, ends) if end - when >= 1]
+    return ", ".join(parts)
+
+
+def curl_line(url: str, model: str, prompt: str, key: bool) -> str:
+    """Return a curl line that works as it stands."""
+    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": 32, "temperature": 0}).replace("'", "'\\''")
+    auth = ' -H "Authorization: Bearer $VLLM_API_KEY"' if key else ""
+    return f"curl -s {url}/completions{auth} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def tasks_text(changed: Mapping[str, Sequence[str]]) -> str:
+    """Return how many tasks changed each host, with their names if they are few."""
+    parts = []
+    for host, tasks in changed.items():
+        names = ", ".join(name.rpartition("| ")[2] for name in tasks)
+        parts.append(f"{host}: {len(tasks)} task{'' if len(tasks) == 1 else 's'}" + (f" ({names})" if len(tasks) <= 3 else ""))
+    return "; ".join(parts)
+
+
+def group_text(
+    result: Mapping[str, Any],
+    address: str,
+    times: Sequence[tuple[str, float]],
+    check_mode: bool = False,
+    changed: Mapping[str, Sequence[str]] | None = None,
+    lost: Sequence[str] = (),
+) -> list[str]:
+    """Return the lines about one serving group.
+
+    `result` is the role's exported vllm_tp2_result of the head. `changed` has the names of the tasks that changed a host of the group (None: nobody
+    counted them), `lost` the hosts of the group that failed or were unreachable.
+    """
+    pending = check_mode and bool(result.get("changes"))
+    receipt = {} if pending else result.get("receipt") or {}
+    pool = receipt.get("pool") or {}
+    url = f"http://{address}:{result['port']}/v1"
+    model = str((result.get("models") or [""])[0])
+    rows = [("endpoint", url), ("model", f"{model} (profile {result['profile']}, release {result['release']})")]
+    if pool.get("tokens") is not None:
+        concurrency = pool.get("concurrency")
+        rows.append(("KV pool", f"{pool['tokens']:,} tokens"))
+        if concurrency is not None and pool.get("context"):
+            rows.append(("concurrency", f"{concurrency:,.2f} requests of {pool['context']:,} tokens at once"))
+    phrases = [*(result.get("changes") or []), *(result.get("repaired") or [])]
+    unchanged = "nothing" if changed is not None and not changed and not lost else "no restart"
+    if result.get("followed"):
+        rows.append(("followed", str(result["followed"])))
+    rows.append(("would change" if pending else "changed", "; ".join(phrases) or unchanged))
+    if changed:
+        rows.append(("tasks", tasks_text(changed)))
+    spent = ", ".join(f"{name} {seconds_text(s)}" for name, s in times if s >= 0.5)
+    if spent:
+        rows.append(("time", spent))
+    if (result.get("changes") or result.get("followed")) and receipt.get("seconds"):
+        detail = boot_stages(receipt)
+        rows.append(("boot", f"{seconds_text(float(receipt['seconds']))} to the verdict" + (f" (head: {detail})" if detail else "")))
+    for phrase in result.get("warnings") or []:
+        rows.append(("warning", phrase))
+    for phrase in receipt.get("drift") or []:
+        rows.append(("drift", phrase))
+    unknown = [c["name"] for c in receipt.get("checks") or [] if c.get("ok") is None]
+    if unknown:
+        rows.append(("not known", ", ".join(unknown) + " (nothing in the logs tells)"))
+    if receipt.get("path"):
+        rows.append(("receipt", str(receipt["path"])))
+    if not pending and not lost:
+        rows.append(("try it", curl_line(url, model, str(result.get("prompt") or "Hello"), bool(result.get("key")))))
+    title = f"{result['group']} {'would be started to serve' if pending else 'serves'}"
+    if lost:
+        hosts = f"{', '.join(lost)} failed or {'was' if len(lost) == 1 else 'were'} unreachable in this run"
+        title = f"{hosts}, so it is not known whether {result['group']} serves. Correct that and run again"
+    elif not result.get("changes") and result.get("sentence"):
+        title = str(result["sentence"])
+    return [title, *(f"  {name:<12} {text}" for name, text in rows)]
+
+
+def rank_status(
+    info: Mapping[str, Any], rank: int, group: str, log: Mapping[str, Any] | None = None, liveness: Mapping[str, Any] | None = None, state: str = ""
+) -> list[str]:
+    """Return the lines about one rank: container, release, engine, memory, pool, last verdict.
+
+    `info` is what vllm_rank_info returned, `log` what vllm_boot_log_info returned (None without a container), `liveness` what vllm_liveness returned
+    on the head, `state` that of the group (group.py).
+    """
+    containers = list(info.get("containers") or [])
+    out = [f"{group} rank {rank}"]
+    problem = unread(info)
+    if problem:
+        return [*out, f"container: not known ({problem})"]
+    if not containers:
+        out.append("container: none")
+    for each in containers:
+        since = f"since {each['started_at'][:19]}Z"
+        out.append(f"container: {each['name']} {each['status'] + ' ' + since if each['running'] else ended(each) + ', started ' + since[6:]}")
+        label = str((each.get("labels") or {}).get(RELEASE_LABEL) or "not known")
+        good = [kept["good"] for kept in info.get("releases") or [] if kept["id"] == label]
+        judged = "not kept on this node" if not good else "its gate passed" if good[0] else "its gate never passed"
+        out.append(f"release: {label} ({judged}), image {each.get('image_id') or 'not known'}")
+    fault = (info.get("processes") or {}).get("fault")
+    if fault:
+        out.append(f"engine: {fault}")
+    elif state in ("serves", "busy") and any(each["running"] for each in containers):
+        out.append("engine: serving")
+    if log:
+        failure = log.get("failure")
+        if failure and not str(failure["line"]).startswith("state of container"):  # the line about the container tells it
+            out.append(f"log: {failure['class']}: {failure['line']}")
+        elif not failure and state not in ("serves", "busy") and log.get("stage"):
+            out.append(f"boot: {'starting, at' if state == 'starting' else 'reached'} stage {log['stage']}")
+        kv = log.get("kv_cache") or {}
+        if kv.get("tokens") is not None:
+            out.append(f"KV pool: {kv['tokens']:,} tokens, {kv.get('max_concurrency')} requests at full context at once")
+        elif kv.get("available_gib") is not None:
+            out.append(f"KV memory of this rank: {kv['available_gib']} GiB")
+    if liveness:
+        served = liveness.get("outcome") == "serves"
+        out.append(f"API: answers a completion in {liveness['seconds']} s" if served else f"API: {liveness.get('text') or liveness.get('msg')}")
+    memory = info.get("memory") or {}
+    if memory.get("total_kib"):
+        gib = {key: memory[f"{key}_kib"] / 1048576 for key in ("total", "available", "free")}
+        out.append(f"memory: {gib['available']:.1f} GiB available, {gib['free']:.1f} GiB free, of {gib['total']:.1f} GiB")
+    receipt = info.get("receipt") or {}
+    if receipt:
+        verdict = "passed" if receipt.get("passed") else f"failed ({receipt.get('class')})"
+        out.append(f"last verdict: {verdict} at {receipt.get('time')}, release {receipt.get('release')}, profile {receipt.get('profile')}")
+    else:
+        out.append("last verdict: none for this release" if info.get("current") else "last verdict: none")
+    return out

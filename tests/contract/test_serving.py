@@ -1,0 +1,390 @@
+"""How the role serves by the agent: what it asks of whom, in which order, and what the run reports. The agent and the Docker Engine are stubs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import ansible.plugins.connection.local
+import pytest
+from playbook import REPO, Run, run
+
+OLD, NEW = "aaaaaaaaaaaa", "bbbbbbbbbbbb"  # the release that serves, and the one that the inventory makes
+HOSTS = """
+gb10:
+  vars: {{ansible_become: false, ansible_connection: gb10.cluster.flaky, ansible_python_interpreter: {python}}}
+  children:
+    pair1: {{hosts: {{one: {{ansible_host: 127.0.0.1}}, two: {{ansible_host: 127.0.0.2}}}}}}
+"""
+PLAY = """
+- name: Serve
+  hosts: gb10
+  gather_facts: false
+  vars:
+    vllm_tp2_directory: "{folder}/nodes/{{{{ inventory_hostname }}}}"
+  tasks:
+    - name: Role
+      ansible.builtin.import_role:
+        name: gb10.cluster.vllm_tp2
+        tasks_from: {tasks}
+    - name: Result
+      ansible.builtin.debug:
+        var: vllm_tp2_result
+"""
+# A local connection that fails while the node is away, and runs the stub of gb10.
+FLAKY = """
+
+def _checked(method):
+    def call(self, first, *args, **kwargs):
+        import os
+        from ansible.errors import AnsibleConnectionFailure
+        host = {"127.0.0.1": "one", "127.0.0.2": "two"}[self._play_context.remote_addr]
+        if os.path.exists(os.path.join(os.environ["GB10_STUB"], host + ".dark")):
+            raise AnsibleConnectionFailure("Failed to connect to the host via ssh")
+        if isinstance(first, str):
+            first = first.replace("/usr/local/sbin/gb10", "gb10")
+        return method(self, first, *args, **kwargs)
+    return call
+
+
+Connection.exec_command = _checked(Connection.exec_command)
+Connection.put_file = _checked(Connection.put_file)
+"""
+STUBS = ("agent", "desired_state", "rank_evidence", "vllm_liveness", "vllm_rank_info")
+FAILED = "pair1: rank 0 on one: kv_too_small: No room. Remedy: make room."
+BACK = f"{FAILED} Release {OLD}, the last good one, serves again, after 48 s without service."
+
+
+def desired(release: str = NEW, generation: int = 7, state: str = "serving") -> dict[str, Any]:
+    return {"generation": generation, "state": state, "release": release, "by": "admin@ctl", "at": "2026-11-23T10:02:31Z"}
+
+
+def outcome(passed: bool | None, **more: Any) -> dict[str, Any]:
+    """An outcome of generation 7; without a verdict where `passed` is None."""
+    receipt: dict[str, Any] = {"group": "pair1", "release": NEW, "time": "2026-11-23T10:03:00Z", "passed": passed, "pool": {}, "msg": "m", "seconds": 9.0}
+    text, name = ("pair1 serves.", "") if passed else (FAILED, "kv_too_small")
+    verdict: dict[str, Any] = {"passed": passed, "class": name, "msg": text, "checks": [], "receipt": receipt}
+    return {
+        "generation": 7, "phase": "settled", "result": "serves" if passed else "failed", "verdict": {} if passed is None else verdict, "final": True,
+        "sentence": "", "warnings": [], "unserved_seconds": 48.2, "evidence": "", "delivered": False, **more,
+    }  # fmt: skip
+
+
+def reply(found: dict[str, Any], wanted: dict[str, Any] | None = None, text: str = "") -> dict[str, Any]:
+    events = [{"n": 1, "generation": 7, "kind": "progress", "text": text, "seconds": 12.3}] if text else []
+    return {"events": events, "next": 1, "outcome": found, "desired": wanted or desired()}
+
+
+SERVES = [reply(outcome(None, final=False, phase="starting"), text="rank 1  two  load 43 %"), reply(outcome(True))]
+RETURNS = [
+    reply(outcome(False, final=False, phase="halting")),
+    reply(outcome(False, final=False, phase="judging")),
+    reply(outcome(False, sentence=BACK, evidence=NEW)),
+]
+
+
+class Pair:
+    """Two nodes in a folder, on which release `OLD` serves and agents are installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for host in ("one", "two"):
+            group = folder / "nodes" / host / "pair1"
+            (group / "releases" / OLD).mkdir(parents=True)
+            (group / "releases" / OLD / "release.json").write_text('{"profile": "p"}', encoding="utf-8")
+            (group / "releases" / OLD / "compose.yaml").write_text("services: {engine: {image: i}}\n", encoding="utf-8")
+            (group / "releases" / OLD / "receipt.json").write_text(json.dumps({"release": OLD, "passed": True}), encoding="utf-8")
+            (group / "current").symlink_to(f"releases/{OLD}")
+            (folder / f"{host}.agent").touch()
+
+    @property
+    def log(self) -> list[str]:
+        """What was done, in order, without the installation of the agent."""
+        lines = (self.folder / "log").read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if " agent " not in line]
+
+    @property
+    def installed(self) -> list[str]:
+        """How the agent was installed or removed, in the order of the hosts."""
+        return [line for line in (self.folder / "log").read_text(encoding="utf-8").splitlines() if " agent " in line]
+
+    def written(self, host: str) -> bool:
+        """Whether the new release is on a node."""
+        return (self.folder / "nodes" / host / "pair1/releases" / NEW).exists()
+
+    def play(self, *arguments: str, tasks: str = "main", release: str = NEW, runs: str = OLD, **scenario: Any) -> Run:
+        """Run the tasks; a node that is away answers again with the next run."""
+        for path in [*self.folder.glob("*.dark"), self.folder / "follows"]:
+            path.unlink(missing_ok=True)
+        variables = scenario.pop("variables", {})
+        (self.folder / "log").write_text("", encoding="utf-8")
+        faults = {key.replace("_on_", " "): value for key, value in scenario.items()}
+        (self.folder / "scenario.json").write_text(json.dumps({"runs": [runs] if runs else [], "follow": SERVES, **faults}), encoding="utf-8")
+        (self.folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
+        (self.folder / "play.yml").write_text(PLAY.format(folder=self.folder, tasks=tasks), encoding="utf-8")
+        env = {
+            "ANSIBLE_COLLECTIONS_PATH": str(self.folder / "collections"),
+            "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"),
+            "GB10_STUB": str(self.folder),
+            "PATH": f"{REPO / 'tests/contract/stubs'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        given = {
+            "gb10_profile": "dspark-nvfp4-1m", "vllm_tp2_evidence": str(self.folder / "evidence"), "vllm_tp2_receipts": str(self.folder / "receipts"),
+            "vllm_tp2_plan": "off", "vllm_tp2_fabric_env": {"A": "b"}, "vllm_tp2_keep_releases": 9, "__vllm_tp2_command": "gb10",
+            "__vllm_tp2_id": release, "__vllm_tp2_by": "admin@here", **variables,
+        }  # fmt: skip
+        return run(self.folder, "play.yml", self.folder / "hosts.yml", *arguments, variables=given, env=env, project=self.folder)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    """The collection with stubs for what meets a Docker Engine or an agent, and two nodes."""
+    here = tmp_path / "collections/ansible_collections/gb10/cluster"
+    (here / "plugins").mkdir(parents=True)
+    for path in REPO.iterdir():
+        if path.name in ("roles", "profiles", "meta", "galaxy.yml", "playbooks"):
+            (here / path.name).symlink_to(path)
+    for path in (REPO / "plugins").iterdir():
+        if path.name not in ("action", "connection"):
+            (here / "plugins" / path.name).symlink_to(path)
+    stub = (REPO / "tests/contract/stubs/stub.py").read_text(encoding="utf-8")
+    (here / "plugins/action").mkdir()
+    for path in (REPO / "plugins/action").glob("*.py"):
+        if path.stem not in STUBS:
+            (here / "plugins/action" / path.name).symlink_to(path)
+    for name in STUBS:
+        (here / "plugins/action" / f"{name}.py").write_text(stub, encoding="utf-8")
+    (here / "plugins/connection").mkdir()
+    local = Path(ansible.plugins.connection.local.__file__).read_text(encoding="utf-8")
+    (here / "plugins/connection/flaky.py").write_text(local + FLAKY, encoding="utf-8")
+    return Pair(tmp_path)
+
+
+def messages(done: Run) -> dict[str, str]:
+    """Each host's last failure."""
+    return {host: " ".join(text.split()) for host, _task, text in done.failures}
+
+
+def result(done: Run, host: str = "one") -> dict[str, Any]:
+    """What the role exported for a host."""
+    assert done.rc == 0, done.stdout
+    [found] = [data["res"]["vllm_tp2_result"] for data in (e["event_data"] for e in done.events) if data.get("task") == "Result" and data.get("host") == host
+               and "res" in data]  # fmt: skip
+    return dict(found)
+
+
+def follows(*numbers: int) -> list[str]:
+    """The calls of `gb10 follow`, by the number of the last event."""
+    return [f"follow --generation 7 --since {number} --wait 20" for number in numbers]
+
+
+ACKNOWLEDGED = 'call acknowledge {"generation": 7}'
+
+
+def test_release_that_passes_is_followed_and_exported(pair: Pair) -> None:
+    done = pair.play(follow=[SERVES[0], reply(outcome(True, final=False, phase="recording")), reply(outcome(True, warnings=["two could not record it."]))])
+    found = result(done)
+    assert found["changes"] == [f"release {OLD} -> {NEW}"]
+    assert (found["unserved_seconds"], found["receipt"]["release"], found["followed"]) == (48, NEW, "")
+    assert found["warnings"] == ["two could not record it."]
+    assert pair.log == [f"one desires serving {NEW}", *follows(0, 1, 1), ACKNOWLEDGED]
+    assert sorted(pair.installed) == ["one agent present with the head's key, 1 peers", "two agent present with the head's key, 0 peers"], "one pass"
+    assert "[pair1 +  12 s] rank 1  two  load 43 %" in done.stdout
+    assert f"pair1 serves release {NEW}, and nothing was stopped. two could not record it." in " ".join(done.stdout.split())
+    assert json.loads((pair.folder / "receipts/pair1/last-good.json").read_text(encoding="utf-8"))["release"] == NEW
+
+
+def test_first_installation_hands_the_keys_over_in_a_second_pass(pair: Pair) -> None:
+    for host in ("one", "two"):
+        (pair.folder / f"{host}.agent").unlink()
+    check = pair.play("--check")
+    assert check.rc == 0, check.stdout
+    assert pair.log + pair.installed == []
+    assert not pair.written("one"), "a check run writes nothing"
+    done = pair.play()
+    assert done.rc == 0, done.stdout
+    assert check.changed == done.changed
+    assert sorted(pair.installed) == [
+        "one agent present with the head's key, 1 peers", "one agent present, 1 peers", "two agent present with the head's key, 0 peers",
+        "two agent present, 0 peers",
+    ]  # fmt: skip
+
+
+@pytest.mark.long
+def test_pair_of_an_older_version_is_adopted_without_a_restart(pair: Pair) -> None:
+    (pair.folder / "two.agent").unlink()
+    done = pair.play(release=OLD)
+    assert result(done)["changes"] == []
+    assert pair.log == []
+    assert {host for host, task in done.changed if "agent | Install" in task} == {"two"}
+    assert pair.play(release=OLD).changed == set()
+
+
+def test_failed_boot_fails_all_ranks_with_one_sentence_and_copies_the_evidence(pair: Pair) -> None:
+    done = pair.play(follow=RETURNS)
+    assert done.rc != 0
+    assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/")
+    assert sorted(pair.log[-2:]) == [f"one evidence {NEW}", f"two evidence {NEW}"]
+    assert ACKNOWLEDGED in pair.log
+    assert list((pair.folder / "receipts/pair1").glob("*-failed.json"))
+
+
+def test_head_that_does_not_answer_fails_all_ranks(pair: Pair) -> None:
+    done = pair.play(one_on_desired_state="dark")
+    assert done.rc != 0
+    lost = "one does not answer, and it is not known whether its agent has received the change. Run site.yml again."
+    assert messages(done) == dict.fromkeys(("one", "two"), lost)
+    assert not any("follow" in line for line in pair.log)
+
+
+@pytest.mark.long
+def test_stop_of_another_run_ends_the_gate_on_all_ranks(pair: Pair) -> None:
+    newer = {**desired(state="stopped", generation=8), "by": "root@ctl2"}
+    done = pair.play(follow=[reply(outcome(None, generation=8, final=False), newer)])
+    assert done.rc != 0
+    assert messages(done) == dict.fromkeys(("one", "two"), "pair1 was stopped by root@ctl2 at 2026-11-23T10:02:31Z. Run site.yml to serve again.")
+    assert ACKNOWLEDGED not in pair.log
+
+
+@pytest.mark.long
+def test_evidence_and_receipts_that_cannot_be_kept_do_not_change_the_verdict(pair: Pair) -> None:
+    (pair.folder / "receipts").write_text("a file", encoding="utf-8")
+    done = pair.play(follow=[reply(outcome(False, sentence=BACK, evidence=NEW))], two_on_rank_evidence="Permission denied")
+    assert done.rc != 0
+    lacks = "(without two: the evidence could not be collected or written)"
+    assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/ {lacks}")
+    assert "The receipt cannot be written below" in " ".join(done.stdout.split())
+    passed = pair.play()
+    assert result(passed)["receipt"]["warning"].startswith("The receipt cannot be written below")
+
+
+@pytest.mark.long
+def test_refused_change_of_state_is_the_sentence_of_all_ranks(pair: Pair) -> None:
+    done = pair.play(one_on_desired_state="pair1 is being changed to release cccc.")
+    assert done.rc != 0
+    assert messages(done) == dict.fromkeys(("one", "two"), "pair1 is being changed to release cccc.")
+    assert not any("follow" in line for line in pair.log)
+
+
+@pytest.mark.parametrize("how", ["refused", pytest.param("takeover", marks=pytest.mark.long)])
+def test_second_run_with_another_release_is_refused_or_takes_over(pair: Pair, how: str) -> None:
+    state = {"desired": desired("cccccccccccc"), "outcome": outcome(None, final=False, phase="starting")}
+    done = pair.play(state=state, variables={"vllm_tp2_takeover": how == "takeover"})
+    if how == "takeover":
+        assert result(done)["changes"] == [f"release {OLD} -> {NEW}"]
+        return
+    assert done.rc != 0
+    assert messages(done) == dict.fromkeys(
+        ("one", "two"),
+        "pair1 is being changed by a run of admin@ctl since 10:02:31 (release cccccccccccc). Wait for it, or take it over with -e takeover=true.",
+    )
+    assert pair.log + pair.installed == []
+    assert not pair.written("one"), "refused before anything is written"
+
+
+def test_second_run_with_the_same_release_follows_the_first(pair: Pair) -> None:
+    done = pair.play(state={"desired": desired(), "outcome": outcome(None, final=False, phase="starting")})
+    found = result(done)
+    assert (found["changes"], found["followed"]) == ([], "the start that admin@ctl began at 10:02:31")
+    assert (found["unserved_seconds"], found["receipt"]["release"]) == (48, NEW)
+    assert pair.log == [*follows(0, 1), ACKNOWLEDGED]
+    assert done.changed == set()
+
+
+@pytest.mark.parametrize("passed", [pytest.param(True, marks=pytest.mark.long), False])
+def test_verdict_that_no_run_has_read_is_printed_without_a_change(pair: Pair, passed: bool) -> None:
+    found = outcome(passed, sentence="pair1 serves." if passed else BACK, evidence="" if passed else NEW)
+    state = {"desired": desired(OLD if passed else NEW), "outcome": found}
+    done = pair.play(state=state, follow=[reply(found)], release=OLD if passed else NEW)
+    assert (done.rc == 0) is passed, done.stdout
+    assert done.changed == set()
+    assert pair.log[:2] == [*follows(0), ACKNOWLEDGED]
+    if passed:
+        assert result(done)["followed"] == "the start that admin@ctl began at 10:02:31"
+    else:
+        assert set(messages(done).values()) == {f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/"}
+        again = pair.play(state={"desired": desired(), "outcome": {**found, "delivered": True}})
+        assert result(again)["changes"] == [f"release {OLD} -> {NEW}"], "it starts again after it was read"
+
+
+@pytest.mark.long
+def test_release_of_the_same_inputs_stays_until_a_restart_is_asked_for(pair: Pair) -> None:
+    given = {"__vllm_tp2_inputs": "9c1f03d2a7be"}
+    done = pair.play(inputs="9c1f03d2a7be", variables=given)
+    found = result(done)
+    assert (found["release"], found["changes"]) == (OLD, [])
+    assert found["warnings"] == [
+        f"Another version of the collection rendered release {OLD} from the same configuration, so it stays. Today it is release {NEW}."
+        " To start that one: -e vllm_tp2_restart=true."
+    ]
+    assert done.changed == set()
+    restart = pair.play(inputs="9c1f03d2a7be", variables={**given, "vllm_tp2_restart": True})
+    assert result(restart)["changes"] == [f"release {OLD} -> {NEW}"]
+
+
+STOPPED = [reply(outcome(None, result="stopped", sentence="pair1 is stopped."), desired(state="stopped"))]
+
+
+def test_stop_is_stated_on_the_head_and_followed(pair: Pair) -> None:
+    done = pair.play(tasks="stop", follow=STOPPED)
+    assert done.rc == 0, done.stdout
+    assert pair.log == ["one desires stopped", *follows(0), ACKNOWLEDGED]
+    again = pair.play(tasks="stop", runs="", state={"desired": desired(state="stopped"), "outcome": outcome(None, result="stopped")})
+    assert (again.rc, again.changed, pair.log) == (0, set(), [])
+
+
+def test_stop_without_the_head_stops_the_other_rank(pair: Pair) -> None:
+    done = pair.play(tasks="stop", one_on_vllm_rank_info="dark")
+    assert done.rc != 0
+    assert set(messages(done)) == {"one"}
+    assert pair.log == ["stop --here"]
+
+
+@pytest.mark.long
+def test_stop_with_a_silent_engine_fails_that_rank_alone(pair: Pair) -> None:
+    sentence = "pair1 is not stopped on all ranks: rank 1 on two."
+    done = pair.play(tasks="stop", follow=[reply(outcome(None, sentence=sentence), desired(state="stopped"))], two_on_engine="The Docker Engine is off.")
+    assert done.rc != 0
+    said = "two: The Docker Engine is off. Then run this again: nothing was removed on two, and it may still have its rank of pair1."
+    assert messages(done) == {"two": said}
+    other = pair.play(tasks="stop", follow=[reply(outcome(None, sentence=sentence), desired(state="stopped"))])
+    assert messages(other) == {"one": sentence}
+
+
+@pytest.mark.long
+def test_stop_installs_the_agent_on_a_pair_of_an_older_version(pair: Pair) -> None:
+    for host in ("one", "two"):
+        (pair.folder / f"{host}.agent").unlink()
+    done = pair.play(tasks="stop", follow=STOPPED)
+    assert done.rc == 0, done.stdout
+    assert pair.log == ["one desires stopped", *follows(0), ACKNOWLEDGED]
+    assert len(pair.installed) == 4, "both passes on both ranks"
+
+
+@pytest.mark.long
+def test_absent_stops_and_removes_the_agent_and_the_folder(pair: Pair) -> None:
+    done = pair.play(follow=STOPPED, variables={"vllm_tp2_state": "absent"})
+    assert done.rc == 0, done.stdout
+    assert pair.log == ["one desires stopped", *follows(0), ACKNOWLEDGED]
+    assert sorted(pair.installed) == ["one agent absent, 0 peers", "two agent absent, 0 peers"]
+    assert not (pair.folder / "nodes/one/pair1").exists()
+    again = pair.play(runs="", variables={"vllm_tp2_state": "absent"})
+    assert (again.rc, again.changed, pair.log) == (0, set(), [])
+
+
+def test_rollback_goes_to_the_kept_release_by_the_agent(pair: Pair) -> None:
+    for host in ("one", "two"):
+        group = pair.folder / "nodes" / host / "pair1"
+        (group / "releases" / OLD).rename(group / "releases" / NEW)
+        (group / "releases" / OLD).mkdir()
+        for name in ("compose.yaml", "release.json"):
+            (group / "releases" / OLD / name).write_text((group / "releases" / NEW / name).read_text(encoding="utf-8"), encoding="utf-8")
+    done = pair.play(tasks="rollback", variables={"__vllm_tp2_rollback_release": ""})
+    assert done.rc == 0, done.stdout
+    assert pair.log[0] == f"one desires serving {NEW}"
+    assert f"pair1 went from release {OLD} to {NEW}, profile p, 48 s without service" in " ".join(done.stdout.split())
+    note = json.loads((pair.folder / "nodes/two/pair1/rollback.json").read_text(encoding="utf-8"))
+    assert note == {"from": OLD, "to": NEW}

@@ -1,0 +1,82 @@
+"""The agents of the lab's nodes as tests see and disturb them: state, phases, processes, memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from container_lab import Lab
+
+FOLDER = "/opt/gb10-cluster/vllm_tp2/pair1"
+MEMORY_KIB = 40 * 1024
+_PID = "$(systemctl show --property MainPID --value gb10-agent)"
+
+
+def state(lab: Lab, head: int = 1) -> dict[str, Any]:
+    """Return desired state and outcome as the head's agent reports them; empty without an answer."""
+    reply = lab.on(head, "gb10 call state 2>/dev/null || true", check=False)
+    return dict(json.loads(reply)) if reply.strip() else {}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, pause: float = 0.5) -> bool:
+    """Wait until a condition holds; return whether it does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def judging(lab: Lab) -> bool:
+    """Whether the agent judges a boot and has seen the containers of both ranks."""
+    outcome = state(lab).get("outcome") or {}
+    return outcome.get("phase") == "judging" and len(outcome.get("containers") or {}) == 2
+
+
+def settled(lab: Lab) -> bool:
+    """Whether the agent answers and has nothing to do."""
+    found = state(lab)
+    return bool(found) and bool(found["outcome"].get("final"))
+
+
+def pid(lab: Lab, node: int) -> int:
+    """Return the process id of a node's agent; 0 if it does not run."""
+    return int(lab.on(node, f"echo {_PID}").strip() or 0)
+
+
+def kill(lab: Lab, node: int) -> bool:
+    """Kill the agent of a node with SIGKILL; return whether systemd has started it again."""
+    old = pid(lab, node)
+    lab.on(node, f"kill -KILL {old}")
+    return wait_for(lambda: pid(lab, node) not in (0, old), 30)
+
+
+def kill_in_phase(lab: Lab, phase: str, seconds: float = 180, delay: float = 0.0) -> bool:
+    """Kill the head's agent `delay` seconds after its outcome has this phase; return whether it had. The loop runs on the node: a phase can be short."""
+    seen = f"""grep -q '"phase": "{phase}"' {FOLDER}/agent/outcome.json"""
+    kill_it = f"{seen} && sleep {delay} && kill -KILL $pid && echo killed && exit"
+    loop = f"pid={_PID}; end=$(( $(date +%s) + {seconds:.0f} )); while [ $(date +%s) -lt $end ]; do {kill_it}; sleep 0.05; done"
+    return lab.on(1, loop, check=False, timeout=seconds + 60).strip() == "killed"
+
+
+def peak_kib(lab: Lab, node: int) -> int:
+    """Return the most memory that a node's agent has had since its start."""
+    return int(lab.on(node, f"awk '/VmHWM/ {{ print $2 }}' /proc/{_PID}/status").strip())
+
+
+def last_event(lab: Lab) -> int:
+    """Return the number of the last event."""
+    return int(json.loads(lab.on(1, "gb10 follow"))["next"])
+
+
+def events(lab: Lab, since: int) -> list[dict[str, Any]]:
+    """Return the events after number `since`."""
+    return list(json.loads(lab.on(1, f"gb10 follow --since {since}"))["events"])
+
+
+def starts(lab: Lab, since: int) -> list[str]:
+    """Return the text of each start of a release after event number `since`."""
+    return [event["text"] for event in events(lab, since) if event["kind"] == "step" and " starts release " in event["text"]]

@@ -1,0 +1,163 @@
+"""The agent on the lab: a boot goes on without its controller and through a killed agent, and `gb10` on the head needs no controller at all."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+
+import agents
+import pytest
+from agents import FOLDER
+from container_lab import Lab
+from day2 import Controller
+
+SERVES = (200, " Paris.")
+KEEP = {"vllm_tp2_keep_releases": 9}  # a run that follows removes no earlier release
+
+
+def gb10(lab: Lab, words: str, node: int = 1, timeout: float = 120) -> tuple[int, str]:
+    """Return exit code and text of the command on a node."""
+    text, _mark, code = lab.on(node, f"gb10 {words} 2>&1; echo exit=$?", timeout=timeout).rpartition("exit=")
+    return int(code), text
+
+
+def test_a_boot_goes_on_without_its_controller_and_the_next_run_prints_its_verdict(lab: Lab) -> None:
+    controller = Controller(lab, "site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True, **KEEP)
+    begun = agents.wait_for(lambda: agents.judging(lab) or controller.process.poll() is not None, 300)
+    judged = agents.judging(lab)
+    controller.disappear()
+    assert begun, controller.text[-3000:]
+    assert judged, controller.text[-3000:]
+    before = lab.identity()
+    assert agents.wait_for(lambda: agents.settled(lab), 600, 1), gb10(lab, "status")
+    run = lab.play("site.yml", "--tags", "vllm_tp2", variables=KEEP)
+    assert run.rc == 0, run.stdout[-4000:]
+    assert run.changed == set()
+    assert lab.identity() == before
+    printed = " ".join(run.stdout.split())
+    for part in ("pair1 serves", "followed the start that", "to the verdict"):
+        assert part in printed, run.stdout[-4000:]
+    assert lab.complete() == SERVES
+
+
+def test_gb10_stops_and_starts_the_pair_and_an_agent_that_is_killed_goes_on_judging(served: Lab) -> None:
+    code, text = gb10(served, "stop")
+    assert code == 0, text
+    assert "pair1 is stopped." in text
+    assert served.gone()
+    code, text = gb10(served, "status")
+    assert code == 0, text
+    for part in ("pair1: desired stopped", "outcome: stopped", "rank 0 lab-1: no container, marked as stopped", "rank 1 lab-2: no container"):
+        assert part in text
+    with ThreadPoolExecutor(1) as pool:
+        start = pool.submit(gb10, served, "start --wait", timeout=900)
+        assert agents.wait_for(lambda: agents.judging(served) or start.done(), 300)
+        assert agents.peak_kib(served, 1) <= agents.MEMORY_KIB
+        before = served.identity()
+        assert agents.kill(served, 1)
+        code, text = start.result()
+    assert code == 0, text
+    assert "pair1 serves release" in text
+    assert served.identity() == before, "the containers of the boot that had begun"
+    assert served.complete() == SERVES
+    code, text = gb10(served, "status")
+    assert code == 0, text
+    for part in (
+        "pair1: desired serving, release",
+        "outcome: serves",
+        "rank 0 lab-1: gb10-pair1-rank0 running since",
+        "rank 1 lab-2: gb10-pair1-rank1 running",
+    ):
+        assert part in text
+
+
+def test_a_failing_release_leaves_the_last_good_one_and_gb10_tells_why(served: Lab) -> None:
+    good = served.on(1, f"basename $(readlink {FOLDER}/current)").strip()
+    run = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_extra_args": {"no-such-flag": True}})
+    assert run.rc != 0
+    assert f"Release {good}, the last good one, serves again, after " in run.last_message
+    assert served.complete() == SERVES
+    found = agents.state(served)
+    label, failed = found["outcome"]["evidence"], found["desired"]["release"]
+    assert failed != good
+    for node in (1, 2):
+        state = served.inspect(node)
+        assert state is not None
+        assert state["Config"]["Labels"]["gb10.cluster.release"] == good
+        name = f"rank{node - 1}-lab-{node}.txt"
+        path = f"{FOLDER}/evidence/{label}/{name}"
+        assert served.on(node, f"stat -c '%a %U' {path}").strip() == "600 root"
+        copy = served.folder / f"evidence/pair1-{label}" / name
+        assert copy.stat().st_mode & 0o077 == 0
+        assert served.on(node, f"sha256sum {path}").split()[0] == hashlib.sha256(copy.read_bytes()).hexdigest()
+    code, text = gb10(served, "events -n 60")
+    assert code == 0, text
+    for part in (f"starts release {failed}", " verdict: pair1: rank ", "bad_argument", f"goes back to release {good}, the last good one", " settled: pair1: "):
+        assert part in text
+    code, text = gb10(served, "why")
+    assert code == 0, text
+    for part in ("bad_argument", "decisive line", f"evidence: {FOLDER}/evidence/{label}/ on each node", f"then: pair1 goes back to release {good}"):
+        assert part in text
+    code, text = gb10(served, "status")
+    assert code == 2, "another release serves than the desired one"
+    assert f"outcome: failed, release {good}." in text
+    code, text = gb10(served, "logs --since 20m --grep 'Using max model len'")
+    assert code == 0, text
+    assert {line.split(" ", 2)[1] for line in text.splitlines()} == {"lab-1", "lab-2"}, text
+    assert all("Using max model len" in line for line in text.splitlines())
+    for words in ("why", "events", "start"):
+        code, text = gb10(served, words, node=2)
+        assert code == 1
+        assert f"Run `gb10 {words}` on the head lab-1." in text
+
+
+def test_the_agents_use_at_most_40_mib(served: Lab) -> None:
+    peaks = {f"lab-{node}": agents.peak_kib(served, node) for node in (1, 2)}
+    assert max(peaks.values()) <= agents.MEMORY_KIB, peaks
+
+
+@pytest.mark.long
+def test_a_passed_release_is_tried_again_after_a_transient_failure(served: Lab) -> None:
+    before, number = served.identity(), agents.last_event(served)
+    controller = Controller(served, "site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
+    assert agents.wait_for(lambda: agents.judging(served), 300), controller.text[-3000:]
+    served.on(2, f"docker kill -s KILL {served.container(2)}")
+    assert controller.wait(900) == 0, controller.text[-3000:]
+    assert "Attempt 1 of 3 failed, and the same release starts again in 5 s." in controller.text
+    assert len(agents.starts(served, number)) == 2
+    assert {entry[0] for entry in before}.isdisjoint(entry[0] for entry in served.identity())
+    assert served.complete() == SERVES
+
+
+@pytest.mark.long
+def test_a_passed_release_that_fails_for_a_lasting_reason_is_held(served: Lab) -> None:
+    small = {"vllm_tp2_gate": {"effective_tokens": {"min": 4200000}}, "vllm_tp2_restart": True}
+    first = served.play("site.yml", "--tags", "vllm_tp2")  # the release of the inventory is current: no other one is left by this restart
+    assert first.rc == 0, first.stdout[-4000:]
+    run = served.play("site.yml", "--tags", "vllm_tp2", variables=small)
+    assert run.rc != 0
+    assert "passed its gate before; this start of it failed. All ranks of pair1 are stopped. Run site.yml to start it again." in run.last_message
+    assert served.gone()
+    code, text = gb10(served, "status")
+    assert code == 2, text
+    assert "outcome: held" in text
+    again = served.play("site.yml", "--tags", "vllm_tp2")
+    assert again.rc == 0, again.stdout[-4000:]
+    assert served.complete() == SERVES
+
+
+@pytest.mark.long
+def test_a_takeover_ends_the_run_that_began_first(served: Lab) -> None:
+    first = Controller(served, "site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3)
+    assert agents.wait_for(lambda: agents.judging(served), 300), first.text[-3000:]
+    refused = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_max_num_seqs": 2})
+    assert refused.rc != 0
+    assert "pair1 is being changed by a run of " in refused.last_message
+    second = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_max_num_seqs": 2, "takeover": True})
+    assert second.rc == 0, second.stdout[-4000:]
+    assert first.wait(120) not in (0, None)
+    assert "pair1 was taken over by " in first.text
+    assert served.complete() == SERVES
+    state = served.inspect(1)
+    assert state is not None
+    assert "--max-num-seqs 2 " in " ".join(state["Config"]["Cmd"])

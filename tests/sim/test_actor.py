@@ -1,0 +1,650 @@
+"""The actor of a serving group against simulated nodes: one scenario each."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Superseded
+from sim.nodes import GROUP, SimRank
+from sim.world import World
+
+OTHER_HEAD = "head-of-another-pair"
+
+
+def pair(**boots: list[str]) -> World:
+    """A pair that serves release old, which has passed; `boots` are the kinds of the boots of the other releases."""
+    world = World()
+    world.add_release("old", boots.pop("old", ["good"]), good=True, age=100.0)
+    for name, kinds in boots.items():
+        world.add_release(name, kinds, age=50.0)
+    world.settled_as_serving("old")
+    world.run(6)
+    return world
+
+
+def fresh(**boots: list[str]) -> World:
+    """Nodes without a container, an owner and a release that has passed."""
+    world = World()
+    for name, kinds in boots.items():
+        world.add_release(name, kinds)
+    world.run(6)
+    return world
+
+
+def order(world: World) -> list[str]:
+    """What was done to the containers, in order: "two starts new"."""
+    return [" ".join(line.split()[1:4]) for line in world.log if re.search(r" (starts|halts) ", line) and "agent" not in line]
+
+
+def starts(world: World) -> list[float]:
+    """The times at which the head was started."""
+    return [float(line.split()[0]) for line in world.log if " one starts " in line]
+
+
+def during(world: World, phase: str, what: Any, delay: float = 0.0) -> None:
+    """Do something `delay` seconds after the agent has entered a phase of the generation after the present one."""
+    before = world.desired()["generation"]
+    world.when(lambda: world.outcome().get("phase") == phase and world.desired()["generation"] > before, what, delay)
+
+
+def test_a_release_that_passes_serves_and_is_recorded_on_all_ranks() -> None:
+    world = pair(new=["good"])
+    assert world.desire("new") == {"generation": 2, "joined": False}
+    found = world.settle()
+    assert (found["result"], found["release"], found["sentence"]) == ("serves", "new", "pair1 serves release new.")
+    assert found["warnings"] == []
+    assert world.serves("new")
+    assert [rank.current for rank in world.ranks] == ["new", "new"]
+    assert order(world)[2:] == ["two starts new", "one starts new"], "the worker first"
+    assert found["unserved_seconds"] > 10
+
+
+def test_a_new_release_that_fails_gives_way_to_the_last_good_one() -> None:
+    world = pair(new=["flag"])
+    world.desire("new")
+    found = world.settle()
+    assert order(world)[2:] == ["two starts new", "one starts new", "one halts new", "two halts new", "two starts old", "one starts old"]
+    assert world.serves("old")
+    assert (found["result"], found["release"], found["evidence"]) == ("failed", "old", "new")
+    assert [rank.evidence for rank in world.ranks] == [["new"], ["new"]]
+    assert found["verdict"]["class"] == "bad_argument"
+    assert found["sentence"].startswith(found["verdict"]["msg"] + " Release old, the last good one, serves again, after ")
+
+
+def test_the_failed_verdict_is_an_event_before_the_last_good_release_starts() -> None:
+    world = pair(new=["oom"])
+    seen: list[Any] = []
+    world.when(lambda: any(event["kind"] == "verdict" for event in world.store.kept), lambda: seen.extend([world.outcome()["verdict"]["class"], *order(world)]))
+    world.desire("new")
+    world.settle()
+    assert seen[0] == "cuda_oom"
+    assert "two starts old" not in seen
+    assert "two starts old" in order(world)
+
+
+def test_a_release_that_fails_without_an_earlier_one_leaves_the_group_stopped() -> None:
+    world = fresh(new=["flag"])
+    world.desire("new")
+    found = world.settle()
+    assert (found["result"], found["release"]) == ("failed", "")
+    assert not any(rank.runs() for rank in world.ranks)
+    assert found["sentence"].endswith("All ranks of pair1 are stopped, and no earlier release passed its gate on all of them.")
+
+
+def test_no_release_takes_its_place_if_rollback_is_off() -> None:
+    world = pair(new=["flag"])
+    world.desire("new", rollback=False)
+    assert world.settle()["sentence"].endswith("All ranks of pair1 are stopped.")
+    assert not any(rank.runs() for rank in world.ranks)
+
+
+def test_a_passed_release_waits_for_a_node_that_reboots_in_its_boot() -> None:
+    world = pair(new=["good"])
+    world.desire("new")
+    assert world.settle()["result"] == "serves"
+    during(world, "judging", lambda: world.reboot(1, 70.0), 5.0)
+    world.desire("new", reasons=["restart"], wait_seconds=180)
+    found = world.settle()
+    assert (found["result"], found["attempt"]) == ("serves", 2)
+    assert any(event["text"].startswith("pair1 waits up to 180 s: rank 1 on two does not answer") for event in world.store.kept)
+    assert world.serves("new")
+
+
+def test_a_passed_release_starts_again_after_transient_failures_with_growing_pauses() -> None:
+    world = pair(old=["killed"], new=["good"])
+    world.kill(1)
+    world.run(10)
+    world.desire("old", attempts=4)
+    found = world.settle()
+    times = starts(world)
+    assert len(times) == 4
+    gaps = [after - before for before, after in zip(times, times[1:])]
+    assert gaps == sorted(gaps)
+    assert gaps[2] - gaps[1] > 30
+    assert (found["result"], found["verdict"]["class"], found["attempt"]) == ("held", "killed", 4)
+    assert not any(rank.runs() for rank in world.ranks)
+    assert "Release old passed its gate before; attempt 4 of it failed. All ranks of pair1 are stopped." in found["sentence"]
+    assert not any("starts new" in line for line in world.log)
+    assert [rank.evidence[1:] for rank in world.ranks] == [["old", "old-attempt2", "old-attempt3", "old-attempt4"]] * 2
+
+
+def test_a_passed_release_serves_if_a_later_attempt_passes() -> None:
+    world = pair(old=["killed", "killed", "good"])
+    world.kill(0, "oom")
+    world.run(10)
+    world.desire("old")
+    found = world.settle()
+    assert (found["result"], found["attempt"]) == ("serves", 3)
+    assert len(found["warnings"]) == 2
+    assert "Attempt 2 of 3 failed" in found["warnings"][1]
+    assert world.serves("old")
+
+
+def test_a_passed_release_is_held_after_a_lasting_failure() -> None:
+    world = pair(old=["weights"], new=["good"])
+    world.ranks[0].releases["new"]["receipt"] = {"passed": True}
+    world.kill(1)
+    world.run(10)
+    world.desire("old")
+    found = world.settle()
+    assert (found["result"], found["verdict"]["class"], found["attempt"]) == ("held", "weights_missing", 1)
+    assert len(starts(world)) == 1
+    assert not any("starts new" in line for line in world.log), "never another release without being asked"
+
+
+def test_a_last_good_release_that_fails_too_leaves_the_group_stopped() -> None:
+    world = pair(old=["oom"], new=["flag"])
+    world.desire("new")
+    found = world.settle()
+    assert not any(rank.runs() for rank in world.ranks)
+    assert [rank.evidence for rank in world.ranks] == [["new", "old-rollback"]] * 2
+    assert "The last good release old did not start again either (pair1: rank 1 on two: cuda_oom:" in found["sentence"]
+    assert found["sentence"].endswith("All ranks of pair1 are stopped: nothing serves now.")
+
+
+@pytest.mark.parametrize("fault", ["stop_docker", "cut", "freeze"])
+def test_no_release_starts_while_a_rank_is_not_proven_to_be_stopped(fault: str) -> None:
+    world = pair(new=["flag"])
+    world.when(lambda: "one starts new" in order(world), lambda: getattr(world, fault)(1, 400.0), 1.0)
+    world.desire("new")
+    found = world.settle()
+    assert not any("starts old" in line for line in world.log)
+    assert world.ranks[0].runs() == ""
+    assert "No release is started: rank 1 on two " in found["sentence"]
+    assert "It is not known whether a container of pair1 runs there." in found["sentence"]
+    assert "nothing serves" not in found["sentence"]
+
+
+@pytest.mark.parametrize("phase", ["halting", "memory", "starting", "judging", "recording", "paused"])
+def test_a_stop_wins_in_every_phase(phase: str) -> None:
+    world = pair(old=["killed"], new=["good"])
+    if phase == "paused":
+        world.kill(0)
+        world.run(10)
+    answers: list[Any] = []
+    during(world, phase, lambda: answers.append((world.outcome()["phase"], world.stop("other@second"))))
+    world.desire("old" if phase == "paused" else "new")
+    found = world.settle()
+    assert (found["result"], found["sentence"]) == ("stopped", "pair1 is stopped.")
+    assert answers == [(phase, {"generation": 3, "joined": False})]
+    done = len(world.containers_started())
+    world.run(300)
+    assert len(world.containers_started()) == done, "the first run starts nothing any more"
+
+
+def test_a_second_change_is_refused_with_a_sentence_that_names_the_first() -> None:
+    world = pair(new=["slow"], other=["good"])
+    answers: list[Any] = []
+
+    def second() -> None:
+        answers.extend([world.desire("other", by="bob@desk"), world.desire("new", by="bob@desk"), world.desire("other", by="bob@desk", takeover=True)])
+
+    during(world, "judging", second)
+    world.desire("new", by="ann@laptop")
+    world.run(1)
+    assert answers == [None, {"generation": 2, "joined": True}, {"generation": 3, "joined": False}]
+    assert re.match(r"pair1 is being changed to release new by ann@laptop since \S+Z\. Wait until that has ended", world.refusals[-1])
+    assert world.settle()["release"] == "other"
+    assert world.serves("other")
+
+
+def test_the_same_values_join_a_group_that_serves() -> None:
+    world = pair()
+    assert world.desire("old", by="bob@desk") == {"generation": 1, "joined": True}
+    world.run(30)
+    assert order(world) == []
+
+
+def test_a_restart_request_restarts_a_pair_that_serves() -> None:
+    world = pair()
+    world.desire("old", reasons=["a restart was asked for"])
+    assert world.settle()["result"] == "serves"
+    assert order(world) == ["one halts old", "two halts old", "two starts old", "one starts old"]
+    assert [label[:8] for label in world.ranks[1].evidence] == ["restart-"]
+
+
+@pytest.mark.parametrize("where", ["wait", "save"])
+@pytest.mark.parametrize("kinds", [["good"], ["flag"], ["oom", "good"]], ids=["passes", "fails", "fails once"])
+def test_an_agent_that_is_killed_at_any_moment_continues(where: str, kinds: list[str]) -> None:
+    count, moments = 1, 0
+    while True:
+        world = pair(new=list(kinds))
+        world.desire("new")
+        world.crash(where, count)
+        found = world.settle()
+        if world.crash_after is not None:
+            break  # it had settled before
+        moments += 1
+        wanted = "new" if kinds == ["good"] or (found["result"] == "serves") else "old"
+        assert world.serves(wanted), "\n".join(world.log)
+        assert found["result"] == ("serves" if wanted == "new" else "failed")
+        assert found["release"] == wanted
+        begun = [name for name in order(world) if name.startswith("one starts")]
+        assert len(begun) <= (1 if kinds == ["good"] else 2) + 1, "\n".join(world.log)
+        count += 1 if where == "save" else 2
+    assert moments > 8
+
+
+def test_a_boot_that_goes_on_while_the_agent_is_down_is_not_started_again() -> None:
+    world = pair(new=["slow"])
+    during(world, "judging", world.crash, 15.0)
+    world.desire("new")
+    found = world.settle()
+    assert found["result"] == "serves"
+    assert order(world).count("one starts new") == 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_receipt_that_cannot_be_written_is_a_warning(number: int) -> None:
+    world = pair(new=["good"])
+    during(world, "judging", lambda: world.fill_disk(number, 600.0))
+    world.desire("new")
+    found = world.settle()
+    host = world.ranks[number].host
+    assert found["result"] == "serves"
+    assert any(text.startswith(f"{host} could not record the release: ") and "No space left on device" in text for text in found["warnings"])
+    world.run(100)
+    assert world.serves("new")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 100])
+def test_a_store_that_fails_changes_no_verdict(count: int) -> None:
+    world = pair(new=["good"])
+    during(world, "starting", lambda: world.fail_saves(count))
+    world.desire("new")
+    found = world.settle()
+    assert world.failed_saves > 0
+    assert (found["result"], found["verdict"]["passed"], found["sentence"]) == ("serves", True, "pair1 serves release new.")
+    world.run(60)
+    assert world.serves("new")
+
+
+def test_a_request_that_cannot_be_recorded_changes_nothing() -> None:
+    world = pair(new=["good"])
+    world.fail_saves(1)
+    assert world.desire("new") is None
+    assert "the desired state cannot be recorded on the head" in world.refusals[-1]
+    world.run(60)
+    assert world.serves("old")
+
+
+def test_a_head_that_has_lost_its_state_continues_from_the_workers_generation() -> None:
+    world = pair(new=["good"])
+    for rank in world.ranks:
+        rank.seen_generation = 41
+    world.lose_state()
+    world.run(30)
+    assert world.serves("old"), "a pair that serves is taken over without a restart"
+    assert (world.desired()["generation"], world.desired()["release"], world.outcome()["result"]) == (42, "old", "serves")
+    assert order(world) == []
+    assert world.desire("new") == {"generation": 43, "joined": False}
+    assert world.settle()["result"] == "serves"
+
+
+@pytest.mark.parametrize("what", ["new", "stop"])
+def test_a_head_that_has_lost_its_state_goes_above_a_worker_that_answers_later(what: str) -> None:
+    world = pair(new=["good"])
+    world.ranks[1].seen_generation = 41
+    world.cut(1, 30.0)
+    world.lose_state()
+    world.run(15)
+    answer = world.stop() if what == "stop" else world.desire("new")
+    assert answer is not None
+    world.run(20)
+    found = world.settle()
+    if found["result"] == "failed":  # the worker did not answer in time
+        world.stop()
+        found = world.settle()
+    assert found["result"] == ("stopped" if what == "stop" else "serves")
+    assert found["generation"] > 41
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_head_that_returns_obeys_a_stop_on_a_worker(ahead: int) -> None:
+    """`ahead`: how many generations of the head the worker has not heard of."""
+    world = pair()
+
+    def raise_generation() -> None:
+        for name in ("desired.json", "outcome.json"):
+            known = world.store.load(name)
+            world.store.save(name, {**known, "generation": known["generation"] + ahead})
+
+    world.reboot(0, 60.0)
+    world.at(world.now + 5, world.ranks[1].stop_here)
+    world.at(world.now + 10, raise_generation)
+    world.run(80)
+    found = world.settle()
+    assert (world.desired()["state"], found["result"]) == ("stopped", "stopped")
+    assert world.desired()["by"] == "a stop on two"
+    world.run(200)
+    assert not any(rank.runs() for rank in world.ranks)
+    world.desire("old")
+    assert world.settle()["result"] == "serves", "a later request starts it again"
+
+
+def test_a_head_that_did_not_hear_of_a_stop_on_a_worker_obeys_it() -> None:
+    world = pair()
+    world.ranks[1].stop_here()
+    world.run(60)
+    found = world.settle()
+    assert (world.desired()["by"], found["result"]) == ("a stop on two", "stopped")
+    assert not any(rank.runs() for rank in world.ranks)
+
+
+def test_a_second_stop_on_a_worker_ends_a_start_that_waits() -> None:
+    world = pair()
+    world.ranks[1].stop_here()
+    world.run(60)
+    assert world.settle()["result"] == "stopped"
+    world.hold(0, 60.0)
+    world.desire("old")
+    world.at(world.now + 20, world.ranks[1].stop_here)
+    world.run(90)
+    assert (world.settle()["result"], world.desired()["by"]) == ("stopped", "a stop on two")
+    assert not any(rank.runs() for rank in world.ranks)
+
+
+def test_a_stop_on_a_worker_during_a_boot_is_obeyed() -> None:
+    world = pair(new=["slow"])
+    during(world, "judging", world.ranks[1].stop_here, 5.0)
+    world.desire("new")
+    found = world.settle()
+    assert (found["result"], world.desired()["by"]) == ("stopped", "a stop on two")
+    assert not any(rank.runs() for rank in world.ranks)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_hold_delays_a_start_and_is_named(number: int) -> None:
+    world = pair(new=["good"])
+    seen: list[Any] = []
+    world.hold(number, 60.0, "playbooks/reboot.yml restarts one")
+    begun = world.now
+    world.at(begun + 50, lambda: seen.extend([*order(world), world.serves("old")]))
+    world.desire("new")
+    world.run(1)
+    assert seen == [True]
+    assert [event["text"] for event in world.store.kept if event["kind"] == "hold"] == ["pair1 waits: playbooks/reboot.yml restarts one"]
+    assert world.settle()["result"] == "serves"
+    assert starts(world)[0] - begun > 60
+
+
+def test_a_hold_delays_the_next_attempt() -> None:
+    world = pair(new=["good"], old=["killed", "good"])
+    world.kill(0)
+    world.run(10)
+    held: list[float] = []
+    during(world, "paused", lambda: held.append(world.now))
+    during(world, "paused", lambda: world.hold(1, 100.0))
+    world.desire("old")
+    assert world.settle()["result"] == "serves"
+    assert starts(world)[1] > held[0] + 100
+
+
+def test_a_hold_delays_the_return_to_the_last_good_release() -> None:
+    world = pair(new=["flag"])
+    held: list[float] = []
+    world.when(lambda: "one halts new" in order(world), lambda: held.append(world.now))
+    world.when(lambda: "one halts new" in order(world), lambda: world.hold(0, 100.0))
+    world.desire("new")
+    assert world.settle()["release"] == "old"
+    assert starts(world)[1] > held[0] + 100
+
+
+def test_a_stop_does_not_wait_for_a_hold() -> None:
+    world = pair()
+    world.hold(0, 600.0)
+    world.stop()
+    assert world.settle(60)["result"] == "stopped"
+
+
+def test_a_rank_of_another_head_is_neither_started_nor_stopped() -> None:
+    world = pair(new=["good"])
+    world.ranks[1].owner = {"group": GROUP, "head": OTHER_HEAD}
+    world.desire("new")
+    found = world.settle()
+    assert found["result"] == "failed"
+    assert "rank 1 on two cannot be used: two has another owner" in found["sentence"]
+    assert found["sentence"].endswith("Nothing was changed.")
+    assert order(world) == []
+
+
+def test_a_second_head_is_refused_by_the_ranks_of_the_first() -> None:
+    world = pair(new=["good"])
+    second = SimRank(world, 1, "two")
+    second.__dict__.update({**world.ranks[1].__dict__, "head_id": OTHER_HEAD, "jobs": [], "generation": 99})
+    for verb, arguments in (("claim", {}), ("start", {"release": "new"}), ("halt", {"label": "", "mark": "x"}), ("record", {"release": "old", "receipt": {}})):
+        job = second.begin(verb, 30.0, **arguments)
+        for _step in range(20):
+            world.now += 0.5
+            second.process()
+        assert "has another owner" in str(job.outcome)
+    assert world.serves("old")
+
+
+def test_a_pair_of_an_older_version_is_adopted_without_a_restart() -> None:
+    world = World()
+    world.add_release("old", ["good"], good=True)
+    world.place("old")
+    world.run(30)
+    assert (world.outcome()["result"], world.outcome()["release"], world.outcome()["final"]) == ("serves", "old", True)
+    assert order(world) == []
+    assert world.desire("old") == {"generation": 1, "joined": True}
+
+
+def test_a_missing_release_stops_nothing() -> None:
+    world = pair(new=["good"])
+    del world.ranks[1].releases["new"]
+    world.desire("new")
+    assert world.settle()["sentence"] .startswith("pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml")
+    assert world.serves("old")
+
+
+@pytest.mark.parametrize("fault", ["cut", "freeze", "reboot"])
+def test_a_node_that_is_lost_before_the_change_stops_nothing(fault: str) -> None:
+    world = pair(new=["good"])
+    getattr(world, fault)(1, 300.0)
+    if fault == "reboot":
+        world.run(1)
+    world.desire("new")
+    found = world.settle()
+    assert found["verdict"]["class"] == "node_lost"
+    assert "rank 1 on two does not answer" in found["sentence"]
+    assert not any("halts" in line for line in world.log)
+
+
+def test_a_session_that_is_cut_for_a_moment_does_not_end_a_boot() -> None:
+    world = pair(new=["slow"])
+    during(world, "judging", lambda: world.cut(1, 15.0), 10.0)
+    world.desire("new")
+    assert world.settle()["result"] == "serves"
+
+
+@pytest.mark.parametrize(("options", "result"), [({}, "serves"), ({"wait_seconds": 0}, "failed")])
+def test_a_request_without_options_waits_for_memory(options: dict[str, Any], result: str) -> None:
+    world = pair(new=["good"])
+    assert world.actor is not None
+    world.actor.desire("serving", "new", options={"wait_available": 0.7, "rollback": False, **options})
+    assert world.settle()["result"] == result
+
+
+def test_a_clock_that_steps_does_not_end_a_boot() -> None:
+    world = pair(new=["slow"])
+    during(world, "judging", lambda: world.step_wall(-86400.0))
+    during(world, "judging", lambda: world.step_wall(2 * 86400.0), 10.0)
+    world.desire("new")
+    assert world.settle()["result"] == "serves"
+
+
+def test_a_rank_that_dies_while_the_receipt_is_recorded_is_started_again() -> None:
+    world = pair(new=["good"])
+    during(world, "recording", lambda: world.kill(1))
+    world.desire("new")
+    found = world.settle()
+    assert (found["result"], found["attempt"]) == ("serves", 2)
+    assert world.serves("new")
+    assert "killed" in found["warnings"][0]
+
+
+def test_a_boot_that_never_ends_has_a_verdict() -> None:
+    world = fresh(new=["hang"])
+    world.desire("new")
+    assert world.settle(200)["verdict"]["class"] == "stalled"
+
+
+def test_an_error_in_the_judgement_leaves_a_pair_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = pair(new=["good"])
+    world.allow_errors = True
+    monkeypatch.setattr("ansible_collections.gb10.cluster.plugins.module_utils._gate.judge.Judge.concluded", lambda *_args: 1 / 0)
+    world.desire("new")
+    found = world.settle()
+    assert found["verdict"]["class"] == "gate_error"
+    assert found["sentence"].endswith("The containers are left as they are.")
+    assert world.serves("new")
+
+
+def test_the_head_does_not_start_if_the_worker_did_not() -> None:
+    world = pair(new=["image"])
+    world.desire("new", rollback=False)
+    found = world.settle()
+    assert found["verdict"]["class"] == "start_failed"
+    assert "No such image" in found["sentence"]
+    assert not any("one starts new" in line for line in world.log)
+
+
+def test_the_head_does_not_start_if_only_the_worker_fails_to_start() -> None:
+    world = pair(new=["good"])
+    during(world, "memory", lambda: world.ranks[1].releases.pop("new"))
+    world.desire("new", rollback=False)
+    assert "compose.yaml is missing on two" in world.settle()["sentence"]
+    assert not any("one starts new" in line for line in world.log)
+
+
+def test_every_attempt_that_loses_a_node_counts() -> None:
+    world = pair(old=["slow"])
+
+    def boots(number: int) -> bool:
+        return world.is_in("judging") and bool(world.outcome()["attempt"] == number)
+
+    for number in (1, 2):
+        world.when(functools.partial(boots, number), lambda: world.cut(1, 35.0), 3.0)
+    world.desire("old", reasons=["restart"], attempts=2, wait_seconds=180)
+    found = world.settle()
+    assert (found["result"], found["verdict"]["class"], found["attempt"]) == ("held", "node_lost", 2)
+
+
+def test_a_return_that_goes_on_while_the_agent_is_down_is_not_started_again() -> None:
+    world = pair(new=["flag"], old=["slow"])
+    world.when(lambda: "one starts old" in order(world), world.crash, 20.0)
+    world.desire("new")
+    found = world.settle()
+    assert (found["result"], found["release"], world.serves("old")) == ("failed", "old", True)
+    assert (order(world).count("one starts old"), order(world)[-1]) == (1, "one starts old")
+
+
+def test_an_outcome_of_an_earlier_generation_is_not_recorded() -> None:
+    world = pair()
+    assert world.actor is not None
+    world.stop()
+    with pytest.raises(Superseded):
+        world.actor.settle(1, "serves", "pair1 serves release old.")
+    assert not world.actor.settled()
+
+
+def test_each_start_begins_and_ends_the_load_phase_of_the_disks() -> None:
+    world = pair(new=["good"])
+    world.desire("new")
+    world.settle()
+    world.run(5)
+    assert [rank.phases for rank in world.ranks] == [["load", "steady"]] * 2
+
+
+def returned() -> World:
+    """A pair that serves release old again, after release new has failed: nothing is asked of it that it does not do."""
+    world = pair(new=["flag"])
+    world.desire("new")
+    assert world.settle()["release"] == "old"
+    return world
+
+
+def test_a_release_that_serves_again_is_taken_over_without_a_restart() -> None:
+    world = returned()
+    before = order(world)
+    world.desire("old")
+    assert (world.settle()["result"], order(world)) == ("serves", before)
+
+
+@pytest.mark.parametrize("fault", ["rank", "process"])
+def test_a_release_that_serves_no_more_is_not_taken_over(fault: str) -> None:
+    world = returned()
+    if fault == "rank":
+        world.kill(1)
+    else:
+        world.ranks[1].process_fault = "the engine process 7 is stopped"
+        world.fault("an engine process of two is stopped")
+    world.desire("old", reasons=[])
+    assert world.settle()["result"] == "serves"
+    assert world.serves("old")
+    assert order(world).count("two starts old") == 2
+
+
+def test_a_pair_that_serves_is_not_restarted_without_a_reason() -> None:
+    world = pair()
+    world.cut(1, 12.0)
+    world.lose_state()
+    world.run(7, until=lambda: world.actor is not None)
+    world.desire("old")
+    found = world.settle()
+    assert (found["result"], found["release"]) == ("serves", "old")
+    assert order(world) == []
+
+
+def test_a_boot_after_a_death_is_judged_anew_by_a_restarted_agent() -> None:
+    world = pair(new=["good", "killed"])
+    during(world, "recording", lambda: world.kill(1))
+    world.when(lambda: order(world).count("one starts new") == 2, world.crash, 2.0)
+    world.desire("new", attempts=2)
+    found = world.settle()
+    assert (found["result"], found["verdict"]["class"]) == ("held", "killed")
+    assert not any(rank.runs() for rank in world.ranks)
+
+
+def test_a_stop_and_a_stop_on_a_rank_at_the_same_time_stop_the_pair() -> None:
+    world = pair()
+    during(world, "halting", world.ranks[0].stop_here)
+    world.stop()
+    assert world.settle()["sentence"] == "pair1 is stopped."
+    assert not any(rank.runs() for rank in world.ranks)
+
+
+def test_a_stop_that_is_under_way_ends_before_a_later_request_reads_the_ranks() -> None:
+    world = pair(new=["good"])
+    world.stop_seconds = 20.0
+    during(world, "halting", lambda: world.desire("old", by="bob@desk", takeover=True))
+    world.desire("new", by="ann@laptop")
+    assert world.settle()["result"] == "serves"
+    assert world.serves("old")
+    world.run(60)
+    assert world.serves("old")

@@ -1,0 +1,379 @@
+"""The command gb10, end to end against a real service with a fake rank and actor; the worker is reached through a fake ssh."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, connect, logs, protocol, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
+from unit.fixtures.agent.wire import FakeActor, FakeRank, configuration, write_ssh
+
+ROOT = Path(__file__).parents[5]
+RUNNING = {
+    "name": "gb10-pair1-rank0", "status": "running", "running": True, "started_at": "2026-11-23T05:00:00.123456789Z",
+    "labels": {"gb10.cluster.release": "abc"},
+}  # fmt: skip
+LOOK = {"containers": [RUNNING], "engine_error": "", "memory": {"available_kib": 20 << 20}, "current": "abc", "stopped": ""}
+HELLO = {"owner": {"group": "pair1", "head": "a1b2c3"}, "generation": 7, "stopped": "", "holds": []}
+IDLE = {**LOOK, "containers": []}
+SERVES = {"generation": 7, "phase": "settled", "result": "serves", "release": "abc", "final": True, "sentence": "pair1 serves: every criterion holds."}
+
+
+class Group:
+    """A head and a worker with their services, and the command on either."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.actor = FakeActor()
+        self.ranks = [FakeRank(), FakeRank()]
+        self.services = []
+        for number, rank in enumerate(self.ranks):
+            rank.answers["look"] = lambda _request: protocol.success(LOOK)
+            rank.answers["hello"] = lambda _request: protocol.success(HELLO)
+            config = configuration(folder, number)
+            (folder / f"agent{number}.json").write_text(json.dumps(config))
+            self.services.append(Service(config, run_dir=str(folder / f"run{number}"), rank=rank, actor=self.actor))
+            self.services[-1].start()
+
+    def gb10(self, *words: str, rank: int = 0) -> int:
+        places = {"path": f"agent{rank}.json", "admin": f"run{rank}/admin.sock", "keys_dir": "keys", "run_dir": "run0"}
+        return commands.run(words, **{name: str(self.folder / place) for name, place in places.items()})
+
+    def answers(self, verb: str, *results: Mapping[str, Any]) -> None:
+        for rank, result in zip(self.ranks, results):
+            rank.answers[verb] = lambda _request, result=result: protocol.success(result)  # type: ignore[misc]
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
+    ssh = write_ssh(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SSH_LOG", str(tmp_path / "ssh.log"))
+    monkeypatch.setenv("FAKE_SSH_SOCKET", str(tmp_path / "run1" / "session.sock"))
+    monkeypatch.setenv("SUDO_USER", "admin")
+    monkeypatch.setattr(socket, "gethostname", lambda: "lab-1")
+    monkeypatch.setattr(commands, "POLL_SECONDS", 5.0)
+    found = Group(tmp_path)
+    yield found
+    for service in found.services:
+        service.close()
+
+
+# --- status
+
+
+def test_status_prints_the_group_and_returns_0_if_it_is_as_desired(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.actor.outcome = dict(SERVES)
+    assert group.gb10("status") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "pair1: desired serving, release abc (generation 7, by admin@ctl, 2026-11-23T05:00:00Z).",
+        "outcome: serves, release abc. pair1 serves: every criterion holds.",
+        "rank 0 lab-1: gb10-pair1-rank0 running since 2026-11-23T05:00:00Z (release abc), 20.0 GiB of memory available",
+        "rank 1 lab-2: gb10-pair1-rank0 running since 2026-11-23T05:00:00Z (release abc), 20.0 GiB of memory available",
+    ]
+
+
+def test_status_returns_2_if_a_rank_does_not_answer(group: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    group.actor.outcome = dict(SERVES)
+    monkeypatch.setenv("FAKE_SSH_MODE", "Permission denied (publickey).")
+    assert group.gb10("status") == 2
+    assert "rank 1 lab-2: no reply (Permission denied (publickey))" in capsys.readouterr().out
+
+
+def test_status_prints_holds(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.answers("hello", {"holds": [{"name": "reboot", "by": "admin@ctl", "reason": "lab-2 restarts"}]})
+    assert group.gb10("status") == 2
+    assert "hold reboot by admin@ctl: lab-2 restarts" in capsys.readouterr().out
+
+
+def test_status_on_a_worker_prints_what_it_knows(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    assert group.gb10("status", rank=1) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "lab-2 is rank 1 of pair1, owned by the head a1b2c3 of pair1. Generation: 7. Head: lab-1."
+
+
+@pytest.mark.parametrize(
+    ("desired", "outcome", "looks", "expected"),
+    [
+        ({"state": ""}, {}, [IDLE, IDLE], True),
+        ({"state": "serving", "generation": 7, "release": "abc"}, SERVES, [LOOK, LOOK], True),
+        ({"state": "serving", "generation": 7, "release": "abc"}, SERVES, [LOOK, IDLE], False),
+        ({"state": "serving", "generation": 7, "release": "abc"}, SERVES, [LOOK, None], False),
+        ({"state": "serving", "generation": 7, "release": "abc"}, SERVES, [LOOK, {**LOOK, "engine_error": "No."}], False),
+        ({"state": "serving", "generation": 8, "release": "abc"}, SERVES, [LOOK, LOOK], False),
+        ({"state": "serving", "generation": 7, "release": "new"}, SERVES, [LOOK, LOOK], False),
+        ({"state": "serving", "generation": 7, "release": "abc"}, {**SERVES, "final": False}, [LOOK, LOOK], False),
+        ({"state": "stopped", "generation": 7}, {**SERVES, "result": "stopped"}, [IDLE, IDLE], True),
+        ({"state": "stopped", "generation": 7}, {**SERVES, "result": "stopped"}, [IDLE, LOOK], False),
+        ({"state": "stopped", "generation": 7}, SERVES, [IDLE, IDLE], False),
+    ],
+)
+def test_compares_what_is_desired_with_what_runs(desired: dict[str, Any], outcome: dict[str, Any], looks: list[Any], expected: bool) -> None:
+    assert report.agrees(desired, outcome, looks) is expected
+
+
+# --- events, why, logs
+
+
+def test_events_prints_the_last_ones(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(5):
+        group.actor.event("progress", f"step {number}")
+    assert group.gb10("events", "-n", "2") == 0
+    assert capsys.readouterr().out == "2026-11-23T05:00:01Z progress: step 3\n2026-11-23T05:00:01Z progress: step 4\n"
+    assert group.gb10("events", "-n", "0") == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", ["events", "why", "start"])
+def test_a_worker_names_the_head(group: Group, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert group.gb10(command, rank=1) == 1
+    assert capsys.readouterr().err == f"lab-2 is rank 1 of pair1. Run `gb10 {command}` on the head lab-1.\n"
+
+
+def test_why_prints_the_verdict_its_evidence_and_what_was_done(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = {"rank": 1, "host": "lab-2", "line": "CUDA out of memory", "line_number": 812}
+    group.actor.outcome = {"generation": 7, "final": True, "result": "failed", "evidence": "gen7", "verdict": {"msg": "pair1: no memory.", "finding": finding}}
+    group.actor.event("step", "before")
+    group.actor.event("verdict", "pair1: no memory.")
+    group.actor.event("step", "stopped both ranks")
+    group.actor.event("settled", "pair1 serves the release before.")
+    assert group.gb10("why") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "pair1: no memory.",
+        "decisive line 812 (rank 1 lab-2): CUDA out of memory",
+        f"evidence: {group.folder}/groups/pair1/evidence/gen7/ on each node",
+        "then: stopped both ranks",
+        "then: pair1 serves the release before.",
+    ]
+
+
+def test_why_without_a_verdict(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    assert group.gb10("why") == 0
+    assert capsys.readouterr().out == "There is no verdict yet.\n"
+
+
+def piece(lines: Mapping[int, str]) -> dict[str, Any]:
+    now = int(time.time()) * 10**9
+    data = "".join(f"{ns_to_stamp(now + offset)} {text}\n" for offset, text in lines.items())
+    return {"log": base64.b64encode(data.encode()).decode(), "cursor": "1:1", "container": RUNNING}
+
+
+def test_logs_merges_both_ranks_by_time(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.answers("slice", piece({1: "one", 3: "three"}), piece({2: "two", 4: "four"}))
+    assert group.gb10("logs", "--since", "1h") == 0
+    assert [line.split("Z ", 1)[1] for line in capsys.readouterr().out.splitlines()] == ["lab-1 | one", "lab-2 | two", "lab-1 | three", "lab-2 | four"]
+    request = group.ranks[1].requests[-1]
+    assert request["container"] == "gb10-pair1-rank1"
+    assert int(request["cursor"].partition(":")[0]) < int(time.time() - 3000) * 10**9
+    assert group.gb10("logs", "--grep", "^t") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_logs_prints_the_ranks_that_answer(group: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    group.answers("slice", piece({1: "one"}))
+    monkeypatch.setenv("FAKE_SSH_MODE", "Host key verification failed.")
+    assert group.gb10("logs") == 1
+    out, err = capsys.readouterr()
+    assert out.endswith("lab-1 | one\n")
+    assert err == "lab-2 does not answer: Host key verification failed.\n"
+
+
+def test_logs_on_a_worker_prints_its_own(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.ranks[1].answers["slice"] = lambda _request: protocol.success(piece({1: "own"}))
+    assert group.gb10("logs", rank=1) == 0
+    assert capsys.readouterr().out.endswith("lab-2 | own\n")
+
+
+def test_logs_of_an_older_worker_have_the_time_of_the_line_before() -> None:
+    data = base64.b64encode(b"2026-11-23T05:00:00.000000001Z first\nno stamp\n").decode()
+    found = list(logs.lines_of(lambda **_arguments: {"log": data, "cursor": "", "container": {}}, "c", "lab-2", 60))
+    moment = stamp_to_ns("2026-11-23T05:00:00.000000001Z")
+    assert found == [Line(moment, "lab-2", "first"), Line(moment, "lab-2", "no stamp")]
+    assert logs.shown(found[0]) == "2026-11-23T05:00:00.000Z lab-2 | first"
+    assert logs.shown(Line(0, "lab-2", "first")) == "lab-2 | first"
+
+
+def test_logs_reads_until_a_slice_is_not_full() -> None:
+    full = base64.b64encode(b"x\n" * (logs.SLICE_BYTES // 2)).decode()
+    pieces = [{"log": full, "cursor": "5:1", "container": {}}, {"log": "", "cursor": "5:1", "container": {}}]
+    cursors = []
+
+    def ask(**arguments: Any) -> dict[str, Any]:
+        cursors.append(arguments["cursor"])
+        return pieces.pop(0)
+
+    assert sum(1 for _line in logs.lines_of(ask, "c", "lab-2", 60)) == logs.SLICE_BYTES // 2
+    assert cursors[1:] == ["5:1"]
+
+
+# --- stop, start
+
+
+@pytest.mark.parametrize(("command", "state", "result"), [("stop", "stopped", "stopped"), ("start", "serving", "serves")])
+def test_changes_what_is_desired_and_follows(group: Group, capsys: pytest.CaptureFixture[str], command: str, state: str, result: str) -> None:
+    group.actor.desired["options"] = {"timeout": 5}
+    group.actor.event("progress", "long ago")
+
+    def desire(arguments: dict[str, Any]) -> dict[str, Any]:
+        group.actor.desired.update(generation=8, state=arguments["state"])
+        group.actor.event("step", "the ranks change")
+        group.actor.outcome = {"generation": 8, "final": True, "result": result, "release": "abc", "sentence": f"pair1: {result}."}
+        return {"generation": 8, "joined": False}
+
+    group.actor.on_desire = desire
+    assert group.gb10(command) == 0
+    assert capsys.readouterr().out == f"pair1: generation 8.\n2026-11-23T05:00:01Z step: the ranks change\npair1: {result}.\n"
+    reasons = ["gb10 stop on lab-1"] if command == "stop" else []  # a pair that runs the release is left alone
+    asked = {"state": state, "release": "abc", "by": "admin@lab-1", "reasons": reasons, "options": {"timeout": 5}, "takeover": False}
+    assert group.actor.asked == [asked]
+
+
+def test_start_uses_the_current_release_if_none_was_desired(group: Group) -> None:
+    group.actor.desired = {"generation": 0, "state": "", "release": ""}
+    assert group.gb10("start", "--no-wait") == 0
+    assert group.actor.asked[0]["release"] == "abc"
+
+
+def test_start_of_a_pair_that_does_not_run_has_a_reason_and_leaves_a_failed_release(group: Group) -> None:
+    group.actor.desired["release"] = "bad"
+    group.actor.outcome = {"generation": 7, "final": True, "result": "failed", "release": "abc", "sentence": "pair1: x."}
+    group.answers("look", IDLE)
+    assert group.gb10("start", "--no-wait") == 0
+    assert (group.actor.asked[0]["release"], group.actor.asked[0]["reasons"]) == ("abc", ["gb10 start on lab-1"])
+
+
+def test_start_without_any_release_is_an_error(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.actor.desired = {"generation": 0, "state": "", "release": ""}
+    group.answers("look", {**IDLE, "current": ""})
+    assert group.gb10("start") == 1
+    assert capsys.readouterr().err == "pair1 has no release on lab-1. Run site.yml.\n"
+
+
+def test_a_start_that_fails_returns_2_with_the_sentence(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.actor.desired["generation"] = 8
+    group.actor.outcome = {"generation": 8, "final": True, "result": "failed", "release": "", "sentence": "pair1: rank 1 on lab-2: out_of_memory."}
+    assert group.gb10("start") == 2
+    assert capsys.readouterr().err == "pair1: rank 1 on lab-2: out_of_memory.\n"
+
+
+def test_a_start_that_is_replaced_names_who_replaced_it(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.actor.desired.update(generation=9, by="other@ctl")
+    assert group.gb10("start") == 2
+    assert capsys.readouterr().err == "Another state is desired now: generation 9, by other@ctl.\n"
+
+
+def test_follows_a_renumbered_generation(group: Group) -> None:
+    group.actor.desired.update(generation=12, replaces=[8])
+    group.actor.outcome = {**SERVES, "generation": 12}
+    assert group.gb10("start") == 0
+
+
+def test_a_worker_stops_only_if_asked_for_itself(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    assert group.gb10("stop", rank=1) == 1
+    expected = "lab-2 is rank 1 of pair1. Run `gb10 stop` on the head lab-1, or `gb10 stop --here` if the head is down.\n"
+    assert capsys.readouterr().err == expected
+    group.ranks[1].answers["stop_here"] = lambda _request: protocol.success({"left": [], "evidence": "", "note": ""})
+    assert group.gb10("stop", "--here", rank=1) == 0
+    assert group.ranks[1].requests[-1]["by"] == "admin@lab-1"
+    group.ranks[1].answers["stop_here"] = lambda _request: protocol.success({"left": ["gb10-pair1-rank1"], "evidence": "", "note": ""})
+    assert group.gb10("stop", "--here", rank=1) == 2
+
+
+# --- machines
+
+
+def test_follow_prints_one_line_of_json(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.actor.event("verdict")
+    assert group.gb10("follow", "--generation", "7", "--since", "0", "--wait", "5") == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    found = json.loads(out)
+    assert (found["next"], found["events"][0]["kind"], found["desired"]["generation"]) == (1, "verdict", 7)
+
+
+def test_call_sends_any_verb(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    assert group.gb10("call", "probe", '{"timeout": 3, "socket": "x"}') == 0
+    request = json.loads(capsys.readouterr().out)["request"]
+    assert (request["verb"], request["timeout"], request["socket"]) == ("probe", 3, "x")
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["call", "probe", "[]"], "The arguments are not a JSON object."),
+        (["call", "probe", "{"], "The arguments are not valid JSON: "),
+        (["logs", "--since", "soon"], "'soon' is not a duration. Use a number with a unit, such as 90s, 10m, 2h or 1d."),
+        (["logs", "--grep", "("], "'(' is not a valid regular expression: "),
+        (["dance"], "Argument COMMAND: invalid choice: 'dance'"),
+        ([], "The following arguments are required: COMMAND. Run `gb10 --help`."),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(group: Group, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
+    assert group.gb10(*words) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(sentence)
+    assert err.count("\n") == 1
+
+
+def test_a_missing_agent_is_one_sentence(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.services[0].close()
+    assert group.gb10("status") == 1
+    assert capsys.readouterr().err.endswith("Run site.yml, or `systemctl start gb10-agent`.\n")
+
+
+def test_a_node_without_configuration_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["status"], path=str(tmp_path / "agent.json")) == 1
+    assert capsys.readouterr().err == f"This node has no agent: {tmp_path}/agent.json does not exist. Run site.yml.\n"
+
+
+@pytest.mark.parametrize("change", [{"rank": "0"}, {"hosts": None}, {"rank": 2}, {"directory": 5}])
+def test_an_invalid_configuration_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]) -> None:
+    path = tmp_path / "agent.json"
+    path.write_text(json.dumps({**configuration(tmp_path), **change}))
+    assert commands.run(["status"], path=str(path)) == 1
+    assert capsys.readouterr().err.startswith(f"{path} has ")
+
+
+def test_a_user_without_access_is_told_to_use_sudo(group: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def denied(_arguments: dict[str, Any], **_settings: Any) -> dict[str, Any]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(client, "send", denied)
+    assert group.gb10("status") == 1
+    assert capsys.readouterr().err == "This user has no access to the agent. Run with sudo.\n"
+
+
+# --- connect
+
+
+def test_connect_imports_nothing_but_what_it_needs() -> None:
+    code = (
+        "import sys; before = set(sys.modules); from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli;"
+        "from ansible_collections.gb10.cluster.plugins.module_utils._agent import connect;"
+        "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('ansible_collections')))"
+    )
+    out = subprocess.run([sys.executable, "-ISc", f"import sys; sys.path[:0] = [{str(ROOT / 'collections')!r}]; {code}"], check=True, capture_output=True)
+    assert {"json", "typing", "re", "subprocess", "threading", "argparse", "signal"}.isdisjoint(out.stdout.decode().split())
+
+
+def test_the_command_dispatches_connect_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "run", lambda: 42)
+    assert cli.main(["connect"]) == 42
+    monkeypatch.setattr(sys, "argv", ["gb10", "connect", "anything"])
+    assert cli.main() == 42
+    monkeypatch.setattr(commands, "run", len)
+    assert cli.main(["status", "x"]) == 2

@@ -1,0 +1,445 @@
+"""The service: its sockets, the long poll, the actor's loop, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, converge, listener, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import service as module
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Refused
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import LiveClock, Service, Waker, notify
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from unit.fixtures.agent.wire import FakeActor, FakeRank, configuration, descriptors, until, write_ssh
+
+LIMIT = 30.0
+COLLECTIONS = Path(__file__).parents[5] / "collections"
+
+
+class Node:
+    """A service with a fake rank and a fake actor."""
+
+    def __init__(self, folder: Path, rank: int = 0) -> None:
+        self.rank, self.actor = FakeRank(), FakeActor()
+        self.run = folder / "run"
+        self.service = Service(configuration(folder, rank), run_dir=str(self.run), rank=self.rank, actor=self.actor)
+
+    def call(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        return client.send({**arguments, "verb": verb}, socket=str(self.run / "admin.sock"), timeout=LIMIT)
+
+    def raw(self, line: bytes, name: str = "admin.sock") -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(LIMIT)
+            connection.connect(str(self.run / name))
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(line)
+            return protocol.decode(connection.makefile("rb").readline())
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    node.service.start()
+    yield node
+    node.service.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path, rank=1)
+    node.service.start()
+    yield node
+    node.service.close()
+
+
+# --- sockets
+
+
+def test_only_root_and_the_group_of_the_agent_reach_the_sockets(worker: Node, head: Node) -> None:
+    assert sorted(os.listdir(worker.run)) == ["admin.sock", "session.sock"]
+    assert stat.S_IMODE((worker.run / "admin.sock").stat().st_mode) == 0o600
+    assert stat.S_IMODE((worker.run / "session.sock").stat().st_mode) == 0o600  # this machine has no group gb10-agent
+
+
+def test_the_session_socket_belongs_to_the_group_if_it_exists(tmp_path: Path) -> None:
+    import grp
+
+    name = grp.getgrgid(os.getgid()).gr_name
+    listening = listener.bound(str(tmp_path / "session.sock"), 0o660, name)
+    listening.close()
+    assert stat.S_IMODE((tmp_path / "session.sock").stat().st_mode) == 0o660
+
+
+def test_the_head_has_no_session_socket(head: Node) -> None:
+    assert os.listdir(head.run) == ["admin.sock"]
+
+
+def test_replaces_the_socket_of_an_agent_that_was_killed(tmp_path: Path) -> None:
+    first, second = Node(tmp_path), Node(tmp_path)
+    first.service.start()
+    second.service.start()
+    assert second.call("state")["desired"]["generation"] == 7
+    second.service.close()
+
+
+def test_admin_requests_have_the_names_of_the_configuration(worker: Node) -> None:
+    worker.call("halt", label="", timeout=5)
+    request = worker.rank.requests[0]
+    assert request == {"v": 1, "verb": "halt", "group": "pair1", "head": "a1b2c3", "label": "", "timeout": 5, "local": True}
+    worker.call("own", group="pair9", head="ffff")
+    assert (worker.rank.requests[1]["group"], worker.rank.requests[1]["head"]) == ("pair9", "ffff")
+
+
+@pytest.mark.parametrize(("version", "accepted"), [(5, True), (4, True), (6, False), (3, False)])
+@pytest.mark.parametrize("name", ["admin.sock", "session.sock"])
+def test_accepts_two_versions_and_refuses_others_with_a_sentence(
+    worker: Node, monkeypatch: pytest.MonkeyPatch, version: int, accepted: bool, name: str
+) -> None:
+    monkeypatch.setattr(protocol, "PROTOCOL", 5)
+    reply = worker.raw(protocol.encode({"v": version, "verb": "hello"}), name)
+    assert reply["ok"] is accepted
+    if not accepted:
+        assert reply["error"].startswith(f"The request has protocol version {version}. The agent on lab-2 supports 4 and 5. Run site.yml for all nodes")
+        assert (reply["kind"], reply["protocol"], worker.rank.requests) == ("refused", 5, [])
+
+
+@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{\n", b'{"verb": "hello"}\n', b'{"v": 1}\n', b'{"v": 1, "verb": []}\n', b'{"v": 1, "verb": {}}\n'])
+@pytest.mark.parametrize("name", ["admin.sock", "session.sock"])
+def test_answers_invalid_requests_with_an_error(worker: Node, line: bytes, name: str) -> None:
+    assert worker.raw(line, name)["ok"] is False
+    assert worker.call("hello")["request"]["verb"] == "hello"
+
+
+def test_refuses_a_line_above_the_limit(worker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_LINE", 1000)
+    assert worker.raw(b"x" * 1001, "session.sock")["error"] == "A request is longer than 1000 bytes."
+
+
+def test_an_exception_of_the_rank_is_an_error_and_the_connection_goes_on(worker: Node) -> None:
+    worker.rank.answers["look"] = lambda _request: {"never": 1 // 0}
+    with pytest.raises(RankError, match="ZeroDivisionError"):
+        worker.call("look")
+    assert worker.call("hello")
+
+
+def test_bounds_the_connections_of_each_socket(worker: Node) -> None:
+    with contextlib.ExitStack() as stack:
+        for _number in range(listener.MAX_CONNECTIONS):
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+            connection.connect(str(worker.run / "session.sock"))
+        reply = worker.raw(protocol.encode({"v": 1, "verb": "hello"}), "session.sock")
+        assert reply["error"] == "The agent on lab-2 has 32 connections open. Try again later."
+        assert worker.call("hello")
+    until(lambda: worker.raw(protocol.encode({"v": 1, "verb": "hello"}), "session.sock")["ok"])
+
+
+def test_leaks_no_descriptors(worker: Node) -> None:
+    worker.call("hello")
+    until(lambda: not worker.service._listeners[0]._open)
+    before = descriptors()
+    for _number in range(200):
+        worker.call("hello")
+    until(lambda: descriptors() <= before)  # fewer, if what an earlier test left is closed meanwhile
+
+
+def test_closes_its_sockets_and_connections(tmp_path: Path) -> None:
+    node = Node(tmp_path, rank=1)
+    before = descriptors()
+    node.service.start()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(LIMIT)
+        connection.connect(str(node.run / "session.sock"))
+        until(lambda: bool(node.service._listeners[1]._open))
+        node.service.close()
+        assert connection.recv(1) == b""
+    until(lambda: descriptors() <= before)  # fewer, if what an earlier test left is closed meanwhile
+    with pytest.raises(AgentMissing, match=r"^The agent is not running on this node \(.*admin\.sock: No such file or directory\)\. Run site\.yml, or"):
+        node.call("hello")
+
+
+def test_the_client_names_a_missing_agent(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(tmp_path / "admin.sock"))
+    with pytest.raises(AgentMissing, match=r"Connection refused.*systemctl start gb10-agent"):
+        client.call("hello", socket=str(tmp_path / "admin.sock"))
+
+
+def test_the_client_reports_an_agent_that_ends_during_a_call(worker: Node) -> None:
+    def end(_request: Mapping[str, Any]) -> dict[str, Any]:
+        worker.service.close()
+        return {}
+
+    worker.rank.answers["look"] = end
+    with pytest.raises(AgentMissing, match="during look"):
+        worker.call("look")
+
+
+def test_the_client_reports_an_agent_that_does_not_answer(worker: Node) -> None:
+    go_on = threading.Event()
+    worker.rank.answers["look"] = lambda _request: protocol.success({"late": go_on.wait(LIMIT)})
+    with pytest.raises(RankError, match=r"The agent did not answer look within 0\.05 s"):
+        client.call("look", socket=str(worker.run / "admin.sock"), timeout=0.05)
+    go_on.set()
+
+
+# --- the head's verbs
+
+
+def test_state_joins_what_the_actor_and_the_node_know(head: Node) -> None:
+    head.rank.answers["hello"] = lambda _request: protocol.success({"holds": [{"name": "reboot"}], "owner": {"group": "pair1"}})
+    state = head.call("state")
+    assert state["desired"]["generation"] == state["outcome"]["generation"] == 7
+    assert (state["holds"], state["owner"]) == ([{"name": "reboot"}], {"group": "pair1"})
+    assert isinstance(state["version"], str)
+
+
+def test_desire_reaches_the_actor_and_ends_its_wait(head: Node) -> None:
+    until(lambda: head.actor.steps == 1)
+    reply = head.call("desire", state="serving", release="abc", by="admin@ctl", reasons=["new profile"], options={"timeout": 5}, takeover=True)
+    assert reply == {"generation": 8, "joined": False}
+    assert head.actor.asked == [
+        {"state": "serving", "release": "abc", "by": "admin@ctl", "reasons": ["new profile"], "options": {"timeout": 5}, "takeover": True}
+    ]
+    until(lambda: head.actor.steps >= 2)
+
+
+@pytest.mark.parametrize("error", [Refused("Another run is under way."), RankError("Another run is under way.", "refused")])
+def test_a_refused_desire_has_its_sentence(head: Node, error: Exception) -> None:
+    def refuse(_arguments: dict[str, Any]) -> dict[str, Any]:
+        raise error
+
+    head.actor.on_desire = refuse
+    with pytest.raises(RankError, match=r"^Another run is under way\.$") as raised:
+        head.call("desire", state="stopped")
+    assert raised.value.kind == "refused"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"state": "absent"}, {"state": ["serving"]}, {"state": "serving", "options": 5}, {"state": "serving", "reasons": 5}])
+def test_an_invalid_desire_does_not_reach_the_actor(head: Node, arguments: dict[str, Any]) -> None:
+    with pytest.raises(RankError):
+        head.call("desire", **arguments)
+    assert head.actor.asked == []
+
+
+def test_acknowledge_reaches_the_actor(head: Node) -> None:
+    assert head.call("acknowledge", generation=7) == {}
+    assert head.actor.acknowledged == [7]
+
+
+@pytest.mark.parametrize("verb", protocol.HEAD_VERBS)
+def test_a_worker_names_the_head(worker: Node, verb: str) -> None:
+    with pytest.raises(RankError, match=r"^lab-2 is rank 1 of pair1\. Run this on the head lab-1\.$"):
+        worker.call(verb)
+
+
+@pytest.fixture
+def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = write_ssh(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SSH_LOG", str(tmp_path / "ssh.log"))
+    monkeypatch.setenv("FAKE_SSH_SOCKET", str(tmp_path / "worker" / "run" / "session.sock"))
+
+
+@pytest.fixture
+def pair(head: Node, fake_ssh: None, tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    node = Node(tmp_path / "worker", rank=1)
+    node.rank.answers["hello"] = lambda _request: protocol.success({"protocol": protocol.PROTOCOL, "host": "lab-2"})
+    node.service.start()
+    yield head, node
+    node.service.close()
+
+
+def test_peers_calls_each_worker_and_changes_nothing(pair: tuple[Node, Node]) -> None:
+    head, worker = pair
+    until(lambda: head.actor.steps == 1)
+    assert head.call("peers") == {
+        "peers": [{"rank": 1, "host": "lab-2", "address": "192.168.200.12", "ok": True, "error": "", "protocol": protocol.PROTOCOL}]
+    }
+    assert [request["verb"] for request in worker.rank.requests] == ["hello"]
+    assert (head.actor.steps, head.actor.asked, head.rank.requests) == (1, [], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("ssh: connect to host 192.168.200.12 port 22: No route to host\n", "No route to host"),
+        ("Host key verification failed.\n", "Host key verification failed"),
+        ("gb10-agent@192.168.200.12: Permission denied (publickey).\n", "Permission denied (publickey)"),
+    ],
+)
+def test_peers_has_the_error_of_ssh(head: Node, fake_ssh: None, monkeypatch: pytest.MonkeyPatch, text: str, cause: str) -> None:
+    monkeypatch.setenv("FAKE_SSH_MODE", text)
+    (entry,) = head.call("peers")["peers"]
+    assert (entry["ok"], entry["error"], entry["protocol"]) == (False, cause, 0)
+
+
+def test_peers_waits_for_a_silent_worker_only_until_the_limit(head: Node, fake_ssh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_SSH_MODE", "silent")
+    monkeypatch.setattr(module, "HELLO_SECONDS", 0.2)
+    (entry,) = head.call("peers")["peers"]
+    assert entry["ok"] is False
+    assert entry["error"].startswith("no reply within 0.")
+
+
+def test_peers_has_the_sentence_and_the_protocol_of_a_worker_that_refuses(pair: tuple[Node, Node]) -> None:
+    head, worker = pair
+    worker.rank.answers["hello"] = lambda _request: protocol.refusal(protocol.PROTOCOL, "lab-2") | {"protocol": protocol.PROTOCOL + 5}
+    (entry,) = head.call("peers")["peers"]
+    assert (entry["ok"], entry["protocol"]) == (False, protocol.PROTOCOL + 5)
+    assert entry["error"].startswith("The request has protocol version")
+
+
+def test_a_change_on_the_node_ends_the_actors_wait_and_a_read_does_not(head: Node) -> None:
+    until(lambda: head.actor.steps == 1)
+    head.call("look")
+    head.call("state")
+    head.call("release_hold", name="reboot")
+    until(lambda: head.actor.steps >= 2)
+    assert head.actor.steps == 2
+
+
+# --- the long poll
+
+
+def test_returns_what_there_is_without_a_wait(head: Node) -> None:
+    head.actor.event("progress")
+    head.actor.event("step")
+    found = head.call("events", since=1)
+    assert ([event["n"] for event in found["events"]], found["next"]) == ([2], 2)
+    assert head.call("events", since=2)["next"] == 2
+    assert found["outcome"]["generation"] == found["desired"]["generation"] == 7
+
+
+def test_returns_at_once_on_a_verdict_during_the_wait(head: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER_SECONDS", LIMIT)
+    found: list[dict[str, Any]] = []
+    waiting = threading.Thread(target=lambda: found.append(head.call("events", since=0, wait=LIMIT, generation=7)))
+    waiting.start()
+    until(lambda: bool(head.service._listeners[0]._open))
+    head.actor.event("progress")
+    head.service.news.add()
+    head.actor.event("verdict")
+    head.service.news.add()
+    waiting.join(LIMIT)
+    assert [event["kind"] for event in found[0]["events"]] == ["progress", "verdict"]
+
+
+def test_gathers_progress_for_a_short_time(head: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER_SECONDS", 0.05)
+    head.actor.event("progress")
+    assert len(head.call("events", since=0, wait=LIMIT, generation=7)["events"]) == 1
+
+
+def test_writes_of_the_actor_end_the_wait(head: Node) -> None:
+    found: list[dict[str, Any]] = []
+    waiting = threading.Thread(target=lambda: found.append(head.call("events", since=0, wait=LIMIT, generation=7)))
+    waiting.start()
+    until(lambda: bool(head.service._listeners[0]._open))
+    head.actor.outcome.update(final=True, result="serves")
+    head.service.store.save("outcome", head.actor.outcome)
+    waiting.join(LIMIT)
+    assert found[0]["outcome"]["result"] == "serves"
+
+
+# --- the loop
+
+
+def test_the_loop_goes_on_while_there_is_something_to_do(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.actor.todo = [lambda: True] * 3
+    node.service.start()
+    until(lambda: node.actor.steps == 4)
+    node.service.close()
+
+
+def test_an_exception_of_the_actor_is_one_warning_and_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.01)
+    node = Node(tmp_path)
+    node.actor.todo = [lambda: bool(1 // 0)] * 3
+    node.service.start()
+    until(lambda: node.actor.steps > 3)
+    node.service.close()
+    events = node.actor.recorded
+    assert [(event["kind"], event["n"]) for event in events] == [("warning", 1)]
+    assert events[0]["text"] == "The agent failed and tries again: ZeroDivisionError: integer division or modulo by zero. See `journalctl -u gb10-agent`."
+    assert capfd.readouterr().err.count("ZeroDivisionError") == 3
+
+
+def test_a_failure_of_the_actor_has_one_number_in_memory_and_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converge, "step", lambda _actor: bool(1 // 0))
+    head = Node(tmp_path)
+    head.service = Service(configuration(tmp_path), run_dir=str(head.run), rank=head.rank)
+    head.service.start()
+    until(lambda: bool(head.call("events", since=0)["events"]))
+    head.service._actor.event("step", "the next one")
+    shown = head.call("events", since=0)["events"]
+    head.service.close()
+    assert [(event["n"], event["kind"]) for event in shown] == [(1, "warning"), (2, "step")]
+    assert Store(head.service.store.folder).events() == shown
+
+
+def test_jobs_end_a_wait_within_a_step_and_not_between_steps() -> None:
+    waker = Waker()
+    clock = LiveClock(waker)
+    waker.job_ended()
+    clock.wait(LIMIT)
+    assert not waker._change.is_set()
+    waker.changed()
+    clock.wait(LIMIT)
+    waker.idle(LIMIT)
+    assert not waker._change.is_set()
+    clock.wait(-1.0)
+    assert clock.wall() > clock.monotonic() > 0
+
+
+# --- systemd
+
+
+def test_notifies_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+    for address in (str(tmp_path / "notify"), f"@gb10-test-{os.getpid()}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(address.replace("@", "\0"))
+            monkeypatch.setenv("NOTIFY_SOCKET", address)
+            notify("READY=1")
+            assert systemd.recv(100) == b"READY=1"
+
+
+def test_sigterm_ends_the_process_cleanly(tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.path[:0] = [{str(COLLECTIONS)!r}, {str(Path(__file__).parents[4])!r}]
+from pathlib import Path
+from unit.fixtures.agent.wire import FakeActor, FakeRank, configuration
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
+actor = FakeActor()
+actor.todo = [lambda: __import__("time").sleep(60)]
+folder = Path({str(tmp_path)!r})
+sys.exit(Service(configuration(folder), run_dir=str(folder / "run"), rank=FakeRank(), actor=actor).run())
+"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(LIMIT)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE) as process:
+            assert systemd.recv(100) == b"READY=1"
+            process.send_signal(signal.SIGTERM)
+            _out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0
+    assert err.decode() == "lab-1: the agent of rank 0 of pair1 is ready.\n"
+    assert os.listdir(tmp_path / "run") == []

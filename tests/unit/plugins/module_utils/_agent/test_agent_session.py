@@ -1,0 +1,314 @@
+"""Sessions to the ranks, end to end with a fake ssh that runs the real forced command against a real service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol, session
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Local, Peer, ssh_argv
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import judge
+from unit.fixtures.agent.wire import FakeRank, configuration, descriptors, until, write_ssh
+
+LIMIT = 30.0
+
+
+class Wire:
+    """A worker's service, and a session to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rank, self.wakes = FakeRank(), threading.Semaphore(0)
+        self.service = Service(configuration(folder, rank=1), run_dir=str(folder / "run"), rank=self.rank)
+        self.service.start()
+        self.peer = Peer(configuration(folder)["peers"][0], "pair1", "a1b2c3", self.wakes.release, keys_dir=str(folder), run_dir=str(folder))
+        self.log = folder / "ssh.log"
+
+    def pids(self) -> list[int]:
+        return [int(word) for word in self.log.read_text().split()] if self.log.exists() else []
+
+    def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        return self.peer.begin(verb, LIMIT, **arguments).result()
+
+
+@pytest.fixture
+def wire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+    ssh = write_ssh(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SSH_LOG", str(tmp_path / "ssh.log"))
+    monkeypatch.setenv("FAKE_SSH_SOCKET", str(tmp_path / "run" / "session.sock"))
+    found = Wire(tmp_path)
+    yield found
+    found.peer.close()
+    found.service.close()
+
+
+def test_argv_pins_the_host_key_and_uses_no_other_configuration() -> None:
+    peer = {"rank": 1, "host": "lab-2", "address": "192.168.200.12", "port": 2222, "bind": "192.168.200.11", "user": "gb10-agent"}
+    argv = ssh_argv(peer, "/keys", "/run/x")
+    assert argv[:3] == ["ssh", "-F", "/dev/null"]
+    assert argv[-5:] == ["-b", "192.168.200.11", "-p", "2222", "gb10-agent@192.168.200.12"]
+    options = [argv[index + 1] for index, word in enumerate(argv) if word == "-o"]
+    expected = {
+        "BatchMode=yes", "IdentitiesOnly=yes", "UserKnownHostsFile=/keys/known_hosts", "StrictHostKeyChecking=yes", "HostKeyAlias=gb10-rank1",
+        "ControlMaster=auto", "ControlPath=/run/x/control-1", "ControlPersist=60", "ConnectTimeout=10",
+    }  # fmt: skip
+    assert expected <= set(options)
+    assert argv[argv.index("-i") + 1] == "/keys/id_ed25519"
+    assert "ControlMaster=no" in ssh_argv(peer, "/keys", "/run/x", master=False)
+
+
+def test_a_worker_without_power_is_lost_in_less_than_30_seconds() -> None:
+    options = dict(word.split("=", 1) for word in ssh_argv({"rank": 1, "address": "::1"}) if "=" in word)
+    noticed = int(options["ServerAliveInterval"]) * (int(options["ServerAliveCountMax"]) + 1)
+    assert noticed + judge.LOST_SECONDS < 30
+
+
+def test_argv_has_no_bind_address_if_none_is_configured() -> None:
+    argv = ssh_argv({"rank": 2, "address": "::1"}, "/keys", "/run/x")
+    assert "-b" not in argv
+    assert argv[-3:] == ["-p", "22", "gb10-agent@::1"]
+
+
+def test_fills_the_envelope_and_wakes_the_actor(wire: Wire) -> None:
+    wire.peer.generation = 7
+    result = wire.ask("look", release="abc", timeout=3)
+    assert result["request"] == {
+        "v": protocol.PROTOCOL, "verb": "look", "group": "pair1", "head": "a1b2c3", "generation": 7, "release": "abc", "timeout": 3,
+    }  # fmt: skip
+    assert wire.wakes.acquire(timeout=LIMIT)
+    assert wire.rank.requests[0]["local"] is False
+
+
+def test_the_generation_is_that_of_the_beginning(wire: Wire) -> None:
+    wire.peer.generation = 7
+    job = wire.peer.begin("hello", LIMIT)
+    wire.peer.generation = 8
+    assert job.result()["request"]["generation"] == 7
+
+
+def test_slices_share_one_channel_and_other_verbs_have_their_own(wire: Wire) -> None:
+    for number in range(5):
+        assert wire.ask("slice", cursor=str(number))["request"]["cursor"] == str(number)
+    assert len(wire.pids()) == 1
+    wire.ask("hello")
+    wire.ask("hello")
+    wire.ask("slice")
+    assert len(wire.pids()) == 3
+
+
+def test_carries_large_requests_and_replies(wire: Wire) -> None:
+    text = "x" * (protocol.MAX_LINE - 1000)
+    assert len(wire.ask("record", receipt=text)["request"]["receipt"]) == len(text)
+    assert len(wire.ask("slice", text=text)["request"]["text"]) == len(text)
+
+
+def test_a_verb_that_fails_is_the_error_of_a_rank_that_answers(wire: Wire) -> None:
+    wire.rank.answers["start"] = lambda _request: protocol.failure("Another head owns lab-2.", "refused")
+    with pytest.raises(RankError, match=r"^Another head owns lab-2\.$") as raised:
+        wire.ask("start", release="abc")
+    assert raised.value.kind == "refused"
+
+
+def test_the_head_has_only_the_verbs_of_the_session(wire: Wire) -> None:
+    for verb in ("stop_here", "hold", "own", "desire", "state", "__init__"):
+        with pytest.raises(RankError, match=r"is not available to the head") as raised:
+            wire.ask(verb)
+        assert raised.value.kind == "unknown"
+    assert wire.rank.requests == []
+
+
+@pytest.mark.parametrize(
+    ("stderr", "cause"),
+    [
+        ("gb10-agent@192.168.200.12: Permission denied (publickey).\r\n", "Permission denied (publickey)"),
+        ("No ED25519 host key is known for gb10-rank1 and you have requested strict checking.\r\nHost key verification failed.\r\n",
+         "Host key verification failed"),
+        ("ssh: connect to host 192.168.200.12 port 22: Connection timed out\r\n", "Connection timed out"),
+        ("ssh: connect to host 192.168.200.12 port 22: No route to host\r\n", "No route to host"),
+        ("connect failed: /run/gb10-agent/session.sock: Connection refused\n", "connect failed: /run/gb10-agent/session.sock: Connection refused"),
+        ("Something new.\n", "Something new"),
+        ("\n", "ssh ended with exit code 255 and without a message"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("verb", ["hello", "slice"])
+def test_a_failed_connection_is_a_lost_rank_with_its_cause(wire: Wire, monkeypatch: pytest.MonkeyPatch, verb: str, stderr: str, cause: str) -> None:
+    monkeypatch.setenv("FAKE_SSH_MODE", stderr)
+    with pytest.raises(RankLost) as raised:
+        wire.ask(verb)
+    assert str(raised.value) == cause
+
+
+def test_a_worker_without_its_agent_is_a_lost_rank(wire: Wire) -> None:
+    wire.service.close()
+    with pytest.raises(RankLost, match=r"^connect failed: .*/session\.sock: No such file or directory$"):
+        wire.ask("hello")
+
+
+def test_a_node_without_ssh_is_a_lost_rank(wire: Wire, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RankLost, match=r"^ssh is not installed on this node$"):
+        wire.ask("hello")
+
+
+@pytest.mark.parametrize("mode", ["die", "banner"])
+def test_an_answer_that_is_not_a_reply_is_a_lost_rank(wire: Wire, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    monkeypatch.setenv("FAKE_SSH_MODE", mode)
+    with pytest.raises(RankLost):
+        wire.ask("hello")
+
+
+@pytest.mark.parametrize("verb", ["hello", "slice"])
+def test_kills_ssh_when_the_time_is_over(wire: Wire, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    monkeypatch.setenv("FAKE_SSH_MODE", "silent")
+    with pytest.raises(RankLost, match=r"^no reply within 0\.\d+ s$"):
+        wire.peer.begin(verb, 0.1).result()
+    monkeypatch.setenv("FAKE_SSH_MODE", "")
+    assert all(not Path(f"/proc/{pid}").exists() for pid in wire.pids())
+    assert wire.ask(verb)["request"]["verb"] == verb
+
+
+def test_opens_the_channel_again_after_ssh_died_during_a_slice(wire: Wire) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def block(request: Mapping[str, Any]) -> dict[str, Any]:
+        begun.set()
+        go_on.wait(LIMIT)
+        return protocol.success({"cursor": request["cursor"]})
+
+    wire.rank.answers["slice"] = block
+    job = wire.peer.begin("slice", LIMIT, cursor="1")
+    assert begun.wait(LIMIT)
+    assert not job.done()
+    os.kill(wire.pids()[0], signal.SIGKILL)
+    with pytest.raises(RankLost, match="exit code -9"):
+        job.result()
+    go_on.set()
+    assert wire.ask("slice", cursor="2") == {"cursor": "2"}
+    assert len(wire.pids()) == 2
+
+
+def test_opens_the_channel_again_if_it_ended_between_two_slices(wire: Wire) -> None:
+    wire.ask("slice")
+    os.kill(wire.pids()[0], signal.SIGKILL)
+    assert wire.ask("slice", cursor="2")["request"]["cursor"] == "2"
+    assert len(wire.pids()) == 2
+
+
+def test_asks_again_with_the_version_of_an_older_worker(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = protocol.PROTOCOL
+    monkeypatch.setattr(wire.service, "session", lambda _request: protocol.success({}))
+    accepts = protocol.accepts
+
+    def refuses_new(line: bytes) -> bytes:
+        request = protocol.decode(line)
+        if request["v"] != version:
+            return protocol.encode({**protocol.refusal(request["v"], "lab-2"), "protocol": version})
+        return protocol.encode(protocol.success({"v": request["v"]}))
+
+    monkeypatch.setattr(wire.service._listeners[1], "answer", refuses_new)
+    monkeypatch.setattr(protocol, "PROTOCOL", version + 1)
+    wire.peer._version = version + 1
+    assert accepts(version)
+    assert wire.ask("hello") == {"v": version}
+
+
+def test_refuses_a_worker_of_an_unsupported_version(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = {**protocol.refusal(1, "lab-2"), "protocol": protocol.PROTOCOL - 2}
+    monkeypatch.setattr(wire.service._listeners[1], "answer", lambda _line: protocol.encode(refusal))
+    with pytest.raises(RankError, match=r"^The request has protocol version 1\. The agent on lab-2 supports 0 and 1\. Run site\.yml"):
+        wire.ask("hello")
+
+
+def test_leaks_no_descriptors_and_no_processes(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    wire.ask("slice")
+    before = descriptors()
+    for _number in range(200):
+        wire.ask("slice")
+    for mode in ["", "Permission denied (publickey)"] * 8:
+        monkeypatch.setenv("FAKE_SSH_MODE", mode)
+        job = wire.peer.begin("hello", LIMIT)
+        if mode:
+            with pytest.raises(RankLost):
+                job.result()
+        else:
+            job.result()
+    until(lambda: descriptors() == before)
+    assert sum(Path(f"/proc/{pid}").exists() for pid in wire.pids()) == 1
+
+
+def test_the_next_verb_closes_a_channel_of_slices_that_is_idle(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    wire.ask("slice")
+    monkeypatch.setattr(session, "IDLE_SECONDS", 0.0)
+    wire.ask("hello")
+    assert not Path(f"/proc/{wire.pids()[0]}").exists()
+    assert wire.ask("slice", cursor="2")["request"]["cursor"] == "2"
+
+
+def test_a_channel_of_slices_that_is_in_use_stays(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "IDLE_SECONDS", 0.0)
+    go_on = threading.Event()
+    wire.rank.answers["slice"] = lambda _request: protocol.success({"late": go_on.wait(LIMIT)})
+    job = wire.peer.begin("slice", LIMIT)
+    until(lambda: bool(wire.rank.requests))
+    wire.ask("hello")
+    go_on.set()
+    assert job.result() == {"late": True}
+    assert len(wire.pids()) == 2
+
+
+def test_an_unpaired_close_of_the_session_is_harmless(wire: Wire) -> None:
+    wire.peer.close()
+    wire.ask("slice")
+    wire.peer.close()
+    wire.peer.close()
+    assert not Path(f"/proc/{wire.pids()[0]}").exists()
+
+
+def local(handle: Callable[[dict[str, Any]], dict[str, Any]], wake: Callable[[], None] = lambda: None) -> Local:
+    return Local(0, "lab-1", "pair1", "a1b2c3", handle, wake)
+
+
+def test_rank_0_is_called_in_the_same_way() -> None:
+    rank, wakes = FakeRank(), threading.Semaphore(0)
+    caller = local(rank.handle, wakes.release)
+    caller.generation = 3
+    result = caller.begin("probe", LIMIT, timeout=1.5)
+    assert result.result()["request"] == {"v": 1, "verb": "probe", "group": "pair1", "head": "a1b2c3", "generation": 3, "timeout": 1.5}
+    assert wakes.acquire(timeout=LIMIT)
+    assert result.done()
+
+
+def test_an_exception_in_rank_0_is_the_error_of_a_rank() -> None:
+    def broken(_request: dict[str, Any]) -> dict[str, Any]:
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(RankError, match="ZeroDivisionError: no"):
+        local(broken).begin("look", LIMIT).result()
+
+
+def test_rank_0_is_lost_if_its_verb_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "GRACE", 0.0)
+    go_on = threading.Event()
+    job = local(lambda _request: protocol.success({"late": go_on.wait(LIMIT)})).begin("look", 0.05)
+    with pytest.raises(RankLost, match=r"^no reply within 0\.05 s$"):
+        job.result()
+    assert job.done()
+    go_on.set()
+
+
+def test_a_thread_that_cannot_start_is_a_lost_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    job = local(FakeRank().handle).begin("look", LIMIT)
+    assert job.done()
+    with pytest.raises(RankLost, match="cannot start a thread"):
+        job.result()

@@ -1,0 +1,133 @@
+"""The actor's files: atomic, private, bounded, and readable after a crash."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import store as module
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "pair1" / "agent"
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def numbers(store: Store) -> list[int]:
+    return [event["n"] for event in store.events()]
+
+
+def test_loads_what_it_saved_with_and_without_the_suffix(folder: Path) -> None:
+    Store(str(folder)).save("desired.json", {"generation": 7})
+    assert Store(str(folder)).load("desired.json") == Store(str(folder)).load("desired") == {"generation": 7}
+    assert mode(folder) == 0o700
+    assert mode(folder / "desired.json") == 0o600
+    assert os.listdir(folder) == ["desired.json"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff"])
+def test_loads_nothing_from_an_absent_or_invalid_file(folder: Path, content: bytes | None) -> None:
+    if content is not None:
+        folder.mkdir(parents=True)
+        (folder / "desired.json").write_bytes(content)
+    assert Store(str(folder)).load("desired") == {}
+
+
+def test_syncs_a_file_and_its_folder_before_it_returns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    Store(str(folder)).save("desired", {})
+    assert [os.path.dirname(synced[0]), synced[1]] == [str(folder), str(folder)]
+
+
+def test_keeps_the_old_content_if_the_disk_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(str(folder))
+    store.save("outcome", {"old": True})
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.save("outcome", {"old": False})
+    assert store.load("outcome") == {"old": True}
+    assert os.listdir(folder) == ["outcome.json"]
+
+
+def test_refuses_a_folder_that_is_a_symbolic_link(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "desired.json").write_text('{"generation": 9}')
+    folder.parent.mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    store = Store(str(folder))
+    assert store.load("desired") == {}
+    with pytest.raises(OSError, match="symbolic links are not supported"):
+        store.save("desired", {})
+    with pytest.raises(OSError, match="symbolic links are not supported"):
+        store.append({"text": "x"})
+    assert os.listdir(tmp_path / "elsewhere") == ["desired.json"]
+
+
+def test_does_not_write_events_through_a_symbolic_link(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic links"):
+        Store(str(folder)).append({"text": "x"})
+    assert not (tmp_path / "victim").exists()
+
+
+def test_numbers_events_across_restarts(folder: Path) -> None:
+    store = Store(str(folder))
+    for _number in range(3):
+        store.append({"text": "x"})
+    again = Store(str(folder))
+    again.append({"text": "y"})
+    again.append({"n": 9, "text": "higher"})
+    again.append({"n": 2, "text": "lower"})
+    assert numbers(again) == numbers(Store(str(folder))) == [1, 2, 3, 4, 9, 10]
+    assert mode(folder / "events.jsonl") == 0o600
+
+
+def test_skips_a_line_that_is_cut_off_and_does_not_use_its_number_again(folder: Path) -> None:
+    store = Store(str(folder))
+    store.append({"text": "first"})
+    store.append({"text": "second"})
+    path = folder / "events.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    again = Store(str(folder))
+    assert numbers(again) == [1]
+    again.append({"text": "third"})
+    assert numbers(again) == numbers(Store(str(folder))) == [1, 3]
+
+
+def test_bounds_the_events_and_keeps_one_older_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_EVENTS", 1000)
+    store = Store(str(folder))
+    for _number in range(100):
+        store.append({"text": "x" * 50})
+        assert (folder / "events.jsonl").stat().st_size <= 1000
+    assert sorted(os.listdir(folder)) == ["events.1.jsonl", "events.jsonl"]
+    kept = numbers(store)
+    assert kept == numbers(Store(str(folder))) == list(range(kept[0], 101))
+    assert len(kept) > 10
+
+
+def test_reports_each_write(folder: Path) -> None:
+    calls = []
+    store = Store(str(folder), lambda: calls.append(1))
+    store.save("desired", {})
+    store.append({})
+    assert len(calls) == 2
+
+
+def test_an_event_may_have_any_line_separator_of_unicode(folder: Path) -> None:
+    Store(str(folder)).append({"text": "a"})
+    path = folder / "events.jsonl"
+    path.write_text(path.read_text(encoding="utf-8") + '{"n": 2, "text": "b\u2028c\x85d"}\n', encoding="utf-8")
+    assert [event["text"] for event in Store(str(folder)).events()] == ["a", "b\u2028c\x85d"]

@@ -1,0 +1,582 @@
+"""A rank's verbs, on a folder, with a Docker Engine on a socket and a docker CLI that changes what this engine has."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, rank
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._release import node
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import last_good, lost_ways, start_reasons
+from unit.fixtures.docker.engine import FakeEngine, serving
+
+CONTAINER = "gb10-pair1-rank1"
+HEAD = "0123456789abcdef0123456789abcdef"
+IMAGE = {"Id": "sha256:1111", "RootFS": {"Layers": ["sha256:1"]}, "Config": {}, "Architecture": "arm64", "Os": "linux"}
+
+
+class Machine:
+    """Rank 1 of the group pair1: its files, its Docker Engine, and the docker CLI that changes what the engine has."""
+
+    def __init__(self, folder: Path, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.directory = folder / "vllm_tp2"
+        self.folder = self.directory / "pair1"
+        self.commands: list[str] = []
+        self.failures: dict[str, str] = {}
+        self.kept_running = False
+        self.now = 1_795_000_000.0
+        self.gate: threading.Event | None = None
+        (folder / "root/proc").mkdir(parents=True)
+        self.root = str(folder / "root")
+        self.socket = str(folder / "docker.sock")
+        self.service = self.new()
+
+    def new(self) -> RankService:
+        config = {"group": "pair1", "rank": 1, "hosts": ["lab-1", "lab-2"], "directory": str(self.directory), "head_id": HEAD}
+        return RankService(config, run=self.run, docker_socket=self.socket, root=self.root, wall=lambda: self.now)
+
+    def run(self, argv: Any, timeout: float = 60.0, cwd: str | None = None, env: Any = None) -> tuple[int, str, str]:
+        line = " ".join(argv)
+        if argv[0] != "docker":
+            return 127, "", f"{argv[0]}: not here"
+        self.commands.append(line)
+        for part, message in self.failures.items():
+            if part in line:
+                return 1, "", message
+        if " up " in line:
+            if self.gate is not None:
+                self.gate.wait(10)
+            assert cwd is not None
+            self.put_container(Path(cwd).name)
+        elif argv[1] == "stop" and not self.kept_running:
+            self.engine.containers[CONTAINER]["State"] = {"Status": "exited", "Running": False, "ExitCode": 137}
+        elif ("down" in argv or argv[1] == "rm") and not self.kept_running:
+            self.engine.containers.clear()
+        return 0, "", ""
+
+    def put_container(self, release: str, running: bool = True) -> None:
+        state = {"Status": "running" if running else "exited", "Running": running, "Pid": 4, "StartedAt": "2026-11-22T10:00:00Z", "ExitCode": 0}
+        labels = {"gb10.cluster.group": "pair1", "gb10.cluster.release": release}
+        self.engine.containers[CONTAINER] = {
+            "Id": CONTAINER, "Name": f"/{CONTAINER}", "State": state, "Image": "sha256:1111", "Config": {"Image": "vllm:1", "Labels": labels},
+        }  # fmt: skip
+
+    def put_release(self, name: str, receipt: dict[str, Any] | None = None, **manifest: Any) -> Path:
+        folder = self.folder / "releases" / name
+        folder.mkdir(parents=True)
+        (folder / "compose.yaml").write_text("services: {}\n")
+        image = {"reference": "vllm:1", "id": "sha256:1111", "fingerprint": "f"}
+        (folder / "release.json").write_text(json.dumps({"release": name, "image": image, **manifest}))
+        if receipt is not None:
+            (folder / "receipt.json").write_text(json.dumps(receipt))
+        return folder
+
+    def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        return self.service.handle({"v": 1, "group": "pair1", "head": HEAD, "generation": 7, **arguments, "verb": verb})
+
+    def do(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        reply = self.ask(verb, **arguments)
+        assert reply["ok"], reply
+        return dict(reply["result"])
+
+    def refusal(self, verb: str, **arguments: Any) -> str:
+        reply = self.ask(verb, **arguments)
+        assert (reply["ok"], reply.get("kind")) == (False, "refused"), reply
+        return str(reply["error"])
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    monkeypatch.setattr(rank, "LEFT_SECONDS", 0.2)
+    monkeypatch.setattr(rank, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(evidence, "COMMANDS", {})
+    with serving(tmp_path / "docker.sock") as engine:
+        yield Machine(tmp_path, engine)
+
+
+@pytest.fixture
+def owned(machine: Machine) -> Machine:
+    machine.do("claim")
+    return machine
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def no_space(*_arguments: Any, **_more: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# Owner and generation.
+
+
+def test_a_rank_that_nobody_claimed_changes_nothing(machine: Machine) -> None:
+    assert machine.do("hello")["owner"] == {}
+    for verb in ("start", "record", "phase"):
+        assert "lab-2 has no owner yet" in machine.refusal(verb, release="4f0c", receipt={}, phase="load")
+    assert not machine.folder.exists()
+
+
+def test_a_rank_that_nobody_claimed_is_stopped(machine: Machine) -> None:
+    machine.put_container("4f0c")
+    assert machine.do("halt", mark="2026-11-23T05:00:00Z")["left"] == []
+    assert machine.engine.containers == {}
+    assert (machine.do("hello")["owner"], machine.do("hello")["stop_generation"]) == ({}, 7)
+    assert "lab-2 belongs to the group pair1" in machine.refusal("halt", group="pair2")
+    assert "has seen generation 7" in machine.refusal("claim", generation=6)
+
+
+def test_a_claim_stores_owner_and_generation_for_root_only(machine: Machine) -> None:
+    found = machine.do("claim")
+    assert found["owner"] == {"group": "pair1", "head": HEAD}
+    assert (found["host"], found["rank"], found["group"], found["generation"], found["stopped"], found["holds"]) == ("lab-2", 1, "pair1", 7, "", [])
+    path = machine.folder / "agent/owner.json"
+    assert json.loads(path.read_text()) == {"group": "pair1", "head": HEAD, "generation": 7, "stop_generation": 0}
+    assert (mode(path.parent), mode(path)) == (0o700, 0o600)
+    assert [each.name for each in path.parent.iterdir()] == ["owner.json"]
+    assert machine.new().handle({"verb": "hello"})["result"] == found
+
+
+@pytest.mark.parametrize("verb", ["claim", "phase", "start", "halt", "record"])
+def test_another_head_is_refused(owned: Machine, verb: str) -> None:
+    more: dict[str, Any] = {"release": "4f0c", "phase": "load", "receipt": {}}
+    assert "lab-2 has another owner: the head 0123456789ab of the group pair1. Found: ffff" in owned.refusal(verb, head="ffff", **more)
+    assert "lab-2 belongs to the group pair1, and the request is for the group pair2" in owned.refusal(verb, group="pair2", **more)
+    assert owned.commands == []
+
+
+@pytest.mark.parametrize("verb", ["claim", "phase", "start", "halt", "record"])
+def test_a_lower_generation_is_refused(owned: Machine, verb: str) -> None:
+    said = owned.refusal(verb, generation=6, release="4f0c", phase="load", receipt={})
+    assert said == "lab-2 has seen generation 7 of the group pair1. Generation 6 is superseded."
+
+
+def test_the_highest_generation_counts_also_if_it_cannot_be_written(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", no_space)
+        owned.do("halt", generation=9)
+        assert owned.ask("claim", generation=10)["error"].startswith("OSError: [Errno 28]")
+    assert "has seen generation 10" in owned.refusal("halt", generation=9)
+
+
+def test_a_group_that_was_renamed_needs_a_takeover(machine: Machine) -> None:
+    old = machine.directory / "old/agent"
+    old.mkdir(parents=True)
+    (old / "owner.json").write_text('{"group": "old", "head": "aaaa", "generation": 3}')
+    assert "lab-2 has another owner: the group old" in machine.refusal("claim")
+    with pytest.raises(RankError, match="the group old"):
+        machine.service.call("own", head=HEAD, group="pair1")
+    assert machine.service.call("own", head=HEAD, group="pair1", takeover=True)["owner"] == {"group": "pair1", "head": HEAD}
+    assert not (old / "owner.json").exists()
+    machine.do("claim")
+
+
+def test_a_takeover_changes_the_owner_and_keeps_the_generation(owned: Machine) -> None:
+    with pytest.raises(RankError, match="has another owner") as error:
+        owned.service.call("own", head="bbbb", group="pair1")
+    assert error.value.kind == "refused"
+    owned.service.call("own", head="bbbb", group="pair1", takeover=True)
+    assert "has another owner" in owned.refusal("halt")
+    assert owned.do("claim", head="bbbb")["generation"] == 7
+
+
+def test_a_head_takes_no_verb_of_local_root(owned: Machine) -> None:
+    for verb, more in (("own", {"takeover": True}), ("hold", {"name": "x", "reason": "y", "seconds": 5}), ("stop_here", {}), ("__init__", {}), (["look"], {})):
+        reply = owned.ask(verb, **more)  # type: ignore[arg-type]
+        assert (reply["ok"], reply["kind"]) == (False, "unknown")
+        assert "Supported: hello, claim, look" in reply["error"]
+
+
+def test_local_root_needs_no_owner_in_its_request(owned: Machine) -> None:
+    assert owned.service.call("halt")["left"] == []
+    with pytest.raises(RankError, match="lab-2 has seen generation 7"):
+        owned.service.call("halt", generation=3)
+
+
+# What a request may hold.
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("look", {"release": "../../etc"}, "the argument release is '../../etc'. Expected: the id of a release"),
+    ("look", {"release": 5}, "the argument release is 5"),
+    ("look", {"free_share": "0.7"}, "the argument free_share is '0.7'. Expected: a number from 0 to 2"),
+    ("look", {"free_share": float("nan")}, "the argument free_share is nan"),
+    ("start", {}, "the argument release is missing"),
+    ("start", {"release": "4f0c\n"}, "the argument release is '4f0c\\n'"),
+    ("start", {"release": "4f0c", "generation": True}, "the argument generation is True. Expected: a whole number"),
+    ("start", {"release": "4f0c", "head": ["x"]}, "the argument head is ['x']"),
+    ("halt", {"label": "../x"}, "the argument label is '../x'"),
+    ("halt", {"mark": "two\nlines"}, "the argument mark is 'two\\nlines'. Expected: a line"),
+    ("record", {"release": "4f0c", "receipt": []}, "the argument receipt is []. Expected: a mapping"),
+    ("phase", {"phase": "fast"}, "Expected: load or steady"),
+    ("phase", {"phase": "load", "seconds": -1}, "the argument seconds is -1"),
+    ("slice", {"container": "postgres"}, "postgres is not a container of the group pair1"),
+    ("slice", {"container": "gb10-pair1-rank0-other"}, "is not a container of the group pair1"),
+    ("slice", {"container": CONTAINER, "limit": 10**9}, "the argument limit is 1000000000"),
+    ("slice", {"container": CONTAINER, "cursor": "x"}, "the argument cursor is 'x'"),
+    ("probe", {"url": "file:///etc/shadow"}, "the argument url is 'file:///etc/shadow'"),
+    ("probe", {"requests": ["x"]}, "Expected: a list of mappings"),
+]
+
+
+@pytest.mark.parametrize(("verb", "arguments", "said"), WRONG, ids=[f"{verb} {' '.join(more)}" for verb, more, _said in WRONG])
+def test_arguments_that_do_not_fit_are_refused(owned: Machine, verb: str, arguments: dict[str, Any], said: str) -> None:
+    assert said in owned.refusal(verb, **arguments)
+    assert owned.commands == []
+
+
+def test_a_request_that_is_not_a_mapping_gets_a_reply(machine: Machine) -> None:
+    assert machine.service.handle(["hello"])["kind"] == "refused"  # type: ignore[arg-type]
+
+
+def test_an_exception_becomes_a_reply_without_secrets(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: Any) -> None:
+        raise KeyError("token=abcdefgh1234")
+
+    monkeypatch.setattr(node, "look", broken)
+    assert owned.ask("look") == {"ok": False, "error": "KeyError: 'token=********'", "kind": "failed"}
+
+
+# Links in place of folders.
+
+
+def test_a_link_in_place_of_the_state_folder_is_refused(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    machine.folder.mkdir(parents=True)
+    (machine.folder / "agent").symlink_to(tmp_path / "elsewhere")
+    reply = machine.ask("claim")
+    assert (reply["ok"], reply["kind"]) == (False, "failed")
+    assert f"it is a link or a file, and a folder is expected (symbolic links are not supported): remove it: '{machine.folder}/agent'" in reply["error"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["evidence", "evidence/crash"])
+def test_a_link_in_place_of_the_evidence_folder_is_not_followed_and_the_rank_is_stopped(owned: Machine, tmp_path: Path, place: str) -> None:
+    owned.put_release("4f0c")
+    owned.put_container("4f0c")
+    (tmp_path / "elsewhere").mkdir()
+    (owned.folder / place).parent.mkdir(exist_ok=True)
+    (owned.folder / place).symlink_to(tmp_path / "elsewhere")
+    out = owned.do("halt", label="crash")
+    assert (out["left"], out["evidence"]) == ([], "")
+    why = "it is a link or a file, and a folder is expected (symbolic links are not supported): remove it"
+    assert out["note"] == f"The evidence of lab-2 is not kept: {owned.folder}/{place}: {why}."
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert owned.engine.containers == {}
+
+
+def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(owned: Machine, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("mine")
+    (owned.folder / "evidence/crash").mkdir(parents=True)
+    (owned.folder / "evidence/crash/rank1-lab-2.txt").symlink_to(tmp_path / "target")
+    (owned.folder / "stopped").symlink_to(tmp_path / "gone")
+    owned.do("halt", label="crash", mark="2026-11-23T05:00:00Z")
+    assert (tmp_path / "target").read_text() == "mine"
+    assert not (tmp_path / "gone").exists()
+    assert (owned.folder / "stopped").read_text() == "2026-11-23T05:00:00Z\n"
+
+
+# Start, halt, record.
+
+
+def test_a_start_removes_the_mark_and_runs_compose_in_the_folder_of_the_release(owned: Machine) -> None:
+    owned.put_release("4f0c")
+    owned.do("halt", mark="2026-11-23T05:00:00Z")
+    assert owned.do("hello")["stopped"] == "2026-11-23T05:00:00Z"
+    assert "lab-2 was stopped by generation 7, and generation 7 cannot start it" in owned.refusal("start", release="4f0c")
+    assert owned.do("start", release="4f0c", generation=8) == {"error": ""}
+    assert owned.commands[-1] == "docker compose --project-name gb10-pair1 up --detach --pull never"
+    assert owned.do("hello", generation=8)["stopped"] == ""
+    assert [(each["name"], each["labels"]["gb10.cluster.release"]) for each in owned.do("look")["containers"]] == [(CONTAINER, "4f0c")]
+
+
+def test_a_start_returns_the_last_lines_of_the_error_without_secrets(owned: Machine) -> None:
+    folder = owned.put_release("4f0c")
+    (folder / "secrets.env").write_text("VLLM_API_KEY=open sesame\n")
+    lines = [f" Container line {number}" for number in range(9)]
+    owned.failures[" up "] = "\n".join([*lines, "Error response from daemon: bad value open sesame, hf_abcdefghij\n"])
+    error = owned.do("start", release="4f0c")["error"]
+    assert error.splitlines()[-1] == "Error response from daemon: bad value ********, ********"
+    assert error.splitlines()[0] == "Container line 5"
+
+
+def test_a_start_without_files_names_the_file(owned: Machine) -> None:
+    assert owned.do("start", release="4f0c")["error"] == f"{owned.folder}/releases/4f0c/compose.yaml is missing on lab-2. Run site.yml to write it."
+    assert owned.commands == []
+
+
+def test_halt_keeps_evidence_removes_the_containers_and_can_be_repeated(owned: Machine) -> None:
+    folder = owned.put_release("4f0c")
+    (folder / "secrets.env").write_text("VLLM_API_KEY=open sesame\n")
+    owned.put_container("4f0c")
+    owned.engine.logs[CONTAINER] = [("2026-11-21T05:00:00Z", b"key is open sesame\n", 1)]
+    first = owned.do("halt", label="crash-1", mark="2026-11-23T05:00:00Z")
+    path = owned.folder / "evidence/crash-1/rank1-lab-2.txt"
+    assert first == {"left": [], "evidence": str(path), "note": ""}
+    assert [line.split()[1] for line in owned.commands] == ["stop", "compose"]
+    assert "down --remove-orphans" in owned.commands[1]
+    assert "key is ********" in path.read_text()
+    assert (mode(path), mode(path.parent), mode(path.parent.parent)) == (0o600, 0o700, 0o700)
+    text = path.read_text()
+    assert owned.do("halt", label="crash-1", mark="2026-11-23T06:00:00Z") == first
+    assert path.read_text() == text, "the evidence of the first halt"
+    assert owned.do("hello")["stopped"] == "2026-11-23T05:00:00Z"
+    assert len(owned.commands) == 2
+
+
+def test_halt_removes_containers_whose_release_is_lost(owned: Machine) -> None:
+    owned.put_container("4f0c", running=False)
+    assert owned.do("halt")["left"] == []
+    assert owned.commands == [f"docker rm --force {CONTAINER}"]
+
+
+def test_halt_removes_by_name_what_compose_cannot(owned: Machine) -> None:
+    owned.put_release("4f0c")
+    owned.put_container("4f0c")
+    owned.failures["compose"] = "env file secrets.env not found"
+    assert owned.do("halt")["left"] == []
+    assert owned.commands[-1] == f"docker rm --force {CONTAINER}"
+
+
+def test_halt_names_what_still_runs_and_why(owned: Machine) -> None:
+    owned.put_container("4f0c")
+    owned.kept_running = True
+    owned.failures["rm"] = "Error response from daemon: PID 4 is zombie and can not be killed"
+    out = owned.do("halt")
+    assert out["left"] == [CONTAINER]
+    assert out["note"] == "The Docker Engine on lab-2 reports: Error response from daemon: PID 4 is zombie and can not be killed"
+
+
+def test_only_the_newest_evidence_is_kept(owned: Machine) -> None:
+    for number in range(evidence.KEPT + 3):
+        owned.do("halt", label=f"crash-{number:02d}")
+        os.utime(owned.folder / f"evidence/crash-{number:02d}", (number, number))
+    assert sorted(path.name for path in (owned.folder / "evidence").iterdir()) == [f"crash-{number:02d}" for number in range(3, evidence.KEPT + 3)]
+
+
+def test_a_full_disk_does_not_keep_a_rank_from_being_stopped(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned.put_release("4f0c")
+    owned.put_container("4f0c")
+    monkeypatch.setattr(os, "replace", no_space)
+    out = owned.do("halt", label="crash", mark="2026-11-23T05:00:00Z", generation=8)
+    assert (out["left"], out["evidence"]) == ([], "")
+    for part in ("The stop is not marked on lab-2", "The generation of the stop is not kept", "The evidence of lab-2 is not kept", "No space left on device"):
+        assert part in out["note"]
+    assert [path.name for path in (owned.folder / "evidence/crash").iterdir()] == []
+
+
+def test_a_stopped_docker_engine_fails_a_halt_and_not_a_look(owned: Machine, tmp_path: Path) -> None:
+    owned.put_release("4f0c", {"passed": True})
+    owned.socket = str(tmp_path / "none.sock")
+    owned.service = owned.new()
+    reply = owned.ask("halt", label="crash", mark="2026-11-23T05:00:00Z")
+    assert reply["kind"] == "failed"
+    assert reply["error"].startswith("The Docker Engine is not running:")
+    seen = owned.do("look", release="4f0c", free_share=0.0)
+    assert seen["engine_error"] == reply["error"]
+    assert (seen["containers"], seen["missing"], seen["stopped"]) == ([], [], "2026-11-23T05:00:00Z")
+
+
+def test_record_keeps_the_receipt_and_the_link(owned: Machine) -> None:
+    folder = owned.put_release("4f0c", {"passed": False})
+    receipt = {"passed": True, "release": "4f0c"}
+    for _again in range(2):
+        assert owned.do("record", release="4f0c", receipt=receipt) == {}
+        assert json.loads((folder / "receipt.json").read_text()) == receipt
+        assert os.readlink(owned.folder / "current") == "releases/4f0c"
+
+
+def test_record_on_a_full_disk_names_the_file(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = owned.put_release("4f0c", {"passed": False})
+    monkeypatch.setattr(os, "replace", no_space)
+    reply = owned.ask("record", release="4f0c", receipt={"passed": True})
+    assert reply["kind"] == "failed"
+    assert f"The receipt of release 4f0c is not kept on lab-2: {folder}/receipt.json: No space left on device" in reply["error"]
+    assert json.loads((folder / "receipt.json").read_text()) == {"passed": False}
+    assert sorted(path.name for path in folder.iterdir()) == ["compose.yaml", "receipt.json", "release.json"]
+
+
+def test_stop_here_outlives_the_head_and_its_generation(owned: Machine) -> None:
+    owned.put_release("4f0c")
+    owned.put_container("4f0c")
+    out = owned.service.call("stop_here", by="root@lab-2")
+    assert (out["left"], out["generation"]) == ([], 8)
+    found = owned.new().handle({"verb": "hello"})["result"]
+    assert (found["generation"], found["stop_generation"]) == (8, 8)
+    assert found["stopped"].endswith("Z by root@lab-2")
+    assert "has seen generation 8" in owned.refusal("start", release="4f0c")
+    assert "was stopped by generation 8" in owned.refusal("start", release="4f0c", generation=8)
+
+
+def test_stop_here_on_a_stopped_rank_ends_a_request_that_the_rank_has_not_seen(owned: Machine) -> None:
+    owned.put_release("4f0c")
+    assert [owned.service.call("stop_here")["generation"] for _again in range(2)] == [8, 9]
+    assert "was stopped by generation 9" in owned.refusal("start", release="4f0c", generation=9)
+
+
+def test_stop_here_ends_a_start_that_waits(owned: Machine) -> None:
+    """The first start is at work, the second waits for it, and the stop comes last: the second does not begin."""
+    owned.put_release("4f0c")
+    owned.gate = threading.Event()
+    replies: list[dict[str, Any]] = []
+    threads = [threading.Thread(target=lambda: replies.append(owned.ask("start", release="4f0c"))) for _each in range(2)]
+    stop = threading.Thread(target=owned.service.call, args=("stop_here",))
+    for thread in (*threads, stop):
+        thread.start()
+        time.sleep(0.1)
+    assert owned.do("hello")["generation"] == 8, "read while the start is at work"
+    assert len(owned.do("look")["containers"]) == 0
+    owned.gate.set()
+    for thread in (*threads, stop):
+        thread.join(10)
+    assert sorted(reply["ok"] for reply in replies) == [False, True]
+    assert owned.engine.containers == {}
+
+
+# Holds.
+
+
+def test_holds_expire_and_are_replaced_and_released_by_name(owned: Machine) -> None:
+    owned.service.call("hold", name="reboot", reason="reboot.yml", seconds=60, by="admin@ctl")
+    owned.service.call("hold", name="docker", reason="old", seconds=600)
+    owned.service.call("hold", name="docker", reason="role docker", seconds=600)
+    holds = owned.do("hello")["holds"]
+    assert [(each["name"], each["reason"], each["by"]) for each in holds] == [("reboot", "reboot.yml", "admin@ctl"), ("docker", "role docker", "")]
+    assert holds[0]["until"] == owned.now + 60
+    assert mode(owned.folder / "agent/holds.json") == 0o600
+    owned.now += 61
+    assert [each["name"] for each in owned.new().handle({"verb": "hello"})["result"]["holds"]] == ["docker"]
+    assert owned.service.call("release_hold", name="docker") == {"holds": [], "released": True}
+    assert owned.service.call("release_hold", name="docker")["released"] is False
+
+
+# Reading.
+
+
+def test_look_returns_what_the_plan_of_a_start_reads(owned: Machine) -> None:
+    owned.put_release("4f0c", {"passed": True, "release": "4f0c"}, port=8000)
+    owned.put_container("4f0c")
+    owned.do("record", release="4f0c", receipt={"passed": True, "release": "4f0c"})
+    owned.engine.images["sha256:1111"] = IMAGE
+    info = owned.do("look", release="4f0c", free_share=0.5)
+    assert (info["current"], info["receipt"]["passed"], info["missing"], info["blocked"]) == ("4f0c", True, [], f"{CONTAINER} still runs")
+    assert info["memory"]["total_kib"] > 0
+    assert (info["manifest"]["port"], info["weights"]) == (8000, {})
+    assert len(info["containers"][0]["image_fingerprint"]) == 64
+    assert (last_good([info], ""), last_good([info], "4f0c")) == ("4f0c", "")
+    assert start_reasons(info, "4f0c", "rank 1 on lab-2") == ["rank 1 on lab-2 runs another image (sha256:1111) than release 4f0c names"]
+    assert start_reasons(info, "5a5a", "rank 1 on lab-2") == ["release 4f0c -> 5a5a"]
+    owned.engine.images.clear()
+    info = owned.do("look", release="4f0c")
+    assert start_reasons(info, "4f0c", "rank 1 on lab-2") == []
+    assert "does not have its image sha256:1111 any more" in lost_ways([info], ["lab-2"], "5a5a")[0]
+    info = owned.do("look", release="", free_share=None)
+    assert (info["receipt"], info["manifest"], info["missing"], info["blocked"]) == ({}, {}, [], "")
+
+
+def test_look_names_what_a_release_lacks(owned: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert owned.do("look", release="5a5a")["missing"] == [f"{owned.folder}/releases/5a5a/compose.yaml is missing"]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/a").write_text("aa")
+    weights = {"proof": "p", "files": {"a": [3, "x"], "b": [1, "y"]}}
+    folder = owned.put_release("4f0c", {"passed": True, "weights": weights}, has_key=True, model=str(tmp_path / "model"))
+    monkeypatch.setattr(Node, "load_record", lambda _self, _name: {"agreed": {"a": [3, "x", 1], "b": [1, "y", 1]}})
+    assert owned.do("look", release="4f0c")["missing"] == [
+        f"{folder}/secrets.env is missing",
+        "the image sha256:1111 of release 4f0c is not available",
+    ]
+    assert owned.do("look", release="4f0c")["weights"]["files"] == {"a": [2, ""], "b": [-1, ""]}
+    (folder / "release.json").write_text("{")
+    assert owned.do("look", release="4f0c")["missing"] == [f"{folder}/release.json is missing or not valid"]
+    assert owned.do("look")["missing"] == []
+
+
+def test_a_slice_passes_on_only_its_own_arguments(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[dict[str, Any]] = []
+    monkeypatch.setattr(log_slice, "take", lambda **arguments: passed.append(arguments) or {"log": ""})  # type: ignore[func-returns-value]
+    owned.do("slice", container=CONTAINER, cursor="12:3", known_state="running", wait=0, url="", docker_socket="/tmp/other", limit=None)
+    assert passed == [{"container": CONTAINER, "cursor": "12:3", "known_state": "running", "wait": 0, "url": "", "docker_socket": owned.socket}]
+
+
+def test_a_slice_of_a_container_that_runs(owned: Machine) -> None:
+    owned.put_container("4f0c")
+    owned.engine.logs[CONTAINER] = [("2026-11-22T10:00:01Z", b"INFO hello\n", 1)]
+    out = owned.do("slice", container=CONTAINER, wait=0)
+    assert (out["log"], out["container"]["name"]) == ("SU5GTyBoZWxsbwo=", CONTAINER)
+
+
+def test_a_probe_takes_the_key_of_the_release(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[dict[str, Any]] = []
+    monkeypatch.setattr(api_probe, "run", lambda arguments: passed.append(arguments) or {})  # type: ignore[func-returns-value]
+    folder = owned.put_release("4f0c")
+    owned.do("probe", release="4f0c", url="http://127.0.0.1:8000", requests=[{"prompt": "x"}], timeout=3, env_file="/etc/shadow")
+    (folder / "secrets.env").write_text("VLLM_API_KEY=k\n")
+    owned.do("probe", release="4f0c", url="http://[fd00::1]:8000")
+    assert passed == [
+        {"url": "http://127.0.0.1:8000", "requests": [{"prompt": "x"}], "timeout": 3, "env_file": None},
+        {"url": "http://[fd00::1]:8000", "env_file": str(folder / "secrets.env")},
+    ]
+
+
+# The phase of the disks.
+
+
+def test_a_phase_without_a_plan_or_with_a_failure_is_a_note(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "there is no plan to switch by" in owned.do("phase", phase="load", seconds=2700.0)["note"]
+    record = Path(owned.root) / "var/lib/gb10-cluster/readahead.json"
+    record.parent.mkdir(parents=True)
+    plan = {"devices": [], "load_kb": 8, "steady_kb": 128, "restore_after": 2700, "guard": False}
+    record.write_text(json.dumps({"plan": plan}))
+    note = owned.do("phase", phase="load", seconds=2700)["note"]
+    assert note.startswith("The load phase of the disks has not begun: ReadaheadError: systemd-run failed (rc 127")
+    record.write_text("{")
+    assert "is not valid JSON" in owned.do("phase", phase="steady")["note"]
+
+
+# Commands.
+
+
+def test_the_docker_cli_runs_in_the_folder_of_the_release_and_uses_the_same_engine(
+    owned: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin/docker"
+    script.write_text('#!/bin/sh\necho "$(pwd) $DOCKER_HOST $*" >&2; exit 1\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    owned.run = run_command  # type: ignore[method-assign]
+    owned.service = owned.new()
+    folder = owned.put_release("4f0c")
+    error = owned.do("start", release="4f0c")["error"]
+    assert error == f"{folder} unix://{owned.socket} compose --project-name gb10-pair1 up --detach --pull never"
+
+
+def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) -> None:
+    start = time.monotonic()
+    script = f"sleep 60 & echo $! > {tmp_path}/pid; wait"
+    assert run_command(["sh", "-c", script], timeout=0.5) == (124, "", "sh -c did not end within 0.5 s.")
+    assert time.monotonic() - start < 5
+    child = Path("/proc") / (tmp_path / "pid").read_text().strip() / "cmdline"
+    while child.exists() and child.read_text():  # empty for a zombie
+        assert time.monotonic() - start < 10
+        time.sleep(0.05)
+
+
+def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+    assert run_command(["no-such-command"])[0] == 127
+    code, out, err = run_command(["sh", "-c", "pwd; echo $WHAT; echo bad >&2; exit 3"], cwd=str(tmp_path), env={"WHAT": "it"})
+    assert (code, out.splitlines(), err) == (3, [str(tmp_path), "it"], "bad\n")

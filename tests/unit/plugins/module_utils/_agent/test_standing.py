@@ -1,0 +1,132 @@
+"""What a run does if the agent is already at work, and what a node tells about its agent."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import info, standing
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+
+REASONS = ["rank 0 is not running"]
+
+
+def state(release: str = "new", final: bool = True, result: str = "serves", wanted: str = "serving", **more: Any) -> dict[str, Any]:
+    return {
+        "desired": {"generation": 7, "state": wanted, "release": release, "by": "admin@ctl", "at": "2026-11-23T10:02:31Z"},
+        "outcome": {"generation": 7, "phase": "settled", "final": final, "result": result, "delivered": False, **more},
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "reasons", "more", "wanted"),
+    [
+        pytest.param({}, [], {}, "nothing", id="no agent, it runs"),
+        pytest.param({}, REASONS, {}, "start", id="no agent, it does not run"),
+        pytest.param(state(final=False), REASONS, {}, "follow", id="same release under way"),
+        pytest.param(state(final=False), REASONS, {"restart": True}, "follow", id="same release under way, restart"),
+        pytest.param(state(generation=6), REASONS, {}, "follow", id="not begun yet"),
+        pytest.param(state("old", final=False), REASONS, {}, "refuse", id="other release under way"),
+        pytest.param(state("old", final=False), [], {}, "refuse", id="other release under way, the wanted one still runs"),
+        pytest.param(state(final=False, wanted="stopped"), REASONS, {}, "refuse", id="stop under way"),
+        pytest.param(state("old", final=False), REASONS, {"takeover": True}, "start", id="takeover"),
+        pytest.param(state("old", final=False), [], {"takeover": True}, "start", id="takeover of what still runs"),
+        pytest.param(state(), [], {}, "follow", id="serves, not read"),
+        pytest.param(state(delivered=True), [], {}, "nothing", id="serves, read"),
+        pytest.param(state(), REASONS, {}, "start", id="served when it was not read, died since"),
+        pytest.param(state(result="failed"), REASONS, {}, "follow", id="failed, not read"),
+        pytest.param(state(result="held"), REASONS, {}, "follow", id="held, not read"),
+        pytest.param(state(result="failed"), REASONS, {"restart": True}, "start", id="failed, restart"),
+        pytest.param(state(result="failed", delivered=True), REASONS, {}, "start", id="failed, read"),
+        pytest.param(state("old", result="failed"), REASONS, {}, "start", id="another release failed"),
+        pytest.param(state(result="stopped", wanted="stopped"), REASONS, {}, "start", id="stopped"),
+        pytest.param(state(result="stopped", wanted="stopped"), [], {}, "start", id="stopped on request, and runs"),
+    ],
+)
+def test_decision(found: dict[str, Any], reasons: list[str], more: dict[str, bool], wanted: str) -> None:
+    decided = standing.decide(found, "new", reasons, "pair1", **more)
+    assert decided["do"] == wanted
+    assert bool(decided["reasons"]) is (wanted == "start")
+    assert decided["generation"] == (7 if wanted in ("follow", "refuse") else 0)
+
+
+def test_refusal_names_who_changes_the_group_and_how_to_take_over() -> None:
+    assert standing.decide(state("old", final=False), "new", REASONS, "pair1")["text"] == (
+        "pair1 is being changed by a run of admin@ctl since 10:02:31 (release old). Wait for it, or take it over with -e takeover=true."
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        ({}, ""),
+        (state(), ""),
+        (state(final=False) | {"holds": []}, "agent: desired serving release new (since 10:02:31, by admin@ctl), phase settled"),
+        (
+            state(phase="paused") | {"holds": [{"name": "reboot", "reason": "reboot.yml restarts lab-2"}]},
+            "agent: desired serving release new (since 10:02:31, by admin@ctl), phase paused, held by reboot: reboot.yml restarts lab-2",
+        ),
+        (
+            state(result="held", sentence="pair1 is held."),
+            "agent: desired serving release new (since 10:02:31, by admin@ctl), phase settled. pair1 is held.",
+        ),
+    ],
+)
+def test_line_only_if_there_is_something_to_tell(found: dict[str, Any], line: str) -> None:
+    assert standing.line(found) == line
+
+
+def serve(path: Path, answer: bytes) -> list[bytes]:
+    """Answer one request on a socket; return the list that it is put into."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(str(path))
+    server.listen(1)
+    seen: list[bytes] = []
+
+    def run() -> None:
+        connection, _address = server.accept()
+        with connection:
+            seen.append(connection.recv(65536))
+            connection.sendall(answer)
+
+    threading.Thread(target=run, daemon=True).start()
+    return seen
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node with an agent's files on rank 0."""
+    monkeypatch.setattr(info, "TIMEOUT_SECONDS", 0.3)
+    for path in ("opt/gb10-cluster/agent", "etc/gb10-cluster"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "opt/gb10-cluster/agent/current").symlink_to("1f0c")
+    (tmp_path / "etc/gb10-cluster/agent.json").write_text(json.dumps({"group": "pair1", "rank": 0, "head_id": "m"}), encoding="utf-8")
+    (tmp_path / "etc/machine-id").write_text("m\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_state_of_an_agent_is_read_from_its_socket(node: Path) -> None:
+    seen = serve(node / "s", json.dumps({"ok": True, "result": state(final=False)}).encode() + b"\n")
+    found = info.read(Node(str(node)), str(node / "s"))
+    assert (found["version"], found["state"], found["converges"], found["head_id"]) == ("1f0c", state(final=False), True, "m")
+    assert json.loads(seen[0]) == {"v": 1, "verb": "state", "group": "pair1", "head": "m", "generation": 0}
+
+
+@pytest.mark.parametrize("answer", [b"", b"not JSON\n", b"[]\n", b'{"ok": false, "error": "no"}\n', b'{"cut'])
+def test_agent_without_a_usable_answer_has_no_state(node: Path, answer: bytes) -> None:
+    serve(node / "s", answer)
+    found = info.read(Node(str(node)), str(node / "s"))
+    assert (found["version"], found["state"], found["converges"]) == ("1f0c", {}, False)
+
+
+def test_node_without_an_agent_has_its_keys_and_no_version(tmp_path: Path) -> None:
+    (tmp_path / "etc/ssh/sshd_config.d").mkdir(parents=True)
+    (tmp_path / "etc/ssh/sshd_config.d/port.conf").write_text("# Port 1\nPort 2222\n", encoding="utf-8")
+    (tmp_path / "etc/ssh/ssh_host_ed25519_key.pub").write_text("ssh-ed25519 AAAA root@lab-1\n", encoding="utf-8")
+    found = info.read(Node(str(tmp_path)), str(tmp_path / "absent"))
+    assert (found["host_keys"], found["ssh_port"], info.ssh_port(Node(str(tmp_path / "absent")))) == (["ssh-ed25519 AAAA"], 2222, 22)
+    assert (found["version"], found["state"], found["public_key"], found["head_id"]) == ("", {}, "", "")

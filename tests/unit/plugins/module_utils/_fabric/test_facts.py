@@ -1,0 +1,689 @@
+"""What roce_info knows (roce/facts.py and its parts): rails, GIDs, management, environment and problems, on captures and built trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, parse, problems, rails
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather
+from shared_samples import needs_shared, samples
+from unit.fixtures.roce.tree import SPARK, V1, V2, Tree, from_pair, from_show_gids, link_local, mapped, spark, v4_gids
+
+PAIR_HEAD = {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
+BOTH = "rocep1s0f0,roceP2p1s0f0"
+ALL_FOUR = tuple(row[0] for row in SPARK)
+
+
+def run(root: Path, ssh: str | None = None, **wishes: Any) -> dict[str, Any]:
+    return gather(read_tree(str(root)), Wishes(**wishes), ssh)
+
+
+def ids(result: dict[str, Any]) -> list[str]:
+    return [problem["id"] for problem in result["problems"]]
+
+
+def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {rail["netdev"]: rail for rail in result["rails"]}
+
+
+def no_empty_values(result: dict[str, Any]) -> None:
+    assert all(isinstance(value, str) and value for value in result["env"].values())
+    for problem in result["problems"]:
+        assert problem["id"]
+        assert problem["message"].endswith((".", ")"))
+        assert problem["remedy"]
+
+
+# --- the captures of real machines ---------------------------------------------------------------------------------------------
+
+
+@needs_shared
+@pytest.mark.parametrize(("node", "last", "address"), [("head", "10", "10.0.1.60"), ("worker", "11", "10.0.1.61")])
+def test_pair_a_is_resolved_on_both_nodes(tmp_path: Path, node: str, last: str, address: str) -> None:
+    result = run(from_pair(samples() / "pairA-f0f0" / node, tmp_path).write())
+    rails = result["rails"]
+    assert [(r["netdev"], r["hca"], r["cage"], r["state"]) for r in rails] == [
+        ("enp1s0f0np0", "rocep1s0f0", 0, "ACTIVE"),
+        ("enP2p1s0f0np0", "roceP2p1s0f0", 0, "ACTIVE"),
+    ]
+    assert [r["ipv4"] for r in rails] == [f"192.168.100.{last}", f"192.168.101.{last}"]
+    assert [r["gid_index"] for r in rails] == [3, 3]
+    assert [r["active_mtu"] for r in rails] == [4096, 4096]
+    assert rails[0]["mtu"] == 9000
+    assert result["env"] == {
+        "NCCL_IB_HCA": BOTH,
+        "NCCL_IB_GID_INDEX": "3",
+        "NCCL_SOCKET_IFNAME": "enp1s0f0np0",
+        "GLOO_SOCKET_IFNAME": "enp1s0f0np0",
+        "TP_SOCKET_IFNAME": "enp1s0f0np0",
+    }
+    assert result["management"]["interface"] == "enP7s7"
+    assert result["management"]["address"] == address
+    assert result["twins"] == {"0": ["enp1s0f0np0", "enP2p1s0f0np0"], "1": ["enp1s0f1np1", "enP2p1s0f1np1"]}
+    assert result["problems"] == []
+    # ethtool was recorded for one rail of each node: "Speed: 200000Mb/s"
+    recorded = by_name(result)["enP2p1s0f0np0" if node == "head" else "enp1s0f0np0"]
+    assert recorded["speed_mbps"] == 200000
+
+
+@needs_shared
+def test_the_port_without_cable_of_pair_a_is_known_and_is_no_rail(tmp_path: Path) -> None:
+    result = run(from_pair(samples() / "pairA-f0f0" / "head", tmp_path).write())
+    dark = next(p for p in result["ports"] if p["netdev"] == "enp1s0f1np1")
+    assert (dark["state"], dark["linked"], dark["active_mtu"], dark["speed_mbps"], dark["cage"]) == ("DOWN", False, 1024, None, 1)
+
+
+@needs_shared
+def test_stderr_noise_in_front_of_json_changes_nothing(tmp_path: Path) -> None:
+    noise = (samples() / "pairA-f0f0/worker/ethtool-nonroot.stderr.txt").read_text()
+    clean = run(from_pair(samples() / "pairA-f0f0" / "worker", tmp_path / "clean").write())
+    noisy = run(from_pair(samples() / "pairA-f0f0" / "worker", tmp_path / "noisy").write(noise=noise + "[sudo] Passwort: {oops [1]\n"))
+    assert noisy == clean
+
+
+def tree_of_gb10_1(root: Path, link: str = "gb10-1.rdma-link.txt") -> Tree:
+    """gb10-1: rdma link in its text form, show_gids, 192.168.100.10 and .14 on the twins."""
+    tree = spark(root, {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.100.14/24"]}, mtu=1500)
+    for _netdev, hca, _pci, _phys in SPARK:
+        for kind in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
+            for entry in sorted((root / f"sys/class/infiniband/{hca}/ports/1/{kind}").iterdir()):
+                entry.rmdir() if entry.is_dir() else entry.unlink()
+    from_show_gids(tree, (samples() / "gb10-1.show_gids.txt").read_text())
+    tree.write(rdma=False)
+    tree.file("cmd/rdma-link.json", (samples() / link).read_text())
+    return tree
+
+
+@needs_shared
+def test_both_rails_in_one_subnet_are_named_and_still_resolved(tmp_path: Path) -> None:
+    tree_of_gb10_1(tmp_path)
+    result = run(tmp_path)
+    assert [(r["ipv4"], r["gid_index"]) for r in result["rails"]] == [("192.168.100.10", 3), ("192.168.100.14", 3)]
+    assert ids(result) == ["mtu_small", "mtu_small", "one_subnet_for_both_rails"]
+    assert result["env"]["NCCL_IB_GID_INDEX"] == "3"
+    message = next(p["message"] for p in result["problems"] if p["id"] == "one_subnet_for_both_rails")
+    assert "enp1s0f0np0 (192.168.100.10/24)" in message
+    assert "enP2p1s0f0np0 (192.168.100.14/24)" in message
+
+
+@needs_shared
+def test_two_cables_with_one_addressed(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD, up=ALL_FOUR)
+    tree.write(rdma=False)
+    tree.file("cmd/rdma-link.json", (samples() / "rdma-link.two-cables.txt").read_text())
+    result = run(tmp_path)
+    assert [r["netdev"] for r in result["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1"]
+    assert result["env"]["NCCL_IB_HCA"] == BOTH
+    # with the wanted networks, the second cable is no rail and no problem
+    wanted = run(tmp_path, cidrs=["192.168.100.0/24", "192.168.101.0/24"])
+    assert [r["netdev"] for r in wanted["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0"]
+    assert wanted["problems"] == []
+    assert wanted["env"]["NCCL_IB_GID_INDEX"] == "3"
+
+
+@needs_shared
+def test_gid_dump_of_a_real_card_skips_the_zero_entry(tmp_path: Path) -> None:
+    gids: dict[str, dict[int, tuple[str, str]]] = {}
+    for line in (samples() / "sysfs-gid-dump.env_tool.txt").read_text().splitlines():
+        _word, hca, _port, index, *kind, gid = line.split()
+        netdev = next(row[0] for row in SPARK if row[1] == hca)
+        gids.setdefault(netdev, {})[int(index)] = (" ".join(kind), gid)
+    tree = spark(tmp_path, {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}, gids=gids)
+    result = run(tree.write())
+    assert [r["gid_index"] for r in result["rails"]] == [3, 3]
+    assert [g["index"] for g in by_name(result)["enp1s0f0np0"]["gids"]] == [0, 1, 2, 3]
+
+
+@needs_shared
+def test_mtu_1500_of_a_real_ip_addr_in_text_form(tmp_path: Path) -> None:
+    tree = spark(tmp_path, {}, up=("enp1s0f0np0",), gids={"enp1s0f0np0": v4_gids("192.168.100.10")})
+    tree.write(addr=False)
+    tree.file("cmd/ip-addr.json", (samples() / "ip-addr.mtu1500-noprefixroute.txt").read_text())
+    rail = by_name(run(tmp_path))["enp1s0f0np0"]
+    assert (rail["ipv4"], rail["prefix"], rail["mtu"], rail["active_mtu"], rail["gid_index"]) == ("192.168.100.10", 24, 1500, 1024, 3)
+
+
+@needs_shared
+def test_twins_share_a_cage_by_phys_port_name(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for line in (samples() / "phys_port_name.daqiri.txt").read_text().splitlines():
+        netdev, port, pci, _hash, hca = line.split()
+        tree.netdev(netdev, phys=port.split("=")[1], pci=pci.split("=")[1], vendor="0x15b3")
+        tree.hca(hca, netdev)
+    result = run(tree.write())
+    assert result["twins"] == {"0": ["enp1s0f0np0", "enP2p1s0f0np0"], "1": ["enp1s0f1np1"]}
+    assert [p["hca"] for p in result["ports"]] == ["mlx5_0", "mlx5_2", "mlx5_1"]
+
+
+@needs_shared
+def test_sysfs_port_attributes_of_a_real_card(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    commands = (samples() / "sysfs-infiniband-port.txt").read_text().splitlines()
+    at = "sys/class/infiniband/rocep1s0f0/ports/1"
+    for command, value in zip(commands, commands[1:]):
+        if f"/{at}/" in command:
+            tree.file(f"{at}/{command.rsplit('/', 1)[-1]}", value + "\n")
+    (tmp_path / "sys/class/net/enp1s0f0np0/speed").unlink()
+    rail = by_name(run(tree.write(rdma=False)))["enp1s0f0np0"]
+    assert (rail["state"], rail["speed_mbps"]) == ("ACTIVE", 200000)
+
+
+# --- cases -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_other_cage(tmp_path: Path) -> None:
+    tree = spark(
+        tmp_path,
+        {"enp1s0f1np1": ["192.168.100.11/24"], "enP2p1s0f1np1": ["192.168.101.11/24"]},
+        up=("enp1s0f1np1", "enP2p1s0f1np1"),
+    )
+    result = run(tree.write())
+    assert [(r["netdev"], r["cage"], r["gid_index"]) for r in result["rails"]] == [("enp1s0f1np1", 1, 3), ("enP2p1s0f1np1", 1, 3)]
+    assert result["env"]["NCCL_IB_HCA"] == "rocep1s0f1,roceP2p1s0f1"
+    assert result["env"]["GLOO_SOCKET_IFNAME"] == "enp1s0f1np1"
+    assert result["problems"] == []
+
+
+def test_cold_gids(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, {}).write())
+    assert [r["gid_index"] for r in result["rails"]] == [None, None]
+    assert [r["ipv4"] for r in result["rails"]] == [None, None]
+    assert set(ids(result)) == {"no_ipv4", "gid_missing"}
+    assert "NCCL_IB_GID_INDEX" not in result["env"]
+    assert "NCCL_SOCKET_IFNAME" not in result["env"]
+    no_empty_values(result)
+
+
+def test_address_there_but_gid_not_yet(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, PAIR_HEAD, gids={"enp1s0f0np0": v4_gids(None), "enP2p1s0f0np0": v4_gids(None)}).write())
+    assert [r["ipv4"] for r in result["rails"]] == ["192.168.100.10", "192.168.101.10"]
+    assert [r["gid_index"] for r in result["rails"]] == [None, None]
+    assert ids(result) == ["gid_missing", "gid_missing"]
+    assert "NCCL_IB_GID_INDEX" not in result["env"]
+
+
+TABLES: dict[str, tuple[dict[int, tuple[str, str]], int | None]] = {
+    "usual": (v4_gids("192.168.100.10"), 3),
+    "moved to 4 and 5": (v4_gids("192.168.100.10", at=4) | {2: (V1, link_local(7)), 3: (V2, link_local(7))}, 5),
+    "v2 before v1": ({0: (V2, mapped("192.168.100.10")), 1: (V1, mapped("192.168.100.10"))}, 0),
+    "soft-RoCE order": ({0: (V2, link_local(1)), 1: (V2, mapped("192.168.100.10"))}, 1),
+    "only v1": ({2: (V1, mapped("192.168.100.10"))}, None),
+    "another address first": (v4_gids("192.168.100.99", at=2) | v4_gids("192.168.100.10", at=4), 5),
+    "stale address only": (v4_gids("192.168.100.99"), None),
+    "twice": (v4_gids("192.168.100.10", at=2) | v4_gids("192.168.100.10", at=6), None),
+    "high index": ({7: (V2, mapped("192.168.100.10"))}, 7),
+    "global IPv6 in between": (
+        {0: (V1, link_local(1)), 1: (V2, link_local(1)), 2: (V2, "2001:0db8:0000:0000:0000:0000:0000:0001"), 3: (V2, mapped("192.168.100.10"))},
+        3,
+    ),
+    "type unread": ({3: ("", mapped("192.168.100.10"))}, None),
+    "nothing": ({}, None),
+    "garbage": ({1: (V2, "fe80:0000:0000:0000:xxxx:xxxx:xxxx:xxxx"), 3: (V2, mapped("192.168.100.10"))}, 3),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_gid_index_is_found_by_type_and_address(tmp_path: Path, case: str) -> None:
+    table, expected = TABLES[case]
+    tree = spark(tmp_path, PAIR_HEAD, gids={"enp1s0f0np0": table})
+    result = run(tree.write())
+    assert by_name(result)["enp1s0f0np0"]["gid_index"] == expected
+    if expected is None:
+        assert ("gid_ambiguous" if case == "twice" else "gid_missing") in ids(result)
+        assert result["env"]["NCCL_IB_HCA"] == "roceP2p1s0f0"
+    agree = expected == 3
+    assert ("NCCL_IB_GID_INDEX" in result["env"]) is agree
+    if not agree:
+        assert result["env"]["NCCL_IB_ADDR_FAMILY"] == "AF_INET"
+        assert result["env"]["NCCL_IB_ROCE_VERSION_NUM"] == "2"
+        if expected is not None:
+            assert "gid_index_differs" in ids(result)
+            assert result["env"]["NCCL_IB_HCA"] == BOTH
+    no_empty_values(result)
+
+
+def test_a_gid_of_a_vlan_on_the_same_card_does_not_count(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    at = "sys/class/infiniband/rocep1s0f0/ports/1"
+    (tmp_path / f"{at}/gid_attrs/types/6").rmdir()
+    (tmp_path / f"{at}/gid_attrs/ndevs/6").rmdir()
+    tree.file(f"{at}/gids/6", mapped("192.168.100.10"))
+    tree.file(f"{at}/gid_attrs/types/6", V2)
+    tree.file(f"{at}/gid_attrs/ndevs/6", "enp1s0f0np0.100")
+    assert by_name(run(tree.write()))["enp1s0f0np0"]["gid_index"] == 3
+
+
+def test_rail_on_a_vlan(tmp_path: Path) -> None:
+    tree = spark(tmp_path, {"enP2p1s0f0np0": ["192.168.101.10/24"]}, gids={"enp1s0f0np0": v4_gids(None)})
+    tree.netdev("enp1s0f0np0.100", ["192.168.100.10/24"], mtu=9000, link="enp1s0f0np0", kind="vlan")
+    at = "sys/class/infiniband/rocep1s0f0/ports/1"
+    for index, kind in ((4, V1), (5, V2)):
+        for name in ("types", "ndevs"):
+            (tmp_path / f"{at}/gid_attrs/{name}/{index}").rmdir()
+        tree.file(f"{at}/gids/{index}", mapped("192.168.100.10"))
+        tree.file(f"{at}/gid_attrs/types/{index}", kind)
+        tree.file(f"{at}/gid_attrs/ndevs/{index}", "enp1s0f0np0.100")
+    choices: list[dict[str, Any]] = [{}, {"addresses": ["192.168.100.10", "192.168.101.10"]}, {"cidrs": ["192.168.100.0/24", "192.168.101.0/24"]}]
+    for wishes in choices:
+        result = run(tree.write(), **wishes)
+        rail = by_name(result)["enp1s0f0np0.100"]
+        assert (rail["hca"], rail["gid_index"], rail["ipv4"]) == ("rocep1s0f0", 5, "192.168.100.10")
+        assert len(result["rails"]) == 2
+        assert result["env"]["NCCL_SOCKET_IFNAME"] == "enp1s0f0np0.100"
+
+
+def test_hcas_that_nobody_renamed(tmp_path: Path) -> None:
+    names = {"rocep1s0f0": "mlx5_2", "rocep1s0f1": "mlx5_3", "roceP2p1s0f0": "mlx5_0", "roceP2p1s0f1": "mlx5_1"}
+    result = run(spark(tmp_path, PAIR_HEAD, hca_names=names).write())
+    assert [r["hca"] for r in result["rails"]] == ["mlx5_2", "mlx5_0"]
+    assert result["env"]["NCCL_IB_HCA"] == "mlx5_2,mlx5_0"
+    assert result["problems"] == []
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 3, 0, 1], [3, 2, 1, 0], [2, 0, 3, 1]])
+def test_no_order_of_any_list_matters(tmp_path: Path, order: list[int]) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    tree.rdma = [tree.rdma[i] for i in order]
+    tree.addr = tree.addr[:-4] + [tree.addr[-4:][i] for i in order]
+    result = run(tree.write())
+    assert [r["netdev"] for r in result["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0"]
+    assert result["env"]["NCCL_IB_HCA"] == BOTH
+
+
+LOSSES: dict[str, tuple[list[str], dict[str, Any], bool]] = {
+    # what is taken away: paths to remove, what write() leaves out, whether the rails are still complete
+    "no rdma link": ([], {"rdma": False}, True),
+    "no ip addr": ([], {"addr": False}, True),
+    "no ip route": ([], {"route": False}, True),
+    "no commands at all": ([], {"rdma": False, "addr": False, "route": False}, True),
+    "no sys/class/net": (["sys/class/net"], {}, True),
+    "no phys_port_name": ([f"sys/class/net/{row[0]}/phys_port_name" for row in SPARK], {}, True),
+    "no device": ([f"sys/class/net/{row[0]}/device" for row in SPARK], {}, True),
+    "no states": ([f"sys/class/infiniband/{row[1]}/ports/1/{n}" for row in SPARK for n in ("state", "phys_state")], {}, True),
+    "no infiniband": (["sys/class/infiniband"], {}, False),
+    "no types": ([f"sys/class/infiniband/{row[1]}/ports/1/gid_attrs" for row in SPARK], {}, False),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_missing_parts(tmp_path: Path, case: str) -> None:
+    import shutil
+
+    gone, left_out, complete = LOSSES[case]
+    tree = spark(tmp_path, PAIR_HEAD)
+    for path in gone:
+        shutil.rmtree(tmp_path / path) if (tmp_path / path).is_dir() else (tmp_path / path).unlink()
+    result = run(tree.write(**left_out))
+    no_empty_values(result)
+    rails = by_name(result)
+    assert {"enp1s0f0np0", "enP2p1s0f0np0"} <= set(rails)
+    assert [r["ipv4"] for r in result["rails"]] == ["192.168.100.10", "192.168.101.10"]
+    if complete:
+        assert [r["gid_index"] for r in result["rails"]] == [3, 3]
+        assert [r["hca"] for r in result["rails"]] == ["rocep1s0f0", "roceP2p1s0f0"]
+        assert result["env"]["NCCL_IB_HCA"] == BOTH
+    else:
+        assert [r["gid_index"] for r in result["rails"]] == [None, None]
+        assert "NCCL_IB_GID_INDEX" not in result["env"]
+    missing = [p for p in result["problems"] if p["id"] == "unreadable"]
+    assert len(missing) == len(left_out)
+
+
+def test_everything_missing(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert result["rails"] == []
+    assert result["env"] == {}
+    assert ids(result)[0] == "unreadable"
+    no_empty_values(result)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "not json", "[", '{"ifname":', "null", "[[[[", "[{}]", "\x00\x01"])
+def test_unusable_command_output_is_said_and_survived(tmp_path: Path, text: str) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    tree.write()
+    for name in ("ip-addr", "ip-route", "rdma-link"):
+        tree.file(f"cmd/{name}.json", text)
+    result = run(tmp_path)
+    assert [r["gid_index"] for r in result["rails"]] == [3, 3]
+    assert ids(result).count("unreadable") == 3
+    assert result["management"]["interface"] is None
+    no_empty_values(result)
+
+
+def test_older_hotplug_interface(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    tree.file("sys/devices/platform/MTKP0001:00/cx7_dbg/plugin", "1\n")
+    hotplug = run(tree.write())["hotplug"]
+    assert (hotplug["interface"], hotplug["files"]) == ("cx7_dbg", {"cx7_dbg/plugin": "1"})
+
+
+def test_all_ports_dark_is_no_cable_too(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, {}, up=()).write())
+    assert ids(result) == ["no_cable"]
+    assert result["rails"] == []
+
+
+def test_cable_in_but_the_other_machine_is_off(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, {}, up=(), down_state="POLLING").write())
+    assert ids(result) == ["link_down"]
+
+
+def test_addressed_rails_without_link_stay_rails(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, PAIR_HEAD, up=(), down_state="POLLING").write())
+    assert [(r["netdev"], r["state"]) for r in result["rails"]] == [("enp1s0f0np0", "DOWN"), ("enP2p1s0f0np0", "DOWN")]
+    assert ids(result).count("link_down") == 2
+    assert result["env"] == {}
+
+
+def test_only_one_twin_has_an_address(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, {"enp1s0f0np0": ["192.168.100.10/24"]}).write())
+    assert [(r["netdev"], r["gid_index"]) for r in result["rails"]] == [("enp1s0f0np0", 3), ("enP2p1s0f0np0", None)]
+    assert set(ids(result)) == {"no_ipv4", "gid_missing"}
+    assert all(p["interface"] == "enP2p1s0f0np0" for p in result["problems"])
+    assert result["env"]["NCCL_IB_HCA"] == "rocep1s0f0"
+    assert "NCCL_IB_GID_INDEX" not in result["env"]
+
+
+def test_only_one_pcie_function_is_there(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("enP7s7", ["10.0.1.60/24"], vendor="0x10ec")
+    tree.netdev("enp1s0f0np0", ["192.168.100.10/24"], mtu=9000, speed=200000, phys="p0", pci="0000:01:00.0", vendor="0x15b3", driver="mlx5_core")
+    tree.hca("rocep1s0f0", "enp1s0f0np0", gids=v4_gids("192.168.100.10"))
+    tree.default_route("enP7s7", "10.0.1.1")
+    result = run(tree.write())
+    assert ids(result) == ["ports_asymmetric"]
+    assert result["env"]["NCCL_IB_GID_INDEX"] == "3"
+
+
+def test_second_cable_without_link_but_with_addresses(tmp_path: Path) -> None:
+    more = PAIR_HEAD | {"enp1s0f1np1": ["192.168.102.10/24"], "enP2p1s0f1np1": ["192.168.103.10/24"]}
+    result = run(spark(tmp_path, more).write())
+    assert [r["state"] for r in result["rails"]] == ["ACTIVE", "ACTIVE", "DOWN", "DOWN"]
+    assert ids(result) == ["link_down", "link_down"]
+    assert result["env"]["NCCL_IB_HCA"] == BOTH
+
+
+def test_speed_25g_is_degraded_and_names_the_remedy(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, PAIR_HEAD, speed=25000).write())
+    assert ids(result) == ["speed_degraded", "speed_degraded"]
+    assert "25000 Mb/s" in result["problems"][0]["message"]
+    assert "Reboot both" in result["problems"][0]["remedy"]
+
+
+def test_mtu_small_and_unequal(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    next(item for item in tree.addr if item["ifname"] == "enP2p1s0f0np0")["mtu"] = 1500
+    result = run(tree.write())
+    assert ids(result) == ["mtu_small", "mtu_mismatch"]
+    assert by_name(result)["enP2p1s0f0np0"]["active_mtu"] == 1024
+    assert "mtu_small" not in ids(run(tmp_path, mtu=1500))
+
+
+@pytest.mark.parametrize(("mtu", "rdma"), [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (1280, 1024), (600, 256), (100, 0)])
+def test_rdma_mtu(mtu: int, rdma: int) -> None:
+    assert parse.rdma_mtu(mtu) == rdma
+
+
+def test_link_local_ipv4_of_nvidias_first_playbook(tmp_path: Path) -> None:
+    addresses = {"enp1s0f0np0": ["169.254.11.5/16"], "enP2p1s0f0np0": ["169.254.200.7/16"]}
+    result = run(spark(tmp_path, addresses).write())
+    assert [r["ipv4"] for r in result["rails"]] == ["169.254.11.5", "169.254.200.7"]
+    assert ids(result) == ["link_local_only", "link_local_only", "one_subnet_for_both_rails"]
+
+
+def test_a_real_address_wins_over_a_link_local_one(tmp_path: Path) -> None:
+    addresses = {"enp1s0f0np0": ["169.254.11.5/16", "192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
+    gids = {"enp1s0f0np0": v4_gids("169.254.11.5") | v4_gids("192.168.100.10", at=4)}
+    result = run(spark(tmp_path, addresses, gids=gids).write())
+    assert (result["rails"][0]["ipv4"], result["rails"][0]["gid_index"]) == ("192.168.100.10", 5)
+
+
+def test_two_addresses_without_a_wish_are_ambiguous_and_a_wish_decides(tmp_path: Path) -> None:
+    addresses = {"enp1s0f0np0": ["10.100.192.1/24", "192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
+    gids = {"enp1s0f0np0": v4_gids("10.100.192.1") | v4_gids("192.168.100.10", at=4)}
+    tree = spark(tmp_path, addresses, gids=gids)
+    result = run(tree.write())
+    assert result["rails"][0]["gid_index"] is None
+    assert "gid_ambiguous" in ids(result)
+    choices: list[dict[str, Any]] = [
+        {"cidrs": ["192.168.100.0/24", "192.168.101.0/24"]},
+        {"addresses": ["192.168.100.10/24", "192.168.101.10/24"]},
+    ]
+    for wishes in choices:
+        decided = run(tmp_path, **wishes)
+        assert [(r["ipv4"], r["gid_index"]) for r in decided["rails"]] == [("192.168.100.10", 5), ("192.168.101.10", 3)]
+        assert ids(decided) == ["gid_index_differs"]
+        assert "NCCL_IB_GID_INDEX" not in decided["env"]
+
+
+def test_a_secondary_address_does_not_make_it_ambiguous(tmp_path: Path) -> None:
+    addresses = {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
+    tree = spark(tmp_path, addresses, gids={"enp1s0f0np0": v4_gids("192.168.100.10") | v4_gids("192.168.100.14", at=4)})
+    entry = next(item for item in tree.addr if item["ifname"] == "enp1s0f0np0")
+    entry["addr_info"].append({"family": "inet", "local": "192.168.100.14", "prefixlen": 24, "scope": "global", "secondary": True})
+    assert run(tree.write())["rails"][0]["gid_index"] == 3
+
+
+def test_wanted_address_that_is_not_there(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, PAIR_HEAD).write(), addresses=["192.168.100.77/24", "192.168.101.10/24"])
+    assert [(r["netdev"], r["ipv4"]) for r in result["rails"]] == [("enp1s0f0np0", None), ("enP2p1s0f0np0", "192.168.101.10")]
+    assert "wanted: 192.168.100.77" in next(p["message"] for p in result["problems"] if p["id"] == "no_ipv4")
+
+
+def test_wanted_rails_on_a_fresh_node_go_to_the_linked_cage_in_canonical_order(tmp_path: Path) -> None:
+    tree = spark(tmp_path, {}, up=("enp1s0f1np1", "enP2p1s0f1np1"))
+    result = run(tree.write(), addresses=["192.168.100.10/24", "192.168.101.10/24"])
+    assert [r["netdev"] for r in result["rails"]] == ["enp1s0f1np1", "enP2p1s0f1np1"]
+
+
+def test_more_wanted_rails_than_ports(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    cidrs = [f"192.168.{n}.0/24" for n in range(100, 105)]
+    result = run(tree.write(), cidrs=cidrs)
+    assert "rail_unplaced" in ids(result)
+    assert "192.168.104.0/24" in next(p["message"] for p in result["problems"] if p["id"] == "rail_unplaced")
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"cidrs": ["192.168.100.0/24", "192.168.101.0/24"]}, {"addresses": ["192.168.100.10/24", "192.168.101.10/24"]}], ids=["cidrs", "addresses"]
+)
+def test_crossed_networks_are_reported_and_the_hca_list_stays_canonical(tmp_path: Path, wishes: dict[str, Any]) -> None:
+    crossed = {"enp1s0f0np0": ["192.168.101.10/24"], "enP2p1s0f0np0": ["192.168.100.10/24"]}
+    result = run(spark(tmp_path, crossed).write(), **wishes)
+    assert [(r["netdev"], r["gid_index"]) for r in result["rails"]] == [("enP2p1s0f0np0", 3), ("enp1s0f0np0", 3)]
+    assert ids(result) == ["rails_crossed"]
+    assert result["env"]["NCCL_IB_HCA"] == BOTH
+
+
+def test_named_interfaces_win(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, PAIR_HEAD).write(), interfaces=["enP2p1s0f0np0", "enp9s9"])
+    assert [r["netdev"] for r in result["rails"]] == ["enP2p1s0f0np0", "enp9s9"]
+    assert ids(result) == ["interface_missing"]
+
+
+# --- management ------------------------------------------------------------------------------------------------------------------
+
+
+def test_management_is_the_default_route_with_the_lowest_metric(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    tree.default_route("wlP9s9", "10.9.0.1", metric=50)
+    result = run(tree.write())
+    assert result["management"]["interface"] == "wlP9s9"
+    assert result["management"]["protected"] == ["enP7s7", "wlP9s9"]
+
+
+def test_the_ssh_session_is_the_management_path(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    result = run(tree.write(), ssh="192.168.100.11 50000 192.168.100.10 22")
+    assert result["management"] == {
+        "interface": "enp1s0f0np0",
+        "address": "192.168.100.10",
+        "prefix": 24,
+        "gateway": None,
+        "reason": "ssh session",
+        "default_route_interfaces": ["enP7s7"],
+        "protected": ["enP7s7", "enp1s0f0np0"],
+    }
+    assert ids(result) == ["rail_is_management"]
+
+
+@pytest.mark.parametrize("ssh", [None, "", "x", "::1 1 ::1 22", "10.0.1.1 1 10.99.99.99 22", "fe80::2%enP7s7 1 fe80::77%enP7s7 22"])
+def test_an_unusable_ssh_connection_falls_back(tmp_path: Path, ssh: str | None) -> None:
+    result = run(spark(tmp_path, PAIR_HEAD).write(), ssh=ssh)
+    assert (result["management"]["interface"], result["management"]["reason"]) == ("enP7s7", "default route")
+
+
+def test_members_of_a_bond_with_the_default_route_are_protected(tmp_path: Path) -> None:
+    tree = spark(tmp_path, {})
+    tree.netdev("bond0", ["10.0.2.60/24"], kind="bond")
+    for item in tree.addr:
+        if item["ifname"] in ("enp1s0f0np0", "enp1s0f1np1"):
+            item["master"] = "bond0"
+    tree.default_route("bond0", "10.0.2.1", metric=1)
+    result = run(tree.write())
+    assert {"bond0", "enp1s0f0np0", "enp1s0f1np1"} <= set(result["management"]["protected"])
+
+
+def test_multipath_default_route(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    tree.routes = [{"dst": "default", "nexthops": [{"dev": "enP7s7", "gateway": "10.0.1.1"}, {"dev": "wlP9s9", "gateway": "10.9.0.1"}]}]
+    assert run(tree.write())["management"]["protected"] == ["enP7s7", "wlP9s9"]
+
+
+# --- labs ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_soft_roce(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("enP7s7", ["10.0.2.15/24"], pci="0000:00:0a.0", vendor="0x1af4", driver="virtio_net", speed=-1)
+    for number, (netdev, hca, pci) in enumerate(
+        [("enp1s0f0np0", "rocep1s0f0", "0000:01:00.0"), ("enp1s0f1np1", "rocep1s0f1", "0000:01:00.1")]
+    ):
+        address = f"10.77.{number}.1"
+        tree.netdev(netdev, [f"{address}/24"], mtu=9000, pci=pci, vendor="0x1af4", driver="virtio_net", speed=-1)
+        tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(address))}, rate="2.5 Gb/sec (1X SDR)")
+        tree.file(f"sys/class/infiniband/{hca}/parent", netdev + "\n")
+    tree.default_route("enP7s7", "10.0.2.2")
+    losses: list[dict[str, Any]] = [{}, {"rdma": False}]
+    for left_out in losses:
+        result = run(tree.write(**left_out), cidrs=["10.77.0.0/24", "10.77.1.0/24"])
+        assert [(r["netdev"], r["gid_index"], r["ipv4"], r["speed_mbps"]) for r in result["rails"]] == [
+            ("enp1s0f0np0", 1, "10.77.0.1", None),
+            ("enp1s0f1np1", 1, "10.77.1.1", None),
+        ]
+        assert result["env"]["NCCL_IB_GID_INDEX"] == "1"
+        assert [p for p in ids(result) if p != "unreadable"] == []
+
+
+def test_container_without_rdma(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("eth0", ["172.17.0.3/16"], kind="veth")
+    tree.netdev("enp1s0f0np0", ["192.168.100.10/24"], mtu=9000, kind="veth", speed=10000)
+    tree.default_route("eth0", "172.17.0.1")
+    tree.rdma = []
+    result = run(tree.write(), addresses=["192.168.100.10/24"])
+    assert [(r["netdev"], r["hca"], r["ipv4"], r["state"]) for r in result["rails"]] == [("enp1s0f0np0", None, "192.168.100.10", "ACTIVE")]
+    assert result["env"] == {
+        "NCCL_SOCKET_IFNAME": "enp1s0f0np0",
+        "GLOO_SOCKET_IFNAME": "enp1s0f0np0",
+        "TP_SOCKET_IFNAME": "enp1s0f0np0",
+    }
+    assert set(ids(result)) == {"no_rdma"}
+
+
+def test_container_whose_fabric_has_another_name(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("eth0", ["172.17.0.3/16"], kind="veth")
+    tree.netdev("eth1", ["192.168.100.10/24"], mtu=9000, kind="veth")
+    tree.default_route("eth0", "172.17.0.1")
+    result = run(tree.write(), cidrs=["192.168.100.0/24"])
+    assert [r["netdev"] for r in result["rails"]] == ["eth1"]
+
+
+# --- captured trees with links ---------------------------------------------------------------------------------------------------
+
+
+def test_links_of_a_captured_tree_are_followed_inside_of_it_only(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    real = "sys/devices/pci0000:00/0000:00:00.0/0000:01:00.0"
+    tree.file(f"{real}/net/enp1s0f0np0/mtu", "9000\n")
+    tree.file(f"{real}/net/enp1s0f0np0/phys_port_name", "p0\n")
+    (tmp_path / f"{real}/net/enp1s0f0np0/device").symlink_to("../../../0000:01:00.0")
+    (tmp_path / "sys/class/net/enp1s0f0np0").symlink_to("../../devices/pci0000:00/0000:00:00.0/0000:01:00.0/net/enp1s0f0np0")
+    tree.file(f"{real}/infiniband/rocep1s0f0/ports/1/state", "4: ACTIVE\n")
+    (tmp_path / "sys/class/infiniband").mkdir()
+    (tmp_path / "sys/class/infiniband/rocep1s0f0").symlink_to(f"/{real}/infiniband/rocep1s0f0")
+    (tmp_path / f"{real}/infiniband/rocep1s0f0/device").symlink_to("../../../0000:01:00.0")
+    # a link out of the tree, to a file that exists on this machine
+    (tmp_path / "etc/netplan").mkdir(parents=True)
+    (tmp_path / "etc/netplan/1.yaml").symlink_to("/etc/hostname")
+    (tmp_path / "etc/netplan/2.yaml").symlink_to("../../../../../../../../../../etc/hostname")
+    (tmp_path / "etc/netplan/3.yaml").symlink_to("3.yaml")
+    capture = read_tree(str(tmp_path))
+    assert not [path for path in capture.files if path.startswith("etc/netplan")]
+    result = run(tmp_path)
+    assert [(p["netdev"], p["hca"], p["pci"], p["mtu"], p["cage"]) for p in result["ports"]] == [
+        ("enp1s0f0np0", "rocep1s0f0", "0000:01:00.0", 9000, 0)
+    ]
+
+
+def test_dangling_class_links_still_tell_the_pci_address(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    import shutil
+
+    for netdev, _hca, pci, _phys in SPARK:
+        shutil.rmtree(tmp_path / f"sys/class/net/{netdev}")
+        (tmp_path / f"sys/class/net/{netdev}").symlink_to(f"../../devices/pci0000:00/{pci}/net/{netdev}")
+    result = run(tree.write())
+    assert [(r["pci"], r["gid_index"]) for r in result["rails"]] == [("0000:01:00.0", 3), ("0002:01:00.0", 3)]
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD)
+    state = tmp_path / "sys/class/infiniband/rocep1s0f0/ports/1/state"
+    state.unlink()
+    state.mkdir()
+    result = run(tree.write())
+    assert "/sys/class/infiniband/rocep1s0f0/ports/1/state" in next(p["message"] for p in result["problems"] if p["id"] == "unreadable")
+    assert by_name(result)["enp1s0f0np0"]["state"] == "ACTIVE"
+
+
+# --- what follows from problems --------------------------------------------------------------------------------------------------
+
+
+def test_repair_takes_the_rails_above_the_lowest_index_and_those_without_gid(tmp_path: Path) -> None:
+    gids = {"enp1s0f0np0": v4_gids("192.168.100.10"), "enP2p1s0f0np0": v4_gids("192.168.101.10", at=4)}
+    drifted = run(spark(tmp_path / "a", PAIR_HEAD, gids=gids).write(), addresses=["192.168.100.10/24", "192.168.101.10/24"])
+    assert [rail["netdev"] for rail in facts.repairs_of(drifted)] == ["enP2p1s0f0np0"]
+    cold = run(spark(tmp_path / "b", PAIR_HEAD, gids={"enp1s0f0np0": v4_gids(None)}).write())
+    assert [rail["netdev"] for rail in facts.repairs_of(cold)] == ["enp1s0f0np0"]
+    assert facts.repairs_of(run(spark(tmp_path / "c", PAIR_HEAD).write())) == []
+
+
+def test_repair_leaves_a_rail_alone_that_is_down_or_carries_the_session(tmp_path: Path) -> None:
+    gids = {"enp1s0f0np0": v4_gids("192.168.100.10"), "enP2p1s0f0np0": v4_gids("192.168.101.10", at=4)}
+    tree = spark(tmp_path, PAIR_HEAD, gids=gids)
+    assert facts.repairs_of(run(tree.write(), ssh="192.168.101.11 1 192.168.101.10 22")) == []
+    assert facts.repairs_of(run(spark(tmp_path / "d", PAIR_HEAD, gids=gids, up=("enp1s0f0np0",)).write())) == []
+
+
+def test_failures_are_what_and_remedy_and_rdma_can_be_optional(tmp_path: Path) -> None:
+    found = run(spark(tmp_path, PAIR_HEAD, mtu=1500, speed=25000, gids={"enp1s0f0np0": v4_gids(None)}).write())["problems"]
+    required = problems.failures_of(found, True)
+    assert any("MTU 1500" in sentence and "roce_mtu" in sentence for sentence in required)
+    assert any("no RoCE v2 GID" in sentence for sentence in required)
+    assert not any("25000" in sentence for sentence in required)
+    assert not any("GID" in sentence for sentence in problems.failures_of(found, False))
+
+
+def test_the_roles_assignment_follows_a_cable_that_was_moved(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR_HEAD, up=("enp1s0f1np1", "enP2p1s0f1np1"))
+    node = facts.Node(read_tree(str(tree.write())))
+    wanted, _bad = rails.wanted_rails(["192.168.100.10/24", "192.168.101.10/24"], [], [])
+    moved = rails.assign(node, wanted, ["enP7s7"], follow_link=True)
+    assert [port.netdev for _wish, port in moved if port] == ["enp1s0f1np1", "enP2p1s0f1np1"]
+    stays = rails.assign(node, wanted, ["enP7s7"])
+    assert [port.netdev for _wish, port in stays if port] == ["enp1s0f0np0", "enP2p1s0f0np0"]

@@ -1,0 +1,238 @@
+"""Netplan files: foreign files, policies, refusals, and what is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailWish
+from shared_samples import needs_shared, samples
+
+P0, P2 = "enp1s0f0np0", "enP2p1s0f0np0"
+DEVICES = [Device(P0, "4c:bb:47:2c:00:01", "mlx5_core"), Device(P2, "4c:bb:47:2c:00:02", "mlx5_core")]
+WISHES = [RailWish(P0, "192.168.100.10/24", 9000), RailWish(P2, "192.168.101.10/24", 9000)]
+
+# --- files that stand there --------------------------------------------------------------------------------------------------------
+
+
+def foreign(files: dict[str, str]) -> list[dict[str, Any]]:
+    return [item.as_dict() for item in netplan.foreign_files(netplan.read_files(files, DEVICES))]
+
+
+def ethernets(body: str) -> str:
+    return "network:\n  version: 2\n  ethernets:\n" + body
+
+
+CLAIMS: dict[str, tuple[str, list[str]]] = {
+    "by id": (ethernets(f"    {P0}:\n      mtu: 9000\n"), [P0]),
+    "by match name": (ethernets(f"    NM-1234:\n      match:\n        name: {P0}\n      dhcp4: true\n"), [P0]),
+    "by glob": (ethernets("    all-en:\n      match:\n        name: 'en*'\n      dhcp4: true\n"), [P0, P2]),
+    "by mac": (ethernets("    x:\n      match:\n        macaddress: '4C:BB:47:2C:00:02'\n"), [P2]),
+    "by driver": (ethernets("    x:\n      match:\n        driver: mlx5_*\n"), [P0, P2]),
+    "by set-name": (ethernets(f"    x:\n      match: {{macaddress: '00:00:00:00:00:01'}}\n      set-name: {P0}\n"), [P0]),
+    "empty match": (ethernets("    NM-1234:\n      match: {}\n      dhcp4: true\n"), [P0, P2]),
+    "match that does not fit": (ethernets(f"    {P0}:\n      match: {{macaddress: '00:00:00:00:00:01'}}\n"), []),
+    "other interface": (ethernets("    enP7s7:\n      dhcp4: true\n"), []),
+    "no interfaces": ("network:\n  version: 2\n  renderer: NetworkManager\n", []),
+    "empty map": ("network:\n  version: 2\n  ethernets: {}\n", []),
+    "bond member": (f"network:\n  bonds:\n    bond0:\n      interfaces: [{P0}, {P2}]\n", [P0, P2]),
+    "broken and names it": (f"network:\n\tethernets:\n\t\t{P0}:\n", [P0]),
+    "broken and does not": ("network:\n\tethernets:\n\t\tenP7s7:\n", []),
+    "broken, only in a comment": (f"# {P0}\nnetwork:\n\tversion: 2\n", []),
+    "longer name": (ethernets(f"    {P0}x:\n      mtu: 9000\n"), []),
+    "empty file": ("", []),
+}
+
+
+@pytest.mark.parametrize("case", CLAIMS)
+def test_which_interfaces_a_netplan_file_claims(case: str) -> None:
+    text, expected = CLAIMS[case]
+    found = foreign({"etc/netplan/70-x.yaml": text})
+    assert [item["interfaces"] for item in found] == ([expected] if expected else [])
+
+
+def test_keyfiles_and_networkd_files_count() -> None:
+    found = foreign(
+        {
+            "etc/NetworkManager/system-connections/ring.nmconnection": f"[connection]\nid=ring\ninterface-name={P0}\n[ethernet]\nmtu=9000\n"
+            "[ipv4]\naddress1=198.18.0.1/21,198.18.0.9\nmethod=manual\n",
+            "etc/NetworkManager/system-connections/wifi.nmconnection": "[connection]\nid=w\ninterface-name=wlP9s9\n",
+            "etc/systemd/network/10-en.network": "[Match]\nName=en*\n[Network]\nAddress=10.0.0.1/24\n",
+            "etc/systemd/network/20-mgmt.network": "[Match]\nName=enP7s7\n[Network]\nDHCP=yes\n",
+        }
+    )
+    assert [(item["kind"], item["interfaces"]) for item in found] == [("NetworkManager", [P0]), ("networkd", [P0, P2])]
+    assert found[0]["addresses"] == {P0: ["198.18.0.1/21"]}
+    assert found[0]["mtu"] == {P0: 9000}
+
+
+def test_our_own_file_is_not_foreign_and_neither_is_a_hidden_one() -> None:
+    own = netplan.render(WISHES, "networkd")
+    assert foreign({netplan.OWN_PATH: own}) == []
+    assert foreign({"etc/netplan/61-renamed.yaml": own}) == []
+    text = ethernets(f"    {P0}:\n      mtu: 9000\n")
+    found = foreign({"lib/netplan/70-x.yaml": text, "etc/netplan/70-x.yaml": "network: {version: 2}\n"})
+    assert found == []
+    assert [item["path"] for item in foreign({"lib/netplan/70-x.yaml": text, "run/netplan/70-x.yaml": text})] == ["/run/netplan/70-x.yaml"]
+
+
+def test_a_file_that_matches_every_device_is_not_moved_away() -> None:
+    """It may configure the management interface too."""
+    read = netplan.read_files({"etc/netplan/90-NM-1234.yaml": ethernets("    NM-1234:\n      match: {}\n      dhcp4: true\n")}, DEVICES)
+    plan = netplan.plan(WISHES, read, "replace", "NetworkManager")
+    assert (plan.text, plan.moves) == (None, ())
+    assert "/etc/netplan/90-NM-1234.yaml also configures every other device (NM-1234 has an empty match)" in plan.refusals[0]
+
+
+@needs_shared
+def test_real_files_of_other_tools() -> None:
+    found = foreign(
+        {
+            "etc/netplan/40-cx7.yaml": (samples() / "netplan.40-cx7.nvidia-perf-guide.yaml").read_text(),
+            "etc/netplan/99-nvidia-sync-cluster.yaml": (samples() / "netplan.99-nvidia-sync-cluster.yaml").read_text(),
+        }
+    )
+    assert [item["addresses"] for item in found] == [
+        {P0: ["192.168.200.12/24"], P2: ["192.168.201.12/24"]},
+        {P0: ["10.100.32.1/24"], P2: ["10.100.33.1/24"]},
+    ]
+    assert [item["mtu"] for item in found] == [{}, {P0: 9000, P2: 9000}]
+
+
+def test_the_last_global_renderer_counts() -> None:
+    files = {
+        "etc/netplan/01-a.yaml": "network: {renderer: networkd}\n",
+        "etc/netplan/02-b.yaml": "network: {renderer: NetworkManager}\n",
+        netplan.OWN_PATH: netplan.render(WISHES, "networkd"),
+    }
+    assert netplan.default_renderer(netplan.read_files(files, DEVICES)) == "NetworkManager"
+    assert netplan.default_renderer([]) is None
+
+
+# --- the plan ----------------------------------------------------------------------------------------------------------------------
+
+
+def plan(files: dict[str, str], policy: str = "refuse") -> netplan.Plan:
+    return netplan.plan(WISHES, netplan.read_files(files, DEVICES), policy, "networkd")
+
+
+def test_without_foreign_files_our_file_is_written() -> None:
+    result = plan({})
+    assert result.refusals == ()
+    data = yaml.safe_load(result.text or "")
+    assert list(data["network"]["ethernets"]) == [P0, P2]
+    assert data["network"]["ethernets"][P0] == {
+        "renderer": "networkd",
+        "dhcp4": False,
+        "dhcp6": False,
+        "accept-ra": False,
+        "link-local": [],
+        "optional": True,
+        "mtu": 9000,
+        "addresses": ["192.168.100.10/24"],
+    }
+    assert "renderer" not in data["network"]
+    assert (result.text or "").startswith(netplan.MARKER)
+
+
+THEIRS = {"etc/netplan/40-cx7.yaml": ethernets(f"    {P0}:\n      dhcp4: no\n      addresses: [192.168.200.12/24]\n")}
+GOOD = ethernets(
+    f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n    {P2}:\n      mtu: 9000\n      addresses: [192.168.101.10/24]\n"
+)
+
+
+def test_refuse_names_the_file_its_writer_what_it_says_and_the_ways_out() -> None:
+    result = plan(THEIRS)
+    assert len(result.refusals) == 1
+    assert "/etc/netplan/40-cx7.yaml (NVIDIA's playbook" in result.refusals[0]
+    assert "enp1s0f0np0: 192.168.200.12/24" in result.refusals[0]
+    assert "`adopt`" in result.refusals[0]
+    assert "`replace`" in result.refusals[0]
+    assert result.text is None
+    assert result.moves == ()
+
+
+def test_adopt_keeps_a_file_that_gives_what_is_wanted() -> None:
+    result = plan({"etc/netplan/40-cx7.yaml": GOOD}, "adopt")
+    assert result == netplan.Plan(adopted=("etc/netplan/40-cx7.yaml",))
+
+
+def test_adopt_says_what_differs() -> None:
+    result = plan({"etc/netplan/40-cx7.yaml": GOOD.replace("mtu: 9000", "dhcp4: true")}, "adopt")
+    assert result.refusals == ()
+    assert any("sets MTU (none) on enp1s0f0np0, wanted is 9000" in line for line in result.differences)
+    assert any("DHCP" in line for line in result.differences)
+
+
+def test_adopt_refuses_other_addresses_and_what_it_cannot_read() -> None:
+    assert "wanted is 192.168.100.10/24" in plan(THEIRS, "adopt").refusals[0]
+    broken = plan({"etc/netplan/40-cx7.yaml": f"network:\n\t{P0}:\n"}, "adopt")
+    assert "not understood" in broken.refusals[0]
+    assert broken.text is None
+
+
+def test_adopt_writes_the_rail_that_nobody_else_configures() -> None:
+    one = ethernets(f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n")
+    result = plan({"etc/netplan/40-cx7.yaml": one}, "adopt")
+    assert [wish.interface for wish in result.ours] == [P2]
+    assert list(yaml.safe_load(result.text or "")["network"]["ethernets"]) == [P2]
+
+
+def test_replace_moves_their_files_and_writes_ours() -> None:
+    files = THEIRS | {"etc/netplan/99-nvidia-sync-cluster.yaml": GOOD}
+    result = plan(files, "replace")
+    assert result.moves == ("etc/netplan/40-cx7.yaml", "etc/netplan/99-nvidia-sync-cluster.yaml")
+    assert result.text == netplan.render(WISHES, "networkd")
+
+
+def test_replace_never_takes_away_a_file_that_also_configures_something_else() -> None:
+    shared = ethernets(f"    enP7s7:\n      dhcp4: true\n    {P0}:\n      mtu: 9000\n")
+    result = plan({"etc/netplan/50-cloud-init.yaml": shared}, "replace")
+    assert "also configures enP7s7" in result.refusals[0]
+    assert result.moves == ()
+    assert plan({"run/netplan/70-x.yaml": GOOD}, "replace").refusals
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------------------------
+
+OTHERS = {"enP7s7": ["10.0.1.60/24", "2001:db8::1/64"], "docker0": ["172.17.0.1/16"], P0: ["192.168.100.10/24"]}
+BAD: dict[str, tuple[list[RailWish], str]] = {
+    "protected": ([RailWish("enP7s7", "192.168.100.10/24", 9000)], "default route or this SSH session"),
+    "unknown interface": ([RailWish("eth9", "192.168.100.10/24", 9000)], "does not exist"),
+    "same interface": ([RailWish(P0, "192.168.100.10/24", 9000), RailWish(P0, "192.168.101.10/24", 9000)], "for two rails"),
+    "one subnet": ([RailWish(P0, "192.168.100.10/24", 9000), RailWish(P2, "192.168.100.14/24", 9000)], "in one subnet"),
+    "management network": ([RailWish(P0, "10.0.1.61/24", 9000)], "overlaps 10.0.1.60/24 on enP7s7"),
+    "docker's network": ([RailWish(P0, "172.17.5.1/24", 9000)], "overlaps 172.17.0.1/16 on docker0"),
+    "mtu": ([RailWish(P0, "192.168.100.10/24", 90000)], "out of range"),
+    "no prefix": ([RailWish(P0, "192.168.100.10", 9000)], "no room for a peer"),
+    "host prefix": ([RailWish(P0, "192.168.100.10/32", 9000)], "no room for a peer"),
+    "network address": ([RailWish(P0, "192.168.100.0/24", 9000)], "network's own or broadcast"),
+    "no address": ([RailWish(P0, "rail0", 9000)], "no address with a prefix"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wishes_that_are_refused(case: str) -> None:
+    wishes, words = BAD[case]
+    found = netplan.validate_wishes(wishes, ["enP7s7"], ["enP7s7", P0, P2], OTHERS)
+    assert any(words in sentence for sentence in found), found
+
+
+def test_good_wishes_pass() -> None:
+    assert netplan.validate_wishes(WISHES, ["enP7s7"], ["enP7s7", P0, P2], OTHERS) == []
+
+
+# --- sysctl ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_sysctl_lines_use_slashes_so_that_a_vlan_name_is_safe() -> None:
+    text = netplan.render_sysctl(["enp1s0f0np0.100"], ipv6=False)
+    assert text.splitlines() == [
+        netplan.MARKER,
+        "-net/ipv4/conf/enp1s0f0np0.100/arp_ignore = 1",
+        "-net/ipv4/conf/enp1s0f0np0.100/arp_announce = 2",
+        "-net/ipv6/conf/enp1s0f0np0.100/disable_ipv6 = 1",
+    ]
+    assert "ipv6" not in netplan.render_sysctl([P0], ipv6=True)

@@ -1,0 +1,121 @@
+"""Concurrent prompts: what is sent, how replies are judged, what the table and the sentence say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test
+
+
+def good(text: str, tokens: int = 10, seconds: float = 2.0) -> dict[str, Any]:
+    """A reply as vllm_probe returns it."""
+    return {"ok": True, "status": 200, "text": text, "completion_tokens": tokens, "seconds": seconds, "error": ""}
+
+
+LOST = {"ok": False, "status": 500, "text": "", "completion_tokens": 0, "seconds": 0.1, "error": "HTTP 500: EngineDeadError"}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [([1, 2, 4, 6], [1, 2, 4, 6]), ("1,2,4,6", [1, 2, 4, 6]), ("1, 8 16", [1, 8, 16]), (12, [12]), (["3"], [3]), ("1024", [1024])],
+)
+def test_levels(value: Any, expected: list[int]) -> None:
+    assert load_test.levels_of(value) == expected
+
+
+@pytest.mark.parametrize("value", [[], "", "0", [0], "-1", "two", None, [1, "x"], 1025, "1.5", True])
+def test_levels_that_are_none_are_refused(value: Any) -> None:
+    with pytest.raises(load_test.SanityError, match="expected are whole numbers from 1 to 1024"):
+        load_test.levels_of(value)
+
+
+def test_our_own_prompts_are_enough_for_the_usual_levels_and_none_is_asked_twice() -> None:
+    prompts = load_test.prompts_of([])
+    asked = [prompt["prompt"] for _level, batch in load_test.batches(prompts, load_test.LEVELS) for prompt in batch]
+    assert len(asked) == len(set(asked)) == 13
+    assert {prompt["prompt"] for prompt in prompts} == set(asked)
+
+
+def test_a_prompt_is_completed_and_the_request_has_no_known_answer_in_it() -> None:
+    (prompt,) = load_test.prompts_of([{"prompt": "Hello", "expect": "World"}])
+    assert prompt == {"prompt": "Hello", "expect": "World", "chat": True, "max_tokens": 512, "body": {}}
+    assert load_test.requests_of([prompt]) == [{"prompt": "Hello", "chat": True, "max_tokens": 512, "body": {}}]
+    assert load_test.prompts_of(["Hello"])[0]["prompt"] == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [({}, "Prompt 1 is {}"), ({"prompt": " "}, "Prompt 1 is"), (7, "Prompt 1 is 7"), ({"prompt": "x", "expected": "y"}, "unknown key expected")],
+)
+def test_a_prompt_that_is_none_is_refused(entry: Any, sentence: str) -> None:
+    with pytest.raises(load_test.SanityError, match=sentence):
+        load_test.prompts_of([entry])
+
+
+def test_levels_go_on_where_the_one_before_stopped_and_begin_again_at_the_end() -> None:
+    prompts = load_test.prompts_of(["a", "b", "c"])
+    assert [[prompt["prompt"] for prompt in batch] for _level, batch in load_test.batches(prompts, [1, 2, 4])] == [["a"], ["b", "c"], ["a", "b", "c", "a"]]
+
+
+def test_speeds_are_those_of_streams_that_ran_at_the_same_time() -> None:
+    prompts = load_test.prompts_of(["a", "b"])
+    row = load_test.row_of(2, prompts, [good("fine", 10, 2.0), good("fine too", 40, 4.0)])
+    assert (row["slowest_tok_s"], row["fastest_tok_s"], row["aggregate_tok_s"]) == (5.0, 10.0, 12.5)
+    assert (row["seconds"], row["tokens"], row["bad_outputs"], row["faults"]) == (4.0, 50, 0, [])
+    assert load_test.table([row])[1].split() == ["2", "2", "0", "4.00", "5.0-10.0", "12.5"]
+    assert load_test.stream_lines(row)[-1] == "all 2 at once: 4.00 s, 50 tokens, 12.5 tok/s"
+    assert load_test.complaint("pair1", [row]) == ""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reply", "fault"),
+    [
+        pytest.param({"prompt": "a"}, good("  "), "the reply is empty", id="empty"),
+        pytest.param({"prompt": "a"}, good("no " * 60), "the reply repeats", id="words over and over"),
+        pytest.param({"prompt": "a"}, good("x" * 40), "the reply repeats the character", id="one character"),
+        pytest.param({"prompt": "a"}, good("Well, \u4f60\u597d\u4e16\u754c"), "drifts into another language (cjk", id="language"),
+        pytest.param({"prompt": "a"}, good("Sure <tool_call>{}"), "leaked markup", id="tool markup"),
+        pytest.param({"prompt": "a"}, good("Sure <\uff5ctool\u2581calls\u2581begin\uff5c>"), "leaked markup", id="model's own markup"),
+        pytest.param({"prompt": "a", "expect": "Paris."}, good(" Rome."), "the known answer is 'Paris.'", id="wrong answer"),
+        pytest.param({"prompt": "a"}, LOST, "no completion came back (HTTP 500: EngineDeadError)", id="none"),
+        pytest.param({"prompt": "a"}, None, "the request was not sent", id="fewer replies than prompts"),
+    ],
+)
+def test_each_kind_of_bad_reply_is_named_with_its_prompt(prompt: dict[str, Any], reply: Any, fault: str) -> None:
+    row = load_test.row_of(1, load_test.prompts_of([prompt]), [reply] if reply else [])
+    assert row["bad_outputs"] == 1
+    assert fault in row["faults"][0]["fault"]
+    assert row["faults"][0]["prompt"] == "a"
+    sentence = load_test.complaint("pair1", [row])
+    assert sentence.startswith("pair1: 1 of 1 replies are bad: at 1 at once, to 'a': ")
+    assert fault in sentence
+
+
+@pytest.mark.parametrize(
+    ("levels", "remedy"),
+    [
+        pytest.param([(1, ""), (2, "ok")], "compare weights and image", id="bad alone"),
+        pytest.param([(1, "ok"), (2, "")], "lower max-num-seqs", id="bad only at once"),
+        pytest.param([(1, None), (2, None)], "playbooks/status.yml", id="no completions"),
+    ],
+)
+def test_the_remedy_follows_from_where_it_goes_wrong(levels: list[tuple[int, str | None]], remedy: str) -> None:
+    rows = []
+    for level, text in levels:
+        reply = LOST if text is None else good(text)
+        rows.append(load_test.row_of(level, load_test.prompts_of(["a"] * level), [reply] * level))
+    assert f"Remedy: {remedy}" in load_test.complaint("pair1", rows).replace("see playbooks", "playbooks").replace("one request alone is fine, so ", "")
+
+
+def test_many_faults_are_counted_and_not_all_listed() -> None:
+    rows = [load_test.row_of(9, load_test.prompts_of(["a"] * 9), [good("")] * 9)]
+    sentence = load_test.complaint("pair1", rows)
+    assert "9 of 9 replies are bad" in sentence
+    assert "; and 3 more" in sentence
+    assert sentence.count("the reply is empty") == 6
+
+
+def test_a_port_that_two_use_is_named_with_both() -> None:
+    assert load_test.port_clash([("the API", 8000), ("the rendezvous", 25000), ("SSH", 22)]) == ""
+    assert load_test.port_clash([("the API", "22"), ("SSH", 22)]) == "port 22 is used by the API and by SSH"

@@ -1,0 +1,332 @@
+"""Unified memory: the kernel's files, the cost of a floor, what vLLM sees, and what is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import GIB_KB, Buddy, Zone
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from hypothesis import given
+from hypothesis import strategies as st
+from shared_samples import needs_shared, samples
+
+TOTAL_121 = int(121.69 * GIB_KB)
+SPARK = [Zone(0, "DMA", 4 * GIB_KB, 0, 0, 0, 0, 0), Zone(0, "Normal", TOTAL_121 - 4 * GIB_KB, 0, 0, 0, 0, 0)]
+STOCK = (45167, 10)
+
+ZONEINFO = """Node 0, zone      DMA
+  per-node stats
+      nr_free_cma 12
+  pages free     1000
+        boost    5
+        min      100
+        low      125
+        high     150
+        promo    175
+        spanned  4095
+        present  3998
+        managed  2000
+        cma      0
+        protection: (0, 0, 480, 480)
+  pagesets
+    cpu: 0
+              count:    7
+              high:     14
+              batch:    63
+Node 0, zone    DMA32
+  pages free     0
+        min      0
+        low      0
+        high     0
+        managed  0
+        protection: (0, 0, 0, 0)
+Node 0, zone   Normal
+  pages free     3000
+        min      200
+        low      250
+        high     300
+        managed  8000
+        protection: (0, 0, 0, 0)
+"""
+
+
+def node(**values: float) -> dict[str, int]:
+    """Return a meminfo of a 121 GiB node; values in GiB."""
+    base = {"MemTotal": 121.69, "MemFree": 114.0, "MemAvailable": 113.0, "AnonPages": 2.0, "Cached": 3.0, "SReclaimable": 0.5, "SUnreclaim": 0.5}
+    return {key: int(value * GIB_KB) for key, value in {**base, **values}.items()}
+
+
+def test_zones_are_read_by_name_and_empty_ones_left_out() -> None:
+    assert memory.parse_zoneinfo(ZONEINFO, 4) == [
+        Zone(0, "DMA", 8000, 400, 500, 600, 20, 1920),
+        Zone(0, "Normal", 32000, 800, 1000, 1200, 0, 0),
+    ]
+    assert memory.parse_zoneinfo(None, 4) == []
+
+
+@pytest.mark.parametrize(("page_kb", "total"), [(4, 40000), (16, 160000), (64, 640000)])
+def test_the_page_size_is_what_makes_the_zones_add_up(page_kb: int, total: int) -> None:
+    assert memory.page_size_kb({"MemTotal": total}, ZONEINFO) == page_kb
+    assert memory.page_size_kb({"MemTotal": total}, None) == 4
+
+
+@pytest.mark.parametrize("text", [None, "", "nonsense\n", "MemTotal: lots kB\n"])
+def test_an_empty_meminfo_is_said(text: str | None) -> None:
+    with pytest.raises(memory.UmaError, match="neither MemTotal nor MemFree"):
+        memory.parse_meminfo(text)
+
+
+def test_this_kernels_own_memavailable_is_what_we_calculate() -> None:
+    """The calculation against the kernel that runs the tests: within 2 % of MemTotal."""
+    facts = memory_facts.gather(Node())
+    assert abs(memory.available_kb(facts.meminfo, facts.zones) - facts.meminfo["MemAvailable"]) < facts.meminfo["MemTotal"] // 50
+
+
+def test_this_kernels_own_watermarks_are_what_we_calculate() -> None:
+    """While a boost lasts, /proc/zoneinfo shows the watermarks with it. A guest's zones need not add up to its MemTotal (memory that comes on demand)."""
+    zones = memory_facts.gather(Node()).zones
+    floor = int(Path("/proc/sys/vm/min_free_kbytes").read_text())
+    scale = int(Path("/proc/sys/vm/watermark_scale_factor").read_text())
+    for planned, live in zip(memory.watermarks(zones, floor, scale), zones, strict=True):
+        assert abs(planned.min_kb + live.boost_kb - live.min_kb) <= max(64, live.min_kb // 50), live
+        assert abs(planned.high_kb + live.boost_kb - live.high_kb) <= max(64, live.high_kb // 50), live
+
+
+BOOSTED = """Node 0, zone   Normal
+  pages free     20000000
+        boost    {boost}
+        min      {min}
+        low      {low}
+        high     {high}
+        managed  30000000
+        protection: (0, 0, 0)
+"""
+
+
+@pytest.mark.parametrize("boost", [0, 5000, 2000000])
+def test_a_boost_is_in_the_watermarks_that_the_kernel_prints_and_not_in_its_reserve(boost: int) -> None:
+    zones = memory.parse_zoneinfo(BOOSTED.format(boost=boost, min=10000 + boost, low=40000 + boost, high=70000 + boost), 4)
+    assert (zones[0].low_kb, zones[0].boost_kb) == ((40000 + boost) * 4, boost * 4)
+    free = 20000000 * 4
+    assert memory.available_kb({"MemFree": free}, zones) == free - 70000 * 4
+    # the part of the page cache that cannot be given away follows `low` with its boost, and is half of the cache at most
+    cached = memory.available_kb({"MemFree": free, "Inactive(file)": 8000000}, zones)
+    assert cached == free - 70000 * 4 + 8000000 - min(4000000, (40000 + boost) * 4)
+
+
+COSTS: dict[str, tuple[int, int, float, float]] = {
+    "stock costs nothing": (45167, 0, 0.0, 0.0),
+    "the seeds' 3 GiB": (3145728, 0, 4.1, 5.2),
+    "5 GiB": (5242880, 0, 7.0, 8.5),
+    "4 GiB measured at 6.2 GiB": (4194304, 0, 5.6, 6.8),
+    "4 GiB boosted acts like 15 GiB": (4194304, 15000, 14.0, 16.0),
+}
+
+
+@pytest.mark.parametrize(("floor", "boost", "least", "most"), COSTS.values(), ids=COSTS.keys())
+def test_what_a_floor_costs(floor: int, boost: int, least: float, most: float) -> None:
+    meminfo = node(**{"Active(file)": 1.0, "Inactive(file)": 1.0})
+    cost = memory.gib(memory.floor_cost_kb(meminfo, SPARK, STOCK, (floor, 10), boost))
+    assert least <= cost <= most
+
+
+def test_a_field_reports_refusal_is_foreseen() -> None:
+    """A 4 GiB floor made 0.84 refuse with 98.89 GiB available against 102.22 wanted; 0.81 would have started."""
+    assert round(0.84 * 121.69, 2) == 102.22
+    assert memory.highest_utilization(int(98.89 * GIB_KB), TOTAL_121) == 0.81
+    assert memory.highest_utilization(int(100.6 * GIB_KB), TOTAL_121) < 0.84
+
+
+@given(st.integers(0, 8 * GIB_KB), st.integers(0, 8 * GIB_KB), st.integers(1, 1000))
+def test_a_higher_floor_never_costs_less(one: int, two: int, scale: int) -> None:
+    low, high = sorted((one, two))
+    meminfo = node()
+    assert memory.floor_cost_kb(meminfo, SPARK, (0, scale), (low, scale)) <= memory.floor_cost_kb(meminfo, SPARK, (0, scale), (high, scale))
+
+
+def test_without_zoneinfo_the_cost_is_still_estimated() -> None:
+    assert 4.0 < memory.gib(memory.floor_cost_kb(node(), [], STOCK, (3145728, 10))) < 6.5
+
+
+SIZES: dict[str, tuple[float, str]] = {"121.69": (121.69, "121"), "119.63": (119.63, "119"), "a VM": (1.4, "other"), "a server": (503.0, "other")}
+
+
+@pytest.mark.parametrize(("gib", "expected"), SIZES.values(), ids=SIZES.keys())
+def test_size_classes(gib: float, expected: str) -> None:
+    assert memory.node_class(int(gib * GIB_KB)) == expected
+
+
+@needs_shared
+def test_a_real_119_gib_node() -> None:
+    text = (samples() / "free-h.gb10-vllm-running.txt").read_text()
+    match = re.search(r"MiB Mem :\s*([\d.]+) total,\s*([\d.]+) free.*\n.*used\.\s*([\d.]+) avail", text)
+    assert match is not None
+    total, free, available = (int(float(word) * 1024) for word in match.groups())
+    assert memory.node_class(total) == "119"
+    start = memory.vllm_start({"MemTotal": total, "MemFree": free, "MemAvailable": available})
+    assert start["memavailable"]["highest_utilization"] == 0.01
+    assert start["total_gib"] == 119.63
+
+
+@needs_shared
+def test_stock_values_of_a_real_node_cost_a_third_of_a_gib() -> None:
+    text = (samples() / "host-vm-defaults.spark1.txt").read_text()
+    stock = dict(re.findall(r"^(\w+)=(\d+)$", text, re.MULTILINE))
+    zones = memory.watermarks(memory.guess_zones(TOTAL_121), int(stock["min_free_kbytes"]), int(stock["watermark_scale_factor"]))
+    assert 0.25 < memory.gib(zones[0].high_kb) < 0.35
+
+
+@needs_shared
+def test_the_kho_leak_before_and_after() -> None:
+    text = (samples() / "meminfo.kho-leak-before-after.txt").read_text()
+    leaking = memory.parse_meminfo(text)
+    assert leaking["MemFree"] == 88 * GIB_KB
+    found = memory.cma_problem(leaking, "7.0.0-1019-nvidia", "quiet", 0)
+    assert found is not None
+    assert found["id"] == "kho-cma-leak"
+    assert "CmaFree is 940604 kB with CmaTotal 0 kB on kernel 7.0.0-1019-nvidia" in found["message"]
+    after = re.search(r"after kho=off:  CmaFree (\d+), MemFree \(idle\) (\d+) GiB", text)
+    assert after is not None
+    assert memory.cma_problem({"CmaTotal": 0, "CmaFree": int(after.group(1))}) is None
+
+
+KHO: dict[str, tuple[str, int | None, str]] = {
+    "default": ("quiet splash", 0, "add kho=off to the kernel command line and reboot, or boot kernel 6.17.0-1032"),
+    "a crash kernel is reserved": ("quiet crashkernel=1G", 512, "kho=off is not safe here, because /sys/kernel/kexec_crash_size is 512"),
+    "already off": ("kho=off", 0, "kho=off is on the kernel command line already, so reboot"),
+}
+
+
+@pytest.mark.parametrize(("cmdline", "crash", "remedy"), KHO.values(), ids=KHO.keys())
+def test_the_kho_remedy_fits_the_node(cmdline: str, crash: int | None, remedy: str) -> None:
+    found = memory.cma_problem({"CmaTotal": 0, "CmaFree": 1}, "7.0.0", cmdline, crash)
+    assert found is not None
+    assert remedy in found["remedy"]
+    same = memory.cma_problem({"CmaTotal": 0, "CmaFree": 1}, "6.17.0-1032-nvidia", cmdline, crash)
+    assert same is not None
+    assert "6.17.0-1032" not in same["remedy"]
+
+
+@pytest.mark.parametrize("meminfo", [{"MemFree": 1}, {"CmaTotal": 100, "CmaFree": 100}, {"CmaTotal": 0}])
+def test_no_kho_leak(meminfo: dict[str, int]) -> None:
+    assert memory.cma_problem(meminfo) is None
+
+
+STUCK: dict[str, tuple[dict[str, int], list[str], str]] = {
+    "a failed run left 33 GiB": (node(MemFree=80.0), [], "35.69 GiB of 121.69 GiB belong to no process"),
+    "about 100 GiB until reboot": (node(MemFree=12.0, MemAvailable=14.0), [], "wait up to 60 s"),
+    "the same while an engine runs": (node(MemFree=12.0), ["VLLM::Worker_TP (4)"], ""),
+    "an idle node": (node(), [], ""),
+    "the driver's own share": (node(MemFree=110.0), [], ""),
+    "what the handover keeps": (node(MemFree=104.0, CmaTotal=0.0, CmaFree=0.9), [], ""),
+    "more than the handover keeps": (node(MemFree=80.0, CmaTotal=0.0, CmaFree=0.9), [], "35.69 GiB of 121.69 GiB belong to no process"),
+}
+
+
+@pytest.mark.parametrize(("meminfo", "users", "expected"), STUCK.values(), ids=STUCK.keys())
+def test_memory_that_stays_with_the_driver(meminfo: dict[str, int], users: list[str], expected: str) -> None:
+    found = memory.stuck_problem(meminfo, users)
+    assert (found is not None) is bool(expected)
+    if found is not None:
+        assert expected in found["message"] + found["remedy"]
+
+
+def test_a_partial_meminfo_accuses_nobody() -> None:
+    assert memory.stuck_problem({"MemTotal": TOTAL_121, "MemFree": 0}, []) is None
+
+
+@needs_shared
+def test_fragmentation_tables() -> None:
+    """Each row of the published table as a buddyinfo row: only the fresh boot has large blocks."""
+    rows = re.findall(
+        r"^\| (?:\*?)([\w ]+?)(?:\*?) \|[^|]*\| (?:\*?)([\d,]+)[^|]*\| \*{0,2}(\d+)\*{0,2} \|$",
+        (samples() / "fragmentation.tables.md").read_text(),
+        re.MULTILINE,
+    )
+    assert len(rows) == 5
+    verdicts = {}
+    for name, one_mib, four_mib in rows:
+        big, huge = int(one_mib.replace(",", "")), int(four_mib)
+        row = Buddy(0, "Normal", (5000, 100, 50, 10, 5, 2, 1, 1, big - huge, 0, huge))
+        state = memory.fragmentation([row], [], 4)
+        assert (state["blocks_1mib"], state["blocks_4mib"]) == (big, huge)
+        verdicts[name] = memory.fragmentation_problem(state, {"MemTotal": TOTAL_121}, []) is not None
+    assert verdicts == {"head": True, "worker 1": True, "worker 2": True, "worker 3": True, "fresh boot": False}
+
+
+FRAGMENTS: dict[str, tuple[tuple[int, ...], int, list[str], bool]] = {
+    "idle, no large block": ((9000, 900, 9), TOTAL_121, [], True),
+    "under a loaded engine that is normal": ((9000, 900, 9), TOTAL_121, ["VLLM::EngineCore (1)"], False),
+    "a small machine is not judged": ((9000, 900, 9), 2 * GIB_KB, [], False),
+    "blocks of 16 MiB count": ((0,) * 12 + (27,), TOTAL_121, [], False),
+}
+
+
+@pytest.mark.parametrize(("blocks", "total", "users", "fragmented"), FRAGMENTS.values(), ids=FRAGMENTS.keys())
+def test_fragmentation(blocks: tuple[int, ...], total: int, users: list[str], fragmented: bool) -> None:
+    state = memory.fragmentation([Buddy(0, "DMA", (1,)), Buddy(0, "Normal", blocks)], SPARK, 4)
+    assert state["zone"] == "Normal"
+    assert (memory.fragmentation_problem(state, {"MemTotal": total}, users) is not None) is fragmented
+
+
+def test_no_buddyinfo_is_no_verdict() -> None:
+    assert memory.fragmentation_problem(memory.fragmentation([], [], 4), {"MemTotal": TOTAL_121}, []) is None
+
+
+@needs_shared
+def test_memavailable_that_is_cache() -> None:
+    """22.5 GiB available, 2.5 GiB really free: the figures at the moment the driver logged NV_ERR_NO_MEMORY."""
+    text = (samples() / "uma-accounting.vllm54200.txt").read_text()
+    available, cached = (float(word) for word in re.findall(r"`MemAvailable` reported ([\d.]+)|`Cached` was ([\d.]+)", text) for word in word if word)
+    used, total = (float(word) for word in re.findall(r"at ([\d.]+) of ([\d.]+) GiB", text)[0])
+    meminfo = node(MemTotal=total, MemFree=total - used, MemAvailable=available, Cached=cached)
+    found = memory.cache_problem(meminfo)
+    assert found is not None
+    assert "MemAvailable says 22.5 GiB, but only 2.5 GiB are free" in found["message"]
+    assert memory.cache_problem(node()) is None
+    assert memory.cache_problem(node(MemFree=2.0, MemAvailable=4.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("vm", "expected"),
+    [
+        ({"min_free_kbytes": 4194304, "watermark_boost_factor": 15000}, "can hold back 15.0 GiB"),
+        ({"min_free_kbytes": 4194304, "watermark_boost_factor": 0}, ""),
+        ({"min_free_kbytes": 45167, "watermark_boost_factor": 15000}, ""),
+    ],
+)
+def test_a_boosted_floor(vm: dict[str, int], expected: str) -> None:
+    found = memory.boost_problem(vm)
+    assert (found or {"message": ""})["message"].endswith(expected)
+    assert (found is not None) is bool(expected)
+
+
+def test_all_problems_of_a_node_come_together() -> None:
+    meminfo = {**node(MemFree=80.0), "CmaTotal": 0, "CmaFree": 940604}
+    state = memory.fragmentation([Buddy(0, "Normal", (9, 9))], SPARK, 4)
+    vm = {"min_free_kbytes": 3145728, "watermark_boost_factor": 15000}
+    found = memory.find_problems(meminfo, state, vm, [])
+    assert [entry["id"] for entry in found] == ["kho-cma-leak", "memory-stuck", "memory-fragmented", "watermark-boost"]
+    assert all(set(entry) == {"id", "message", "remedy"} for entry in found)
+
+
+SWAPS = """Filename				Type		Size		Used		Priority
+/swap.img                               file		16777212	3670016		-2
+/dev/zram0                              partition	8388604		0		100
+/my\\040swap (deleted)                   file		1024		0		-3
+"""
+
+
+def test_swaps() -> None:
+    rows = memory.parse_swaps(SWAPS)
+    assert [(row.device, row.used_kb, row.priority) for row in rows[:2]] == [("/swap.img", 3670016, -2), ("/dev/zram0", 0, 100)]
+    assert memory.parse_swaps("Filename\tType\tSize\tUsed\tPriority\n") == []
+
+
+def test_utilization_has_bounds() -> None:
+    cases: list[tuple[Any, ...]] = [(5, 0, 0.0), (-5, 100, 0.0), (500, 100, 1.0), (81, 100, 0.81)]
+    assert [memory.highest_utilization(free, total) for free, total, _answer in cases] == [answer for _free, _total, answer in cases]

@@ -1,0 +1,158 @@
+"""Read-ahead: devices by class, by mount through dm and md, the rule, the way back."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._host import readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Block, ReadaheadError
+
+BLOCKS = {
+    block.name: block
+    for block in (
+        Block("nvme0n1", "nvme0n1", (), 128),
+        Block("nvme0n1p2", "nvme0n1", (), None),
+        Block("nvme1n1", "nvme1n1", (), 256),
+        Block("sda", "sda", (), 128),
+        Block("sda1", "sda", (), None),
+        Block("md0", "md0", ("nvme1n1", "sda1"), 512),
+        Block("dm-0", "dm-0", ("md0",), 512, "vg-models"),
+        Block("dm-1", "dm-1", ("nvme0n1p2",), 128, "crypt"),
+        Block("loop0", "loop0", (), 128),
+    )
+}
+
+CHAINS: dict[str, tuple[str, list[str]]] = {
+    "a disk": ("nvme0n1", ["nvme0n1"]),
+    "a partition is its disk": ("nvme0n1p2", ["nvme0n1"]),
+    "dm on md on disk and partition": ("dm-0", ["dm-0", "md0", "nvme1n1", "sda"]),
+    "dm on a partition": ("dm-1", ["dm-1", "nvme0n1"]),
+    "nothing of that name": ("sdz", []),
+}
+
+
+@pytest.mark.parametrize(("start", "expected"), CHAINS.values(), ids=CHAINS.keys())
+def test_chains(start: str, expected: list[str]) -> None:
+    assert readahead.chain(start, BLOCKS) == expected
+
+
+MOUNTINFO = """22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw
+30 22 0:25 / /srv rw - tmpfs tmpfs rw
+31 30 252:0 / /srv/models rw - xfs /dev/mapper/vg-models rw
+32 30 0:40 / /srv/share\\040d rw - nfs4 nas:/models rw
+33 30 252:1 / /srv/models rw - ext4 /dev/mapper/crypt rw
+broken line
+"""
+
+MOUNTS: dict[str, tuple[str, str]] = {
+    "the root": ("/var/lib/models", "259:2"),
+    "a mount point itself": ("/srv", "0:25"),
+    "the deepest, and the last of two": ("/srv/models/llama", "252:1"),
+    "a name that only begins alike": ("/srv/models2", "0:25"),
+    "a blank in the name": ("/srv/share d/x", "0:40"),
+}
+
+
+@pytest.mark.parametrize(("path", "device"), MOUNTS.values(), ids=MOUNTS.keys())
+def test_mounts(path: str, device: str) -> None:
+    mount = readahead.mount_of(path, readahead.parse_mountinfo(MOUNTINFO))
+    assert mount is not None
+    assert mount.device == device
+
+
+SELECTIONS: dict[str, tuple[dict[str, Any], list[str], int]] = {
+    "by class": ({"classes": ["nvme"]}, ["nvme0n1", "nvme1n1"], 0),
+    "by mount": ({"starts": {"/srv/models": "dm-0"}}, ["dm-0", "md0", "nvme1n1", "sda"], 0),
+    "by name": ({"extra": ["sda1"]}, ["sda"], 0),
+    "all three": ({"classes": ["nvme"], "starts": {"/m": "nvme0n1p2"}, "extra": ["sda"]}, ["nvme0n1", "nvme1n1", "sda"], 0),
+    "a mount without a device is said": ({"classes": ["nvme"], "starts": {"/m": None}, "told": {"/m": "nfs4 (nas:/m)"}}, ["nvme0n1", "nvme1n1"], 1),
+}
+
+
+def choose(**case: Any) -> readahead.Selection:
+    """Select with defaults."""
+    return readahead.select(BLOCKS, case.get("classes", []), case.get("starts", {}), case.get("extra", []), case.get("told", {}))
+
+
+@pytest.mark.parametrize(("case", "devices", "notes"), SELECTIONS.values(), ids=SELECTIONS.keys())
+def test_selections(case: dict[str, Any], devices: list[str], notes: int) -> None:
+    chosen = choose(**case)
+    assert (chosen.devices, len(chosen.notes)) == (devices, notes)
+
+
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown class": ({"classes": ["ssd"]}, "readahead_classes has ssd, which is none of nvme, sd"),
+    "a name that is not there": ({"extra": ["nvme7n1"]}, "readahead_devices names nvme7n1, and /sys/class/block has no such device"),
+    "nothing found": ({"classes": ["virtio"]}, "no block device with a read-ahead matches virtio on this node: name the disk"),
+}
+
+
+@pytest.mark.parametrize(("case", "message"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_refusals(case: dict[str, Any], message: str) -> None:
+    with pytest.raises(ReadaheadError, match=message):
+        choose(**case)
+
+
+SIZES: dict[str, tuple[int, int, str]] = {
+    "negative": (-1, 4, "read-ahead is KiB, from 0"),
+    "too large": (70000, 4, "read-ahead is KiB, from 0"),
+    "sectors of half a page": (6, 4, "pages are 4 KiB: it would be cut to 4"),
+    "8 KiB on 64 KiB pages": (8, 64, "it would be cut to 0, so choose a multiple"),
+}
+
+
+@pytest.mark.parametrize(("kb", "page", "message"), SIZES.values(), ids=SIZES.keys())
+def test_a_read_ahead_that_the_kernel_would_change(kb: int, page: int, message: str) -> None:
+    with pytest.raises(ReadaheadError, match=message):
+        readahead.check_kb(kb, "readahead_load_kb", page)
+    assert readahead.check_kb(128, "readahead_steady_kb", page) == 128
+
+
+def test_the_rule_names_classes_mappers_and_kernel_names() -> None:
+    rule = readahead.render_rule(["dm-0", "md0", "nvme0n1", "sda"], ["nvme"], BLOCKS, 128)
+    assert rule.splitlines()[0] == readahead.MARKER
+    assert [line.split(", ")[3] for line in rule.splitlines()[1:]] == [
+        'KERNEL=="nvme[0-9]*n[0-9]*"',
+        'ATTR{dm/name}=="vg-models"',
+        'KERNEL=="md0"',
+        'KERNEL=="sda"',
+    ]
+    assert rule.count('ATTR{queue/read_ahead_kb}="128"') == 4
+
+
+def test_rules_that_are_read_later_are_named() -> None:
+    files = {
+        "/etc/udev/rules.d/99-tune.rules": '# ATTR{queue/read_ahead_kb}="1"\nKERNEL=="sda", ATTR{queue/read_ahead_kb}="4096"\n',
+        "/usr/lib/udev/rules.d/99-tune.rules": 'ATTR{queue/read_ahead_kb}="5"\n',
+        "/usr/lib/udev/rules.d/60-block.rules": 'ATTR{queue/read_ahead_kb}="5"\n',
+        "/usr/lib/udev/rules.d/70-look.rules": 'ATTR{queue/read_ahead_kb}=="5", RUN+="x"\n',
+        readahead.RULE: 'ATTR{queue/read_ahead_kb}="128"\n',
+    }
+    assert readahead.later_rules(files) == ["/etc/udev/rules.d/99-tune.rules line 2"]
+
+
+def test_the_restore_line_gives_back_and_survives_a_device_that_is_gone(tmp_path: Path) -> None:
+    line = readahead.restore_script({"nvme0n1": 128, "gone": 128}).replace("/sys/block", str(tmp_path))
+    (tmp_path / "nvme0n1/queue").mkdir(parents=True)
+    subprocess.run(["/bin/sh", "-c", line], check=True, stderr=subprocess.DEVNULL)
+    assert (tmp_path / "nvme0n1/queue/read_ahead_kb").read_text() == "128\n"
+
+
+def test_transient_units_have_a_time_limit() -> None:
+    restore = readahead.restore_command({"nvme0n1": 128}, 2700)
+    assert "--on-active=2700" in restore
+    assert f"--unit={readahead.RESTORE_UNIT}" in restore
+    guard = readahead.guard_command("/usr/bin/python3", 8388608, 2700, 0.5)
+    assert "--property=RuntimeMaxSec=2730" in guard
+    assert guard[-4:] == ["--floor-kb=8388608", "--seconds=2700", "--interval=0.5", f"--receipt={readahead.GUARD_RECEIPT}"]
+
+
+def test_mismatches() -> None:
+    assert readahead.mismatch_message({"a": 8}, {"a": 8}, []) == ""
+    assert readahead.mismatch_message({"a": 8}, {"a": 4096}, ["/etc/udev/rules.d/99-x.rules line 2"]) == (
+        f"a reads ahead 4096 KiB where 8 was set: /etc/udev/rules.d/99-x.rules line 2 sets it too and is read after {readahead.RULE}: remove that line"
+    )
+    assert "look for what sets it" in readahead.mismatch_message({"a": 8}, {}, [])

@@ -1,0 +1,697 @@
+"""Every check's unhappy path, from captured trees of a pair through the module to the sentence on the screen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, known_versions
+from ansible_collections.gb10.cluster.plugins.modules import preflight_info
+from shared_samples import needs_shared, samples
+from unit.fixtures.roce.tree import Tree, from_pair, spark
+
+GIB = 1 << 20
+NOW = 1795239181.0
+DRIVER = "580.173.02"
+KERNEL = "6.17.0-1032-nvidia"
+FIRMWARE = json.dumps({"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.45.4028"}, {"Name": "UEFI", "Version": "2.155.11"}]})
+LOCKED = "Max locked memory         8388608              8388608              bytes\n"
+Change = Callable[["Tree"], None]
+ID = "a" * 64
+
+
+def meminfo(**more: float) -> str:
+    """A freshly booted Spark's meminfo, in GiB."""
+    rows = {"MemTotal": 121.69, "MemFree": 114.0, "MemAvailable": 113.0, "AnonPages": 2.0, "Cached": 3.0, "CmaTotal": 0.0, "CmaFree": 0.0} | more
+    return "".join(f"{key}: {int(value * GIB)} kB\n" for key, value in rows.items())
+
+
+def nvrm(version: str) -> str:
+    """/proc/driver/nvidia/version."""
+    return f"NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  {version}  Release Build  (root@host)  Thu Jul 1\nGCC version: 13\n"
+
+
+def dpkg(name: str, state: str) -> str:
+    """One paragraph of dpkg's status file behind a whole one."""
+    return f"Package: bash\nStatus: install ok installed\nVersion: 5\n\nPackage: {name}\nStatus: {state}\nVersion: 1\n"
+
+
+def container(name: str, image: str = "busybox", state: str = "running", labels: dict[str, str] | None = None, **host: Any) -> Change:
+    """Put one container into the recorded engine."""
+
+    def change(tree: Tree) -> None:
+        path = tree.root / "cmd/docker-containers.json"
+        listed = json.loads(path.read_text())
+        number = f"{len(listed):064x}" if listed else ID
+        listed.append({"Id": number, "Names": [f"/{name}"], "Image": image, "Command": "x", "State": state, "Labels": labels or {}})
+        path.write_text(json.dumps(listed))
+        tree.file(f"cmd/docker-inspect-{number}.json", json.dumps({"HostConfig": host}))
+
+    return change
+
+
+def listen(port: int, comm: str = "nginx", cgroup: str = "0::/system.slice/nginx.service") -> Change:
+    """Let a process listen on a port of any address."""
+
+    def change(tree: Tree) -> None:
+        row = f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1 0\n"
+        tree.file("proc/net/tcp", "  sl  local_address rem_address   st\n" + row)
+        tree.file("proc/77/comm", comm + "\n")
+        tree.file("proc/77/cgroup", cgroup + "\n")
+        (tree.root / "proc/77/fd").mkdir(parents=True)
+        (tree.root / "proc/77/fd/5").symlink_to("socket:[4242]")
+
+    return change
+
+
+def put(path: str, text: str) -> Change:
+    """Write one file."""
+
+    def change(tree: Tree) -> None:
+        tree.file(path, text)
+
+    return change
+
+
+def drop(path: str) -> Change:
+    """Remove one file."""
+
+    def change(tree: Tree) -> None:
+        (tree.root / path).unlink()
+
+    return change
+
+
+def info(**more: Any) -> Change:
+    """Change the engine's /info."""
+    base = {"ServerVersion": "28.3.3", "Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"]], "DockerRootDir": "/var/lib/docker"}
+    return put("cmd/docker-info.json", json.dumps(base | more))
+
+
+def disks(free: float, **more: Any) -> Change:
+    """Docker and the model store on one file system."""
+    row = {"device": "259:2", "free_gib": free, "total_gib": 3666.5, "read_only": False} | more
+    return put("cmd/disks.json", json.dumps({"/var/lib/docker": row, "/srv/models": row}))
+
+
+def buddy(large: int) -> str:
+    """Free blocks; `large` of 4 MiB."""
+    return "Node 0, zone   Normal " + " ".join(["9000"] * 10) + f" {large}\n"
+
+
+def node(root: Path, number: int) -> Tree:
+    """A healthy Spark's tree."""
+    root.mkdir()
+    tree = spark(root, {"enp1s0f0np0": [f"192.168.200.{11 + number}/24"], "enP2p1s0f0np0": [f"192.168.201.{11 + number}/24"]})
+    for path, text in {
+        "proc/meminfo": meminfo(),
+        "proc/buddyinfo": buddy(3909),
+        "proc/swaps": "Filename Type Size Used Priority\n",
+        "proc/cmdline": "quiet\n",
+        "proc/sys/kernel/osrelease": KERNEL + "\n",
+        "proc/driver/nvidia/version": nvrm(DRIVER),
+        f"usr/lib/aarch64-linux-gnu/libnvidia-ml.so.{DRIVER}": "",
+        f"usr/lib/aarch64-linux-gnu/libcuda.so.{DRIVER}": "",
+        "usr/lib/aarch64-linux-gnu/libcuda.so.1": "",
+        "sys/class/dmi/id/product_name": "NVIDIA_DGX_Spark\n",
+        "var/lib/dpkg/status": dpkg("nvidia-driver-580-open", "install ok installed"),
+        "etc/dgx-release": 'DGX_NAME="DGX Spark"\nDGX_SWBUILD_VERSION="7.2.3"\nDGX_OTA_VERSION="7.3.1"\nDGX_OTA_VERSION="7.6.0"\n',
+        "run/docker.pid": "900",
+        "proc/900/limits": "Max locked memory         unlimited            unlimited            bytes\n",
+        "proc/900/status": "CapBnd:\t000001ffffffffff\n",
+        "cmd/nvidia-smi.txt": f"NVIDIA GB10, {DRIVER}\n",
+        "cmd/modinfo-nvidia.txt": DRIVER + "\n",
+        "cmd/fwupdmgr.json": FIRMWARE,
+        "cmd/uname-m.txt": "aarch64\n",
+        "cmd/time.txt": f"{NOW}\n",
+        "cmd/docker-containers.json": "[]",
+        "cmd/docker-image.json": "{}",
+    }.items():
+        tree.file(path, text)
+    info()(tree)
+    disks(2500.0)(tree)
+    return tree
+
+
+def read(tree: Tree, capsys: pytest.CaptureFixture[str], number: int) -> dict[str, Any]:
+    """What preflight_info returns, with the clock that its action plugin adds."""
+    arguments = {
+        "root": str(tree.write()), "image": "vllm:1", "ports": [8888, 25000],
+        "fabric_addresses": [f"192.168.200.{11 + number}/24", f"192.168.201.{11 + number}/24"],
+    }  # fmt: skip
+    with patch_module_args(arguments), pytest.raises(SystemExit):
+        preflight_info.main()
+    facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert "failed" not in facts, facts
+    return facts | {"clock": {"before": NOW - 1, "after": NOW + 1}}
+
+
+WISHES = checks.Wishes("pair1", 2, head_ports={8888: "the API", 25000: "where the ranks meet"}, model_gib=148, image_gib=30, image="vllm:1")
+
+
+class Pair:
+    """Two healthy nodes, and a verdict on them."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.trees = [node(folder / "spark-1", 0), node(folder / "spark-2", 1)]
+        self.capsys = capsys
+
+    def facts(self, number: int) -> dict[str, Any]:
+        return read(self.trees[number], self.capsys, number)
+
+    def judge(self, wishes: checks.Wishes = WISHES, **more: Any) -> dict[str, Any]:
+        ranks = [checks.Rank(f"spark-{number + 1}", number, self.facts(number)) for number in (0, 1)]
+        return checks.judge(ranks, wishes, **more)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Pair:
+    return Pair(tmp_path, capsys)
+
+
+def test_a_healthy_pair_has_nothing_to_say(pair: Pair) -> None:
+    verdict = pair.judge()
+    assert verdict["findings"] == []
+    assert verdict["not_checked"] == []
+    facts = pair.facts(0)
+    assert facts["machine"]["evidence"] == ["product name NVIDIA_DGX_Spark", "nvidia-smi"]
+    assert facts["dgx"]["ota"] == "7.6.0"
+    assert facts["fabric"]["management"] == {"interface": "enP7s7", "reason": "default route", "wireless": False}
+    assert facts["reboot_reasons"] == []
+
+
+# id, which nodes, what is done to them, severity, hosts, part of the block
+CASES: list[tuple[str, str, str, list[Change], str, str, str]] = [
+    ("no gb10", "gb10", "1", [put("sys/class/dmi/id/product_name", "Standard PC\n"), put("cmd/nvidia-smi.txt", f"NVIDIA A100, {DRIVER}\n")],
+     "warning", "spark-2", "This is no GB10: Standard PC, aarch64"),
+    ("spark by name only", "arch", "0", [put("cmd/uname-m.txt", "x86_64\n")], "warning", "spark-1",
+     "Its product name NVIDIA_DGX_Spark says GB10, and its processor is x86_64"),
+    ("unequal memory", "memory_parity", "1", [put("proc/meminfo", meminfo(MemTotal=119.6, MemFree=112, MemAvailable=111))], "warning", "spark-1, spark-2",
+     "Memory differs: 122 GiB on spark-1, 120 GiB on spark-2"),
+    ("one ota behind", "ota_parity", "1", [put("etc/dgx-release", 'DGX_SWBUILD_VERSION="7.2.3"\n')], "warning", "spark-1, spark-2",
+     "DGX OS differs: 7.6.0 on spark-1, 7.2.3 (no OTA yet) on spark-2"),
+    ("new libraries under an old module", "ota_torn", "1", [put("proc/driver/nvidia/version", nvrm("580.159.03"))], "error", "spark-2",
+     "The loaded driver is 580.159.03, and its libraries on disk are 580.173.02"),
+    ("module on disk is another", "ota_torn", "1", [put("cmd/modinfo-nvidia.txt", "580.178.04\n")], "error", "spark-2",
+     "The loaded driver is 580.173.02, and the module on disk is 580.178.04"),
+    ("nvml mismatch", "ota_torn", "0",
+     [put("cmd/nvidia-smi.txt", "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.173\n")], "error", "spark-1",
+     "From nvidia-smi: Failed to initialize NVML: Driver/library version mismatch NVML library version: 580.173"),
+    ("half a package", "ota_torn", "0", [put("var/lib/dpkg/status", dpkg("linux-modules-nvidia-580", "install ok half-configured"))], "error", "spark-1",
+     "Dpkg holds packages for half-done: linux-modules-nvidia-580 (half-configured)"),
+    ("the vendor says torn", "ota_torn", "0", [put("cmd/ota-check.json", '{"torn_score": 2}')], "warning", "spark-1",
+     "From nvidia-spark-ota-check: torn_score 2"),
+    ("reboot due", "reboot_pending", "0", [put("run/reboot-required", ""), put("run/reboot-required.pkgs", "linux-image-nvidia\n")], "warning", "spark-1",
+     "/run/reboot-required is there (linux-image-nvidia)"),
+    ("other kernel", "kernel_parity", "1", [put("proc/sys/kernel/osrelease", "6.17.0-1033-nvidia\n")], "warning", "spark-1, spark-2",
+     "The kernel differs: 6.17.0-1032-nvidia on spark-1, 6.17.0-1033-nvidia on spark-2"),
+    ("other firmware", "firmware_parity", "1",
+     [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "UEFI", "Version": "2.150.1"}]}')], "warning", "spark-1, spark-2",
+     "The firmware of UEFI differs: 2.155.11 on spark-1, 2.150.1 on spark-2"),
+    ("kho kernel", "known_bad_kernel", "01", [put("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")], "warning", "spark-1, spark-2",
+     "The kernel is 7.0.0-1019-nvidia. Why it matters: its kexec handover (KHO) reserves"),
+    ("stale gid kernel", "known_bad_kernel", "01", [put("proc/sys/kernel/osrelease", "6.17.0-1008-nvidia\n")], "warning", "spark-1, spark-2",
+     "update the kernel to 6.17.0-1017 or later"),
+    ("kernel with less memory", "known_bad_kernel", "01", [put("proc/sys/kernel/osrelease", "6.17.0-1031-nvidia\n")], "info", "spark-1, spark-2",
+     "101 to 104 GiB free"),
+    ("old connectx", "known_bad_firmware", "01",
+     [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.40.1000"}]}')], "info", "spark-1, spark-2",
+     "The ConnectX-7 firmware is 28.40.1000"),
+    ("no gpu", "gpu_lost", "1", [put("cmd/nvidia-smi.txt", "No devices were found\n")], "error", "spark-2", "From nvidia-smi: No devices were found"),
+    ("aer", "kernel_log", "0", [put("cmd/dmesg.txt", "[ 9.1] mlx5_core 0000:01:00.0: mlx5_pci_slot_reset Device state = 2 slot reset\n" * 2)], "warning",
+     "spark-1", "The kernel has logged 2 time(s) since the boot: mlx5_core 0000:01:00.0"),
+    ("stuck", "memory_stuck", "0", [put("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0))], "error", "spark-1",
+     "36.69 GiB of 121.69 GiB belong to no process"),
+    ("fragmented", "memory_fragmented", "0", [put("proc/buddyinfo", buddy(0))], "warning", "spark-1", "Zone Normal has 0 free blocks of 4 MiB or more"),
+    ("boost", "watermark_boost", "0", [put("proc/sys/vm/min_free_kbytes", "3145728\n"), put("proc/sys/vm/watermark_boost_factor", "15000\n")], "info",
+     "spark-1", "set vm.watermark_boost_factor=0"),
+    ("foreign file", "foreign_network_config", "0",
+     [put("etc/netplan/98-spark-vllm-docker.yaml", "network:\n  ethernets:\n    enp1s0f0np0:\n      addresses: [10.20.0.11/24]\n")], "info", "spark-1",
+     "/etc/netplan/98-spark-vllm-docker.yaml"),
+    ("engine is down", "docker", "0", [put("cmd/docker-info.json", "cannot connect")], "warning", "spark-1", "the docker role starts it"),
+    ("containerd store", "image_store_parity", "1", [info(DriverStatus=[["driver-type", "io.containerd.snapshotter.v1"]], Driver="overlayfs")], "warning",
+     "spark-1, spark-2", "Images are stored differently: graphdriver (overlay2) on spark-1, containerd (overlayfs) on spark-2"),
+    ("memlock", "memlock", "1",
+     [put("proc/900/limits", LOCKED), put("proc/900/status", "CapBnd:\t00000000a80425fb\n")],
+     "warning", "spark-2", "The Docker daemon may lock 8192 KiB and may not raise that"),
+    ("foreign vllm", "stale_containers", "1", [container("glm", "vllm/vllm-openai:nightly")], "error", "spark-2",
+     "The container glm (vllm/vllm-openai:nightly) is running and looks like a vLLM that is not ours"),
+    ("other group", "stale_containers", "1", [container("gb10-pair9-rank0", labels={"gb10.cluster.group": "pair9"})], "error", "spark-2",
+     "The container gb10-pair9-rank0 of the serving group pair9 is running here"),
+    ("gpu taken", "stale_containers", "0", [container("comfy", DeviceRequests=[{"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}])], "warning",
+     "spark-1", "The container comfy (busybox) is running and uses the GPU"),
+    ("vllm that comes back", "stale_containers", "0",
+     [container("old", "vllm/vllm-openai:v0.20", "exited", RestartPolicy={"Name": "unless-stopped"})], "warning", "spark-1",
+     "docker update --restart=no old"),
+    ("half a pair", "stale_containers", "1", [container("gb10-pair1-rank1", labels={"gb10.cluster.group": "pair1"})], "warning", "spark-2",
+     "The serving group pair1 runs on spark-2 and not on spark-1"),
+    ("api port", "ports_free", "0", [listen(8888)], "error", "spark-1", "Port 8888 (the API) is taken by nginx (pid 77), listening on *"),
+    ("master port of a container", "ports_free", "0", [container("db"), listen(25000, "postgres", f"0::/system.slice/docker-{ID}.scope")], "error",
+     "spark-1", "Port 25000 (where the ranks meet) is taken by the container db"),
+    ("no room for the weights", "disk_space", "1", [disks(120.0)], "error", "spark-2",
+     "120.0 GiB are free at /var/lib/docker, and 148 GiB for the weights at /srv/models are needed"),
+    ("no room for the image too", "disk_space", "1", [disks(160.0), drop("cmd/docker-image.json")], "warning", "spark-2",
+     "30 GiB for the image vllm:1 at /var/lib/docker and 148 GiB for the weights"),
+    ("nearly full", "disk_space", "1", [disks(2.0), put("srv/models/here", "")], "error", "spark-2", "2.0 GiB are free"),
+    ("read-only", "disk_space", "0", [disks(2500.0, read_only=True)], "error", "spark-1", "/var/lib/docker is mounted read-only"),
+    ("clock behind", "clock_skew", "1", [put("cmd/time.txt", f"{NOW - 120}\n")], "warning", "spark-2",
+     "Its clock is at least 119 s behind the controller's"),
+    ("clock ahead", "clock_skew", "0", [put("cmd/time.txt", f"{NOW + 40}\n")], "warning", "spark-1", "Its clock is at least 39 s ahead of the controller's"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "nodes", "changes", "severity", "hosts", "part"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
+def test_every_unhappy_path_has_its_sentence(pair: Pair, name: str, nodes: str, changes: list[Change], severity: str, hosts: str, part: str) -> None:
+    for number in nodes:
+        for change in changes:
+            change(pair.trees[int(number)])
+    found = [entry for entry in pair.judge()["findings"] if entry["id"] == name]
+    texts = [checks.block(entry) for entry in found]
+    assert any(part in text and text.startswith(f"{severity} {name} ({hosts}): ") for text in texts), texts
+    assert all(" Why it matters: " in text and " Remedy: " in text and text.endswith(".") for text in texts)
+
+
+def rebuild(pair: Pair, number: int, **how: Any) -> None:
+    """A Spark with another fabric, on the same files."""
+    tree = pair.trees[number]
+    addresses = {"enp1s0f0np0": [f"192.168.200.{11 + number}/24"], "enP2p1s0f0np0": [f"192.168.201.{11 + number}/24"]}
+    new = spark(tree.root, addresses, **how)
+    pair.trees[number] = new
+
+
+@pytest.mark.parametrize(
+    ("how", "name", "severity", "part"),
+    [
+        pytest.param({"up": ()}, "cable", "error", "no cable is plugged", id="no cable"),
+        pytest.param({"speed": 25000}, "link_speed", "warning", "25000", id="25G after the sync file"),
+    ],
+)
+def test_the_fabric_before_anything_is_set_up(pair: Pair, how: dict[str, Any], name: str, severity: str, part: str) -> None:
+    for path in pair.trees[1].root.glob("sys/class/net/*/carrier"):
+        path.unlink()
+    rebuild(pair, 1, **how)
+    found = [entry for entry in pair.judge()["findings"] if entry["id"] == name]
+    assert [entry["severity"] for entry in found][:1] == [severity], found
+    assert part in checks.block(found[0])
+    assert found[0]["hosts"] == ["spark-2"]
+
+
+def test_a_node_without_rdma_is_told_once(pair: Pair) -> None:
+    shutil.rmtree(pair.trees[1].root / "sys/class/infiniband")
+    pair.trees[1].rdma.clear()
+    found = [checks.block(entry) for entry in pair.judge()["findings"] if entry["id"] == "rdma"]
+    assert len(found) == 1
+    assert found[0].startswith("warning rdma (spark-2): Ports are there (")
+    assert "modprobe mlx5_ib" in found[0]
+
+
+def test_wifi_as_the_way_in(pair: Pair) -> None:
+    tree = pair.trees[0]
+    tree.routes.clear()
+    tree.default_route("wlP9s9", "10.0.1.1", 600)
+    (entry,) = [entry for entry in pair.judge()["findings"] if entry["id"] == "wifi_control_path"]
+    assert "The node is reached over Wi-Fi (wlP9s9" in checks.block(entry)
+
+
+def test_a_rail_that_is_the_way_in(pair: Pair) -> None:
+    tree = pair.trees[0]
+    tree.routes.clear()
+    tree.default_route("enp1s0f0np0", "192.168.200.1")
+    assert ("fabric_is_management", "error") in [(entry["id"], entry["severity"]) for entry in pair.judge()["findings"]]
+
+
+@pytest.mark.parametrize(("loaded", "severity"), [("590.44.01", "error"), ("580.178.04", "warning")])
+def test_driver_parity_is_an_error_between_branches_only(pair: Pair, loaded: str, severity: str) -> None:
+    pair.trees[1].file("proc/driver/nvidia/version", nvrm(loaded))
+    found = {entry["id"]: entry["severity"] for entry in pair.judge()["findings"]}
+    assert found["driver_parity"] == severity
+    assert ("known_bad_driver" in found) == (loaded == "590.44.01")
+
+
+def test_our_own_engine_takes_its_own_ports(pair: Pair) -> None:
+    """A second run on a pair that serves finds nothing."""
+    ours = {"gb10.cluster.group": "pair1", "gb10.cluster.release": "4f0c"}
+    for number in (0, 1):
+        container(f"gb10-pair1-rank{number}", "vllm:1", labels=ours, DeviceRequests=[{"Capabilities": [["gpu"]]}])(pair.trees[number])
+        pair.trees[number].file("proc/77/comm", "VLLM::Worker\n")
+    listen(8888, "vllm", f"0::/system.slice/docker-{ID}.scope")(pair.trees[0])
+    pair.trees[0].file("proc/meminfo", meminfo(MemFree=9.0, MemAvailable=9.0))
+    assert pair.judge()["findings"] == []
+    # the same port in another's hands is another matter
+    pair.trees[0].file("proc/77/cgroup", "0::/user.slice\n")
+    pair.trees[0].file("proc/77/comm", "nginx\n")
+    pair.trees[0].file("proc/meminfo", meminfo())
+    assert [entry["id"] for entry in pair.judge()["findings"] if entry["severity"] == "error"] == ["ports_free"]
+
+
+def test_what_is_on_disk_already_is_not_needed_again(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    disks(20.0)(pair.trees[0])
+    facts = pair.facts(0)
+    facts["model"]["present_gib"] = 148.0
+    verdict = checks.judge([checks.Rank("spark-1", 0, facts)], WISHES._replace(size=1))
+    assert [entry["id"] for entry in verdict["findings"]] == []
+
+
+def test_a_container_shows_little_and_says_so(pair: Pair) -> None:
+    for tree in pair.trees:
+        tree.file("run/systemd/container", "docker\n")
+        tree.file("proc/meminfo", meminfo(CmaFree=0.9))
+        tree.file("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")
+        tree.file("sys/class/dmi/id/product_name", "PC\n")
+        (tree.root / "cmd/nvidia-smi.txt").unlink()
+        (tree.root / "proc/driver/nvidia/version").unlink()
+        for library in tree.root.glob("usr/lib/*/*"):
+            library.unlink()
+    verdict = pair.judge()
+    assert verdict["findings"] == []
+    skipped = {entry["id"]: entry["reason"] for entry in verdict["not_checked"]}
+    assert skipped["kho_leak"] == "a container (docker) shows the host's memory, which others use as well"
+    assert {"gb10", "known_bad_kernel", "memlock", "firmware_parity"} <= set(skipped)
+    (error,) = [entry for entry in pair.judge(WISHES._replace(require_gb10=True))["findings"] if entry["id"] == "gb10"]
+    assert error["severity"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("rank", "name", "part"),
+    [
+        pytest.param({"failure": "Missing sudo password"}, "sudo", "add -K (--ask-become-pass)", id="sudo"),
+        pytest.param({"failure": "The module interpreter '/usr/bin/python3' was not found."}, "python", "install python3 (3.9 or later)", id="python"),
+        pytest.param({"failure": "Failed to connect to the host via ssh: timed out\nmore", "unreachable": True}, "reachable",
+                     "It cannot be reached: Failed to connect to the host via ssh: timed out.", id="unreachable"),
+        pytest.param({"failure": "strange"}, "reachable", "Its facts could not be read: strange", id="anything"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_does_not_answer_is_told_beside_the_others(pair: Pair, rank: dict[str, Any], name: str, part: str) -> None:
+    disks(1.0)(pair.trees[0])
+    verdict = checks.judge([checks.Rank("spark-1", 0, pair.facts(0)), checks.Rank("spark-2", 1, {}, **rank)], WISHES)
+    assert [(entry["id"], entry["hosts"]) for entry in verdict["findings"]] == [(name, ["spark-2"]), ("disk_space", ["spark-1"])]
+    assert part in checks.block(verdict["findings"][0])
+
+
+def test_a_rank_outside_of_the_run_is_listed(pair: Pair) -> None:
+    verdict = checks.judge([checks.Rank("spark-1", 0, pair.facts(0)), checks.Rank("spark-2", 1, {}, asked=False)], WISHES)
+    assert verdict["findings"] == []
+    assert checks.skipped_text(verdict["not_checked"]) == ["skipped (spark-2): all checks: not in this run (--limit)."]
+
+
+# --- the agent -----------------------------------------------------------------------------------------------------------------------
+
+PEER = {"rank": 1, "host": "spark-2", "address": "192.168.200.12", "ok": True, "error": "", "protocol": 1}
+SSHD = "port 22\npubkeyauthentication yes\nauthorizedkeysfile .ssh/authorized_keys\n"
+
+
+def serve(pair: Pair, number: int, group: str = "pair1", **more: Any) -> Tree:
+    """Install an agent that answers."""
+    tree = pair.trees[number]
+    tree.file("etc/gb10-cluster/agent.json", json.dumps({"group": group, "rank": number, "hosts": ["spark-1", "spark-2"], "peers": []}))
+    tree.file("etc/systemd/system/gb10-agent.service", "[Unit]\n")
+    if number:
+        tree.file("cmd/agent-hello.json", "{}")
+        tree.file("cmd/sshd.txt", SSHD)
+        tree.file("var/lib/gb10-agent/.ssh/authorized_keys", 'restrict,command="x",from="192.168.200.11,10.0.0.11" ssh-ed25519 AAAA\n')
+    else:
+        tree.file("cmd/agent-peers.json", json.dumps({"peers": [PEER | more]}))
+    return tree
+
+
+def agents(pair: Pair) -> list[tuple[str, list[str], str]]:
+    """Return id, hosts and block of the findings, of which none concerns something else."""
+    found = pair.judge()["findings"]
+    assert {entry["id"] for entry in found} <= {"agent_down", "agent_path", "agent_sshd"}
+    assert all(entry["severity"] == ("error" if entry["id"] == "agent_sshd" else "warning") for entry in found)
+    return [(entry["id"], entry["hosts"], checks.block(entry)) for entry in found]
+
+
+def test_nodes_without_an_agent_have_no_finding_of_it(pair: Pair) -> None:
+    assert pair.facts(0)["agent"] == {"installed": False}
+    pair.trees[0].file("etc/gb10-cluster/agent.json", "{")
+    pair.trees[1].file("etc/systemd/system/gb10-agent.service", "[Unit]\n")
+    assert [pair.facts(number)["agent"] for number in (0, 1)] == [{"installed": False}] * 2
+
+
+def test_a_pair_with_working_agents_has_no_finding(pair: Pair) -> None:
+    for number in (0, 1):
+        serve(pair, number)
+    verdict = pair.judge()
+    assert (verdict["findings"], verdict["not_checked"]) == ([], [])
+    assert pair.facts(0)["agent"] == {
+        "installed": True, "group": "pair1", "rank": 0, "pending": False, "active": True, "error": "", "peers": [PEER], "sshd_problems": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "verb"), [(0, "peers"), (1, "hello")])
+def test_an_agent_that_does_not_run_is_a_warning(pair: Pair, number: int, verb: str) -> None:
+    for each in (0, 1):
+        serve(pair, each, ok=False, error="connect failed: /run/gb10-agent/session.sock: No such file or directory")
+    drop(f"cmd/agent-{verb}.json")(pair.trees[number])
+    ((name, hosts, text),) = agents(pair)
+    assert (name, hosts) == ("agent_down", [f"spark-{number + 1}"])
+    assert f"(spark-{number + 1}): gb10-agent.service does not answer (no recording). Why" in text
+    assert "`systemctl start gb10-agent` on the node, or run site.yml with --tags vllm_tp2" in text
+
+
+def test_an_interrupted_installation_has_no_finding(pair: Pair) -> None:
+    serve(pair, 0)
+    serve(pair, 1)
+    drop("cmd/agent-peers.json")(pair.trees[0])
+    pair.trees[0].file("opt/gb10-cluster/agent/restart-required", "")
+    verdict = pair.judge()
+    assert verdict["findings"] == []
+    assert [(entry["id"], entry["hosts"]) for entry in verdict["not_checked"]] == [("agent_down", ["spark-1"])]
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("Host key verification failed", "run site.yml with --tags vllm_tp2, which pins its present host key"),
+        ("Permission denied (publickey)", "change the setting of sshd on spark-2 that agent_sshd reports"),
+        ("No route to host", "`ping 192.168.200.12` on the head, and run site.yml with --tags roce"),
+        ("Connection timed out", "run site.yml with --tags roce"),
+        ("ssh: connect to host 192.168.200.12 port 22: failure", "run site.yml with --tags roce"),
+        ("no reply within 15 s (Timeout, server 192.168.200.12 not responding)", "run site.yml with --tags roce"),
+        ("connect failed: /run/gb10-agent/session.sock: Connection refused", "`systemctl start gb10-agent` on spark-2"),
+        ("Connection refused", "`systemctl start ssh` on spark-2"),
+        ("Connection reset by peer", "`journalctl -u ssh` on spark-2"),
+        ("The request has protocol version 1. The agent on spark-2 supports 2 and 3. Run site.yml for all nodes of the group.",
+         "run site.yml with --tags vllm_tp2; `gb10 call peers`"),
+    ],
+)  # fmt: skip
+def test_a_worker_that_the_head_cannot_reach_is_a_warning_with_its_remedy(pair: Pair, error: str, remedy: str) -> None:
+    serve(pair, 0, ok=False, error=error)
+    serve(pair, 1)
+    ((name, hosts, text),) = agents(pair)
+    assert (name, hosts) == ("agent_path", ["spark-1", "spark-2"])
+    assert f"The agent on spark-1 cannot reach spark-2 (192.168.200.12) over the rail: {error.rstrip('.')}. Why" in text
+    assert remedy in text.partition("Remedy: ")[2]
+
+
+def test_the_path_to_a_worker_that_was_installed_again_has_no_finding(pair: Pair) -> None:
+    serve(pair, 0, ok=False, error="Host key verification failed")
+    assert agents(pair) == []
+
+
+def test_the_path_to_a_worker_that_does_not_answer_ansible_is_reported(pair: Pair) -> None:
+    serve(pair, 0, ok=False, error="No route to host")
+    ranks = [checks.Rank("spark-1", 0, pair.facts(0)), checks.Rank("spark-2", 1, {}, "timed out", True)]
+    assert [entry["id"] for entry in checks.judge(ranks, WISHES)["findings"]] == ["reachable", "agent_path"]
+
+
+def test_settings_of_sshd_that_exclude_the_head_are_errors(pair: Pair) -> None:
+    serve(pair, 0)
+    serve(pair, 1).file("cmd/sshd.txt", SSHD + "allowusers admin\nforcecommand /bin/menu\n")
+    found = agents(pair)
+    assert [(name, hosts) for name, hosts, _text in found] == [("agent_sshd", ["spark-2"])] * 2
+    assert "has AllowUsers admin for user gb10-agent from spark-1 (192.168.200.11). Why" in found[0][2]
+    assert found[0][2].endswith("Remedy: Add gb10-agent to AllowUsers in /etc/ssh/sshd_config, and reload sshd.")
+
+
+def test_an_agent_of_another_group_has_no_finding(pair: Pair) -> None:
+    serve(pair, 0, "pair9", ok=False, error="No route to host")
+    serve(pair, 1, "pair9").file("cmd/sshd.txt", "pubkeyauthentication no\n")
+    drop("cmd/agent-hello.json")(pair.trees[1])
+    assert agents(pair) == []
+
+
+def failing(error: Exception) -> preflight_facts.Call:
+    """Return a socket on which every call fails."""
+
+    def call(_verb: str, _timeout: float) -> dict[str, Any]:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("error", "active", "text"),
+    [
+        (AgentMissing("/run/gb10-agent/admin.sock: Connection refused"), False, "/run/gb10-agent/admin.sock: Connection refused"),
+        (RankError("The agent did not answer peers within 20 s."), False, "The agent did not answer peers within 20 s"),
+        (RankError("The verb 'peers' is not supported.", "unknown"), True, ""),
+        (PermissionError(13, "Permission denied"), None, "only root may ask the agent"),
+    ],
+)
+def test_what_a_failed_call_to_the_agent_means(pair: Pair, error: Exception, active: bool | None, text: str) -> None:
+    found = preflight_facts.gather(Node(str(serve(pair, 0).write())), failing(error))
+    assert (found["active"], found["error"], found["peers"]) == (active, text, [])
+
+
+def test_an_agent_that_may_not_be_asked_is_skipped(pair: Pair) -> None:
+    facts = pair.facts(0) | {"agent": preflight_facts.gather(Node(str(serve(pair, 0).write())), failing(PermissionError()))}
+    verdict = checks.judge([checks.Rank("spark-1", 0, facts)], WISHES)
+    assert verdict["findings"] == []
+    assert {entry["id"]: entry["reason"] for entry in verdict["not_checked"]} == dict.fromkeys(
+        ("agent_down", "agent_path", "agent_sshd"), "only root may ask the agent"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rc", "out", "err", "problems"),
+    [
+        (0, SSHD + "allowgroups gb10-agent\n", "", []),
+        (0, SSHD + "allowgroups admin\n", "", ["sshd has AllowGroups admin for user"]),
+        (255, "", "Missing privilege separation directory: /run/sshd", []),
+        (255, "", "/etc/ssh/sshd_config: line 3: Bad configuration option: Prot", ["sshd -T failed on this node: /etc/ssh/sshd_config: line 3: Bad conf"]),
+        (127, "", "sshd: command not found", ["sshd is not installed on this node."]),
+    ],
+)
+def test_reads_sshd_for_the_connection_of_the_head(pair: Pair, rc: int, out: str, err: str, problems: list[str]) -> None:
+    tree = serve(pair, 1)
+    (tree.root / "cmd/sshd.txt").unlink()
+    commands: list[str] = []
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        commands.append(" ".join(argv))
+        return (rc, out, err) if argv[0] == "sshd" else (0, "gb10-agent\n", "")
+
+    found = preflight_facts.gather(Node(str(tree.write()), run))["sshd_problems"]
+    assert len(found) == len(problems)
+    assert all(sentence.startswith(start) for sentence, start in zip(found, problems, strict=True))
+    assert commands[0] == "sshd -T -C user=gb10-agent,host=spark-1,addr=192.168.200.11"
+
+
+@pytest.mark.parametrize("text", ["", "ssh-ed25519 AAAA", 'from="*.lan" ssh-ed25519 AAAA', 'from="1.1.1.1 x" ssh-ed25519 AAAA'])
+def test_a_key_without_an_address_gives_no_connection_to_test(text: str) -> None:
+    assert preflight_facts.head_address(text) == ""
+
+
+def test_ignore_and_strict(pair: Pair) -> None:
+    pair.trees[0].file("run/reboot-required", "")
+    pair.trees[0].file("cmd/time.txt", f"{NOW + 40}\n")
+    verdict = pair.judge(ignore=["clock_skew"], strict=True)
+    assert [(entry["id"], entry["severity"]) for entry in verdict["findings"]] == [("reboot_pending", "error")]
+    assert [entry["id"] for entry in verdict["ignored"]] == ["clock_skew"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("clock_skw", "did you mean clock_skew?"), ("ota-torn", "did you mean ota_torn?"), ("zzz", "known are reachable, sudo, python")]
+)
+def test_an_unknown_id_is_refused(name: str, hint: str) -> None:
+    (sentence,) = checks.unknown_ids([name, "gb10"])
+    assert sentence.startswith(f"preflight_ignore has '{name}', which is no check; ")
+    assert hint in sentence
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "reason"),
+    [
+        ("run/reboot-required", "", "an update waits for it (/run/reboot-required)"),
+        ("cmd/modinfo-nvidia.txt", "580.178.04\n", "the loaded driver is 580.173.02, the one on disk 580.178.04"),
+        ("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0), "memory is stuck with the driver"),
+        ("proc/buddyinfo", buddy(0), "memory is fragmented"),
+    ],
+)
+def test_why_a_node_needs_a_reboot(pair: Pair, path: str, text: str, reason: str) -> None:
+    pair.trees[0].file(path, text)
+    assert pair.facts(0)["reboot_reasons"] == [reason]
+
+
+def test_known_versions_are_whole() -> None:
+    """Each entry says what to do and where it is known from; each can match something."""
+    for entry in known_versions.KNOWN:
+        assert entry["id"] in checks.CHECKS
+        assert entry["severity"] in checks.SEVERITIES
+        assert bool(entry.get("match")) != bool(entry.get("below"))
+        assert all(len(entry[key]) > 10 for key in ("matters", "remedy", "source"))
+
+
+@pytest.mark.parametrize(
+    ("version", "start", "yes"), [("590.44.01", "590", True), ("5900.1", "590", False), ("6.17.0-1017-nvidia", "6.17.0-1017", True), ("", "590", False)]
+)
+def test_versions_are_compared_by_number(version: str, start: str, yes: bool) -> None:
+    assert checks.begins(version, start) is yes
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ("the kernel differs", "The kernel differs. Why"),
+        ("enp1s0f0np0 has no link.", "enp1s0f0np0 has no link. Why"),
+        ("/run/x is there", "/run/x is there. Why"),
+        ("gb10-pair1 runs", "gb10-pair1 runs. Why"),
+    ],
+)
+def test_a_block_begins_as_a_sentence_and_keeps_names(found: str, shown: str) -> None:
+    text = checks.block({"id": "gb10", "severity": "info", "hosts": ["a", "b"], "found": found, "matters": "x.", "remedy": "y."})
+    assert text.startswith(f"info gb10 (a, b): {shown}")
+    assert text.endswith("it matters: x. Remedy: y.")
+
+
+def test_kho_off_makes_a_known_kernel_harmless(pair: Pair) -> None:
+    for tree in pair.trees:
+        tree.file("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")
+        tree.file("proc/cmdline", "quiet kho=off\n")
+    assert pair.judge()["findings"] == []
+
+
+# --- the captures of others --------------------------------------------------------------------------------------------------------
+
+
+@needs_shared
+def test_the_kho_leak_of_the_field(pair: Pair) -> None:
+    """CmaFree 940604 kB with CmaTotal 0, from the capture."""
+    lines = [line.split("<-")[0] for line in (samples() / "meminfo.kho-leak-before-after.txt").read_text().splitlines() if line.startswith("Cma")]
+    base = "\n".join(line for line in meminfo().splitlines() if not line.startswith("Cma"))
+    pair.trees[1].file("proc/meminfo", base + "\n" + "\n".join(lines) + "\n")
+    (entry,) = pair.judge()["findings"]
+    assert (entry["id"], entry["severity"], entry["hosts"]) == ("kho_leak", "error", ["spark-2"])
+    assert "CmaFree is 940604 kB with CmaTotal 0 kB" in entry["found"]
+    assert "kho=off" in entry["remedy"]
+
+
+@needs_shared
+def test_benign_kernel_messages_are_no_finding(pair: Pair) -> None:
+    text = "".join((samples() / f"dmesg.{name}.txt").read_text() for name in ("cx7-hotplug-plugin", "mlx5-benign", "nvrm-no-memory"))
+    pair.trees[0].file("cmd/dmesg.txt", text)
+    assert pair.judge()["findings"] == []
+
+
+@needs_shared
+def test_versions_of_a_capture(pair: Pair) -> None:
+    """The DGX release file and nvidia-smi's table as they are in the field."""
+    pair.trees[0].file("etc/dgx-release", (samples() / "dgx-release.txt").read_text())
+    pair.trees[0].file("cmd/nvidia-smi.txt", (samples() / "nvidia-smi.gb10-vllm-running-580.126.09.txt").read_text())
+    facts = pair.facts(0)
+    assert facts["dgx"] == {"present": True, "name": "DGX Spark", "base": "7.2.3", "ota": "7.3.1"}
+    assert facts["driver"]["gpus"] == ["NVIDIA GB10"]
+    assert checks.read_smi(0, (samples() / "nvidia-smi.gb10-vllm-running-580.126.09.txt").read_text())[1] == "580.126.09"
+    assert checks.fwupd_versions((samples() / "fwupdmgr-cx7.txt").read_text()) == {}
+
+
+@needs_shared
+def test_a_real_pair_has_no_error_of_the_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = from_pair(samples() / "pairA-f0f0" / "head", tmp_path)
+    with patch_module_args({"root": str(tree.write())}), pytest.raises(SystemExit):
+        preflight_info.main()
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["fabric"]["ports"] == 4
+    verdict = checks.judge([checks.Rank("spark-1", 0, facts)], WISHES._replace(model_gib=0))
+    assert [entry["id"] for entry in verdict["findings"] if entry["severity"] == "error"] == []

@@ -1,0 +1,90 @@
+"""Profiles as text, and the generated page."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as t
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import resolve
+
+ROOT = Path(__file__).resolve().parents[5]
+SHIPPED: dict[str, Any] = {f.stem: yaml.safe_load(f.read_text()) for f in sorted((ROOT / "profiles").glob("*.yml"))}
+PROFILES = {name: resolve(name, SHIPPED) for name in SHIPPED}
+LEAST = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "/a"}}
+
+
+def doc_tool() -> Any:
+    spec = importlib.util.spec_from_file_location("profiles_doc", ROOT / "tools" / "profiles_doc.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_tool_writes() -> None:
+    assert doc_tool().main(["--check"]) == 0, "run tools/profiles_doc.py"
+
+
+def test_check_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = doc_tool()
+    monkeypatch.setattr(tool, "ROOT", ROOT)
+    monkeypatch.setattr(tool, "PAGE", ROOT / "docs" / "no-such-page.md")
+    assert tool.main(["--check"]) == 1
+    assert "docs/no-such-page.md is not what tools/profiles_doc.py writes: run it" in capsys.readouterr().err
+
+
+def test_every_profile_has_a_section_and_the_table_links_to_it() -> None:
+    page = (ROOT / "docs" / "profiles.md").read_text()
+    for name in SHIPPED:
+        assert f"\n## {name}\n" in page
+        assert f"[{name}](#{name})" in page
+
+
+def test_table() -> None:
+    lines = t.table(PROFILES, "fp8-512k")
+    assert len(lines) == 13
+    assert lines[1].startswith("dspark-nvfp4-1m ")
+    starred = [line for line in lines if " * " in line]
+    assert len(starred) == 1
+    assert starred[0].split()[:4] == ["fp8-512k", "*", "524,288", "12"]
+    assert "1,140,000 to 1,360,000" in starred[0]
+    assert len({line.index("  mp") for line in lines if "  mp" in line}) == 1, "columns line up"
+
+
+def test_a_profile_with_the_least_in_it() -> None:
+    one = resolve("x", {"x": LEAST})
+    assert t.row(one) == ("x", "-", "-", "-", "-", "-", "mp", "-", "pull", "-")
+    text = "\n".join(t.sheet(one))
+    assert "model on the node: /a in the container" in text
+    assert "answer: any sane one" in text
+    assert "None" not in text
+
+
+@pytest.mark.parametrize(("bounds", "text"), [((None, None), "-"), ((5000, None), "from 5,000"), ((None, 2.5), "up to 2.5"), ((1, 2), "1 to 2")])
+def test_spans(bounds: tuple[Any, Any], text: str) -> None:
+    one = resolve("x", {"x": {**LEAST, "gate": {"concurrency": {"min": bounds[0], "max": bounds[1]}}}})
+    assert f"  concurrency: {text}" in t.sheet(one)
+
+
+@pytest.mark.parametrize(
+    ("image", "word"),
+    [({"reference": "a"}, "pull"), ({"reference": "a", "pull": False}, "load"), ({"reference": "a", "pull": False, "build": {"note": "n"}}, "build")],
+)
+def test_how_the_image_comes(image: dict[str, Any], word: str) -> None:
+    assert t.row(resolve("x", {"x": {**LEAST, "image": image}}))[8] == word
+
+
+def test_the_sheet_quotes_the_seed_where_the_profile_differs() -> None:
+    text = "\n".join(t.sheet(PROFILES["piecewise-200k"]))
+    assert "engine.args.enable-prefix-caching: the seed says '--prefix-caching'." in text
+    assert "container memory limit: 100G" in text
+    assert "None" not in text
+
+
+def test_markdown_cells_are_escaped() -> None:
+    assert t.markdown_table(("a",), [("x|y",)]) == ["| a |", "| --- |", "| x\\|y |"]

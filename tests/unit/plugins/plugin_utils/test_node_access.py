@@ -1,0 +1,59 @@
+"""The action of the first module on a node: a connection that was kept while a link was down is replaced once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_access import NodeAction
+
+BLOCKED = AnsibleConnectionFailure("Timeout (12s) waiting for privilege escalation prompt: ")
+PASSWORD = {"failed": True, "module_stderr": "sudo: a password is required\n", "module_stdout": "", "msg": "MODULE FAILURE"}
+GOOD = {"changed": False, "facts": {}}
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *answers: Any, transport: str = "ssh") -> tuple[dict[str, Any], list[str]]:
+    """Run the action against these answers of the module, one a call; return its result and what it did."""
+    did: list[str] = []
+    left = list(answers)
+
+    def execute(**_options: Any) -> dict[str, Any]:
+        did.append("module")
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
+    action = NodeAction.__new__(NodeAction)
+    action._task = SimpleNamespace(async_val=0)
+    action._connection = SimpleNamespace(transport=transport, reset=lambda: did.append("reset"), _shell=SimpleNamespace(tmpdir=None))
+    action._execute_module = execute
+    monkeypatch.setattr(action, "_remove_tmp_path", lambda _path: None)
+    return action.run(None, {"inventory_hostname": "spark-2"}), did
+
+
+def test_replaces_a_blocked_connection_and_runs_the_module_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, BLOCKED, GOOD) == (GOOD, ["module", "reset", "module"])
+
+
+def test_reports_a_node_that_blocks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, did = run(monkeypatch, BLOCKED, BLOCKED)
+    assert did == ["module", "reset", "module"]
+    assert out["unreachable"]
+    assert "sudo does not answer in time" in out["msg"]
+
+
+@pytest.mark.parametrize(("answer", "transport"), [(PASSWORD, "ssh"), (BLOCKED, "local")], ids=["password", "local"])
+def test_other_causes_are_not_repeated(monkeypatch: pytest.MonkeyPatch, answer: Any, transport: str) -> None:
+    out, did = run(monkeypatch, answer, transport=transport)
+    assert did == ["module"]
+    assert "spark-2" in out["msg"]
+
+
+def test_an_unknown_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AnsibleError, match="template"):
+        run(monkeypatch, AnsibleError("template error"))

@@ -1,0 +1,109 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Print the Python lines of plugins/ and tests/, and fail for files and functions of plugins/ that are too long.
+
+A file has at most 500 lines without its DOCUMENTATION, EXAMPLES and RETURN, a function at most 60 without its docstring. ALLOWED has
+today's exceptions. It can only shrink: an entry that is no longer needed fails too.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE_LINES = 500
+FUNCTION_LINES = 60
+BLOCKS = ("DOCUMENTATION", "EXAMPLES", "RETURN")
+
+# path, or path:function, as printed -> lines
+ALLOWED: dict[str, int] = {
+    "plugins/module_utils/_fabric/facts.py:gather": 68,
+    "plugins/module_utils/_fabric/netplan.py:plan": 66,
+    "plugins/module_utils/_fabric/node.py": 630,
+    "plugins/module_utils/_fabric/node.py:Node.port": 74,
+    "plugins/module_utils/_fabric/problems.py": 515,
+    "plugins/module_utils/_fabric/problems.py:node_problems": 99,
+    "plugins/module_utils/_fabric/problems.py:rail_problems": 117,
+    "plugins/module_utils/_gate/gate.py": 507,
+    "plugins/module_utils/_inventory/cluster.py": 619,
+    "plugins/module_utils/_preflight/checks.py": 1015,
+    "plugins/module_utils/_preflight/checks.py:check_versions": 73,
+    "plugins/module_utils/_profile/kv_estimate.py:make_plan": 73,
+    "plugins/module_utils/_profile/profile.py": 791,
+    "plugins/module_utils/_transfer/http_copy.py": 567,
+    "plugins/modules/docker_engine.py:Docker.present": 71,
+    "plugins/modules/roce_netplan.py": 775,
+    "plugins/modules/roce_netplan.py:Change.absent": 68,
+    "plugins/modules/roce_netplan.py:main": 78,
+    "plugins/modules/weights_download.py:main": 77,
+    "plugins/modules/weights_serve.py:main": 68,
+}
+
+
+def _span(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def file_lines(text: str, tree: ast.Module) -> int:
+    """Return the lines of a file without its documentation blocks."""
+    blocks = (n for n in tree.body if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id in BLOCKS for t in n.targets))
+    return len(text.splitlines()) - sum(_span(node) for node in blocks)
+
+
+def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the dotted name of each function and its lines, from `def` to its end, without its docstring."""
+    for child in ast.iter_child_nodes(node):
+        name = prefix
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            name = f"{prefix}{child.name}."
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield name[:-1], _span(child) - (_span(child.body[0]) if ast.get_docstring(child) is not None else 0)
+        yield from functions(child, name)
+
+
+def measure(root: Path, folder: str) -> tuple[int, dict[str, int]]:
+    """Return the total lines of a folder, and {path or path:function: lines} of what is longer than its limit."""
+    total, long = 0, {}
+    for path in sorted((root / folder).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        shown = path.relative_to(root).as_posix()
+        lines = file_lines(text, tree)
+        total += lines
+        if lines > FILE_LINES:
+            long[shown] = lines
+        long.update({f"{shown}:{name}": size for name, size in functions(tree) if size > FUNCTION_LINES})
+    return total, long
+
+
+def faults(long: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
+    """Return what is longer than allowed, and the entries of `allowed` that are not needed."""
+    out = []
+    for key, lines in sorted(long.items()):
+        limit = allowed.get(key, FUNCTION_LINES if ":" in key else FILE_LINES)
+        if lines > limit:
+            out.append(f"{key} has {lines} lines, expected at most {limit}. Split it.")
+    out += [f"{key} is within the limit. Remove it from ALLOWED." for key in sorted(allowed) if key not in long]
+    return out
+
+
+def main(root: Path = ROOT, allowed: Mapping[str, int] | None = None) -> int:
+    """Print the totals and the faults; return 1 if there are faults."""
+    allowed = ALLOWED if allowed is None else allowed
+    plugins, long = measure(root, "plugins")
+    tests, _long = measure(root, "tests")
+    found = faults(long, allowed)
+    if list(allowed) != sorted(allowed):
+        found.append("ALLOWED is not sorted. Sort it.")
+    for line in found:
+        print(f"tools/limits.py: {line}")
+    print(f"Python lines without documentation blocks: plugins {plugins}, tests {tests}; {len(long)} exceptions")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
