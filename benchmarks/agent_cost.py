@@ -20,7 +20,7 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
-import agents  # noqa: E402  # the harness lives beside the tests, which are no installed package
+import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
 from container_lab import Lab, bring_up  # noqa: E402  # as above
 
 MEMORY_MIB, IDLE_SHARE, BOOT_SHARE = 40.0, 0.02, 0.10

@@ -34,9 +34,7 @@ def play(name: str, *arguments: str) -> float:
 
 def token() -> bool:
     """Whether a completion comes back now."""
-    out = subprocess.run(
-        ["curl", "-s", "-m", "20", URL, "-H", "Content-Type: application/json", "-d", BODY], capture_output=True, text=True, check=False
-    )
+    out = subprocess.run(["curl", "-s", "-m", "20", URL, "-H", "Content-Type: application/json", "-d", BODY], capture_output=True, text=True, check=False)
     return '"text"' in out.stdout
 
 

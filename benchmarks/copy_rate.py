@@ -46,7 +46,7 @@ def raw_receive(address: str, port: int) -> float:
         except OSError:
             time.sleep(0.05)
     else:
-        raise SystemExit(f"nobody answers on {address}:{port}: start the sending end first")
+        raise SystemExit(f"no answer from {address}:{port}: start the sending end first")
     connection.settimeout(None)
     buffer = memoryview(bytearray(1 << 20))
     total, start = 0, 0.0
@@ -122,7 +122,7 @@ def fetch(folder: Path, address: str, files: dict[str, dict[str, object]], strea
 
 
 def clean(folder: Path) -> None:
-    """Take away what this program has made."""
+    """Remove what this program created."""
     for path in folder.glob("gb10-copy-*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 

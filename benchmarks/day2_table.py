@@ -19,7 +19,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
-from container_lab import Lab, bring_up  # noqa: E402  # the harness lives beside the tests, which are no installed package
+from container_lab import Lab, bring_up  # noqa: E402  # the harness is next to the tests, which are not an installed package
 from day2 import ROWS, Case  # noqa: E402  # as above
 
 TABLE = REPO / "docs/day2-table.md"

@@ -1,6 +1,6 @@
 """The fault table: every fault of tests/lab/faults.py done to the real engine on the container lab, printed as a table, one row each.
 
-A row says: seconds from the fault to the verdict, the class, whether class, rank and remedy are right, what was left behind, and whether the
+A row has: seconds from the fault to the verdict, the class, whether class, rank and remedy are right, what was left behind, and whether the
 next run converges. `--write` keeps it in docs/fault-table.md with its date; `--only REGEX` runs the rows whose name matches. Usage:
 
     .venv/bin/python benchmarks/fault_table.py [--write] [--only REGEX] [--converge each|end]
@@ -18,7 +18,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
-from container_lab import Lab, bring_up  # noqa: E402  # the harness lives beside the tests, which are no installed package
+from container_lab import Lab, bring_up  # noqa: E402  # the harness is next to the tests, which are not an installed package
 from faults import FAULTS, Fault, inject, running  # noqa: E402  # as above
 
 HEAD = "| fault | seconds to verdict | class | right | left behind | next run |\n|---|---|---|---|---|---|"
@@ -83,11 +83,11 @@ def write(lines: list[str]) -> None:
         "# Faults done to the real engine\n\nEvery row was done to the real vLLM engine over the two nodes of the container lab, two cores, and is"
         f" printed by\n`benchmarks/fault_table.py`. Run on {time.strftime('%Y-%m-%d')}. Seconds count from the fault (or from the start of the boot, where"
         " the fault was\nthere before) to the verdict on the controller. Each start has one attempt (`vllm_tp2_attempts: 1`): a release that has passed"
-        " is otherwise\nstarted again after a transient failure. *Next run* is `site.yml` again, with the fault taken away.\n\n"
+        " is otherwise\nstarted again after a transient failure. *Next run* is `site.yml` again, with the fault removed.\n\n"
     )
     rest = (
         "\nTwo faults are no row here, since they are over before a gate begins; the end-to-end tests do them: a disk too full for the weights is refused"
-        "\nbefore the copy starts (`tests/lab/test_image_weights.py`), and a play that is interrupted half-way converges when it is run again"
+        "\nbefore the copy starts (`tests/lab/test_image_weights.py`), and a play that is interrupted converges when it is run again"
         "\n(`tests/lab/test_a_site.py`).\n"
     )
     (REPO / "docs/fault-table.md").write_text(intro + HEAD + "\n" + "\n".join(lines) + "\n" + rest, encoding="utf-8")

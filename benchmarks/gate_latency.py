@@ -1,4 +1,4 @@
-"""From the decisive line reaching a rank's log to the verdict on the controller, on the container lab, beside a loop that looks every 10 s.
+"""From the decisive line reaching a rank's log to the verdict on the controller, on the container lab, next to a loop that polls every 10 s.
 
 Each round boots the pair under site.yml, once with an unknown flag on one rank's command line (failure) and once as it should be (success).
 The line's time is the Docker Engine's own stamp, the verdict's that of the task's end; both clocks are this machine's. The verdict on a
@@ -24,7 +24,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
-from container_lab import Lab, bring_up  # noqa: E402  # the harness lives beside the tests, which are no installed package
+from container_lab import Lab, bring_up  # noqa: E402  # the harness is next to the tests, which are not an installed package
 from playbook import Run  # noqa: E402  # as above
 
 # One attempt: a release that has passed is otherwise started again after a transient failure.
@@ -41,7 +41,7 @@ def stamp(text: str) -> float:
 
 
 class Watch(threading.Thread):
-    """Follow one rank's log beside the gate: when the decisive line came, and when a poll loop would have seen it."""
+    """Follow one rank's log in parallel with the gate: when the decisive line came, and when a poll loop would have seen it."""
 
     def __init__(self, lab: Lab, node: int, pattern: str) -> None:
         super().__init__(daemon=True)

@@ -50,10 +50,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3, help="how often to measure (default 3)")
     parser.add_argument("--limit", type=float, default=25, help="round trips that a run may cost a host (default 25)")
-    wishes = parser.parse_args()
+    options = parser.parse_args()
     ratios, clean = [], True
     ping()  # opens the connections, which neither measure is about
-    for number in range(1, wishes.runs + 1):
+    for number in range(1, options.runs + 1):
         before = ping()
         with tempfile.TemporaryDirectory() as folder:
             extra = json.dumps({"gb10_receipts": folder})
@@ -68,9 +68,9 @@ def main() -> None:
         clean = clean and changed == 0
         print(f"run {number}: {ran} tasks on a host, {seconds:.1f} s, ping {trip:.2f} s, {ratios[-1]:.1f} round trips, changed={changed}", flush=True)
     middle = statistics.median(ratios)
-    good = clean and middle <= wishes.limit
-    word = "within" if middle <= wishes.limit else "OVER"
-    print(f"{word} the limit: {middle:.1f} of {wishes.limit:g} round trips; {'nothing' if clean else 'SOMETHING'} changed")
+    good = clean and middle <= options.limit
+    word = "within" if middle <= options.limit else "OVER"
+    print(f"{word} the limit: {middle:.1f} of {options.limit:g} round trips; {'nothing' if clean else 'SOMETHING'} changed")
     sys.exit(0 if good else 1)
 
 

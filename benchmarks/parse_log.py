@@ -7,7 +7,7 @@ The file is made of boots, repeated; the project's own (tests/unit/fixtures/vllm
 
 - ``serving``: boots with what a server prints between them, 2 MiB of access lines, statistics and request records after each;
 - ``samples``: the real boot logs of ../shared/samples/bootlogs one after the other, as they are;
-- ``boots``: nothing but boots without their bulk, four lines of five a fact: the worst case, shown beside the same bar.
+- ``boots``: nothing but boots without their bulk, four lines of five a fact: the worst case, shown with the same bar.
 
 Prints seconds of CPU (others may use the machine), the ratio and the parser's peak resident memory, measured in a process of its own.
 """

@@ -117,7 +117,7 @@ def documents(repo: Path) -> Iterator[tuple[Path, str, str]]:
 
 
 def role_faults(role: Path) -> Iterator[str]:
-    """Yield what a role's argument_specs and defaults/main.yml say differently."""
+    """Yield the differences between a role's argument_specs and its defaults/main.yml."""
     specs_file, defaults_file = role / "meta" / "argument_specs.yml", role / "defaults" / "main.yml"
     name = f"roles/{role.name}"
     if not specs_file.exists():
@@ -127,16 +127,16 @@ def role_faults(role: Path) -> Iterator[str]:
     specs = role_options(load(specs_file) or {}, defaults)
     for variable, option in role_options(load(specs_file) or {}).items():
         if is_computed(option.get("default")) and option.get("type") not in ("str", "path", "raw"):
-            yield f"{name}/meta/argument_specs.yml: {variable} is no text, so its computed default belongs in defaults/main.yml only"
+            yield f"{name}/meta/argument_specs.yml: {variable} is not a string, so its computed default belongs in defaults/main.yml only"
     for variable, value in defaults.items():
         if not variable.startswith((f"{role.name}_", f"__{role.name}_")):
             yield f"{name}/defaults/main.yml: {variable} does not begin with the role's name"
         if variable not in specs:
             yield f"{name}/defaults/main.yml: {variable} is not in meta/argument_specs.yml"
         elif specs[variable].get("required"):
-            yield f"{name}/defaults/main.yml: {variable} has a default, but meta/argument_specs.yml says required"
+            yield f"{name}/defaults/main.yml: {variable} has a default, but meta/argument_specs.yml has required: true"
         elif value != specs[variable].get("default") or type(value) is not type(specs[variable].get("default")):
-            yield f"{name}/defaults/main.yml: {variable} is {value!r}, but meta/argument_specs.yml says {specs[variable].get('default')!r}"
+            yield f"{name}/defaults/main.yml: {variable} is {value!r}, but meta/argument_specs.yml has {specs[variable].get('default')!r}"
     for variable, option in specs.items():
         if variable not in defaults and not option.get("required"):
             yield f"{name}/meta/argument_specs.yml: {variable} is not in defaults/main.yml"
@@ -159,7 +159,7 @@ def option_faults(where: str, option: Mapping[str, Any]) -> Iterator[str]:
 
 
 def variables_used(role: Path) -> Iterator[str]:
-    """Yield variables with the role's name that tasks, templates, handlers and vars use and nobody defines."""
+    """Yield variables with the role's name that tasks, templates, handlers and vars use and that are not defined."""
     specs_file = role / "meta" / "argument_specs.yml"
     if not specs_file.exists():
         return

@@ -4,7 +4,7 @@
 """Print the Python lines of plugins/ and tests/, and fail for files and functions of plugins/ that are too long.
 
 A file has at most 500 lines without its DOCUMENTATION, EXAMPLES and RETURN, a function at most 60 without its docstring. ALLOWED has
-today's exceptions. It can only shrink: an entry that is no longer needed fails too.
+today's exceptions. It can only shrink: an entry that is not needed fails too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run one stage of `make test`: say its name, run the command, say how long it took. `stage.py NAME -- COMMAND ...`."""
+"""Run one stage of `make test`: print its name, run the command, print its duration. `stage.py NAME -- COMMAND ...`."""
 
 from __future__ import annotations
 

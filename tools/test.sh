@@ -7,7 +7,7 @@ stage() { local name=$1; shift; .venv/bin/python tools/stage.py "$name" -- "$@";
 export PATH=$PWD/.venv/bin:$PATH
 
 if [ ! -d ../shared/samples ] && [ -z "${GB10_SHARED:-}" ]; then
-  echo "NOTE: ../shared is not beside this checkout: the tests on third-party captures and boot logs are left out (CI fails without them)."
+  echo "NOTE: ../shared is not next to this checkout: the tests on third-party captures and boot logs are left out (CI fails without them)."
 fi
 stage "lint, types, unit tests (make check)" make --no-print-directory check
 stage "fuzz" pytest tests/fuzz -q

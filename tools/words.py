@@ -38,7 +38,7 @@ WORDS = {
     r"did not end well": "failed",
     r"as they are sold": "factory default",
     r"it is the profile's word": "the profile decides",
-    r"half-?way|beside|anew|without a hand|by hand": "partly, next to, again, automatically",
+    r"half-?way|beside|anew|without a hand": "partly, next to, again, automatically",
     r"whoever|whatever|somebody": "the user, a process, another host",
 }
 PATTERN = re.compile("|".join(f"(?P<w{index}>(?<![A-Za-z])(?:{words})(?![A-Za-z]))" for index, words in enumerate(WORDS)), re.IGNORECASE)

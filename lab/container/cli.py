@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from lab.container import images, nodes, plan
-from lab.container.host import abandon, apt_install, docker, docker_answers, ensure_docker, inspect, listed, run, say, step, stop_own_dockerd
+from lab.container.host import abandon, apt_install, docker, docker_answers, ensure_docker, inspect, listed, report, run, step, stop_own_dockerd
 from lab.container.nodes import Lab
 from lab.container.plan import LabError
 
@@ -34,13 +34,13 @@ def locked(lab: Lab) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            say("another lab command is at work here; waiting for it")
+            report("another lab command is at work here; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def check_room(names: plan.Names, wanted: list[plan.Node]) -> None:
-    """Disk and memory first: say what is needed, and stop before anything is made."""
+    """Check disk and memory, and stop before anything is created."""
     running = set(listed("ps", "--filter", f"label={plan.LABEL}", "--format", "{{.Names}}"))
     missing = [node for node in wanted if node.container not in running]
     tree, made = images.volume_ready(names.tree), images.image_ready(names.node)
@@ -51,7 +51,7 @@ def check_room(names: plan.Names, wanted: list[plan.Node]) -> None:
     free = shutil.disk_usage(root).free if Path(root).is_dir() else need.disk
     available = plan.meminfo_available(Path("/proc/meminfo").read_text(encoding="ascii"))
     gib = plan.GIB
-    say(
+    report(
         f"needs {need.disk / gib:.1f} GiB of disk ({free / gib:.1f} free under {root}) and, once the engines run, "
         f"{need.memory / gib:.1f} GiB of memory ({available / gib:.1f} available)"
     )
@@ -63,14 +63,14 @@ def up(lab: Lab, count: int) -> int:
     begin = time.monotonic()
     if shutil.which("ssh") is None:
         apt_install(["openssh-client"], "Ansible reaches the nodes with the OpenSSH client, and this machine has none")
-    say(f"Docker Engine {ensure_docker(lab.state)} answers; the lab's state is in {lab.state}")
+    report(f"Docker Engine {ensure_docker(lab.state)} answers; the lab's state is in {lab.state}")
     names = plan.names(machine=docker("info", "--format", "{{.Architecture}}"))
     nodes.evict_foreign(lab)
     present = {thing.name for thing in nodes.labelled() if thing.kind == "container"}
     there = max((node.number for node in plan.nodes(plan.MAX_NODES, lab.instance) if node.container in present), default=0)
     if there > count:
         count = there + there % 2
-        say(f"{count} nodes are there from before and all are kept (`make lab-down` removes them)")
+        report(f"{count} nodes are there from before and all are kept (`make lab-down` removes them)")
     wanted = plan.nodes(count, lab.instance)
     check_room(names, wanted)
     nodes.ensure_networks(lab, plan.networks(count, lab.instance))
@@ -97,8 +97,8 @@ def up(lab: Lab, count: int) -> int:
         with step("looking for what older recipes left"):
             gone = images.prune_superseded(names)
         if gone:
-            say(f"  removed: {', '.join(gone)}")
-    say(f"the lab is up: {len(wanted)} nodes in {time.monotonic() - begin:.1f} s{'' if touched else ', nothing was changed'}")
+            report(f"  removed: {', '.join(gone)}")
+    report(f"the lab is up: {len(wanted)} nodes in {time.monotonic() - begin:.1f} s{'' if touched else ', nothing was changed'}")
     for node in wanted:
         print(
             f"  {node.name}  {node.management}  fabric {' '.join(node.rails)}  ssh -i {lab.key} -o UserKnownHostsFile={lab.known_hosts} admin@{node.management}"
@@ -108,7 +108,7 @@ def up(lab: Lab, count: int) -> int:
 
 def down(lab: Lab, *, everything: bool) -> int:
     if problem := docker_answers():
-        say(f"No Docker Engine answers ({problem}): nothing of the lab runs here.")
+        report(f"No Docker Engine answers ({problem}): nothing of the lab runs here.")
         return 0
     things = nodes.labelled()
     mine = [thing for thing in things if thing.lab == lab.id]
@@ -116,9 +116,9 @@ def down(lab: Lab, *, everything: bool) -> int:
         with step(f"removing {', '.join(thing.name for thing in mine)}"):
             nodes.remove(mine)
     else:
-        say("there is no lab of this checkout to remove")
+        report("there is no lab of this checkout to remove")
     if foreign := sorted({thing.checkout for thing in things if thing.lab != lab.id and thing.name.startswith(plan.prefix(lab.instance))}):
-        say(f"left alone: a lab made from {', '.join(foreign)}; `make lab-down` there removes it (`make lab` here does, too)")
+        report(f"left alone: a lab made from {', '.join(foreign)}; `make lab-down` there removes it (`make lab` here does, too)")
     lab.known_hosts.unlink(missing_ok=True)
     if everything:
         with step("removing the caches (images, engine tree, model)"):

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""This machine: running commands, talking to its Docker Engine, installing one where that is allowed, and saying how long things take."""
+"""This machine: running commands, talking to its Docker Engine, installing one where that is allowed, and reporting durations."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _print_lock = threading.Lock()
 _started = time.monotonic()
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """One line of progress, with the seconds since the command began."""
     with _print_lock:
         print(f"[{time.monotonic() - _started:5.0f} s] {text}", flush=True)
 
 
 class Step:
-    """Progress of one step: `note` is what the heartbeat shows while nothing else is said."""
+    """Progress of one step: `note` is what the heartbeat shows between other messages."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -45,11 +45,11 @@ class Step:
 def step(name: str, done: str = "") -> Iterator[Step]:
     """Announce a step, show that it lives every HEARTBEAT seconds, and print its time."""
     state, begin, finished = Step(name), time.monotonic(), threading.Event()
-    say(f"{name} ...")
+    report(f"{name} ...")
 
     def beat() -> None:
         while not finished.wait(HEARTBEAT):
-            say(f"  {name}: {time.monotonic() - begin:.0f} s{', ' + state.note if state.note else ''}")
+            report(f"  {name}: {time.monotonic() - begin:.0f} s{', ' + state.note if state.note else ''}")
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -58,7 +58,7 @@ def step(name: str, done: str = "") -> Iterator[Step]:
     finally:
         finished.set()
         thread.join()
-    say(f"{done or name}: {time.monotonic() - begin:.1f} s")
+    report(f"{done or name}: {time.monotonic() - begin:.1f} s")
 
 
 def run(
@@ -70,7 +70,7 @@ def run(
     check: bool = True,
     env: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command; on failure raise a LabError that says what failed and its last words."""
+    """Run a command; on failure raise a LabError with the command and its last output."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
     try:
         raw = subprocess.run(argv, input=data, capture_output=True, timeout=timeout, check=False, env=env)
@@ -87,7 +87,7 @@ def run(
 def last_words(text: str, lines: int = 3) -> str:
     """The last non-empty lines of a command's output, as one line."""
     kept = [line.strip() for line in text.splitlines() if line.strip() and "DEPRECATED" not in line]
-    return " | ".join(kept[-lines:]) or "it said nothing"
+    return " | ".join(kept[-lines:]) or "no output"
 
 
 _one_shots: set[str] = set()
@@ -162,7 +162,7 @@ def apt_install(packages: Sequence[str], why: str) -> None:
         raise LabError(f"{why}: install it with this system's package manager ({names} on Debian), then run this again.")
     if not is_root():
         raise LabError(f"{why}, and only root may install it: run `sudo apt-get install {names}`, then run this again.")
-    say(f"{why}. Installing from apt: {names}")
+    report(f"{why}. Installing from apt: {names}")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with step(f"apt-get install {names}"):
         run(["apt-get", "update", "-qq"], what="apt-get update", check=False, env=env, timeout=300)
@@ -206,11 +206,11 @@ def start_dockerd(state: Path, problem: str) -> None:
     if not is_root():
         raise LabError(f"No Docker Engine answers ({problem}), and only root may start one: run `sudo systemctl start docker`, then run this again.")
     if Path("/run/systemd/system").is_dir():
-        say("The Docker Engine is not running. Starting docker.service")
+        report("The Docker Engine is not running. Starting docker.service")
         run(["systemctl", "start", "docker"], what="systemctl start docker", check=False)
     else:
         log = state / "dockerd.log"
-        say(f"The Docker Engine is not running and there is no systemd. Starting dockerd by hand; its log is {log}")
+        report(f"The Docker Engine is not running and there is no systemd. Starting dockerd by hand; its log is {log}")
         state.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
             process = subprocess.Popen(["dockerd"], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
@@ -224,7 +224,7 @@ def start_dockerd(state: Path, problem: str) -> None:
 
 
 def stop_own_dockerd(state: Path) -> None:
-    """Stop the engine that the lab started by hand, unless somebody else's containers run on it."""
+    """Stop the engine that the lab started by hand, unless other containers run on it."""
     mark = state / "dockerd.pid"
     try:
         pid = int(mark.read_text(encoding="ascii"))
@@ -235,11 +235,11 @@ def stop_own_dockerd(state: Path) -> None:
         mark.unlink(missing_ok=True)
         return
     if listed("ps", "-q"):
-        say("the dockerd that the lab started is left running: other containers run on it")
+        report("the dockerd that the lab started is left running: other containers run on it")
         return
     os.kill(pid, signal.SIGTERM)
     mark.unlink(missing_ok=True)
-    say(f"stopped the dockerd that the lab had started (process {pid}); installed packages stay")
+    report(f"stopped the dockerd that the lab started (process {pid}); installed packages stay")
 
 
 def routes() -> list[tuple[str, str]]:
@@ -251,7 +251,7 @@ def routes() -> list[tuple[str, str]]:
 
 
 def ca_bundle() -> str:
-    """This host's certificate bundle, the one pip is told to use first; empty if there is none."""
+    """This host's certificate bundle, pip's configured one first; empty without one."""
     named = [os.environ.get(name, "") for name in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")]
     for path in [*named, *CA_BUNDLES]:
         if path and Path(path).is_file():

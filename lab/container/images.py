@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from lab.container.host import apt_install, debian_mirror, docker, docker_ok, inspect, listed, pip_arguments, run, say, step, stream
+from lab.container.host import apt_install, debian_mirror, docker, docker_ok, inspect, listed, pip_arguments, report, run, step, stream
 from lab.container.plan import ENGINE_TAG, ENGINE_VERSION, HERE, LABEL_CACHE, MODEL_NAME, RECIPES, TORCH_VERSION, LabError, Names
 
 PULL_SECONDS = 20
@@ -76,7 +76,7 @@ def ensure_base(names: Names) -> None:
         docker("tag", "debian:trixie", names.base)
         docker("rmi", "debian:trixie")  # the name only: what the lab pulled, it keeps under its own
         return
-    say("No registry answered: Debian trixie is bootstrapped from the apt mirror instead")
+    report("No registry answered: Debian trixie is bootstrapped from the apt mirror instead")
     missing = [
         p
         for p, path in (("mmdebstrap", "/usr/bin/mmdebstrap"), ("debian-archive-keyring", "/usr/share/keyrings/debian-archive-keyring.gpg"))
@@ -129,7 +129,7 @@ def ensure_tree(names: Names) -> None:
             nonlocal packages, fetched
             if line.startswith("@ "):
                 state.note = line[2:]
-                say(f"  engine tree: {line[2:]}")
+                report(f"  engine tree: {line[2:]}")
             elif match := re.match(r"Resolved (\d+) packages", line):
                 packages = int(match[1])
                 state.note = f"fetching {packages} packages"
@@ -157,7 +157,7 @@ def ensure_model(names: Names) -> None:
         def on_line(line: str) -> None:
             if line.startswith(("seed", "recites")):
                 state.note = line
-                say(f"  model: {line}")
+                report(f"  model: {line}")
 
         command = [
             "docker",

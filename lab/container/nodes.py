@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.container import images
-from lab.container.host import docker, inspect, listed, routes, run, say, step
+from lab.container.host import docker, inspect, listed, report, routes, run, step
 from lab.container.plan import (
     LABEL,
     LABEL_CHECKOUT,
@@ -92,11 +92,11 @@ def remove(things: list[Thing]) -> None:
 
 
 def evict_foreign(lab: Lab) -> None:
-    """Nodes of another checkout hold the same names and addresses: say so, and make room."""
+    """Remove the nodes of another checkout, which hold the same names and addresses."""
     foreign = [thing for thing in labelled() if thing.lab != lab.id and thing.name.startswith(prefix(lab.instance))]
     if foreign:
         where = sorted({thing.checkout or "an unknown place" for thing in foreign})
-        say(f"A lab made from {', '.join(where)} holds these addresses; it is a lab, so it is removed and made anew for {lab.state}")
+        report(f"A lab made from {', '.join(where)} holds these addresses; it is a lab, so it is removed and created again for {lab.state}")
         with step("removing the other lab"):
             remove(foreign)
 
@@ -113,7 +113,7 @@ def ensure_key(lab: Lab, names: Names) -> str:
         with open(os.open(lab.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
             out.write(rest)
         public.write_text(first + "\n", encoding="ascii")
-        say(f"made the lab's SSH key {lab.key}")
+        report(f"made the lab's SSH key {lab.key}")
     return public.read_text(encoding="ascii").strip()
 
 
@@ -171,7 +171,7 @@ def ensure_containers(lab: Lab, wanted: list[Node], names: Names, public_key: st
                 docker("start", node.container)
             continue
         if have:
-            say(f"{node.name} was made from another recipe or key: it is made anew")
+            report(f"{node.name} was made from another recipe or key: it is created again")
             docker("rm", "-f", "-v", node.container)
         if inspect("volume", node.volume):
             docker("volume", "rm", node.volume)
@@ -201,7 +201,7 @@ def wait_ready(wanted: list[Node]) -> None:
                 failed = run(["docker", "exec", node.container, "systemctl", "--failed", "--plain", "--no-legend"], check=False).stdout
                 log = run(["docker", "logs", "--tail", "5", node.container], check=False)
                 raise LabError(
-                    f"{node.name} was not up after {BOOT_SECONDS} s (systemd says {state or 'nothing'}, Docker says {engine or 'nothing'}; "
+                    f"{node.name} was not up after {BOOT_SECONDS} s (systemd: {state or 'no answer'}, Docker: {engine or 'no answer'}; "
                     f"failed units: {' '.join(failed.split()) or 'none'}; log: {(log.stdout + log.stderr).strip()[-300:]!r}): "
                     f"look with `docker exec {node.container} journalctl -b`, then `make lab-down` and `make lab`."
                 )
@@ -211,7 +211,7 @@ def wait_ready(wanted: list[Node]) -> None:
         for node, state in zip(wanted, pool.map(ready, wanted), strict=True):
             if state == "degraded":
                 failed = run(["docker", "exec", node.container, "systemctl", "--failed", "--plain", "--no-legend"], check=False).stdout
-                say(f"  {node.name} is up, but these units failed: {', '.join(line.split()[0] for line in failed.splitlines() if line.split())}")
+                report(f"  {node.name} is up, but these units failed: {', '.join(line.split()[0] for line in failed.splitlines() if line.split())}")
 
 
 def equip(node: Node, public_key: str, model: bytes) -> tuple[str, list[str]]:
@@ -240,7 +240,7 @@ def equip_all(lab: Lab, wanted: list[Node], names: Names, public_key: str) -> No
         results = list(pool.map(one, wanted))
     for node, (_rest, changed) in zip(wanted, results, strict=True):
         if changed:
-            say(f"  {node.name}: {', '.join(changed)}")
+            report(f"  {node.name}: {', '.join(changed)}")
     text = known_hosts((node.management, key) for node, (key, _rest) in zip(wanted, results, strict=True))
     if not lab.known_hosts.is_file() or lab.known_hosts.read_text(encoding="ascii") != text:
         lab.known_hosts.write_text(text, encoding="ascii")

@@ -88,7 +88,7 @@ def check_node_count(text: str) -> int:
 
 
 def check_instance(text: str) -> int:
-    """The instance, from GB10_LAB_INSTANCE: 0 is the lab of the inventories, 1 to MAX_INSTANCE are others beside it."""
+    """The instance, from GB10_LAB_INSTANCE: 0 is the lab of the inventories, 1 to MAX_INSTANCE are additional ones."""
     if text and text not in map(str, range(MAX_INSTANCE + 1)):
         raise LabError(f"GB10_LAB_INSTANCE is {text!r}; it may be 0 (the lab that inventories/lab describes) to {MAX_INSTANCE}.")
     return int(text or 0)

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 
 from lab.container.plan import LabError
 from lab.vm import engine, keys, machines
-from lab.vm.engine import docker, say
+from lab.vm.engine import docker, report
 from lab.vm.recipe import CABLES, CHECKOUT, NODES, Lab, guest_digest, lab_from
 
 EPILOG = """environment:
   GB10_VMLAB_DIR         state directory (keys, known_hosts, build log); default .lab/vm in the checkout
-  GB10_VMLAB_INSTANCE    0 to 9: another lab beside the first, on ports 222K1 and 222K2
+  GB10_VMLAB_INSTANCE    0 to 9: an additional lab, on ports 222K1 and 222K2
   GB10_VMLAB_MEMORY_MIB  memory of each machine, default 1536"""
 
 
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("reset", help="fresh disks and a fresh boot").add_argument("nodes", **nodes)  # type: ignore[arg-type]  # a dict of mixed options
     reboot = commands.add_parser("reboot", help="reboot and wait for SSH")
     reboot.add_argument("nodes", **nodes)  # type: ignore[arg-type]  # a dict of mixed options
-    reboot.add_argument("--hard", action="store_true", help="as if the power had failed")
+    reboot.add_argument("--hard", action="store_true", help="like a power failure")
     for name, what in (("cut", "pull a cable"), ("heal", "plug it in again")):
         cable = commands.add_parser(name, help=f"{what}: a rail at both ends, or a node's management cable")
         cable.add_argument("cable", choices=CABLES)
@@ -61,7 +61,7 @@ def alone(lab: Lab) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"  Waiting for another vmlab.py that is at work in {lab.state}")
+            report(f"  Waiting for another vmlab.py that is at work in {lab.state}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -80,15 +80,15 @@ def up(lab: Lab, _args: argparse.Namespace) -> int:
     machines.ensure_container(lab)
     off = [node for node in NODES if not machines.is_on(lab, node)]
     if off:
-        say(f"  Starting {', '.join(lab.hostname(n) for n in off)} ({machines.place(lab)[1]})")
+        report(f"  Starting {', '.join(lab.hostname(n) for n in off)} ({machines.place(lab)[1]})")
         machines.start(lab, off, fresh=True)
     machines.wait(lab, NODES)
-    say("The VM lab is up: ansible-playbook -i inventories/vm-lab site.yml")
+    report("The VM lab is up: ansible-playbook -i inventories/vm-lab site.yml")
     return 0
 
 
 def down(lab: Lab, options: argparse.Namespace) -> int:
-    """Stop, and drop what is told."""
+    """Stop the machines and remove the given volumes."""
     docker("rm", "--force", "--volumes", lab.container, check=False)
     if options.all:
         docker("volume", "rm", "--force", lab.images_volume, check=False)

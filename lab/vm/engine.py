@@ -14,14 +14,14 @@ from pathlib import Path
 from lab.container.plan import LabError
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-# The build makes device nodes and mounts; `--privileged` is not needed, and not always to be had. Running needs nothing of this.
+# The build makes device nodes and mounts; `--privileged` is not needed, and not always available. Running needs nothing of this.
 BUILD_CAPABILITIES = (
     *("--cap-add", "SYS_ADMIN", "--cap-add", "MKNOD"),
     *("--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"),
 )
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """A line of progress."""
     print(text, file=sys.stderr, flush=True)
 
@@ -52,7 +52,7 @@ def stream(*args: str, log: Path, timeout: float) -> None:
             sink.write(line)
             last = line.strip() or last
             if " s  " in line[:12]:
-                say(f"    {line.rstrip()}")
+                report(f"    {line.rstrip()}")
         code = process.wait(timeout=timeout)
     if code != 0:
         raise LabError(f"The build stopped with code {code}: {last} (all of it: {log})")

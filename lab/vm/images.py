@@ -11,7 +11,7 @@ from lab.container import images as container_images
 from lab.container import plan
 from lab.container.host import debian_mirror
 from lab.vm import engine
-from lab.vm.engine import docker, say
+from lab.vm.engine import docker, report
 from lab.vm.recipe import GUEST_RECIPE, HOST_PACKAGES, SUITE, Lab, guest_digest, host_image_digest
 
 
@@ -28,7 +28,7 @@ def host_image() -> str:
     if engine.exists("image", tag):
         return tag
     started = time.monotonic()
-    say("  Building the container around the machines (QEMU on Debian)")
+    report("  Building the container around the machines (QEMU on Debian)")
     base = base_image()
     name = f"gb10-vmlab-build-{os.getpid()}"
     script = (
@@ -43,7 +43,7 @@ def host_image() -> str:
         docker("commit", name, tag, timeout=300)
     finally:
         docker("rm", "--force", "--volumes", name, check=False)
-    say(f"  Built {tag} in {time.monotonic() - started:.0f} s")
+    report(f"  Built {tag} in {time.monotonic() - started:.0f} s")
     return tag
 
 
@@ -56,8 +56,8 @@ def guest_image(lab: Lab, host: str) -> str:
     if docker("run", "--rm", *volume, host, "test", "-e", f"{place}/complete", check=False).returncode == 0:
         return place
     started = time.monotonic()
-    say(f"  Building the guest {digest} (a minute or two)")
-    # Built beside, moved when whole: an interrupted build is never taken for a finished one.
+    report(f"  Building the guest {digest} (a minute or two)")
+    # Built in a second folder, moved when complete: an interrupted build is never taken for a finished one.
     script = (
         f"set -e; rm -rf {place} {place}.new; bash /recipe/build.sh {place}.new {debian_mirror()} {SUITE}; "
         f"touch {place}.new/complete; mv {place}.new {place}; "
@@ -70,5 +70,5 @@ def guest_image(lab: Lab, host: str) -> str:
         engine.stream(*run, *volume, *recipe, host, "nice", "-n", "10", "sh", "-c", script, log=lab.state / "build.log", timeout=1800)
     finally:
         docker("rm", "--force", "--volumes", name, check=False)
-    say(f"  Built the guest in {time.monotonic() - started:.0f} s")
+    report(f"  Built the guest in {time.monotonic() - started:.0f} s")
     return place

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab.container.plan import LabError
 from lab.vm import engine, images, keys, qemu, seed
-from lab.vm.engine import docker, say
+from lab.vm.engine import docker, report
 from lab.vm.recipe import ADMIN, NODES, RAILS, Lab
 
 BOOT_SECONDS = 240
@@ -26,8 +26,8 @@ def inside(lab: Lab, *command: str, stdin: bytes | None = None, check: bool = Tr
 
 def place(lab: Lab) -> tuple[str, str]:
     """The built guest and the accelerator that the running container was made for."""
-    told = inside(lab, "cat", f"{qemu.RUN}/place").stdout.decode().split()
-    return told[0], told[1]
+    words = inside(lab, "cat", f"{qemu.RUN}/place").stdout.decode().split()
+    return words[0], words[1]
 
 
 def ensure_container(lab: Lab) -> None:
@@ -40,7 +40,7 @@ def ensure_container(lab: Lab) -> None:
                 return
         except (LabError, IndexError):
             pass
-        say("  The recipe has changed: the running machines are replaced")
+        report("  The recipe has changed: the running machines are replaced")
     docker("rm", "--force", "--volumes", lab.container, check=False)
     kvm = ["--device", "/dev/kvm"] if Path("/dev/kvm").exists() else []
     ports = [part for node in NODES for part in ("--publish", f"127.0.0.1:{lab.port(node)}:{lab.port(node)}")]
@@ -77,7 +77,7 @@ def is_on(lab: Lab, node: int) -> bool:
 
 
 def start(lab: Lab, nodes: Sequence[int], *, fresh: bool) -> None:
-    """Switch nodes on, with fresh disks where told."""
+    """Switch nodes on, those of `fresh` with fresh disks."""
     image, accel = place(lab)
     for node in nodes:
         if fresh:
@@ -127,7 +127,7 @@ def boot_id(lab: Lab, node: int) -> str:
 
 
 def greets(port: int) -> bool:
-    """Whether an SSH server says its name on this port of 127.0.0.1."""
+    """Whether an SSH server answers on this port of 127.0.0.1."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
             connection.settimeout(2)
@@ -137,7 +137,7 @@ def greets(port: int) -> bool:
 
 
 def wait(lab: Lab, nodes: Iterable[int], *, other_than: dict[int, str] | None = None) -> None:
-    """Wait until each node answers over SSH, in another boot than the one given; say how long it took."""
+    """Wait until each node answers over SSH, in another boot than the one given; report the duration."""
     started = time.monotonic()
     for node in nodes:
         while True:
@@ -149,7 +149,7 @@ def wait(lab: Lab, nodes: Iterable[int], *, other_than: dict[int, str] | None = 
                 tail = console(lab, node).strip().splitlines()[-3:]
                 raise LabError(f"{lab.hostname(node)} did not answer over SSH within {BOOT_SECONDS} s; its console ends: {' | '.join(tail)}")
             time.sleep(0.3)
-        say(f"  {lab.hostname(node)} answers after {time.monotonic() - started:.0f} s")
+        report(f"  {lab.hostname(node)} answers after {time.monotonic() - started:.0f} s")
 
 
 def console(lab: Lab, node: int) -> str:
@@ -158,7 +158,7 @@ def console(lab: Lab, node: int) -> str:
 
 
 def reboot(lab: Lab, nodes: Sequence[int], *, hard: bool) -> None:
-    """Restart nodes: in order by systemd, or as if the power had failed."""
+    """Restart nodes: in order by systemd, or like a power failure."""
     before = {node: boot_id(lab, node) for node in nodes}
     if hard:
         power_off(lab, nodes)

@@ -71,7 +71,7 @@ def machine(lab: Lab, node: int, image: str, accel: str) -> list[str]:
         *("-netdev", f"user,id=mgmt-net,ipv6=off,restrict=on,net=10.0.2.0/24,host=10.0.2.2,{forward}"),
         *("-device", f"virtio-net-pci,id=mgmt,netdev=mgmt-net,addr=0xa,romfile=,mac=52:54:00:00:0{node}:00"),
     ]
-    # The first node listens, the second connects: one stream a cable, taken up again when either machine starts anew.
+    # The first node listens, the second connects: one stream a cable, connected again when either machine restarts.
     end = "server=on" if node == 1 else "server=off,reconnect-ms=500"
     for number, rail in enumerate(RAILS):
         command += [

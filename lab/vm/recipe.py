@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the lab is made of: nodes, cables, places, and the hash that says when to build again. Pure but for reading files."""
+"""What the lab is made of: nodes, cables, places, and the hash that decides when to build again. Pure except for reading files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What makes a guest this node: names, keys, network files, as a cpio archive beside the initrd. Pure."""
+"""What makes a guest this node: names, keys, network files, as a cpio archive next to the initrd. Pure."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ WRITTEN = {
     "directory": "{{ node }}/{{ inventory_hostname }}", "release": NAME, "files": {"compose.yaml": "as rendered"},
     "receipt": "{{ (__vllm_tp2_judged or omit) if __vllm_tp2_restores else omit }}", "current": "{{ __vllm_tp2_restores }}",
 }  # fmt: skip
-SAID = ["__vllm_tp2_reasons", "__vllm_tp2_repaired", "__vllm_tp2_warnings", "__vllm_tp2_image_id"]
+REPORTED = ["__vllm_tp2_reasons", "__vllm_tp2_repaired", "__vllm_tp2_warnings", "__vllm_tp2_image_id"]
 
 
 def test_a_lost_release_is_restored_and_each_rank_keeps_its_judged_image_id(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_lost_release_is_restored_and_each_rank_keeps_its_judged_image_id(tmp_
         {"ansible.builtin.set_fact": {"__vllm_tp2_info": "{{ ranks[inventory_hostname] }}", "__vllm_tp2_content": ["content"]}},
         {"ansible.builtin.set_fact": DECIDED},
         {"gb10.cluster.vllm_release": WRITTEN},
-        {"name": "Say", "ansible.builtin.debug": {"msg": {name.rsplit("tp2_")[1]: f"{{{{ {name} }}}}" for name in SAID}}},
+        {"name": "Report", "ansible.builtin.debug": {"msg": {name.rsplit("tp2_")[1]: f"{{{{ {name} }}}}" for name in REPORTED}}},
     ]
     variables = {
         "ranks": {"one": WHOLE, "two": BARE}, "node": str(tmp_path), "vllm_tp2_receipts": str(tmp_path),
@@ -50,14 +50,14 @@ def test_a_lost_release_is_restored_and_each_rank_keeps_its_judged_image_id(tmp_
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
     done = run(tmp_path, "play.yml", tmp_path / "hosts.yml", env=env, project=tmp_path)
     assert done.rc == 0, done.stdout
-    said = {data["host"]: data["res"]["msg"] for data in (e["event_data"] for e in done.events) if data.get("task") == "Say" and "res" in data}
-    for each in said.values():
+    output = {data["host"]: data["res"]["msg"] for data in (e["event_data"] for e in done.events) if data.get("task") == "Report" and "res" in data}
+    for each in output.values():
         assert each["reasons"] == []
         assert each["repaired"] == [
             f"one: compose.yaml of release {NAME} differed from the inventory", f"two: the files of release {NAME} were missing",
             "two: the link current was missing",
         ]  # fmt: skip
         assert each["warnings"] == ["the weights are not the judged ones: a has 1 bytes instead of 2"]
-    assert [said[host]["image_id"] for host in ("one", "two")] == ["sha256:judged", "sha256:tag"]
+    assert [output[host]["image_id"] for host in ("one", "two")] == ["sha256:judged", "sha256:tag"]
     assert json.loads((tmp_path / "two/current/receipt.json").read_text(encoding="utf-8")) == GOOD
     assert (tmp_path / "two/current/compose.yaml").read_text(encoding="utf-8") == "as rendered"

@@ -1,4 +1,4 @@
-"""Check mode foretells what comes to the other ranks where no rank has the image or the model yet, and does nothing."""
+"""Check mode reports what the other ranks will get where no rank has the image or the model yet, and changes nothing."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ IMAGE = """
   hosts: gb10
   gather_facts: false
   vars:
-    nobody: {reference: "vllm:1", exists: false, id: "", repo_digests: [], layers: [], chains: [], fingerprint: "", store: classic, served: "", surplus: 0}
+    absent: {reference: "vllm:1", exists: false, id: "", repo_digests: [], layers: [], chains: [], fingerprint: "", store: classic, served: "", surplus: 0}
   tasks:
     - name: Plan
       ansible.builtin.set_fact:
-        __image_plan: "{{ [nobody, nobody] | gb10.cluster.image_plan(['one', 'two']) }}"
-        __image_first: "{{ nobody }}"
-        __image_info: "{{ nobody }}"
+        __image_plan: "{{ [absent, absent] | gb10.cluster.image_plan(['one', 'two']) }}"
+        __image_first: "{{ absent }}"
+        __image_info: "{{ absent }}"
     - name: Do what main.yml does with it
       ansible.builtin.include_role:
         name: gb10.cluster.image

@@ -19,7 +19,7 @@ from playbook import REPO
 
 
 def load() -> ModuleType:
-    """tools/docs.py as a module; it is a command and on nobody's path."""
+    """tools/docs.py as a module; it is a command and not on the import path."""
     spec = importlib.util.spec_from_file_location("gb10_docs", REPO / "tools" / "docs.py")
     assert spec is not None
     assert spec.loader is not None
@@ -76,7 +76,7 @@ def repo(tmp_path: Path) -> Path:
         (role / folder).mkdir(parents=True)
     (role / "meta" / "argument_specs.yml").write_text(SPECS, encoding="utf-8")
     (role / "defaults" / "main.yml").write_text(DEFAULTS, encoding="utf-8")
-    (role / "tasks" / "main.yml").write_text("- ansible.builtin.debug:\n    msg: \"{{ image_state }}\"\n", encoding="utf-8")
+    (role / "tasks" / "main.yml").write_text('- ansible.builtin.debug:\n    msg: "{{ image_state }}"\n', encoding="utf-8")
     (role / "README.md").write_text(README, encoding="utf-8")
     (tmp_path / "docs").mkdir()
     shutil.copy(REPO / "docs" / "inventory.md", tmp_path / "docs" / "inventory.md")
@@ -84,7 +84,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def test_the_tables_and_defaults_of_this_checkout_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever changes a spec runs tools/docs.py."""
+    """A change of a spec needs a run of tools/docs.py."""
     assert docs.main(["--check"]) == 0, capsys.readouterr().err
 
 
@@ -112,19 +112,25 @@ def test_the_check_names_what_differs_and_writes_nothing(repo: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("file", "old", "new", "sentence"),
     [
-        pytest.param("defaults/main.yml", "present", "absent", "{d}: image_state is 'absent', but meta/argument_specs.yml says 'present'", id="value"),
-        pytest.param("defaults/main.yml", "[]", "{}", "{d}: image_mirrors is {}, but meta/argument_specs.yml says []", id="type"),
-        pytest.param("defaults/main.yml", "image_limit:", "image_limit: 0", "{d}: image_limit is 0, but meta/argument_specs.yml says None", id="null"),
+        pytest.param("defaults/main.yml", "present", "absent", "{d}: image_state is 'absent', but meta/argument_specs.yml has 'present'", id="value"),
+        pytest.param("defaults/main.yml", "[]", "{}", "{d}: image_mirrors is {}, but meta/argument_specs.yml has []", id="type"),
+        pytest.param("defaults/main.yml", "image_limit:", "image_limit: 0", "{d}: image_limit is 0, but meta/argument_specs.yml has None", id="null"),
         pytest.param("defaults/main.yml", "image_limit:\n", "", "{m}: image_limit is not in defaults/main.yml", id="no default"),
         pytest.param("defaults/main.yml", "image_limit:", "image_limt:", "{d}: image_limt is not in meta/argument_specs.yml", id="no spec"),
         pytest.param("defaults/main.yml", "image_limit:", "limit:", "{d}: limit does not begin with the role's name", id="prefix"),
         pytest.param("meta/argument_specs.yml", "        elements: dict\n", "", "{m}: image_mirrors is a list without elements", id="elements"),
         pytest.param("meta/argument_specs.yml", "        type: int\n", "", "{m}: image_limit has no type", id="untyped"),
         pytest.param("meta/argument_specs.yml", "[present,", "[here,", "{m}: image_state has the default 'present', which is none of its choices", id="choice"),
-        pytest.param("meta/argument_specs.yml", "type: dict\n        description: C", "type: dict\n        default: '{{ {} }}'\n        description: C",
-                     "{m}: image_group is no text, so its computed default belongs in defaults/main.yml only", id="computed"),
-        pytest.param("defaults/main.yml", "\"{{ lookup('x') }}\"", "{a: 1}", "{d}: image_group is {'a': 1}, but meta/argument_specs.yml says None",
-                     id="literal"),
+        pytest.param(
+            "meta/argument_specs.yml",
+            "type: dict\n        description: C",
+            "type: dict\n        default: '{{ {} }}'\n        description: C",
+            "{m}: image_group is not a string, so its computed default belongs in defaults/main.yml only",
+            id="computed",
+        ),
+        pytest.param(
+            "defaults/main.yml", "\"{{ lookup('x') }}\"", "{a: 1}", "{d}: image_group is {'a': 1}, but meta/argument_specs.yml has None", id="literal"
+        ),
         pytest.param("tasks/main.yml", "image_state", "image_stat", "roles/image/tasks/main.yml:2: image_stat is not in meta/argument_specs.yml", id="used"),
         pytest.param("README.md", "<!-- /variables -->", "", "roles/image/README.md has no <!-- variables -->", id="markers"),
     ],
@@ -150,7 +156,7 @@ def test_the_page_of_failures_is_up_to_date_and_has_an_anchor_for_every_class() 
     assert done.returncode == 0, done.stderr
     page = (REPO / "docs/failures.md").read_text(encoding="utf-8")
     logged = {entry["class"] for entry in CATALOGUE}
-    assert set(gate.CLASSES) <= logged | set(gate.MEANS), "what the gate can say is explained"
+    assert set(gate.CLASSES) <= logged | set(gate.MEANS), "what the gate can report is explained"
     for name in (*logged, *gate.MEANS, *gate.CRITERIA):
         assert f'<a id="{name}">' in page
 

@@ -122,7 +122,7 @@ def test_execution_environments_find_the_dependencies_of_the_collection() -> Non
 
 
 def test_every_playbook_begins_with_the_check_of_the_inventory() -> None:
-    """No host is touched before, whatever a user runs; what stays on the controller needs no check."""
+    """No playbook touches a host before the check; what stays on the controller needs no check."""
     playbooks = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (REPO / "playbooks").glob("*.yml")}
     (check,) = playbooks.pop("inventory.yml")
     assert "gb10.cluster.inventory_check" in check["tasks"][0]

@@ -1,4 +1,4 @@
-"""The role as a user runs it: an unreachable rank is told with the rest, other groups go on, check mode is a real run."""
+"""The role as a user runs it: an unreachable rank is reported with the rest, other groups go on, check mode is a real run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAY = """
       ansible.builtin.debug:
         msg: reached
 """
-# The first group answers on this machine; the second has a rank behind a port where nobody is.
+# The first group answers on this machine; the second has a rank behind a closed port.
 HOSTS = """
 gb10:
   vars:

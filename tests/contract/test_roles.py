@@ -20,7 +20,7 @@ SYSCTL = """
   vars:
     __sysctl_set: {skipped_reason: "", floor_cost_gib: 4.5, highest_utilization: 0.8, message: first reading}
   tasks:
-    - name: Say it
+    - name: Report it
       ansible.builtin.include_role:
         name: gb10.cluster.sysctl
         tasks_from: verify.yml
@@ -32,7 +32,7 @@ DOCKER = """
   vars:
     __docker_set: {restart_required: true, message: of an earlier run of this play}
   tasks:
-    - name: Say it
+    - name: Report it
       ansible.builtin.include_role:
         name: gb10.cluster.docker
         tasks_from: verify.yml
@@ -85,18 +85,18 @@ def test_secrets_are_never_logged(specs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("again", "said"),
+    ("again", "output"),
     [
         ({"skipped": True, "changed": False}, "first reading"),
         ({"skipped_reason": "", "floor_cost_gib": 4.5, "highest_utilization": 0.7, "message": "second"}, "second"),
     ],
     ids=["nothing installed", "installed"],
 )
-def test_sysctl_tells_its_last_reading(tmp_path: Path, again: dict[str, object], said: str) -> None:
+def test_sysctl_tells_its_last_reading(tmp_path: Path, again: dict[str, object], output: str) -> None:
     """Installing what the out-of-memory policy needs is followed by a second reading."""
     done = play(tmp_path, SYSCTL, __sysctl_again=again)
     assert done.rc == 0, done.stdout
-    assert f"one: {said}" in done.stdout
+    assert f"one: {output}" in done.stdout
 
 
 def test_docker_tells_of_this_run_only(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_docker_tells_of_this_run_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("state", "things"), [("present", 1), ("absent", 0)])
 def test_roce_exports_for_either_state(tmp_path: Path, state: str, things: int) -> None:
-    """Rails that were taken away are not told to the engine of the same play."""
+    """The engine of the same play does not get removed rails."""
     done = play(tmp_path, ROCE, '--check --start-at-task "*Export the fabric variables"', roce_state=state)
     assert done.rc == 0, done.stdout
     assert f"tells NCCL of {things} things, reboot False" in done.stdout

@@ -348,8 +348,8 @@ def test_stop_with_a_silent_engine_fails_that_rank_alone(pair: Pair) -> None:
     sentence = "pair1 is not stopped on all ranks: rank 1 on two."
     done = pair.play(tasks="stop", follow=[reply(outcome(None, sentence=sentence), desired(state="stopped"))], two_on_engine="The Docker Engine is off.")
     assert done.rc != 0
-    said = "two: The Docker Engine is off. Then run this again: nothing was removed on two, and it may still have its rank of pair1."
-    assert messages(done) == {"two": said}
+    output = "two: The Docker Engine is off. Then run this again: nothing was removed on two, and it may still have its rank of pair1."
+    assert messages(done) == {"two": output}
     other = pair.play(tasks="stop", follow=[reply(outcome(None, sentence=sentence), desired(state="stopped"))])
     assert messages(other) == {"one": sentence}
 

@@ -1,4 +1,4 @@
-"""A serving group is one unit: what a run of a part of it is told, and what is told where nobody knows whether a rank runs."""
+"""A serving group is one unit: messages of a run on a part of it, and of one that cannot tell whether a rank runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_one_rank_alone_is_refused_before_anything(tmp_path: Path, tasks: str, a
 
 
 @pytest.mark.parametrize("tasks", ["smoke", "sanity"])
-def test_a_run_without_the_head_asks_nobody_and_says_so(tmp_path: Path, tasks: str) -> None:
+def test_run_without_head_asks_no_rank_and_reports_it(tmp_path: Path, tasks: str) -> None:
     done = play(tmp_path, tasks, "--limit", "two")
     assert done.rc != 0
     assert "pair1 is asked through its head one, which is not in this run or does not answer: limit to pair1 instead" in done.last_message

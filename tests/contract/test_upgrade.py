@@ -1,4 +1,4 @@
-"""playbooks/upgrade.yml beside the role that it runs: one serving group after the other, and what it says at the end."""
+"""playbooks/upgrade.yml: one serving group after the other, and its last message."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def play(folder: Path, tasks: dict[str, list[dict[str, Any]]], *arguments: str, 
 
 
 @pytest.mark.parametrize(("limit", "batches"), [((), ["s1,s3", "s2,s4"]), (("--limit", "pair2"), ["s2,s4"])], ids=["all", "limit"])
-def test_a_batch_is_a_serving_group_whatever_the_order_of_the_hosts(tmp_path: Path, limit: tuple[str, ...], batches: list[str]) -> None:
-    say = [{"name": "Say", "ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(',') }}"}, "run_once": True}]
-    done = play(tmp_path, {"Upgrade": say}, *limit)
+def test_batch_is_a_serving_group_in_any_host_order(tmp_path: Path, limit: tuple[str, ...], batches: list[str]) -> None:
+    report = [{"name": "Report", "ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(',') }}"}, "run_once": True}]
+    done = play(tmp_path, {"Upgrade": report}, *limit)
     assert done.rc == 0, done.stdout
     assert re.findall(r"batch ([s\d,]+)", done.stdout) == batches
 
 
-def test_it_says_how_long_nothing_served(tmp_path: Path) -> None:
+def test_reports_how_long_nothing_served(tmp_path: Path) -> None:
     result = {"group": "pair1", "head": "s1", "release": "4f0c", "profile": "mine", "changes": ["release a -> 4f0c"], "unserved_seconds": 50}
     tasks = [task for task in PLAYS["Upgrade"]["tasks"] if task["name"].startswith("Say how long")]
     done = play(tmp_path, {"Upgrade": tasks}, vllm_tp2_result=result)

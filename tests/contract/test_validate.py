@@ -39,14 +39,14 @@ def all_profiles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
 
 
 def test_every_profile_passes_on_the_example_without_any_host(all_profiles: tuple[Run, Path]) -> None:
-    """Addresses of the example are nobody's (192.0.2.0/24): whoever tried to reach them would fail."""
+    """Addresses of the example are reserved for documentation (192.0.2.0/24): a connection would fail."""
     outcome, _out = all_profiles
     assert outcome.rc == 0, outcome.stdout[-4000:]
     assert outcome.failures == []
     assert len(PROFILES) == 12
     done = [event["event_data"] for event in outcome.events if event["event"] == "runner_on_ok"]
-    said = [data["res"]["msg"] for data in done if data["task"].endswith("check it")]
-    assert {line.split(", ")[1] for lines in said for line in lines if line.startswith("pair1 rank 0")} == {f"profile {name}" for name in PROFILES}
+    output = [data["res"]["msg"] for data in done if data["task"].endswith("check it")]
+    assert {line.split(", ")[1] for lines in output for line in lines if line.startswith("pair1 rank 0")} == {f"profile {name}" for name in PROFILES}
 
 
 @pytest.mark.parametrize("name", PROFILES)

@@ -81,7 +81,7 @@ def test_random_pieces_of_logs(pieces: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", ["worker", "oom"])
-def test_a_log_cut_at_every_offset_never_says_more_than_the_whole(name: str) -> None:
+def test_log_cut_at_any_offset_never_reports_more_than_the_whole(name: str) -> None:
     """No figure that the whole log does not have, and readiness in none of them."""
     raw = LOGS[name]
     whole = parse(raw)

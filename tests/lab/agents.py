@@ -55,7 +55,7 @@ def kill(lab: Lab, node: int) -> bool:
 
 
 def kill_in_phase(lab: Lab, phase: str, seconds: float = 180, delay: float = 0.0) -> bool:
-    """Kill the head's agent `delay` seconds after its outcome has this phase; return whether it had. The loop runs on the node: a phase can be short."""
+    """Kill the head's agent `delay` seconds after its outcome has this phase; return whether this happened. The loop runs on the node: a phase can be short."""
     seen = f"""grep -q '"phase": "{phase}"' {FOLDER}/agent/outcome.json"""
     kill_it = f"{seen} && sleep {delay} && kill -KILL $pid && echo killed && exit"
     loop = f"pid={_PID}; end=$(( $(date +%s) + {seconds:.0f} )); while [ $(date +%s) -lt $end ]; do {kill_it}; sleep 0.05; done"
@@ -63,7 +63,7 @@ def kill_in_phase(lab: Lab, phase: str, seconds: float = 180, delay: float = 0.0
 
 
 def peak_kib(lab: Lab, node: int) -> int:
-    """Return the most memory that a node's agent has had since its start."""
+    """Return the peak memory of a node's agent since its start."""
     return int(lab.on(node, f"awk '/VmHWM/ {{ print $2 }}' /proc/{_PID}/status").strip())
 
 

@@ -14,7 +14,7 @@ import playbook
 
 
 class Lab:
-    """The nodes, reached the short way (docker exec) so that a test sees what the kernel, Docker and the engine say, not what Ansible says."""
+    """The nodes, reached the short way (docker exec) so that a test sees the kernel's, Docker's and the engine's answers, not Ansible's."""
 
     def __init__(self, inventory: Path, folder: Path) -> None:
         self.inventory = inventory
@@ -23,9 +23,7 @@ class Lab:
     @staticmethod
     def on(node: int, command: str, check: bool = True, timeout: float = 60) -> str:
         """Run a shell line as root on a node and return what it printed."""
-        out = subprocess.run(
-            ["docker", "exec", f"gb10-lab-{node}", "sh", "-c", command], check=False, capture_output=True, text=True, timeout=timeout
-        )
+        out = subprocess.run(["docker", "exec", f"gb10-lab-{node}", "sh", "-c", command], check=False, capture_output=True, text=True, timeout=timeout)
         assert out.returncode == 0 or not check, f"lab-{node}: {command}: {out.stderr}"
         return out.stdout
 

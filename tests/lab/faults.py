@@ -1,4 +1,4 @@
-"""Faults on the lab with the real engine, as data: what is done, and what the play must say. Used by the tests and by benchmarks/fault_table.py."""
+"""Faults on the lab with the real engine, as data: what is done, and what the play must report. Used by the tests and by benchmarks/fault_table.py."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FAULTS = [
     kill(1, "rendezvous"),
     kill(1, "kv"),
     Fault("head without its worker", ("container_missing",), 1, "site.yml", phase="config", act="docker rm -f gb10-pair1-rank1"),
-    Fault("worker stopped by somebody", ("stopped", "killed"), 1, "", phase="rendezvous", act="docker stop -t 1 gb10-pair1-rank1"),
+    Fault("worker stopped from outside", ("stopped", "killed"), 1, "", phase="rendezvous", act="docker stop -t 1 gb10-pair1-rank1"),
     Fault("unknown flag", ("bad_argument",), None, "flag", variables={"vllm_tp2_extra_args": {"no-such-flag": True}}),
     Fault(
         "model missing on the worker", ("weights_missing",), 1, "", before="mv /srv/models/lab-tiny /srv/models/away",
@@ -144,7 +144,7 @@ def running(lab: Any) -> list[str]:
 
 
 def inject(lab: Any, fault: Fault, rollback: bool = False) -> Outcome:
-    """Run site.yml with the fault and return what came of it; the fault is taken away again.
+    """Run site.yml with the fault and return what came of it; the fault is removed again.
 
     A release that has passed would be tried again after some of these faults: one attempt has to end with the verdict.
     """

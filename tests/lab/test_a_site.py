@@ -103,7 +103,7 @@ def test_a_tag_runs_its_role_alone(served: Lab, tag: str) -> None:
     assert run.roles == {f"gb10.cluster.{tag}"}
 
 
-def test_status_says_how_each_rank_is(served: Lab) -> None:
+def test_status_reports_each_rank(served: Lab) -> None:
     run = served.play("playbooks/status.yml")
     assert run.rc == 0, run.stdout[-4000:]
     assert run.changed == set()
@@ -145,7 +145,7 @@ def test_a_changed_variable_restarts_the_group_once_and_in_order_and_no_secret_s
 
 
 def test_a_failed_release_is_rolled_back_to_the_last_good_one(lab: Lab) -> None:
-    """From the served release with a key to one whose pool is too small for its gate; the old one serves again, gated, and the play says both."""
+    """From the served release with a key to one whose pool is too small for its gate; the old one serves again, gated, and the play reports both."""
     run = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_gate": {"effective_tokens": {"min": 4200000}}})
     assert run.rc != 0
     assert "pool_below_floor" in run.last_message
@@ -172,7 +172,7 @@ def test_a_play_that_is_interrupted_half_way_converges_when_run_again(lab: Lab) 
             break
         time.sleep(0.3)
     else:
-        pytest.fail("the worker was not started anew")
+        pytest.fail("the worker was not started again")
     process.send_signal(signal.SIGKILL)
     subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
     process.wait()

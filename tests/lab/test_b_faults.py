@@ -23,7 +23,7 @@ def test_a_fault(lab: Lab, fault: Fault) -> None:
     assert "Remedy: " in message
     assert fault.remedy in message.split("Remedy: ", 1)[1]
     assert {host for host, _task, text in outcome.run.failures if text == message} == {"lab-1", "lab-2"}, "every rank ends with the verdict"
-    # Loose on purpose: a busy machine is no fault of the gate's. benchmarks/fault_table.py holds each row to its limit.
+    # Loose on purpose: a busy machine is not the gate's fault. benchmarks/fault_table.py holds each row to its limit.
     assert outcome.seconds < 4 * fault.limit, "the head alone would have waited 600 s and more"
     assert lab.gone(), "both ranks are stopped"
 

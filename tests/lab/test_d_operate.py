@@ -1,4 +1,4 @@
-"""The tools beside site.yml on the served lab: smoke, sanity, evidence with a diff, and rollback to a kept release and back."""
+"""The other playbooks on the served lab: smoke, sanity, evidence with a diff, and rollback to a kept release and back."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def test_rollback_goes_to_the_release_before_and_a_second_run_changes_nothing(se
         state = served.inspect(node)
         assert state is not None
         assert state["Config"]["Labels"]["gb10.cluster.release"] == first
-    said = " ".join(back.stdout.split())  # Ansible wraps long lines
-    assert f"from release {second} to {first}" in said
-    assert re.search(r"\d+ s without service", said)
-    assert "To stay, set gb10_profile: lab-tiny" in said
+    output = " ".join(back.stdout.split())  # Ansible wraps long lines
+    assert f"from release {second} to {first}" in output
+    assert re.search(r"\d+ s without service", output)
+    assert "To stay, set gb10_profile: lab-tiny" in output
     for again in ({"rollback_release": first}, {}):
         run = served.play("playbooks/rollback.yml", variables=again)
         assert run.rc == 0, run.stdout[-4000:]
@@ -88,11 +88,11 @@ def test_rollback_goes_to_the_release_before_and_a_second_run_changes_nothing(se
         assert served.identity() == before
     site = served.play("site.yml", "--tags", "vllm_tp2")
     assert site.rc == 0
-    assert site.changed == set(), "the inventory says the same as the release that was gone back to"
+    assert site.changed == set(), "the inventory has the same release as the one that was restored"
 
 
 @pytest.mark.long
-def test_a_rollback_that_fails_goes_back_to_where_it_was_and_says_why(served: Lab) -> None:
+def test_failed_rollback_returns_and_reports_why(served: Lab) -> None:
     folder = "/opt/gb10-cluster/vllm_tp2/pair1"
     first = served.on(1, f"readlink {folder}/current").strip().rpartition("/")[2]
     kept = [name for name in served.on(1, f"ls {folder}/releases").split() if name != first]

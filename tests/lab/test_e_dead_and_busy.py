@@ -12,7 +12,7 @@ STOPPED = "the engine process is stopped (PID "
 
 @pytest.fixture(scope="module", autouse=True)
 def _settled(lab: Lab) -> None:
-    """The release of the inventory serves, whatever an earlier test left."""
+    """The release of the inventory serves, after any earlier test."""
     run = lab.play("site.yml", "--tags", "vllm_tp2")
     assert run.rc == 0, run.stdout[-4000:]
 

@@ -58,7 +58,7 @@ def test_gb10_stops_and_starts_the_pair_and_an_agent_that_is_killed_goes_on_judg
         code, text = start.result()
     assert code == 0, text
     assert "pair1 serves release" in text
-    assert served.identity() == before, "the containers of the boot that had begun"
+    assert served.identity() == before, "the containers of the boot in progress"
     assert served.complete() == SERVES
     code, text = gb10(served, "status")
     assert code == 0, text

@@ -54,8 +54,8 @@ def test_a_copy_killed_half_way_resumes(head_only: Lab) -> None:
     run = play(head_only, "weights", weights_streams=1)
     assert killer.wait(30) == 0
     assert run.rc != 0
-    assert "ended from outside" in said(run)
-    assert "run again, it goes on from there" in said(run)
+    assert "ended from outside" in output(run)
+    assert "run again, it goes on from there" in output(run)
     assert "lab-2 of pair1 failed (the message is above), so lab-1 stops as well" in run.last_message
     kept = int(head_only.on(2, f"du -sm {waiting} | cut -f1"))
     assert 400 < kept < 2048
@@ -77,7 +77,7 @@ def test_the_second_run_copies_nothing_and_is_quick(head_only: Lab) -> None:
     run = play(head_only, "weights")
     assert run.rc == 0, run.stdout[-3000:]
     assert run.changed == set()
-    assert run.seconds < 40, f"{run.seconds:.1f} s"  # the bar is 10 s on a quiet machine; a busy one is no fault of the role's
+    assert run.seconds < 40, f"{run.seconds:.1f} s"  # the bar is 10 s on a quiet machine; a busy one is not the role's fault
     assert "equal on lab-1, lab-2" in run.stdout
     print(f"\nsecond run: {run.seconds:.1f} s")
 
@@ -89,7 +89,7 @@ def test_a_flipped_byte_is_found_named_and_repaired(head_only: Lab, node: int, k
     head_only.on(
         node,
         f"cd {MODEL} && touch -r {SHARD} /tmp/stamp && b=$(od -An -tu1 -j 1000000 -N1 {SHARD}) && "
-        f"printf \"\\\\$(printf %o $(( (b + 1) % 256 )))\" | dd of={SHARD} bs=1 seek=1000000 conv=notrunc status=none && {restore} {SHARD}",
+        f'printf "\\\\$(printf %o $(( (b + 1) % 256 )))" | dd of={SHARD} bs=1 seek=1000000 conv=notrunc status=none && {restore} {SHARD}',
     )
     assert copy.sums(head_only, node) != before
     run = play(head_only, "weights", weights_verify="full")
@@ -153,7 +153,7 @@ def test_the_second_run_copies_nothing_of_either(head_only: Lab) -> None:
     assert run.rc == 0, run.stdout[-3000:]
     assert run.changed == set()
     assert copy.sums(head_only, 1) == copy.sums(head_only, 2) == before
-    assert run.seconds < 40, f"{run.seconds:.1f} s"  # the bar is 10 s on a quiet machine; a busy one is no fault of the role's
+    assert run.seconds < 40, f"{run.seconds:.1f} s"  # the bar is 10 s on a quiet machine; a busy one is not the role's fault
     print(f"\nsecond run of 1 GiB and 2 GiB: {run.seconds:.1f} s")
 
 
@@ -178,7 +178,7 @@ def test_absent_removes_what_was_sent(head_only: Lab) -> None:
     assert head_only.on(2, f"docker images -q {copy.BASE}") != ""
 
 
-def test_an_image_that_nobody_has_is_refused_in_one_sentence(head_only: Lab) -> None:
+def test_missing_image_is_refused_in_one_sentence(head_only: Lab) -> None:
     run = play(head_only, "image", image_reference="gb10-test/nowhere:1")
     assert run.rc != 0
     assert "no rank has gb10-test/nowhere:1" in run.last_message
@@ -186,7 +186,7 @@ def test_an_image_that_nobody_has_is_refused_in_one_sentence(head_only: Lab) -> 
     assert "image_build_context" in run.last_message
 
 
-def said(run: playbook.Run) -> str:
+def output(run: playbook.Run) -> str:
     """Return the messages of all ranks that failed."""
     return "\n".join(message for _first, _second, message in run.failures)
 
@@ -219,8 +219,8 @@ def hub(lab: Lab) -> Iterator[Lab]:
 def test_one_rank_downloads_and_the_token_is_nowhere(hub: Lab) -> None:
     refused = play(hub, "weights", "-vvv", weights_download="auto", weights_hf_token="hf_another_secret")
     assert refused.rc != 0
-    assert "access to model gb10-test/copy-model is restricted" in said(refused)
-    assert "weights_hf_token" in said(refused)
+    assert "access to model gb10-test/copy-model is restricted" in output(refused)
+    assert "weights_hf_token" in output(refused)
     run = play(hub, "weights", "-vvv", weights_download="auto", weights_hf_token="hf_of_this_test")
     assert run.rc == 0, run.stdout[-3000:]
     assert copy.sums(hub, 1) == copy.sums(hub, 2) != ""
@@ -232,11 +232,11 @@ def test_one_rank_downloads_and_the_token_is_nowhere(hub: Lab) -> None:
         assert hub.on(node, "journalctl --no-pager | grep -c hf_of_this || true").strip() == "0"
 
 
-def test_an_image_without_the_hub_library_is_said(lab: Lab) -> None:
+def test_image_without_the_hub_library_is_reported(lab: Lab) -> None:
     run = play(lab, "weights", weights_download="auto", weights_download_image=copy.BASE, gb10_model_store=f"{STORE}/none")
     assert run.rc != 0
-    assert "No module named 'huggingface_hub'" in said(run)
-    assert "weights_download_image" in said(run)
+    assert "No module named 'huggingface_hub'" in output(run)
+    assert "weights_download_image" in output(run)
 
 
 def test_dockerfiles_are_built_on_one_rank_and_sent(lab: Lab, tmp_path: Path) -> None:
@@ -260,14 +260,14 @@ def test_dockerfiles_are_built_on_one_rank_and_sent(lab: Lab, tmp_path: Path) ->
         (tmp_path / "nvfp4" / "Dockerfile.stage").write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN exit 3\n")
         run = play(lab, "image", **build)
         assert run.rc != 0
-        assert "returned a non-zero code: 3" in said(run)
-        assert "image_build_context" in said(run)
+        assert "returned a non-zero code: 3" in output(run)
+        assert "image_build_context" in output(run)
     finally:
         copy.clean(lab)
 
 
-def test_a_registry_that_does_not_answer_is_said(lab: Lab) -> None:
+def test_unreachable_registry_is_reported(lab: Lab) -> None:
     run = play(lab, "image", image_reference="registry.invalid/gb10-test:1", image_pull=True)
     assert run.rc != 0
-    assert "pulling registry.invalid/gb10-test:1 did not end well" in said(run)
-    assert "give the node a way to the registry, or load the image on one rank" in said(run)
+    assert "pulling registry.invalid/gb10-test:1 did not end well" in output(run)
+    assert "give the node a way to the registry, or load the image on one rank" in output(run)

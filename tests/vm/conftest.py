@@ -54,7 +54,7 @@ class VmLab:
         self.command("reset", *map(str, nodes))
 
     def reboot(self, *nodes: int, hard: bool = False) -> float:
-        """Reboot, in order or as if the power had failed; return the seconds until SSH answered again."""
+        """Reboot, in order or like a power failure; return the seconds until SSH answered again."""
         started = time.monotonic()
         self.command("reboot", *(["--hard"] if hard else []), *map(str, nodes))
         return time.monotonic() - started
@@ -85,9 +85,9 @@ def vmlab_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VmLab]:
     was_up = subprocess.run([*VMLAB, "status"], capture_output=True, check=False).returncode == 0
     done = subprocess.run([*VMLAB, "up"], stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        said = (done.stderr.strip() or "no message").splitlines()[-1]
+        output = (done.stderr.strip() or "no message").splitlines()[-1]
         # Without the machines nothing is proven: never a skip where CI counts on it.
-        (pytest.fail if playbook.in_ci() else pytest.skip)(f"The VM lab did not come up: {said}")
+        (pytest.fail if playbook.in_ci() else pytest.skip)(f"The VM lab did not come up: {output}")
     lab = VmLab(tmp_path_factory.mktemp("vm"))
     lab.pristine = not was_up
     yield lab
@@ -105,7 +105,7 @@ def vmlab(vmlab_up: VmLab) -> VmLab:
 
 @pytest.fixture(scope="module")
 def fresh_vmlab(vmlab: VmLab) -> VmLab:
-    """Factory-fresh machines: fresh disks and a fresh boot at the module's start, if anybody has had them before."""
+    """Factory-fresh machines: fresh disks and a fresh boot at the module's start, unless they are still unused."""
     if not vmlab.pristine:
         vmlab.reset()
     vmlab.pristine = False

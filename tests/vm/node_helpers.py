@@ -26,7 +26,7 @@ SYSCTLS = {
     "vm.overcommit_memory": "0",
 }
 FILES = "/etc/netplan /etc/udev /etc/docker /etc/security /etc/sysctl.d /etc/systemd /etc/tmpfiles.d /etc/NetworkManager /etc/fstab"
-# Figures that the kernel counts or draws anew, at any time and at any boot, whoever runs.
+# Figures that the kernel changes by itself, at any time or at each boot.
 COUNTERS = re.compile(
     r"^(fs\.(dentry-state|inode-nr|inode-state|file-nr|aio-nr|quota\.|epoll\.max_user_watches)|kernel\.(random\.|ns_last_pid|pty\.nr|threads-max)"
     r"|net\.netfilter\.nf_conntrack_count|user\.max_|vm\.(stat|user_reserve|admin_reserve)|net\.ipv4\.(tcp_mem|udp_mem)|dev\.cdrom|kernel\.core_modes"
@@ -49,7 +49,7 @@ def docker_answers(lab: VmLab, *nodes: int) -> None:
 
 def state(lab: VmLab, node: int) -> dict[str, Any]:
     """Return what `absent` has to give back: kernel values, files with mode and content, links of units, rails and swap."""
-    said = probe(
+    output = probe(
         lab,
         node,
         {
@@ -65,8 +65,8 @@ def state(lab: VmLab, node: int) -> dict[str, Any]:
             "units": "systemctl list-unit-files --no-legend '*gb10*' | cat",
         },
     )
-    values = dict(line.split(" = ", 1) for line in said.pop("sysctl").splitlines() if " = " in line)
-    return {"sysctl": {key: value for key, value in values.items() if not COUNTERS.match(key)}, **{key: text.splitlines() for key, text in said.items()}}
+    values = dict(line.split(" = ", 1) for line in output.pop("sysctl").splitlines() if " = " in line)
+    return {"sysctl": {key: value for key, value in values.items() if not COUNTERS.match(key)}, **{key: text.splitlines() for key, text in output.items()}}
 
 
 def plant_swap_unit(lab: VmLab) -> None:
@@ -108,8 +108,8 @@ def converged(lab: VmLab) -> None:
         mark.touch()
 
 
-def said_by(run: Run, task: str, host: str) -> dict[str, Any]:
-    """Return a task's result on a host, whatever its end."""
+def task_result(run: Run, task: str, host: str) -> dict[str, Any]:
+    """Return a task's result on a host, failed or not."""
     kinds = ("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped")
     found = [e["event_data"] for e in run.events if e["event"] in kinds]
     found = [d for d in found if d["host"] == host and task in d["task"]]

@@ -24,18 +24,18 @@ def lab(fresh_vmlab: VmLab) -> VmLab:
 
 @pytest.mark.parametrize("node", NODES)
 def test_a_fresh_machine_is_laid_out_as_a_spark_leaves_the_factory(lab: VmLab, node: int) -> None:
-    said = lab.on(
+    output = lab.on(
         node,
         "hostname; . /etc/os-release; echo $VERSION_CODENAME; cat /sys/class/dmi/id/product_name; grep -c DGX_OTA_VERSION /etc/dgx-release; "
         "cat /proc/sys/vm/swappiness /proc/sys/vm/watermark_boost_factor /proc/sys/vm/watermark_scale_factor; "
         "cat /sys/block/nvme0n1/queue/read_ahead_kb; findmnt -no SOURCE,FSTYPE /srv/models; "
         "swapon --show=NAME,TYPE --noheadings; grep -c '^/swap.img' /etc/fstab; for c in zramctl ethtool ib_write_bw netplan docker; do command -v $c; done",
     ).splitlines()
-    assert said[:8] == [f"vm-{node}", "trixie", "NVIDIA_DGX_Spark", "1", "60", "15000", "10", "128"]
-    assert said[8].split() == ["/dev/nvme0n1", "ext4"]
-    assert said[9].split() == ["/swap.img", "file"]
-    assert said[10] == "1"
-    assert {path.rsplit("/", 1)[1] for path in said[11:]} == {"zramctl", "ethtool", "ib_write_bw", "netplan", "docker"}
+    assert output[:8] == [f"vm-{node}", "trixie", "NVIDIA_DGX_Spark", "1", "60", "15000", "10", "128"]
+    assert output[8].split() == ["/dev/nvme0n1", "ext4"]
+    assert output[9].split() == ["/swap.img", "file"]
+    assert output[10] == "1"
+    assert {path.rsplit("/", 1)[1] for path in output[11:]} == {"zramctl", "ethtool", "ib_write_bw", "netplan", "docker"}
 
 
 @pytest.mark.parametrize(("node", "daemon", "other"), [(1, "NetworkManager", "systemd-networkd"), (2, "systemd-networkd", "NetworkManager")])
@@ -55,7 +55,7 @@ def test_rails_are_up_without_addresses_and_management_has_the_default_route(lab
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_soft_roce_devices_have_a_sparks_names_whatever_their_order(lab: VmLab, node: int) -> None:
+def test_soft_roce_devices_have_a_sparks_names_in_any_order(lab: VmLab, node: int) -> None:
     links = json.loads(lab.on(node, "rdma -j link"))
     assert {(link["ifname"], link["netdev"], link["state"]) for link in links} == {(hca, netdev, "ACTIVE") for _c, netdev, hca, _n in RAILS}
 
@@ -72,7 +72,7 @@ def test_time_passes_as_on_the_host(lab: VmLab, node: int) -> None:
 
 @pytest.fixture(scope="module")
 def addressed(lab: VmLab) -> VmLab:
-    """Rails with addresses and MTU 9000, given by hand: the lab's tests need no role."""
+    """Rails with addresses and MTU 9000, set without a role."""
     for node in NODES:
         lab.on(node, "; ".join(f"ip link set {netdev} mtu 9000; ip addr replace {net}.1{node}/24 dev {netdev}" for _c, netdev, _h, net in RAILS))
     return lab
@@ -108,9 +108,9 @@ def test_rdma_writes_flow_between_the_nodes(addressed: VmLab) -> None:
 
 
 def test_a_container_gets_unlimited_memlock_and_the_verbs_devices(addressed: VmLab) -> None:
-    said = addressed.on(1, "docker run --rm --network none --ulimit memlock=-1 --device /dev/infiniband gb10-lab/probe sh -c 'ulimit -l; ls /dev/infiniband'")
-    assert said.splitlines()[0] == "unlimited"
-    assert {"uverbs0", "uverbs1"} <= set(said.splitlines()[1:])
+    output = addressed.on(1, "docker run --rm --network none --ulimit memlock=-1 --device /dev/infiniband gb10-lab/probe sh -c 'ulimit -l; ls /dev/infiniband'")
+    assert output.splitlines()[0] == "unlimited"
+    assert {"uverbs0", "uverbs1"} <= set(output.splitlines()[1:])
 
 
 def test_a_pulled_cable_takes_the_carrier_at_both_ends(addressed: VmLab) -> None:

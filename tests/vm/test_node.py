@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from vm.node_helpers import NODES, OWN_NETPLAN, RAILS, SYSCTLS, before, docker_answers, gid_index, probe, rail_facts, said_by, site, wanted_rails, words
+from vm.node_helpers import NODES, OWN_NETPLAN, RAILS, SYSCTLS, before, docker_answers, gid_index, probe, rail_facts, site, task_result, wanted_rails, words
 
 if TYPE_CHECKING:
     from playbook import Run
@@ -55,13 +55,13 @@ def rebooted(lab: VmLab, first: Run) -> VmLab:
 def test_a_check_run_on_fresh_machines_ends_well_and_changes_nothing(lab: VmLab, checked: Run) -> None:
     assert checked.rc == 0, checked.stdout[-4000:]
     for node in NODES:
-        said = lab.on(node, f"ls {OWN_NETPLAN} /etc/sysctl.d/60-gb10-cluster.conf /var/lib/gb10-cluster 2>&1; cat /proc/sys/vm/dirty_ratio")
-        assert said.count("No such file") == 3
-        assert said.splitlines()[-1] == "20"
+        output = lab.on(node, f"ls {OWN_NETPLAN} /etc/sysctl.d/60-gb10-cluster.conf /var/lib/gb10-cluster 2>&1; cat /proc/sys/vm/dirty_ratio")
+        assert output.count("No such file") == 3
+        assert output.splitlines()[-1] == "20"
         assert {mtu for mtu, _addresses in rail_facts(lab, node).values()} == {1500}
 
 
-def test_the_run_changes_what_the_check_run_said(checked: Run, first: Run) -> None:
+def test_run_changes_what_the_check_run_reported(checked: Run, first: Run) -> None:
     real = {(host, task) for host, task in first.changed if not any(name in task for name in ONLY_FOR_REAL)}
     assert checked.changed == real
     assert real, "a first run changes something"
@@ -104,7 +104,7 @@ def test_the_sysctls_live_on_after_the_reboot(rebooted: VmLab, node: int) -> Non
 def test_no_swap_comes_back_from_fstab_nor_from_a_unit(rebooted: VmLab) -> None:
     for node in NODES:
         assert rebooted.on(node, "tail -n +2 /proc/swaps") == ""
-    # vm-2 had a swap unit of its own besides the line in fstab: it still stands, enabled, and does not start
+    # vm-2 has a swap unit of its own besides the line in fstab: it is still there, enabled, and does not start
     assert rebooted.try_on(2, "systemctl is-active 'swap\\x2dof\\x2dmine.swap'").stdout.strip() == "inactive"
     assert rebooted.on(2, "ls /swap-of-mine /swap.img").split() == ["/swap-of-mine", "/swap.img"]
 
@@ -118,7 +118,7 @@ def test_read_ahead_is_the_steady_one_by_the_udev_rule(rebooted: VmLab, node: in
 @pytest.mark.parametrize("node", NODES, ids=["NetworkManager", "networkd"])
 def test_both_rails_have_address_and_mtu_after_the_reboot(rebooted: VmLab, node: int) -> None:
     assert rail_facts(rebooted, node) == wanted_rails(node)
-    said = probe(
+    output = probe(
         rebooted,
         node,
         {
@@ -130,25 +130,25 @@ def test_both_rails_have_address_and_mtu_after_the_reboot(rebooted: VmLab, node:
             "left": "ls /var/lib/gb10-cluster/roce",
         },
     )
-    assert said["ping"].split() == ["ok", "ok"]
-    assert said["mode"] == "600 root"
-    assert said["ipv6"].split() == ["1", "1"]
-    assert said["arp"].split() == ["1", "1"]
-    assert [route["dev"] for route in json.loads(said["route"])] == ["enP7s7"]
-    assert not {"pending", "restoring", "restored.json"} & set(said["left"].split())
+    assert output["ping"].split() == ["ok", "ok"]
+    assert output["mode"] == "600 root"
+    assert output["ipv6"].split() == ["1", "1"]
+    assert output["arp"].split() == ["1", "1"]
+    assert [route["dev"] for route in json.loads(output["route"])] == ["enP7s7"]
+    assert not {"pending", "restoring", "restored.json"} & set(output["left"].split())
 
 
 @pytest.mark.parametrize("node", NODES)
 def test_a_container_has_unlimited_memlock_without_asking(rebooted: VmLab, node: int) -> None:
-    said = rebooted.on(node, "docker run --rm --network none --device /dev/infiniband gb10-lab/probe sh -c 'ulimit -l; ls /dev/infiniband'", timeout=180)
-    assert said.splitlines()[0] == "unlimited"
-    assert {"uverbs0", "uverbs1"} <= set(said.splitlines()[1:])
+    output = rebooted.on(node, "docker run --rm --network none --device /dev/infiniband gb10-lab/probe sh -c 'ulimit -l; ls /dev/infiniband'", timeout=180)
+    assert output.splitlines()[0] == "unlimited"
+    assert {"uverbs0", "uverbs1"} <= set(output.splitlines()[1:])
 
 
 @pytest.mark.parametrize("rail", RAILS, ids=[rail[0] for rail in RAILS])
 def test_rdma_writes_flow_by_the_gid_index_that_was_resolved(rebooted: VmLab, first: Run, rail: tuple[str, str, str, str]) -> None:
     _cable, _netdev, hca, network = rail
-    env = [said_by(first, EXPORT, host)["ansible_facts"]["roce_env"] for host in rebooted.hosts]
+    env = [task_result(first, EXPORT, host)["ansible_facts"]["roce_env"] for host in rebooted.hosts]
     index = env[0]["NCCL_IB_GID_INDEX"]
     for node in NODES:
         assert env[node - 1]["NCCL_IB_HCA"].lstrip("=").replace(":1", "").split(",") == [name for _c, _n, name, _w in RAILS]

@@ -17,9 +17,9 @@ from vm.node_helpers import (
     docker_answers,
     gid_index,
     rail_facts,
-    said_by,
     site,
     state,
+    task_result,
     until,
     wanted_rails,
     when_pending,
@@ -46,16 +46,16 @@ def lab(vmlab: VmLab) -> VmLab:
 
 
 def refused(run: Run, *parts: str) -> None:
-    """The run failed, and said each of these in a sentence."""
+    """Assert that the run failed with each of these parts in its messages."""
     assert run.rc != 0, run.stdout[-3000:]
-    said = words(" ".join(message for _host, _task, message in run.failures))
-    assert [part for part in parts if part not in said] == [], said
+    output = words(" ".join(message for _host, _task, message in run.failures))
+    assert [part for part in parts if part not in output] == [], output
 
 
 # --- refused before anything is changed -----------------------------------------------------------------------------------------
 
 
-def test_a_conflicting_file_of_somebody_else_stops_the_play_before_anything_changed(lab: VmLab) -> None:
+def test_conflicting_file_of_another_tool_stops_the_play_before_any_change(lab: VmLab) -> None:
     text = "network:\\n  version: 2\\n  ethernets:\\n    enp1s0f0np0:\\n      addresses: [192.168.200.99/24]\\n"
     lab.on(2, f"printf '{text}' > /etc/netplan/90-mine.yaml; chmod 600 /etc/netplan/90-mine.yaml")
     try:
@@ -117,14 +117,14 @@ def test_docker_is_not_restarted_under_a_serving_container(lab: VmLab) -> None:
         assert "true" in running
         run = site(lab, "--limit", "vm-1", tags="docker", docker_stack=33554432)
         assert run.rc == 0, run.stdout[-3000:]
-        assert said_by(run, "Export whether a restart is due", "vm-1")["ansible_facts"]["docker_restart_required"] is False
+        assert task_result(run, "Export whether a restart is due", "vm-1")["ansible_facts"]["docker_restart_required"] is False
         assert lab.on(1, watch) == running
         assert "33554432" in lab.on(1, "cat /etc/docker/daemon.json")
     finally:
         lab.on(1, f"docker rm -f {container}", timeout=180)
     back = site(lab, "--limit", "vm-1", tags="docker")
     assert back.rc == 0, back.stdout[-3000:]
-    assert said_by(back, "Export whether a restart is due", "vm-1")["ansible_facts"]["docker_restart_required"] is False
+    assert task_result(back, "Export whether a restart is due", "vm-1")["ansible_facts"]["docker_restart_required"] is False
     assert "33554432" not in lab.on(1, "cat /etc/docker/daemon.json")
 
 
@@ -161,7 +161,7 @@ with open("/var/tmp/weights", "rb") as file:
 """
 
 
-def test_weights_read_through_a_mapping_beside_a_full_memory_kill_nobody(lab: VmLab) -> None:
+def test_mapped_weights_and_a_full_memory_kill_no_process(lab: VmLab) -> None:
     """The other side of the guard: what an engine does when it loads must not look like thrashing."""
     lab.on(2, "dmesg -C; truncate -s 0 /var/tmp/weights; dd if=/dev/zero of=/var/tmp/weights bs=1M count=1800 status=none; sync", timeout=180)
     try:
@@ -172,17 +172,16 @@ def test_weights_read_through_a_mapping_beside_a_full_memory_kill_nobody(lab: Vm
 
 
 def test_a_gid_at_another_index_than_its_twin_is_not_given_as_one_index(lab: VmLab) -> None:
-    """An address of somebody else takes the place of ours while ours is away; ours gets the next one, and repair cannot give the old one."""
+    """Another address takes the GID index of ours while ours is removed; ours gets the next index, and repair cannot restore the old one."""
     _cable, netdev, hca, network = RAIL0
     lab.on(
         1,
-        f"ip addr del {network}.11/24 dev {netdev}; ip addr add 10.99.0.1/24 dev {netdev}; sleep 1; "
-        f"ip addr add {network}.11/24 brd + dev {netdev}; sleep 1",
+        f"ip addr del {network}.11/24 dev {netdev}; ip addr add 10.99.0.1/24 dev {netdev}; sleep 1; ip addr add {network}.11/24 brd + dev {netdev}; sleep 1",
     )
     assert gid_index(lab, 1, hca, f"{network}.11") == [2]
     run = site(lab, tags="roce", roce_bandwidth_test="never")
     assert run.rc == 0, run.stdout[-3000:]
-    env = said_by(run, EXPORT, "vm-1")["ansible_facts"]["roce_env"]
+    env = task_result(run, EXPORT, "vm-1")["ansible_facts"]["roce_env"]
     moved = gid_index(lab, 1, hca, f"{network}.11")
     other = gid_index(lab, 1, RAIL1[2], f"{RAIL1[3]}.11")
     assert len(moved) == len(other) == 1
@@ -209,17 +208,17 @@ def drifted(lab: VmLab) -> Run:
     return run
 
 
-def test_a_gid_that_moved_is_brought_back_to_its_index(lab: VmLab, drifted: Run) -> None:
+def test_moved_gid_returns_to_its_index(lab: VmLab, drifted: Run) -> None:
     _cable, netdev, hca, network = RAIL0
-    result = said_by(drifted, "Verify | Prove link", "vm-1")
+    result = task_result(drifted, "Verify | Prove link", "vm-1")
     assert [(item["interface"], item["before"], item["after"]) for item in result["repaired"]] == [(netdev, 2, 1)]
     assert gid_index(lab, 1, hca, f"{network}.11") == [1]
-    assert said_by(drifted, EXPORT, "vm-1")["ansible_facts"]["roce_env"]["NCCL_IB_GID_INDEX"] == "1"
+    assert task_result(drifted, EXPORT, "vm-1")["ansible_facts"]["roce_env"]["NCCL_IB_GID_INDEX"] == "1"
 
 
 def test_an_mtu_lost_on_one_side_is_found_and_given_back(lab: VmLab, drifted: Run) -> None:
     _cable, netdev, _hca, network = RAIL1
-    result = said_by(drifted, APPLY, "vm-2")
+    result = task_result(drifted, APPLY, "vm-2")
     assert result["actions"] == [f"give {netdev} {network}.12/24 and MTU 9000 (now: {network}.12/24, MTU 1500)"]
     assert rail_facts(lab, 2) == wanted_rails(2)
     lab.on(1, f"ping -q -I {netdev} -c 2 -i 0.2 -W 5 -M do -s 8972 {network}.12")
@@ -251,9 +250,9 @@ def test_a_controller_that_dies_before_the_confirmation_leaves_the_old_network(l
         assert lab.try_on(node, "systemctl list-timers --all | grep gb10-roce-restore").returncode != 0
     after = site(lab, tags="roce", roce_bandwidth_test="never")
     assert after.rc == 0, after.stdout[-3000:]
-    said = words(after.stdout)
-    assert said.count("this node put its network back as it was before") >= 1
-    assert "was not confirmed within 25 s" in said
+    output = words(after.stdout)
+    assert output.count("this node put its network back as it was before") >= 1
+    assert "was not confirmed within 25 s" in output
     assert after.changed == set()
 
 
@@ -268,7 +267,7 @@ def site_killed(lab: VmLab) -> Run:
     )
 
 
-def test_a_node_that_restarts_in_the_middle_says_so_and_the_next_run_converges(lab: VmLab) -> None:
+def test_node_restart_during_the_run_is_reported_and_the_next_run_converges(lab: VmLab) -> None:
     boot = lab.on(2, "cat /proc/sys/kernel/random/boot_id")
     when_pending(lab, 2, f"until grep -q 8000 {OWN_NETPLAN}; do sleep 0.1; done; sync; systemctl reboot --force")
     run = site(lab, "--limit", "vm-2", tags="roce", roce_mtu=8000)

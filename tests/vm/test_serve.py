@@ -145,7 +145,7 @@ def test_session_runs_over_the_rail(lab: VmLab, followed: Run) -> None:
 
 
 def test_key_is_worth_the_session_alone(lab: VmLab, followed: Run) -> None:
-    said = probe(
+    output = probe(
         lab,
         1,
         {
@@ -154,10 +154,10 @@ def test_key_is_worth_the_session_alone(lab: VmLab, followed: Run) -> None:
             "forwarding": f"{AS_HEAD} -W 127.0.0.1:22 gb10-agent@{WORKER_RAIL} </dev/null",
         },
     )
-    assert "uid=" not in said["command"]
-    assert json.loads(said["command"].splitlines()[-1])["kind"] == "unknown"
-    assert "PTY allocation request failed" in said["terminal"]
-    assert "administratively prohibited" in said["forwarding"]
+    assert "uid=" not in output["command"]
+    assert json.loads(output["command"].splitlines()[-1])["kind"] == "unknown"
+    assert "PTY allocation request failed" in output["terminal"]
+    assert "administratively prohibited" in output["forwarding"]
 
 
 def test_status_on_the_head(lab: VmLab, followed: Run) -> None:

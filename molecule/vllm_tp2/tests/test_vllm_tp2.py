@@ -1,4 +1,4 @@
-"""On each node: what the role wrote, what runs, and what the engine says."""
+"""On each node: what the role wrote, what runs, and what the engine reports."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Rank:
         self.peer: socket.socket | None = None
         self.echoes = threading.Semaphore(0)
 
-    def say(self, process: str, text: str, place: str = "stub.py:1") -> None:
+    def log(self, process: str, text: str, place: str = "stub.py:1") -> None:
         """Print a log line as vLLM's logger does."""
         print(f"{process} INFO {time.strftime('%m-%d %H:%M:%S')} [{place}] {text}", flush=True)
 
@@ -59,35 +59,35 @@ class Rank:
         """Print the boot."""
         words = self.words
         if not self.worker:
-            self.say(self.main, f" ▄▄ ▄█ █     █     █ ▀▄▀ █  version {VERSION}", "api_utils.py:347")
+            self.log(self.main, f" ▄▄ ▄█ █     █     █ ▀▄▀ █  version {VERSION}", "api_utils.py:347")
             arguments = {"model_tag": words.model, "max_model_len": words.max_model_len, "nnodes": 2, "master_addr": words.master_addr}
-            self.say(self.main, f"non-default args: {arguments}", "api_utils.py:286")
-        self.say(self.main, "Resolved architecture: StubForCausalLM", "model.py:733")
-        self.say(self.main, f"Using max model len {words.max_model_len}", "model.py:2152")
+            self.log(self.main, f"non-default args: {arguments}", "api_utils.py:286")
+        self.log(self.main, "Resolved architecture: StubForCausalLM", "model.py:733")
+        self.log(self.main, f"Using max model len {words.max_model_len}", "model.py:2152")
         if self.worker:
             where = f"{words.master_addr}:{words.master_port}"
-            self.say(self.main, f"Launching vLLM (v{VERSION}) headless multiproc executor, with head node address {where} for torch.distributed.")
+            self.log(self.main, f"Launching vLLM (v{VERSION}) headless multiproc executor, with head node address {where} for torch.distributed.")
         else:
-            self.say(self.core, f"Initializing a V1 LLM engine (v{VERSION}) with config: model='{words.model}', max_seq_len={words.max_model_len}")
+            self.log(self.core, f"Initializing a V1 LLM engine (v{VERSION}) with config: model='{words.model}', max_seq_len={words.max_model_len}")
         method = f"distributed_init_method=tcp://{words.master_addr}:{words.master_port} backend=gloo"
-        self.say(self.child, f"world_size=2 rank={words.node_rank} local_rank=0 {method}", "parallel_state.py:1906")
+        self.log(self.child, f"world_size=2 rank={words.node_rank} local_rank=0 {method}", "parallel_state.py:1906")
         self.meet()
         self.spend(0.1)
-        self.say(self.child, f"rank {words.node_rank} in world size 2 is assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank {words.node_rank}, EP rank N/A")
-        self.say(self.child, f"Starting to load model {words.model}...", "cpu_model_runner.py:68")
+        self.log(self.child, f"rank {words.node_rank} in world size 2 is assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank {words.node_rank}, EP rank N/A")
+        self.log(self.child, f"Starting to load model {words.model}...", "cpu_model_runner.py:68")
         for part in range(5):
             print(f"Loading safetensors checkpoint shards: {part * 25:3d}% Completed | {part}/4 [00:00<00:00,  1.00it/s]", flush=True)
             self.spend(0.15)
-        self.say(self.child, "Loading weights took 0.01 seconds", "default_loader.py:501")
-        self.say(self.child, "Available KV cache memory: 0.06 GiB", "gpu_worker.py:509")
+        self.log(self.child, "Loading weights took 0.01 seconds", "default_loader.py:501")
+        self.log(self.child, "Available KV cache memory: 0.06 GiB", "gpu_worker.py:509")
         if not self.worker:
             size = (
                 f"CPU KV cache size: {TOKENS:,} tokens, Maximum concurrency for {words.max_model_len:,} tokens per request: {TOKENS / words.max_model_len:.2f}x"
             )
-            self.say(self.core, size, "kv_cache_utils.py:2327")
+            self.log(self.core, size, "kv_cache_utils.py:2327")
             self.spend(0.15)
-            self.say(self.core, "init engine (profile, create kv cache, warmup model) took 0.45 s", "core.py:402")
-            self.say(self.main, f"Starting vLLM server on http://0.0.0.0:{words.port}", "entry.py:140")
+            self.log(self.core, "init engine (profile, create kv cache, warmup model) took 0.45 s", "core.py:402")
+            self.log(self.main, f"Starting vLLM server on http://0.0.0.0:{words.port}", "entry.py:140")
 
     def meet(self) -> None:
         """Wait for the peer, and watch the connection from then on."""
