@@ -210,8 +210,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, cl
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.install import Agent
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import InstallError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.sources import SourceError, collect, with_libraries
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.ssh_keys import KeyLineError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.ssh_tunnel import TunnelError
 
 PARTS = [cli.__name__]  # it imports the rest where it needs it: Ansible sends that too, and the installation does not run it
 
@@ -258,7 +258,7 @@ def main() -> None:
         result = Agent(Node("/", run), module.params, files, client.call, module.check_mode).run()
     except InstallError as error:
         module.fail_json(msg=str(error), problems=error.problems)
-    except (SourceError, TunnelError) as error:
+    except (SourceError, KeyLineError) as error:
         module.fail_json(msg=str(error), problems=[str(error)])
     except OSError as error:
         text = f"{error.filename} cannot be changed: {error.strerror}. Run with become, and look for a full or read-only file system."

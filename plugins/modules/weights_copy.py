@@ -64,8 +64,7 @@ options:
     default: []
   providers:
     description:
-      - For each provider a list of ways to it, each with C(address), C(port) and C(bind), this node's address on the same rail, and C(ssh)
-        (C(user), C(host_keys)) for a way through a tunnel with the key of M(gb10.cluster.weights_key).
+      - For each provider a list of ways to it, each with C(address), C(port) and C(bind), this node's address on the same rail.
     type: list
     elements: raw
     default: []
@@ -166,19 +165,16 @@ left:
   sample: []
 """
 
-import os
 import posixpath
-import socket
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, ssh_tunnel
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.ssh_tunnel import TunnelError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError, key_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
 SLICE_SECONDS = 2.0
 
@@ -205,47 +201,7 @@ def start(job: Job, params: dict[str, Any], path: str) -> None:
     model_folder.Installer(path, params["owner"], params["group"]).folder(posixpath.dirname(path))
     files = [{"name": i["path"], "size": i["size"], "sha256": i["sha256"], "provider": i["provider"]} for i in params["fetch"]]
     spec = {key: params[key] for key in ("providers", "user", "password", "streams")}
-    tunnels: list[str] = []
-    try:
-        spec["providers"] = [[tunnelled(params, place, tunnels, job.run) for place in places] for places in params["providers"]]
-        job.start("fetch", {**spec, "files": files, "staging": model_folder.staging_path(path)}, params["max_seconds"], tunnels)
-    except (JobError, TunnelError, OSError):
-        for unit in tunnels:
-            job.run(["systemctl", "stop", unit])
-        raise
-
-
-def tunnelled(params: dict[str, Any], place: dict[str, Any], units: list[str], run: Any) -> dict[str, Any]:
-    """Open the tunnel of a way that needs one and return the way to its near end. Raises JobError, TunnelError, OSError."""
-    if not place.get("ssh"):
-        return place
-    folder = key_folder(params["name"])
-    with open(os.path.join(folder, "known_hosts"), "a", encoding="utf-8") as handle:
-        handle.write(ssh_tunnel.known_hosts(place["address"], place["ssh"]["host_keys"]))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    tunnel = Job(f"{params['name']}-tunnel{len(units)}", run)
-    tunnel.prepare()
-    argv = ssh_tunnel.command(folder, str(place["ssh"]["user"]), str(place["address"]), str(place.get("bind") or ""), port, int(place["port"]))
-    tunnel.launch(argv, params["max_seconds"], "tunnel of a copy")
-    units.append(f"{tunnel.unit}.service")
-    for _round in range(150):
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            if not tunnel.active():
-                break
-            time.sleep(0.1)
-        else:
-            return {"address": "127.0.0.1", "port": port, "bind": ""}
-    tunnel.stop()
-    out = run(["journalctl", "--unit", tunnel.unit, "--lines", "20", "--output", "cat", "--no-pager"])[1]
-    said = [line for line in out.splitlines() if line.strip() and "systemd" not in line and tunnel.unit not in line] or ["it said nothing"]
-    raise JobError(
-        f"ssh to {place['ssh']['user']}@{place['address']} opened no tunnel ({said[-1]}): sshd there must listen on the fabric, read "
-        "~/.ssh/authorized_keys and allow TCP forwarding; or set the transport to rail"
-    )
+    job.start("fetch", {**spec, "files": files, "staging": model_folder.staging_path(path)}, params["max_seconds"])
 
 
 def status(job: Job, wait: float) -> dict[str, Any]:
@@ -327,7 +283,7 @@ def main() -> None:
             result.update(figures(job.read()))
         model_folder.install(node, path, params["fetch"], params["links"], params["remove"], params["owner"], params["group"])
         job.stop()
-    except (ManifestError, JobError, RecordError, TunnelError) as error:
+    except (ManifestError, JobError, RecordError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or path} cannot be written ({error.strerror}): run with become, and look for a read-only or full file system")

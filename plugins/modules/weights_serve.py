@@ -15,7 +15,7 @@ description:
     peers, with a password that is made for one run.
   - The unit ends with O(state=absent), or by itself when nobody has asked for O(idle_seconds) or after O(max_seconds), so that nothing
     stays open when the controller is gone. The password lies in a C(0600) file below C(/run) until then.
-  - What is offered is not encrypted. On a cable between two nodes nobody else can read it; over a switch choose the ssh transport of the role.
+  - What is offered is not encrypted. On a cable between two nodes no other machine can read it.
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -77,13 +77,6 @@ options:
     description:
       - Password of this run.
     type: str
-  ssh_keys:
-    description:
-      - Public keys of the peers, from M(gb10.cluster.weights_key). With these, the files are offered on the loopback only, and the keys may
-        reach that port through SSH as the user that Ansible connects as, and nothing else, until O(max_seconds) have passed.
-    type: list
-    elements: str
-    default: []
   idle_seconds:
     description:
       - Seconds without a request after which the unit ends.
@@ -118,11 +111,6 @@ listen:
   type: list
   elements: dict
   sample: [{address: 192.168.200.11, port: 40123}]
-ssh:
-  description: With O(ssh_keys), the user that the tunnel logs in as and the node's host keys.
-  returned: success
-  type: dict
-  sample: {user: nvidia, host_keys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI...']}
 total:
   description: The size of all files that are offered.
   returned: with O(state=present), outside check mode
@@ -136,16 +124,12 @@ unit:
 """
 
 import os
-import pwd
-import time
 from collections.abc import Sequence
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, ssh_tunnel
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.ssh_tunnel import TunnelError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
 READY_SECONDS = 20.0
@@ -162,29 +146,6 @@ def offered(root: str, names: Sequence[str]) -> dict[str, str]:
     return out
 
 
-def account() -> pwd.struct_passwd:
-    """Return the user that Ansible connects as."""
-    return pwd.getpwnam(os.environ.get("SUDO_USER") or "root")
-
-
-def authorize(comment: str, lines: Sequence[str]) -> bool:
-    """Put these lines into the user's authorized_keys instead of older ones with the comment; whether it changed. Raises OSError."""
-    user, node = account(), Node("/")
-    folder = os.path.join(user.pw_dir, ".ssh")
-    path = os.path.join(folder, "authorized_keys")
-    before = node.read(path)
-    after = ssh_tunnel.added(before or "", comment, lines)
-    if after == (before or ""):
-        return False
-    if not os.path.isdir(folder):
-        os.mkdir(folder, 0o700)
-        os.chown(folder, user.pw_uid, user.pw_gid)
-    node.apply(FileChange(path, before, after, 0o600))
-    if before is None:
-        os.chown(path, user.pw_uid, user.pw_gid)
-    return True
-
-
 def main() -> None:
     """Start or stop."""
     module = AnsibleModule(
@@ -198,7 +159,6 @@ def main() -> None:
             "files": {"type": "list", "elements": "str", "default": []},
             "user": {"type": "str", "default": "gb10"},
             "password": {"type": "str", "no_log": True},
-            "ssh_keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
             "idle_seconds": {"type": "int", "default": 120},
             "max_seconds": {"type": "int", "default": 14400},
         },
@@ -208,34 +168,21 @@ def main() -> None:
     params = module.params
 
     job = Job(params["name"] + "-serve", runner(module))
-    unit, comment = f"{job.unit}.service", f"gb10-copy-{params['name']}"
+    unit = f"{job.unit}.service"
     if params["state"] == "absent":
         there = job.active() if module.check_mode else job.stop()
-        if not module.check_mode:
-            there = authorize(comment, []) or there
-        module.exit_json(changed=there, unit=unit, listen=[], ssh={})
-    peers = params["allow"]
-    if params["ssh_keys"] and peers:
-        params.update(listen=["127.0.0.1"], allow=["127.0.0.1"])
+        module.exit_json(changed=there, unit=unit, listen=[])
     for key in ("listen", "allow", "password"):
         if not params[key]:
-            module.fail_json(
-                msg=f"{key} is empty, and files are offered to named peers only: the serving group has no fabric addresses, set gb10_fabric_cidrs"
-            )
+            module.fail_json(msg=f"{key} is empty, and files are offered to named peers only: the serving group has no fabric addresses, set gb10_fabric_cidrs")
     if module.check_mode:
-        module.exit_json(changed=True, unit=unit, listen=[], ssh={})
-    tunnel: dict[str, Any] = {}
+        module.exit_json(changed=True, unit=unit, listen=[])
     try:
         files = offered(os.path.realpath(params["root"]), params["files"])
         spec = {key: params[key] for key in ("listen", "port", "allow", "user", "password", "idle_seconds")}
         job.start("serve", {**spec, "files": files}, params["max_seconds"])
         report = job.wait_ready(READY_SECONDS)
-        if params["ssh_keys"] and not report.get("error"):
-            expires = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + params["max_seconds"] + 60))
-            port = int(report["listen"][0][1])
-            authorize(comment, [ssh_tunnel.authorized_line(key, comment, port, peers, expires) for key in params["ssh_keys"]])
-            tunnel = {"user": account().pw_name, "host_keys": ssh_tunnel.host_keys(Node("/"))}
-    except (ManifestError, JobError, TunnelError) as error:
+    except (ManifestError, JobError) as error:
         job.stop()
         module.fail_json(msg=str(error))
     except OSError as error:
@@ -246,7 +193,6 @@ def main() -> None:
     module.exit_json(
         changed=True,
         unit=unit,
-        ssh=tunnel,
         listen=[{"address": address, "port": port} for address, port in report["listen"]],
         total=manifest.human(sum(os.path.getsize(path) for path in files.values())),
     )

@@ -110,16 +110,6 @@ def test_a_missing_shard_is_named(head_only: Lab) -> None:
     assert "weights_download is never" in run.last_message
 
 
-def test_ssh_transport(head_only: Lab) -> None:
-    before = copy.sums(head_only, 1)
-    head_only.on(2, f"rm -f {MODEL}/config.json {MODEL}/{SHARD}")
-    run = play(head_only, "weights", weights_transport="ssh")
-    assert run.rc == 0, run.stdout[-3000:]
-    assert copy.sums(head_only, 2) == before
-    assert head_only.on(1, "grep -c gb10-copy /home/admin/.ssh/authorized_keys || true").strip() == "0"
-    assert head_only.on(2, "ls /run/gb10-cluster 2>/dev/null || true") == ""
-
-
 def test_absent_removes_the_copy_and_not_the_original(head_only: Lab) -> None:
     run = play(head_only, "weights", weights_state="absent")
     assert run.rc == 0, run.stdout[-3000:]

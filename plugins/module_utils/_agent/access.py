@@ -10,11 +10,10 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import sshd
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import ssh_keys, sshd
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import AUTHORIZED, CONNECT, HOME, KEY, KEYS, KNOWN_HOSTS, SSH, USER
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import InstallError, Place
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import ssh_tunnel
 
 
 def source_address(address: str) -> str:
@@ -91,14 +90,14 @@ class Access(Place):
                 self.must("usermod", "--shell", "/bin/sh", USER)
 
     def authorize(self, group: str) -> bool:
-        """Give the head's key its one command on a worker; whether the head has access. Raises InstallError, TunnelError, OSError."""
+        """Give the head's key its one command on a worker; whether the head has access. Raises InstallError, KeyLineError, OSError."""
         self.folder(HOME, 0o755)
         self.folder(SSH, 0o755)
         if not self.params["head_key"]:
             self.require_kind(AUTHORIZED, directory=False)
             return self.mode(AUTHORIZED) is not None
         addresses = ",".join(self.params["head_addresses"])
-        line = f'restrict,command="{CONNECT}",from="{addresses}" {ssh_tunnel.bare_key(self.params["head_key"])} {USER} {group}\n'
+        line = f'restrict,command="{CONNECT}",from="{addresses}" {ssh_keys.bare_key(self.params["head_key"])} {USER} {group}\n'
         self.file(AUTHORIZED, line, 0o644)
         return True
 
@@ -125,13 +124,13 @@ class Access(Place):
         return public.strip()
 
     def known_hosts(self, peers: Sequence[Mapping[str, Any]]) -> bool:
-        """Pin the host keys of the workers on the head; whether every worker has one. Raises TunnelError, InstallError, OSError."""
+        """Pin the host keys of the workers on the head; whether every worker has one. Raises KeyLineError, InstallError, OSError."""
         before = (self.node.read(KNOWN_HOSTS) or "").splitlines(keepends=True)
         text, whole = "", True
         for peer in peers:
             alias = f"gb10-rank{peer['rank']}"
             known = "".join(line for line in before if line.startswith(f"{alias} "))
-            lines = ssh_tunnel.known_hosts(alias, peer["host_keys"]) if peer.get("host_keys") else known
+            lines = ssh_keys.known_hosts(alias, peer["host_keys"]) if peer.get("host_keys") else known
             text, whole = text + lines, whole and bool(lines)
         if text or before:
             self.file(KNOWN_HOSTS, text, 0o644)

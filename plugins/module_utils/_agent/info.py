@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, stamp, standing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, ssh_keys, stamp, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.node import read_json
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import ssh_tunnel
 
 TIMEOUT_SECONDS = 2.0
 
@@ -44,7 +43,7 @@ def read(node: Node, socket: str = config.ADMIN_SOCKET) -> dict[str, Any]:
         "converges": standing.converges(state),
         "public_key": (node.read(f"{config.KEY}.pub") or "").strip(),
         "head_id": (node.read("/etc/machine-id") or "").strip(),
-        "host_keys": ssh_tunnel.host_keys(node),
+        "host_keys": ssh_keys.host_keys(node),
         "ssh_port": ssh_port(node),
         "stamp": "",
         **stamp.read(node.root),

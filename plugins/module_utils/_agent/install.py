@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import stamp
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import ssh_keys, stamp
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.access import Access
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.code import Code
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import (
@@ -34,7 +34,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import M
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import PROTOCOL
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.unit import UNIT_TEXT, Unit
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import ssh_tunnel
 
 PARENTS = ("/opt/gb10-cluster", "/etc/gb10-cluster", "/var/lib/gb10-cluster")
 STATE_FOLDERS = ("agent", "evidence")
@@ -106,18 +105,18 @@ class Agent(Code, Access, Unit):
             port = each.get("port") or 22
             if not 0 < port < 65536:
                 raise InstallError(f"{port} is not a valid port for rank {each['rank']} in peers.")
-            bind = ssh_tunnel.plain_address(each["bind"]) if each.get("bind") else ""
-            address = ssh_tunnel.plain_address(each["address"])
+            bind = ssh_keys.plain_address(each["bind"]) if each.get("bind") else ""
+            address = ssh_keys.plain_address(each["address"])
             out.append({"rank": each["rank"], "host": each["host"], "address": address, "port": port, "bind": bind, "user": USER})
         return out
 
     def present(self) -> dict[str, Any]:
-        """Install or update. Raises InstallError, TunnelError, OSError."""
+        """Install or update. Raises InstallError, KeyLineError, OSError."""
         name, rank, hosts, size = self.group()
         if rank > 0 and not self.params["head_addresses"]:
             raise InstallError("head_addresses is empty. Give the head's address on the first rail.")
         for address in self.params["head_addresses"]:
-            ssh_tunnel.plain_address(address)
+            ssh_keys.plain_address(address)
         for path in (*PARENTS, CODE, KEYS, HOME, SSH):
             self.require_kind(path, directory=True)
         machine_id = self.machine_id()
@@ -149,7 +148,7 @@ class Agent(Code, Access, Unit):
         if ready:
             self.serve(name, rank, head_id)
             self.mark(port)
-        keys, active = ssh_tunnel.host_keys(self.node), self.unit_is("active")
+        keys, active = ssh_keys.host_keys(self.node), self.unit_is("active")
         return self.result(version=version, public_key=public, head_id=machine_id, host_keys=keys, ssh_port=port, active=active)
 
     def serve(self, name: str, rank: int, head_id: str) -> None:
@@ -205,7 +204,7 @@ class Agent(Code, Access, Unit):
         return self.result(version="", public_key="", head_id="", host_keys=[], ssh_port=22, active=False)
 
     def run(self) -> dict[str, Any]:
-        """Reach the desired state. Raises InstallError, TunnelError, OSError."""
+        """Reach the desired state. Raises InstallError, KeyLineError, OSError."""
         return self.absent() if self.params["state"] == "absent" else self.present()
 
     def result(self, **found: Any) -> dict[str, Any]:

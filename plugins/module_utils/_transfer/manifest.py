@@ -404,8 +404,6 @@ def ways(group: Mapping[str, Any], offers: Iterable[Mapping[str, Any] | None], r
     """Return for each rank the ways from `rank` to what it offers: address, port, and this rank's own address on the same rail.
 
     :param group: the serving group's ``members`` with ``host`` and ``fabric``.
-    With an ``ssh`` offer (user and host keys) there is one way, which keeps ``ssh``.
-
     :param offers: by rank, what weights_serve returned there (``listen``, a list of ``address`` and ``port``); anything else where nothing is offered.
     """
     members = list(group["members"])
@@ -414,12 +412,6 @@ def ways(group: Mapping[str, Any], offers: Iterable[Mapping[str, Any] | None], r
     for member, offer in zip(members, offers):
         theirs = list(member.get("fabric") or [])
         found = []
-        tunnel = (offer or {}).get("ssh")
-        if tunnel:
-            address = str(theirs[0] if theirs else member["address"])
-            place = {"address": address, "port": int((offer or {})["listen"][0]["port"]), "bind": str(mine[0]) if theirs and mine else "", "ssh": tunnel}
-            out.append([place])
-            continue
         for place in (offer or {}).get("listen") or []:
             rail = theirs.index(place["address"]) if place["address"] in theirs else -1
             found.append({"address": place["address"], "port": int(place["port"]), "bind": mine[rail] if 0 <= rail < len(mine) else ""})

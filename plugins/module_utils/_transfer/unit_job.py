@@ -27,11 +27,6 @@ class JobError(Exception):
     """A job cannot be started or has ended badly; the text is a sentence for the user."""
 
 
-def key_folder(name: str) -> str:
-    """Return where a copy's SSH key lies while it runs."""
-    return os.path.join(RUN, f"ssh-{name}")
-
-
 def source_of_program() -> str:
     """Return the text of http_copy, out of AnsiballZ's archive as well as from a checkout. Raises JobError."""
     text = http_copy.__loader__.get_source(http_copy.__name__)  # type: ignore[union-attr]  # every loader of a plain module has it
@@ -69,15 +64,14 @@ class Job:
         os.mkdir(self.folder, 0o700)
         return self.folder
 
-    def start(self, mode: str, job: Mapping[str, Any], seconds: int, after: Sequence[str] = ()) -> None:
-        """Write an http_copy job and start it; `after` are units that end with it. Raises JobError, OSError."""
+    def start(self, mode: str, job: Mapping[str, Any], seconds: int) -> None:
+        """Write an http_copy job and start it. Raises JobError, OSError."""
         self.prepare()
         program, spec = os.path.join(self.folder, "rail_copy.py"), os.path.join(self.folder, "job.json")
         http_copy.write_json(spec, {**job, {"serve": "ready", "fetch": "progress"}[mode]: self.report})
         with open(program, "w", encoding="utf-8") as handle:
             handle.write(source_of_program())
-        properties = ["NoNewPrivileges=yes", *(f"ExecStopPost=-/bin/systemctl --no-block stop {unit}" for unit in after)]
-        self.launch([sys.executable or "/usr/bin/python3", program, mode, spec], seconds, f"{mode} files on the fabric", properties)
+        self.launch([sys.executable or "/usr/bin/python3", program, mode, spec], seconds, f"{mode} files on the fabric", ["NoNewPrivileges=yes"])
 
     def launch(self, command: Sequence[str], seconds: int, says: str, properties: Sequence[str] = ()) -> None:
         """Start a command as the unit; the folder goes when it ends. Raises JobError."""

@@ -19,8 +19,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.install import
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import InstallError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.sources import ROOT, collect, with_libraries
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.ssh_keys import KeyLineError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.ssh_tunnel import TunnelError
 from ansible_collections.gb10.cluster.plugins.modules.agent import PARTS
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKM9Z+WSGxabucjA93wQitw0LER6XqZSsEYnnCHxdIWL"
@@ -269,13 +269,13 @@ def test_a_worker_gives_the_heads_key_one_command(worker: Machine) -> None:
 
 @pytest.mark.parametrize("key", ["ssh-dss AAAA", f'command="sh" {HOST_KEY}', f"{HOST_KEY}\n{HOST_KEY}"])
 def test_a_head_key_with_options_is_refused(worker: Machine, key: str) -> None:
-    with pytest.raises(TunnelError, match="SSH public key"):
+    with pytest.raises(KeyLineError, match="SSH public key"):
         worker.agent(**{**HEAD, "head_key": key})
 
 
 def test_an_address_with_other_characters_is_refused(worker: Machine) -> None:
     before = worker.tree()
-    with pytest.raises(TunnelError, match="address"):
+    with pytest.raises(KeyLineError, match="address"):
         worker.agent(**HEAD, head_addresses=['10.0.0.1" ssh-rsa'])
     assert worker.tree() == before
 

@@ -354,15 +354,6 @@ def test_ways_lead_over_each_rail_that_both_have() -> None:
     ]
 
 
-def test_a_tunnel_is_one_way_on_the_first_rail() -> None:
-    group = {"members": [{"host": "a", "address": "172.30.0.1", "fabric": ["10.0.0.1"]}, {"host": "b", "address": "172.30.0.2", "fabric": ["10.0.0.2"]}]}
-    ssh = {"user": "nvidia", "host_keys": ["k"]}
-    offers: list[dict[str, Any]] = [{"listen": [{"address": "127.0.0.1", "port": 5}], "ssh": ssh}, {}]
-    assert manifest.ways(group, offers, 1)[0] == [{"address": "10.0.0.1", "port": 5, "bind": "10.0.0.2", "ssh": ssh}]
-    bare = {"members": [{**member, "fabric": []} for member in group["members"]]}
-    assert manifest.ways(bare, offers, 1)[0] == [{"address": "172.30.0.1", "port": 5, "bind": "", "ssh": ssh}]
-
-
 def test_progress_is_one_line() -> None:
     running = {"state": "running", "done": GIB, "total": 2 * GIB, "files": 4, "files_done": 1}
     assert manifest.progress_line("spark-2", running, 1e9) == "spark-2:  50 %  1.0 GiB of 2.0 GiB  1000 MB/s  1 of 4 files"
