@@ -40,6 +40,7 @@ lint:
 	@PYTHONPATH=collections $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/yamllint --strict .
 	@$(PY) tools/limits.py
+	@$(PY) tools/dependencies.py
 	@$(PY) tools/docs.py --check
 	@$(PY) tools/failures_doc.py --check
 	@$(BIN)/ansible-lint --offline

@@ -27,7 +27,7 @@ if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/de
   echo "setup: making .venv with $($python --version) ($python)"
   "$python" -m venv --clear .venv
 fi
-echo "setup: installing $list into .venv (the ansible package is 51 MB; about a minute)"
+echo "setup: installing $list into .venv (about a minute)"
 .venv/bin/python -m pip install --disable-pip-version-check --quiet --progress-bar off -r "$list"
 touch "$stamp"
 [ "$want" = dev ] && touch "${stamp/ready-dev/ready-run}"

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Fail for words that the project does not use, with the file, the line and the word to write instead.
 
-The list is the one of CONTRIBUTING.md ("English"). A word also counts as a part of a name: `said_limit` has `said` in it.
+A word also counts as a part of a name: `said_limit` has `said` in it.
 README.md has one more rule: a sentence has at most 25 words.
 """
 

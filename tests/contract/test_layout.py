@@ -35,21 +35,6 @@ def test_the_links_are_all_there_is() -> None:
     assert sorted(path.name for path in LINKS.iterdir()) == ["galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"]
 
 
-def test_galaxy_and_requirements_ask_for_the_same_ranges() -> None:
-    """Those who install by Galaxy and those who install by requirements.yml get the same."""
-    galaxy = yaml.safe_load((REPO / "galaxy.yml").read_text(encoding="utf-8"))
-    requirements = yaml.safe_load((REPO / "collections" / "requirements.yml").read_text(encoding="utf-8"))
-    assert {each["name"]: each["version"] for each in requirements["collections"]} == galaxy["dependencies"]
-
-
-def test_make_setup_installs_what_a_build_of_the_collection_needs() -> None:
-    """ansible-galaxy reads the manifest directives of galaxy.yml with distlib and fails without it."""
-    galaxy = yaml.safe_load((REPO / "galaxy.yml").read_text(encoding="utf-8"))
-    installed = re.findall(r"^([\w-]+)", (REPO / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    assert "manifest" in galaxy
-    assert "distlib" in installed
-
-
 def test_setup_reads_the_whole_version_report_of_ansible(tmp_path: Path) -> None:
     """A reader that stops after the first line gives ansible a broken pipe and the user a traceback."""
     (tmp_path / "tools").mkdir()
