@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import ssh_keys, sshd
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import AUTHORIZED, CONNECT, HOME, KEY, KEYS, KNOWN_HOSTS, SSH, USER
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import AUTHORIZED, CONNECT, HOME, KEY, KEYS, KNOWN_HOSTS, SSH, USER, host_alias
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import InstallError, Place
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 
@@ -128,7 +128,7 @@ class Access(Place):
         before = (self.node.read(KNOWN_HOSTS) or "").splitlines(keepends=True)
         text, whole = "", True
         for peer in peers:
-            alias = f"gb10-rank{peer['rank']}"
+            alias = host_alias(peer["rank"])
             known = "".join(line for line in before if line.startswith(f"{alias} "))
             lines = ssh_keys.known_hosts(alias, peer["host_keys"]) if peer.get("host_keys") else known
             text, whole = text + lines, whole and bool(lines)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
+#: Directories that the collection shares; each is removed with its last content.
+PARENTS = ("/opt/gb10-cluster", "/etc/gb10-cluster", "/var/lib/gb10-cluster")
 CODE = "/opt/gb10-cluster/agent"
 CURRENT = f"{CODE}/current"
 PENDING = f"{CODE}/restart-required"
@@ -16,10 +19,14 @@ STAMP = f"{CODE}/stamp.json"
 LAUNCHER = "/usr/local/sbin/gb10"
 CONFIG = "/etc/gb10-cluster/agent.json"
 KEYS = "/var/lib/gb10-cluster/agent"
-KEY = f"{KEYS}/id_ed25519"
-KNOWN_HOSTS = f"{KEYS}/known_hosts"
+KEY_NAME = "id_ed25519"
+KNOWN_HOSTS_NAME = "known_hosts"
+KEY = f"{KEYS}/{KEY_NAME}"
+KNOWN_HOSTS = f"{KEYS}/{KNOWN_HOSTS_NAME}"
 RUN = "/run/gb10-agent"
-ADMIN_SOCKET = f"{RUN}/admin.sock"
+ADMIN_NAME = "admin.sock"
+ADMIN_SOCKET = f"{RUN}/{ADMIN_NAME}"
+SESSION_NAME = "session.sock"
 #: On workers: the user that the head logs in as, and its group, which owns the session socket.
 USER = "gb10-agent"
 HOME = "/var/lib/gb10-agent"
@@ -28,6 +35,9 @@ AUTHORIZED = f"{SSH}/authorized_keys"
 CONNECT = f"{LAUNCHER} connect"
 UNIT = "gb10-agent.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
+#: In the folder of the group: the folders of state and of evidence, the mark of a stop; and files of the state of every rank.
+STATE, EVIDENCE, STOPPED = "agent", "evidence", "stopped"
+OWNER, HOLDS, FABRIC = "owner.json", "holds.json", "fabric.json"
 REQUIRED = {"group": str, "rank": int, "hosts": list, "directory": str, "head_id": str}
 
 
@@ -53,9 +63,14 @@ def load(path: str = CONFIG) -> dict[str, Any]:
     return {"peers": [], **found}
 
 
-def group_folder(config: dict[str, Any]) -> str:
+def group_folder(config: Mapping[str, Any]) -> str:
     """Return the folder of the serving group."""
     return os.path.join(str(config["directory"]), str(config["group"]))
+
+
+def host_alias(rank: int) -> str:
+    """Return the name of a worker in known_hosts."""
+    return f"gb10-rank{rank}"
 
 
 def _version(path: str) -> str:

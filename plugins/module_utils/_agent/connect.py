@@ -10,6 +10,7 @@ import select
 import socket
 import sys
 
+#: A literal: this program starts for each connection and imports nothing of the collection.
 SESSION_SOCKET = "/run/gb10-agent/session.sock"
 CHUNK = 1 << 16
 

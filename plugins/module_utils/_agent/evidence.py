@@ -12,12 +12,12 @@ import shutil
 import time
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
 
-FOLDER = "evidence"
 KEPT = 8
 TAIL = 2000
 SECONDS = 30.0
@@ -98,17 +98,17 @@ def collect(group: str, folder: str, run: Runner, *, tail: int = TAIL, seconds: 
 
 def path_of(folder: str, label: str, name: str) -> str:
     """Return where the evidence with this label and file name is kept below a group's folder."""
-    return os.path.join(folder, FOLDER, label, name)
+    return os.path.join(folder, EVIDENCE, label, name)
 
 
 def exists(folder: str, label: str, name: str) -> bool:
     """Whether this evidence is kept. Raises OSError."""
-    return Folder(folder, FOLDER, label).exists(name)
+    return Folder(folder, EVIDENCE, label).exists(name)
 
 
 def keep(folder: str, label: str, name: str, text: str) -> str:
     """Write evidence below a group's folder, mode 0600, and remove all labels but the newest ones. Return its path. Raises OSError."""
-    place = Folder(folder, FOLDER, label)
+    place = Folder(folder, EVIDENCE, label)
     place.write(name, text)
-    Folder(folder, FOLDER).prune(KEPT, label)
+    Folder(folder, EVIDENCE).prune(KEPT, label)
     return path_of(folder, label, name)

@@ -20,13 +20,17 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import 
     CODE,
     CONFIG,
     CURRENT,
+    EVIDENCE,
     HOME,
     KEYS,
     LAUNCHER,
+    OWNER,
+    PARENTS,
     PENDING,
     RUN,
     SSH,
     STAMP,
+    STATE,
     UNIT_FILE,
     USER,
 )  # fmt: skip
@@ -34,9 +38,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import M
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import PROTOCOL
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.unit import UNIT_TEXT, Unit
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
-
-PARENTS = ("/opt/gb10-cluster", "/etc/gb10-cluster", "/var/lib/gb10-cluster")
-STATE_FOLDERS = ("agent", "evidence")
 
 LAUNCHER_TEXT = f"""#!/usr/bin/python3 -I
 {MARKER}
@@ -154,7 +155,7 @@ class Agent(Code, Access, Unit):
     def serve(self, name: str, rank: int, head_id: str) -> None:
         """Start what is installed, prove that it answers, and store its owner. Raises InstallError, OSError."""
         self.start()
-        path = f"{self.params['directory']}/{name}/agent/owner.json"
+        path = f"{self.params['directory']}/{name}/{STATE}/{OWNER}"
         if self.check_mode:
             owner = self.mapping(path)
         else:
@@ -195,7 +196,7 @@ class Agent(Code, Access, Unit):
             if directory and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
                 folder = f"{directory}/{name}"
                 self.require_kind(folder, directory=True)
-                for each in STATE_FOLDERS:
+                for each in (STATE, EVIDENCE):
                     self.remove(f"{folder}/{each}")
                 self.remove_empty(folder)
                 self.remove_empty(directory)

@@ -16,6 +16,7 @@ from typing import Any, Callable
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.arguments import take
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import Run, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, VERBS, Caller
@@ -27,7 +28,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node 
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import kept, release_on_disk
 
-STATE, OWNER, HOLDS, STOPPED, FABRIC = "agent", "owner.json", "holds.json", "stopped", "fabric.json"
 START_SECONDS = 180.0
 STOP_SECONDS = 120.0
 LEFT_SECONDS = 30.0
@@ -69,7 +69,7 @@ class RankService:
         self.rank = int(config["rank"])
         self.host = str(config["hosts"][self.rank])
         self.directory = str(config["directory"])
-        self.folder = os.path.join(self.directory, self.group)
+        self.folder = group_folder(config)
         self.project = f"gb10-{self.group}"
         self.docker_socket = docker_socket or str(config.get("docker_socket") or client.DEFAULT_SOCKET)
         self._run = run

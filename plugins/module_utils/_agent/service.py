@@ -127,7 +127,7 @@ class Service:
         self._names = {"group": self.config["group"], "head": self.config["head_id"]}
         self._run_dir, self._rank, self._actor = run_dir, rank, actor
         self.waker, self.news = Waker(), News()
-        self.store = Store(os.path.join(configuration.group_folder(self.config), "agent"), self.news.add)
+        self.store = Store(os.path.join(configuration.group_folder(self.config), configuration.STATE), self.news.add)
         self._step: Callable[[], bool] = getattr(actor, "step", bool)
         self._listeners: list[Listener] = []
         self._peers: list[Peer] = []
@@ -139,9 +139,9 @@ class Service:
         """Open the sockets and start the actor's loop. Raises OSError."""
         self._build()
         os.makedirs(self._run_dir, mode=0o755, exist_ok=True)
-        self._listeners.append(Listener(os.path.join(self._run_dir, "admin.sock"), self.admin, self.host))
+        self._listeners.append(Listener(os.path.join(self._run_dir, configuration.ADMIN_NAME), self.admin, self.host))
         if self.number:
-            path = os.path.join(self._run_dir, "session.sock")
+            path = os.path.join(self._run_dir, configuration.SESSION_NAME)
             self._listeners.append(Listener(path, self.session, self.host, mode=0o660, group=configuration.USER))
         else:
             threading.Thread(target=self._loop, daemon=True, name="gb10-actor").start()

@@ -35,12 +35,12 @@ def ssh_argv(peer: Mapping[str, Any], keys_dir: str = config.KEYS, run_dir: str 
     """Return ssh's argv for one channel to a worker. Without `master` it uses the agent's connection if there is one, and does not create one."""
     rank = peer["rank"]
     options = [
-        "BatchMode=yes", "IdentitiesOnly=yes", "IdentityAgent=none", f"UserKnownHostsFile={keys_dir}/known_hosts", "GlobalKnownHostsFile=/dev/null",
-        "StrictHostKeyChecking=yes", f"HostKeyAlias=gb10-rank{rank}", f"ControlMaster={'auto' if master else 'no'}",
+        "BatchMode=yes", "IdentitiesOnly=yes", "IdentityAgent=none", f"UserKnownHostsFile={keys_dir}/{config.KNOWN_HOSTS_NAME}",
+        "GlobalKnownHostsFile=/dev/null", "StrictHostKeyChecking=yes", f"HostKeyAlias={config.host_alias(rank)}", f"ControlMaster={'auto' if master else 'no'}",
         f"ControlPath={run_dir}/control-{rank}", "ControlPersist=60", "ConnectTimeout=10",
         "ServerAliveInterval=3", "ServerAliveCountMax=2",  # a silent worker is noticed within 9 s; the verbs and the judge ask again for 20 s
     ]  # fmt: skip
-    argv = ["ssh", "-F", "/dev/null", "-T", "-i", f"{keys_dir}/id_ed25519"]
+    argv = ["ssh", "-F", "/dev/null", "-T", "-i", f"{keys_dir}/{config.KEY_NAME}"]
     for option in options:
         argv += ["-o", option]
     argv += ["-b", str(peer["bind"])] if peer.get("bind") else []
