@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files
 
 KEPT = 8
 TAIL = 2000
@@ -33,7 +34,7 @@ COMMANDS = {
 
 
 def read_text(path: str) -> str:
-    """Return a file's text; an unreadable one says so."""
+    """Return a file's text; the reason in parentheses if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             return handle.read(FILE_BYTES)
@@ -77,7 +78,7 @@ def command_section(run: Runner, command: list[str], deadline: float) -> str:
 
 def secrets_in(folder: str) -> list[str]:
     """Return the values of the env files of all releases in a group's folder."""
-    paths = glob.glob(os.path.join(glob.escape(folder), "releases", "*", "secrets.env"))
+    paths = glob.glob(os.path.join(glob.escape(folder), "releases", "*", files.SECRETS))
     return [value for path in paths for value in redact.values_of(read_text(path))]
 
 
