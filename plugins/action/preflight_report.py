@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
 
@@ -141,7 +141,7 @@ class ActionModule(ActionBase):
         """Write the report; return why it could not be written."""
         data = {
             "schema": "gb10.cluster/preflight/1",
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "time": utc.stamp(),
             "group": group["name"],
             "hosts": list(group["hosts"]),
             "ready": not any(entry["severity"] == "error" for entry in verdict["findings"]),

@@ -158,6 +158,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds, classify, key_of, parse, reason
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree, run_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather
@@ -322,7 +323,7 @@ def main() -> None:
     accepted = verdict.name in params["accept"]
     result = {"bandwidth_class": verdict.name, "message": verdict.message, "remedy": verdict.remedy, "rails": found}
     if accepted:
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        when = utc.stamp()
         keep({"key": key_of(rails), "when": when, "class": verdict.name, "message": verdict.message, "rails": found})
         module.exit_json(changed=False, **result)
     RECEIPT.unlink(missing_ok=True)

@@ -69,7 +69,7 @@ def outcome(passed: bool | None, **more: Any) -> dict[str, Any]:
     verdict: dict[str, Any] = {"passed": passed, "class": name, "msg": text, "checks": [], "receipt": receipt}
     return {
         "generation": 7, "phase": "settled", "result": "serves" if passed else "failed", "verdict": {} if passed is None else verdict, "final": True,
-        "sentence": "", "warnings": [], "unserved_seconds": 48.2, "evidence": "", "delivered": False, **more,
+        "sentence": "", "warnings": [], "unserved_seconds": 48.2, "evidence": [], "delivered": False, **more,
     }  # fmt: skip
 
 
@@ -82,7 +82,7 @@ SERVES = [reply(outcome(None, final=False, phase="starting"), text="rank 1  two 
 RETURNS = [
     reply(outcome(False, final=False, phase="halting")),
     reply(outcome(False, final=False, phase="judging")),
-    reply(outcome(False, sentence=BACK, evidence=NEW)),
+    reply(outcome(False, sentence=BACK, evidence=[NEW])),
 ]
 
 
@@ -252,7 +252,7 @@ def test_stop_of_another_run_ends_the_gate_on_all_ranks(pair: Pair) -> None:
 @pytest.mark.long
 def test_evidence_and_receipts_that_cannot_be_kept_do_not_change_the_verdict(pair: Pair) -> None:
     (pair.folder / "receipts").write_text("a file", encoding="utf-8")
-    done = pair.play(follow=[reply(outcome(False, sentence=BACK, evidence=NEW))], two_on_rank_evidence="Permission denied")
+    done = pair.play(follow=[reply(outcome(False, sentence=BACK, evidence=[NEW]))], two_on_rank_evidence="Permission denied")
     assert done.rc != 0
     lacks = "(without two: the evidence could not be collected or written)"
     assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/ {lacks}")
@@ -296,7 +296,7 @@ def test_second_run_with_the_same_release_follows_the_first(pair: Pair) -> None:
 
 @pytest.mark.parametrize("passed", [pytest.param(True, marks=pytest.mark.long), False])
 def test_verdict_that_no_run_has_read_is_printed_without_a_change(pair: Pair, passed: bool) -> None:
-    found = outcome(passed, sentence="pair1 serves." if passed else BACK, evidence="" if passed else NEW)
+    found = outcome(passed, sentence="pair1 serves." if passed else BACK, evidence=[] if passed else [NEW])
     state = {"desired": desired(OLD if passed else NEW), "outcome": found}
     done = pair.play(state=state, follow=[reply(found)], release=OLD if passed else NEW)
     assert (done.rc == 0) is passed, done.stdout

@@ -68,7 +68,7 @@ def test_a_new_release_that_fails_gives_way_to_the_last_good_one() -> None:
     found = world.settle()
     assert order(world)[2:] == ["two starts new", "one starts new", "one halts new", "two halts new", "two starts old", "one starts old"]
     assert world.serves("old")
-    assert (found["result"], found["release"], found["evidence"]) == ("failed", "old", "new")
+    assert (found["result"], found["release"], found["evidence"]) == ("failed", "old", ["new"])
     assert [rank.evidence for rank in world.ranks] == [["new"], ["new"]]
     assert found["verdict"]["class"] == "bad_argument"
     assert found["sentence"].startswith(found["verdict"]["msg"] + " Release old, the last good one, serves again, after ")
@@ -458,7 +458,7 @@ def test_a_missing_release_stops_nothing() -> None:
     world = pair(new=["good"])
     del world.ranks[1].releases["new"]
     world.desire("new")
-    assert world.settle()["sentence"] .startswith("pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml")
+    assert world.settle()["sentence"].startswith("pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml")
     assert world.serves("old")
 
 

@@ -13,11 +13,11 @@ import collections
 import contextlib
 import copy
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
+from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 
 ATTEMPTS = 3
 DESIRED, OUTCOME = "desired.json", "outcome.json"
@@ -90,7 +90,7 @@ def fresh_outcome(generation: int) -> dict[str, Any]:
     """Return the outcome of a generation that nothing was done for yet."""
     return {
         "generation": generation, "phase": "waiting", "result": "", "release": "", "verdict": {}, "final": False, "sentence": "", "attempt": 1, "warnings": [],
-        "unserved_seconds": 0.0, "evidence": "", "delivered": False, "at": "", "containers": {}, "returning": False,
+        "unserved_seconds": 0.0, "evidence": [], "delivered": False, "at": "", "containers": {}, "returning": False,
     }  # fmt: skip
 
 
@@ -240,7 +240,7 @@ class Actor:
 
     def stamp(self) -> str:
         """Return the present time, UTC."""
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock.wall()))
+        return utc.stamp(self.clock.wall())
 
     def _warn_once(self, text: str) -> None:
         if text not in self._outcome["warnings"]:

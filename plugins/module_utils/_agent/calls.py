@@ -106,7 +106,8 @@ class Calls:
     def halted(self, label: str, results: Sequence[Result]) -> list[str]:
         """Note the evidence of a halt. Return the ranks that are not proven to be stopped, one phrase each."""
         if label:
-            self.actor.update(evidence=label)
+            kept = self.actor.outcome()["evidence"]
+            self.actor.update(evidence=kept if label in kept else [*kept, label])
         wrong = self.phrases(results)
         for index, found in enumerate(results):
             if isinstance(found, dict) and found.get("note"):

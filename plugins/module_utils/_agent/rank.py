@@ -20,7 +20,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, VERBS, Caller
-from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
@@ -437,7 +437,7 @@ class RankService:
     def _stop_here(self, by: str) -> dict[str, Any]:
         with self._records:
             generation = self._owner()["generation"] + 1  # also if it is marked: the head may have a newer request that it has not sent yet
-            mark = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall())) + (f" by {by}" if by else "")
+            mark = utc.stamp(self._wall()) + (f" by {by}" if by else "")
             problems = self._mark(mark, generation)
         with self._work:
             return {**self._stop("", problems), "generation": generation}

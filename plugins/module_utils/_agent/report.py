@@ -92,7 +92,7 @@ def why_lines(outcome: Mapping[str, Any], events: Iterable[Mapping[str, Any]], f
         number = f" {finding['line_number']}" if finding.get("line_number") else ""
         lines.append(f"decisive line{number} (rank {finding.get('rank')} {finding.get('host')}): {str(finding['line']).strip()}")
     if outcome.get("evidence"):
-        lines.append(f"evidence: {folder}/{EVIDENCE}/{outcome['evidence']}/ on each node")
+        lines.append(f"evidence: {folder}/{EVIDENCE}/{outcome['evidence'][-1]}/ on each node")
     done: list[str] = []
     for event in events:
         if event.get("generation") == outcome.get("generation") and event.get("kind") == "verdict":

@@ -27,10 +27,6 @@ _CAUSE = re.compile(
 )
 
 
-def _nothing() -> None:
-    """Stand in for a callback."""
-
-
 def ssh_argv(peer: Mapping[str, Any], keys_dir: str = config.KEYS, run_dir: str = config.RUN, *, master: bool = True) -> list[str]:
     """Return ssh's argv for one channel to a worker. Without `master` it uses the agent's connection if there is one, and does not create one."""
     rank = peer["rank"]
@@ -59,7 +55,7 @@ def cause_of(stderr: str, code: int | None) -> str:
 class ThreadJob:
     """A call in a daemon thread. It counts as lost if it has not ended GRACE seconds after its timeout."""
 
-    def __init__(self, work: Callable[[], dict[str, Any]], timeout: float, wake: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], dict[str, Any]], timeout: float, wake: Callable[[], None] | None) -> None:
         """Start the call; `wake` is called when it ends."""
         self._work, self._timeout, self._wake = work, timeout, wake
         self._deadline = time.monotonic() + timeout + GRACE
@@ -80,7 +76,8 @@ class ThreadJob:
         except Exception as error:  # noqa: BLE001  the actor receives it as the rank's failure
             self._error = RankError(f"{type(error).__name__}: {error}")
         self._ended.set()
-        self._wake()
+        if self._wake:
+            self._wake()
 
     def done(self) -> bool:
         """Whether `result` returns at once."""
@@ -210,7 +207,7 @@ class Channel:
 class _Caller:
     """What Peer and Local share: the envelope of requests."""
 
-    def __init__(self, number: int, host: str, group: str, head: str, wake: Callable[[], None]) -> None:
+    def __init__(self, number: int, host: str, group: str, head: str, wake: Callable[[], None] | None) -> None:
         self.number, self.host = number, host
         self.generation = 0  # set by the actor
         self._group, self._head, self._wake = group, head, wake
@@ -223,7 +220,7 @@ class Local(_Caller):
     """Rank 0, in the agent's own process. `handle` is that of a RankService."""
 
     def __init__(
-        self, number: int, host: str, group: str, head: str, handle: Callable[[dict[str, Any]], dict[str, Any]], wake: Callable[[], None] = _nothing
+        self, number: int, host: str, group: str, head: str, handle: Callable[[dict[str, Any]], dict[str, Any]], wake: Callable[[], None] | None = None
     ) -> None:
         """Keep the service's function."""
         super().__init__(number, host, group, head, wake)
@@ -239,7 +236,7 @@ class Peer(_Caller):
     """A worker, over OpenSSH. `peer` is its entry in the configuration."""
 
     def __init__(
-        self, peer: Mapping[str, Any], group: str, head: str, wake: Callable[[], None] = _nothing, *, keys_dir: str = config.KEYS,
+        self, peer: Mapping[str, Any], group: str, head: str, wake: Callable[[], None] | None = None, *, keys_dir: str = config.KEYS,
         run_dir: str = config.RUN, master: bool = True,
     ) -> None:  # fmt: skip
         """Keep the address; the first call connects."""

@@ -19,14 +19,10 @@ OLDER_EVENTS = "events.1.jsonl"
 MAX_EVENTS = 1 << 20  # bytes of one file of events
 
 
-def _nothing() -> None:
-    """Stand in for a callback."""
-
-
 class Store:
     """Small JSON files and a bounded list of events, for root only. `changed` is called after each write."""
 
-    def __init__(self, folder: str, changed: Callable[[], None] = _nothing) -> None:
+    def __init__(self, folder: str, changed: Callable[[], None] | None = None) -> None:
         """Keep the folder's path; the first write creates the folder."""
         self.folder = folder
         self._files = Folder(*os.path.split(folder))
@@ -46,7 +42,8 @@ class Store:
         """Write a file atomically and durably, mode 0600. Raises OSError."""
         with self._lock:
             self._files.save(_file(name), data)
-        self._changed()
+        if self._changed:
+            self._changed()
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Add an event. It gets the next number unless its own `n` is higher than all before. Raises OSError."""
@@ -56,7 +53,8 @@ class Store:
             number = number if isinstance(number, int) and number > last else last + 1
             self._write_line(json.dumps({**event, "n": number}, separators=(",", ":")).encode() + b"\n")
             self._last = number
-        self._changed()
+        if self._changed:
+            self._changed()
 
     def _write_line(self, line: bytes) -> None:
         """Append a line, to a new file if the present one is full."""

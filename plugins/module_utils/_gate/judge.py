@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import base64
 import math
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
+from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, reply
 
 SLICE_SECONDS = 5.0
@@ -289,7 +289,7 @@ class Judge:
         head = self.states[0].get("facts") or {}
         api = verdict.get("api") or {}
         return {
-            "schema": 1, "group": self.group, "release": self.release, "profile": self.profile, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "schema": 1, "group": self.group, "release": self.release, "profile": self.profile, "time": utc.stamp(),
             "passed": verdict["passed"], "class": verdict["class"], "msg": verdict["msg"], "seconds": verdict["seconds"], "pool": verdict["pool"],
             "version": head.get("version"), "attention_backend": head.get("attention_backend"), "kv_cache_dtype": head.get("kv_cache_dtype"),
             "image_id": (self.states[0].get("container") or {}).get("image_id"), "image": gate.image_content(self.states[0]), "weights": self.weights,

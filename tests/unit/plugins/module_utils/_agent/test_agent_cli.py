@@ -143,7 +143,13 @@ def test_a_worker_names_the_head(group: Group, capsys: pytest.CaptureFixture[str
 
 def test_why_prints_the_verdict_its_evidence_and_what_was_done(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
     finding = {"rank": 1, "host": "lab-2", "line": "CUDA out of memory", "line_number": 812}
-    group.actor.outcome = {"generation": 7, "final": True, "result": "failed", "evidence": "gen7", "verdict": {"msg": "pair1: no memory.", "finding": finding}}
+    group.actor.outcome = {
+        "generation": 7,
+        "final": True,
+        "result": "failed",
+        "evidence": ["gen7"],
+        "verdict": {"msg": "pair1: no memory.", "finding": finding},
+    }
     group.actor.event("step", "before")
     group.actor.event("verdict", "pair1: no memory.")
     group.actor.event("step", "stopped both ranks")

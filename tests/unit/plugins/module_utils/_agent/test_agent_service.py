@@ -264,9 +264,7 @@ def pair(head: Node, fake_ssh: None, tmp_path: Path) -> Iterator[tuple[Node, Nod
 def test_peers_calls_each_worker_and_changes_nothing(pair: tuple[Node, Node]) -> None:
     head, worker = pair
     until(lambda: head.actor.steps == 1)
-    assert head.call("peers") == {
-        "peers": [{"rank": 1, "host": "lab-2", "address": "192.168.200.12", "ok": True, "error": "", "protocol": protocol.PROTOCOL}]
-    }
+    assert head.call("peers") == {"peers": [{"rank": 1, "host": "lab-2", "address": "192.168.200.12", "ok": True, "error": "", "protocol": protocol.PROTOCOL}]}
     assert [request["verb"] for request in worker.rank.requests] == ["hello"]
     assert (head.actor.steps, head.actor.asked, head.rank.requests) == (1, [], [])
 

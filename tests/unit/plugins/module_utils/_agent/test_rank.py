@@ -550,9 +550,7 @@ def test_a_phase_without_a_plan_or_with_a_failure_is_a_note(owned: Machine, monk
 # Commands.
 
 
-def test_the_docker_cli_runs_in_the_folder_of_the_release_and_uses_the_same_engine(
-    owned: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_docker_cli_runs_in_the_folder_of_the_release_and_uses_the_same_engine(owned: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin/docker"
     script.write_text('#!/bin/sh\necho "$(pwd) $DOCKER_HOST $*" >&2; exit 1\n')
