@@ -119,7 +119,8 @@ def test_a_healthy_fabric_leaves_a_receipt(make: Any, tmp_path: Path) -> None:
     assert "-p 18603" in script
     kept = receipt(tmp_path)
     assert kept["key"] == sorted([["rocep1s0f0", "192.168.100.10"], ["roceP2p1s0f0", "192.168.101.10"]])
-    assert (kept["class"], kept["when"]) == ("healthy", "1970-01-01T00:00:00Z")
+    assert kept["class"] == "healthy"
+    assert kept["when"].endswith("Z")
 
 
 FAULTS: dict[str, tuple[list[tuple[str, str] | None], str, str]] = {
