@@ -176,7 +176,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign impor
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import assign, management, wanted_rails
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Changes, FileChange, replace
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, replace
 
 SETTLE_SECONDS = 45
 APPLY_SECONDS = 90  # what applying itself may take on top of confirm_seconds; the timer starts anew when it is done
@@ -251,8 +252,7 @@ class Change:
         rc, out, err = self.module.run_command(argv, errors="surrogate_then_replace")
         if rc != 0 and check:
             raise RefusedError(
-                f"`{' '.join(argv)}` failed (rc {rc}): {(err or out).strip()[-400:] or 'no output'}."
-                " Correct that on the node and run the roce role again."
+                f"`{' '.join(argv)}` failed (rc {rc}): {(err or out).strip()[-400:] or 'no output'}. Correct that on the node and run the roce role again."
             )
         return rc, out, err
 
@@ -681,7 +681,7 @@ class Change:
         for wish in drift:
             live = self.interface(wish.interface)
             self.changes.step(f"give {wish.interface} {wish.address} and MTU {wish.mtu} (now: {', '.join(live.addresses) or 'no address'}, MTU {live.mtu})")
-        if not self.changes.said:
+        if not self.changes.messages:
             return
         generated = self.generate(plan.text, list(plan.moves), {}, rails) if file_change else {}
         if file_change or drift:
@@ -885,9 +885,7 @@ def main() -> None:
             )
         extra["confirmed"] = done
         if not done:
-            extra["msg"] = (
-                "No change waits for a confirmation: the connection was lost before one was made, or it was confirmed already. Run the role again."
-            )
+            extra["msg"] = "No change waits for a confirmation: the connection was lost before one was made, or it was confirmed already. Run the role again."
     else:
         if restored is not None:
             module.warn(restored["message"])
@@ -899,12 +897,12 @@ def main() -> None:
         except (RefusedError, NoYamlError) as exc:
             module.fail_json(msg=str(exc), restored=restored, pending=change.pending(), managed=True, notes=change.notes)
     module.exit_json(
-        changed=bool(change.changes.said),
+        changed=bool(change.changes.messages),
         diff=change.changes.diff,
         managed=True,
         pending=change.pending(),
         restored=restored,
-        actions=change.changes.said,
+        actions=change.changes.messages,
         notes=change.notes,
         **extra,
     )

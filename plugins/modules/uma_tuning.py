@@ -147,7 +147,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, mglru, swap, sysctl
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Changes, FileChange, Node, RecordError, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node, RecordError, runner
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import SysctlError
 
 RECORD = "sysctl"
@@ -452,7 +453,7 @@ class UmaTuning:
         self.save({})
         result = self.result({}, [])
         result["highest_utilization"] = self.utilization(0)
-        result["message"] = "memory settings are as they were before the first run" if self.changes.said else "there was nothing of ours to take away"
+        result["message"] = "memory settings are as they were before the first run" if self.changes.messages else "there was nothing of ours to take away"
         return result
 
     def skipped(self, values: dict[str, str]) -> dict[str, Any]:
@@ -484,7 +485,7 @@ class UmaTuning:
     def utilization(self, move_kb: int) -> dict[str, Any]:
         """Return the highest utilization that starts after `move_kb` of MemAvailable are gone; an estimate while the GPU is in use."""
         meminfo = self.facts.meminfo
-        if not self.check_mode and self.changes.said:
+        if not self.check_mode and self.changes.messages:
             meminfo, move_kb = memory.parse_meminfo(self.node.read("/proc/meminfo")), 0
         total = meminfo.get("MemTotal", 0)
         held = memory.unaccounted_kb(meminfo) if self.facts.gpu_users else 0
@@ -513,8 +514,8 @@ class UmaTuning:
     def result(self, values: dict[str, str], packages: list[str]) -> dict[str, Any]:
         """Return the module's result, still without figures."""
         return {
-            "changed": bool(self.changes.said),
-            "changes": self.changes.said,
+            "changed": bool(self.changes.messages),
+            "changes": self.changes.messages,
             "diff": self.changes.diff,
             "sysctl": values,
             "packages": packages,
@@ -545,7 +546,7 @@ def main() -> None:
     changes: list[str] = []
     try:
         tuning = UmaTuning(Node("/", runner(module, optional=True)), module.params, module.check_mode)
-        changes = tuning.changes.said
+        changes = tuning.changes.messages
         result = tuning.present() if module.params["state"] == "present" else tuning.absent()
     except (SysctlError, RecordError, memory.UmaError) as error:
         module.fail_json(msg=str(error), changes=changes)

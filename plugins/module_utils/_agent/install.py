@@ -65,14 +65,6 @@ class Agent(Code, Access, Unit):
         self.files = files
         self.pause, self.clock = pause, clock
 
-    def mapping(self, path: str) -> dict[str, Any]:
-        """Return the content of a JSON file on the node; empty if it is absent or not readable."""
-        try:
-            data = json.loads(self.node.read(path) or "{}")
-        except ValueError:
-            return {}
-        return data if isinstance(data, dict) else {}
-
     def machine_id(self) -> str:
         """Return /etc/machine-id. Raises InstallError."""
         text = (self.node.read("/etc/machine-id") or "").strip()
@@ -122,7 +114,7 @@ class Agent(Code, Access, Unit):
             self.require_kind(path, directory=True)
         machine_id = self.machine_id()
         port = self.sshd(rank, hosts[0])
-        known = self.mapping(CONFIG)
+        known = self.node.mapping(CONFIG)
         if (known.get("group"), known.get("hosts"), known.get("rank")) != (name, hosts, rank):
             known = {}
         head_id = machine_id if rank == 0 else self.params["head_id"] or str(known.get("head_id", ""))
@@ -157,7 +149,7 @@ class Agent(Code, Access, Unit):
         self.start()
         path = f"{self.params['directory']}/{name}/{STATE}/{OWNER}"
         if self.check_mode:
-            owner = self.mapping(path)
+            owner = self.node.mapping(path)
         else:
             owner = self.prove(name, rank).get("owner") or {}
             if self.mode(PENDING) is not None:
@@ -173,7 +165,7 @@ class Agent(Code, Access, Unit):
 
     def absent(self) -> dict[str, Any]:
         """Remove everything that `present` and the service made. Raises InstallError, OSError."""
-        known = self.mapping(CONFIG)
+        known = self.node.mapping(CONFIG)
         group = self.params["group"] or {}
         states = {(str(self.params["directory"]), str(group.get("name", "") or "")), (str(known.get("directory", "")), str(known.get("group", "")))}
         for path in PARENTS:
@@ -210,4 +202,4 @@ class Agent(Code, Access, Unit):
 
     def result(self, **found: Any) -> dict[str, Any]:
         """Return the module's result."""
-        return {"changed": bool(self.changes.said), "changes": self.changes.said, "diff": self.changes.diff, "problems": [], **found}
+        return {"changed": bool(self.changes.messages), "changes": self.changes.messages, "diff": self.changes.diff, "problems": [], **found}

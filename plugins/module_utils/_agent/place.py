@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import PENDING
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Changes, FileChange, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
 
 MARKER = "# Managed by gb10.cluster: gb10.cluster.agent writes this file."
 
@@ -99,7 +100,7 @@ class Place:
         if stat.S_IMODE(known) == mode and not wrong_owner:
             return
         before, after = (f"mode {stat.S_IMODE(known):04o}, owner {found.st_uid}:{found.st_gid}", f"mode {mode:04o}, owner 0:0")
-        if new is None or f"{path} created" not in self.changes.said:
+        if new is None or f"{path} created" not in self.changes.messages:
             self.changes.live(path, f"{before}\n", f"{after}\n", [f"{path}: {before} -> {after}"])
         if not self.check_mode:
             if wrong_owner:

@@ -66,7 +66,7 @@ def sshd_problems(node: Node, head: str) -> list[str]:
 def gather(node: Node, call: Call | None = None) -> Record:
     """Return the facts of the agent; `call` stands in for the socket. A node without an agent has no other key than `installed`."""
     try:
-        known = json.loads(node.read(config.CONFIG) or "{}")
+        known = node.mapping(config.CONFIG)
         group, rank, head = str(known["group"]), int(known["rank"]), str(known["hosts"][0])
     except (ValueError, KeyError, IndexError, TypeError):
         return {"installed": False}

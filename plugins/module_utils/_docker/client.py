@@ -101,12 +101,16 @@ def choose_api(reply: dict[str, Any]) -> str:
     )
 
 
+def version(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
+    """Return the engine's reply to /version, which needs no API version. Raises DockerError."""
+    with _request("/version", socket_path, TIMEOUT) as response:
+        return _parsed(response.read(), dict, socket_path)
+
+
 def api(socket_path: str = DEFAULT_SOCKET) -> str:
     """Return the prefix of API paths, `/v1.45`, negotiated with the engine once per process and socket. Raises DockerError."""
     if socket_path not in _negotiated:
-        with _request("/version", socket_path, TIMEOUT) as response:
-            body = response.read()
-        _negotiated[socket_path] = choose_api(_parsed(body, dict, socket_path))
+        _negotiated[socket_path] = choose_api(version(socket_path))
     return _negotiated[socket_path]
 
 
@@ -152,9 +156,9 @@ def inspect(container: str, socket_path: str = DEFAULT_SOCKET, timeout: float = 
         raise
 
 
-def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> list[dict[str, Any]]:
-    """Return the engine's list of containers, stopped ones included, that carry all these `key=value` labels. Raises DockerError."""
-    query = {"all": "1", "filters": json.dumps({"label": labels})}
+def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT, stopped: bool = True) -> list[dict[str, Any]]:
+    """Return the engine's list of containers that carry all these `key=value` labels; `stopped` includes stopped ones. Raises DockerError."""
+    query = {"all": "1" if stopped else "0", "filters": json.dumps({"label": labels})}
     return _parsed(get("/containers/json", query, socket_path, timeout), list, socket_path)
 
 

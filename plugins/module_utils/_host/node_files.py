@@ -1,10 +1,10 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The one place where the host modules touch files and commands: a node, seen through a root folder and a runner.
+"""PRIVATE. Access to the files and commands of a node, through a root folder and a runner.
 
-`Node(root="/")` is the live machine; `Node(root="/tmp/tree")` is a captured one. Paths given to it are absolute paths of the
-node (`/etc/docker/daemon.json`). Texts are UTF-8; undecodable bytes survive a read and a write (surrogateescape).
+`Node(root="/")` is the live machine, `Node(root="/tmp/tree")` a captured one. Paths are absolute paths of the node
+(`/etc/docker/daemon.json`). Texts are UTF-8; bytes that are not are kept (surrogateescape).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import glob
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 RECORDS = "/var/lib/gb10-cluster"
@@ -24,7 +24,7 @@ Runner = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
 def runner(module: Any, optional: bool = False) -> Runner:
-    """Return a Runner over a module's run_command. If `optional`, a program that is not installed ends with 127 and does not fail the module."""
+    """Return a Runner for a module's run_command. If `optional`, a program that is not installed returns 127 and does not fail the module."""
 
     def run(argv: Sequence[str]) -> tuple[int, str, str]:
         if optional and not module.get_bin_path(argv[0]):
@@ -36,7 +36,7 @@ def runner(module: Any, optional: bool = False) -> Runner:
 
 
 class FileChange(NamedTuple):
-    """One file to write or remove: `after` None removes it; `mode` is used for a file that is new."""
+    """One file to write, or to remove if `after` is None. `mode` is the mode of a new file."""
 
     path: str
     before: str | None
@@ -56,38 +56,6 @@ class FileChange(NamedTuple):
             "before_header": self.path if self.before is not None else f"{self.path} (absent)",
             "after_header": self.path if self.after is not None else f"{self.path} (absent)",
         }
-
-
-class Changes:
-    """What a module does or, in check mode, would do: `said` has a phrase for each, `diff` is Ansible's list."""
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.said: list[str] = []
-        self._diff: list[dict[str, str]] = []
-        self._steps: list[str] = []
-
-    def file(self, change: FileChange, said: str) -> None:
-        """Note a file."""
-        self.said.append(said)
-        self._diff.append(change.diff())
-
-    def live(self, where: str, before: str, after: str, said: Iterable[str]) -> None:
-        """Note values of the live system that have a before and an after."""
-        self.said.extend(said)
-        self._diff.append({"before": before, "after": after, "before_header": where, "after_header": where})
-
-    def step(self, said: str) -> None:
-        """Note what is done beside files and values: the phrase is its diff."""
-        self.said.append(said)
-        self._steps.append(said)
-
-    @property
-    def diff(self) -> list[dict[str, str]]:
-        """Files and values first, then all steps as one entry."""
-        after = "".join(f"{step}\n" for step in self._steps)
-        steps = {"before": "", "after": after, "before_header": "live system", "after_header": "live system"}
-        return [*self._diff, steps] if after else list(self._diff)
 
 
 def replace(descriptor: int, temporary: str, target: str, text: str, mode: int, owner: os.stat_result | None = None) -> None:
@@ -111,7 +79,7 @@ def replace(descriptor: int, temporary: str, target: str, text: str, mode: int, 
 
 
 class RecordError(ValueError):
-    """The record of earlier values cannot be used; the message is one sentence for the user."""
+    """The record of earlier values cannot be used. The message is for the user."""
 
 
 def mount_point(path: str) -> str:
@@ -123,12 +91,12 @@ def mount_point(path: str) -> str:
 
 
 def no_commands(argv: Sequence[str]) -> tuple[int, str, str]:
-    """Stand in for the runner of a captured tree, where no command can be run."""
+    """Runner of a captured tree, where no command can be run."""
     return 127, "", f"{argv[0]}: no commands in a captured tree"
 
 
 class Node:
-    """A machine's files below `root`, and its commands through `run` (argv -> rc, stdout, stderr; rc 127 when there is no such command)."""
+    """A machine's files below `root`, and its commands through `run` (argv -> rc, stdout, stderr; rc 127 for a missing command)."""
 
     def __init__(self, root: str = "/", run: Runner = no_commands) -> None:
         """Keep the root folder and the runner."""
@@ -136,13 +104,13 @@ class Node:
         self.run = run
 
     def at(self, path: str) -> str:
-        """Return where the node's `path` really lies."""
+        """Return the path below `root`."""
         return os.path.join(self.root, path.lstrip("/"))
 
     def read(self, path: str) -> str | None:
-        """Return a file's text, or None when there is none or it cannot be read (sysfs answers EINVAL for some).
+        """Return a file's text, or None if it cannot be read (some files of sysfs return EINVAL).
 
-        An absolute link of a captured tree leads to a place in the tree, never to this machine's own.
+        An absolute link in a captured tree is followed within the tree.
         """
         for _hop in range(40 if self.root != "/" else 0):
             target = self.link(path)
@@ -156,18 +124,18 @@ class Node:
             return None
 
     def exists(self, path: str) -> bool:
-        """Whether something lies at `path`."""
+        """Return whether `path` exists."""
         return os.path.exists(self.at(path))
 
     def link(self, path: str) -> str | None:
-        """Return a link's target as it is written, or None where there is no link."""
+        """Return a link's target as it is stored, or None if `path` is not a link."""
         try:
             return os.readlink(self.at(path))
         except OSError:
             return None
 
     def listdir(self, path: str) -> list[str]:
-        """Return the sorted names in a folder; none where there is no folder."""
+        """Return the sorted names in a folder; empty if it cannot be read."""
         try:
             return sorted(os.listdir(self.at(path)))
         except OSError:
@@ -179,7 +147,7 @@ class Node:
         return sorted(found[strip:] for found in glob.glob(self.at(pattern)))
 
     def page_kb(self) -> int | None:
-        """Return the running kernel's page size in KiB; None below another root, where no kernel runs."""
+        """Return the running kernel's page size in KiB; None for a captured tree."""
         return os.sysconf("SC_PAGE_SIZE") // 1024 if self.root == "/" else None
 
     def write_live(self, path: str, text: str) -> None:
@@ -188,7 +156,7 @@ class Node:
             handle.write(text)
 
     def apply(self, change: FileChange) -> None:
-        """Write or remove a file atomically; the mode and owner of an existing file stay. Raises OSError."""
+        """Write or remove a file atomically; an existing file keeps its mode and owner. Raises OSError."""
         target = self.at(change.path)
         if change.after is None:
             if os.path.lexists(target):
@@ -205,24 +173,27 @@ class Node:
             reason = f"{error.strerror} (file system {mount_point(folder)})" if error.errno in FULL else error.strerror
             raise OSError(error.errno, reason, target) from error
 
-    def load_record(self, name: str) -> dict[str, Any]:
-        """Return the record of earlier values `/var/lib/gb10-cluster/<name>.json`; empty when there is none. Raises RecordError."""
-        path = f"{RECORDS}/{name}.json"
-        text = self.read(path)
-        if text is None:
-            return {}
+    def mapping(self, path: str) -> dict[str, Any]:
+        """Return the JSON object in a file; empty if the file is absent or has no JSON object."""
         try:
-            data = json.loads(text)
-        except ValueError as error:
+            data = json.loads(self.read(path) or "{}")
+        except ValueError:
+            return {}
+        return data if isinstance(data, dict) else {}
+
+    def load_record(self, name: str) -> dict[str, Any]:
+        """Return the record of earlier values, `/var/lib/gb10-cluster/<name>.json`; empty if it is absent. Raises RecordError."""
+        path = f"{RECORDS}/{name}.json"
+        data = self.mapping(path)
+        if not data and (self.read(path) or "{}").strip() != "{}":
             raise RecordError(
-                f"{path} (what stood before our first run) is not valid JSON ({error}): restore it from a backup, or remove it and give up the way back"
-            ) from error
-        if not isinstance(data, dict):
-            raise RecordError(f"{path} (what stood before our first run) holds a {type(data).__name__} where a mapping belongs: remove it")
+                f"{path}, the record of the values before the first run, is not a JSON object. Restore it from a backup, or remove it: these values "
+                "can then not be restored."
+            )
         return data
 
     def save_record(self, name: str, data: dict[str, Any]) -> None:
-        """Write the record, or remove it (and its then empty folder) when `data` is empty. Raises OSError."""
+        """Write the record; if `data` is empty, remove it and its folder if nothing else is in it. Raises OSError."""
         path = f"{RECORDS}/{name}.json"
         before = self.read(path)
         after = json.dumps(data, indent=2, sort_keys=True) + "\n" if data else None

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, page_cache_guard, readahead
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Changes, FileChange, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Block, ReadaheadError
 
 RECORD = "readahead"
@@ -95,14 +95,6 @@ class Readahead:
     def loading(self) -> bool:
         """Whether a load phase runs: its timer waits."""
         return self.active(f"{readahead.RESTORE_UNIT}.timer")
-
-    def receipt(self) -> dict[str, Any]:
-        """Return the last guard's receipt."""
-        try:
-            data = json.loads(self.node.read(readahead.GUARD_RECEIPT) or "{}")
-        except ValueError:
-            return {}
-        return data if isinstance(data, dict) else {}
 
     # Changing.
 
@@ -272,12 +264,12 @@ class Readahead:
     def result(self, phase: str, devices: Mapping[str, int]) -> dict[str, Any]:
         """Return the module's result."""
         return {
-            "changed": bool(self.changes.said),
-            "changes": self.changes.said,
+            "changed": bool(self.changes.messages),
+            "changes": self.changes.messages,
             "notes": self.notes,
             "devices": dict(devices),
             "phase": phase,
-            "guard_receipt": self.receipt(),
+            "guard_receipt": self.node.mapping(readahead.GUARD_RECEIPT),
             "skipped_reason": "",
             "diff": self.changes.diff,
         }

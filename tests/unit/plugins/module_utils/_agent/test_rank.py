@@ -544,7 +544,7 @@ def test_a_phase_without_a_plan_or_with_a_failure_is_a_note(owned: Machine, monk
     note = owned.do("phase", phase="load", seconds=2700)["note"]
     assert note.startswith("The load phase of the disks has not begun: ReadaheadError: systemd-run failed (rc 127")
     record.write_text("{")
-    assert "is not valid JSON" in owned.do("phase", phase="steady")["note"]
+    assert "is not a JSON object" in owned.do("phase", phase="steady")["note"]
 
 
 # Commands.

@@ -1,4 +1,4 @@
-"""daemon.json: what we merge, what we leave, and that undo gives back every byte."""
+"""daemon.json: which keys are merged, which are left, and that undo restores every byte."""
 
 from __future__ import annotations
 
@@ -7,115 +7,99 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import daemon_json
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.daemon_json import DaemonJsonError, Setting, merge, restore, wanted_settings
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.daemon_json import Setting, merge
 from hypothesis import given
 from hypothesis import strategies as st
 
-MEMLOCK = Setting(("default-ulimits", "memlock"), daemon_json.ulimit("memlock", -1))
-LOGS = {"max-size": "50m", "max-file": "5"}
+MEMLOCK = Setting(("default-ulimits", "memlock"), {"Name": "memlock", "Hard": -1, "Soft": -1})
+LIVE = Setting(("live-restore",), True)
 NVIDIA = json.dumps({"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}, indent=4) + "\n"
 
 DRIVERS: dict[str, tuple[str | None, tuple[str, ...], set[str]]] = {
-    "nothing chosen: driver and rotation": (None, (), {"log-driver", "log-opts.max-size", "log-opts.max-file"}),
-    "journald chosen: neither": ('{"log-driver": "journald"}', (), set()),
-    "local chosen: rotation only": ('{"log-driver": "local"}', (), {"log-opts.max-size", "log-opts.max-file"}),
-    "a size chosen: the rest": ('{"log-opts": {"max-size": "1g"}}', (), {"log-driver", "log-opts.max-file"}),
-    "driver by flag: neither": (None, ("--log-driver=journald",), set()),
-    "option by flag: neither": (None, ("--log-opt", "max-size=1m"), set()),
+    "not chosen": (None, (), {"log-driver", "log-opts.max-size", "log-opts.max-file"}),
+    "journald": ('{"log-driver": "journald"}', (), set()),
+    "local": ('{"log-driver": "local"}', (), {"log-opts.max-size", "log-opts.max-file"}),
+    "a size": ('{"log-opts": {"max-size": "1g"}}', (), {"log-driver", "log-opts.max-file"}),
+    "driver by flag": (None, ("--log-driver=journald",), set()),
+    "option by flag": (None, ("--log-opt", "max-size=1m"), set()),
 }
 
 
 @pytest.mark.parametrize(("text", "flags", "expected"), DRIVERS.values(), ids=DRIVERS.keys())
-def test_logging_respects_what_the_user_chose(text: str | None, flags: tuple[str, ...], expected: set[str]) -> None:
-    settings = wanted_settings(None, None, "json-file", LOGS, None, flags, daemon_json.parse(text))
-    merged = merge(text, settings)
+def test_the_users_log_options_have_priority(text: str | None, flags: tuple[str, ...], expected: set[str]) -> None:
+    driver = daemon_json.chosen_driver(daemon_json.parse(text), {})
+    wanted = daemon_json.settings(None, None, "json-file", {"max-size": "50m", "max-file": "5"}, None, driver)
+    merged = merge(text, daemon_json.without_flags(wanted, flags)[0], {})
     assert {".".join(key["path"]) for key in merged.record.get("keys", [])} == expected
     assert (merged.text == text) is (not expected)
 
 
-def test_foreign_keys_and_indentation_stay() -> None:
-    merged = merge(NVIDIA, [MEMLOCK])
+@pytest.mark.parametrize(("flag", "key"), [("--default-ulimit", "default-ulimits"), ("--live-restore=true", "live-restore")])
+def test_a_key_that_the_command_line_sets_is_left_out(flag: str, key: str) -> None:
+    kept, left = daemon_json.without_flags([MEMLOCK, LIVE], ["--host", flag])
+    assert [setting.path[0] for setting in kept] == [other for other in ("default-ulimits", "live-restore") if other != key]
+    assert left[0].startswith(f"{key} is not set")
+
+
+def test_other_keys_and_the_indentation_stay() -> None:
+    merged = merge(NVIDIA, [MEMLOCK], {})
     assert merged.text is not None
-    data = json.loads(merged.text)
-    assert data["runtimes"] == json.loads(NVIDIA)["runtimes"]
-    assert data["default-ulimits"]["memlock"] == {"Name": "memlock", "Hard": -1, "Soft": -1}
+    assert json.loads(merged.text) == {**json.loads(NVIDIA), "default-ulimits": {"memlock": MEMLOCK.value}}
     assert merged.text.startswith('{\n    "runtimes"')
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", "{ }\n", NVIDIA, '{"default-ulimits": {"memlock": {"Name": "memlock", "Soft": 5, "Hard": 5}}}'])
-def test_undo_gives_back_every_byte(text: str | None) -> None:
-    merged = merge(text, [MEMLOCK, Setting(("live-restore",), True)])
+@pytest.mark.parametrize(
+    "text", [None, "", "{}", "{ }\n", NVIDIA, '{"log-opts": {}}', '{"default-ulimits": {"memlock": {"Name": "memlock", "Soft": 5, "Hard": 5}}}']
+)
+def test_undo_restores_every_byte(text: str | None) -> None:
+    wanted = [MEMLOCK, LIVE, Setting(("log-opts", "max-size"), "1m", True)]
+    merged = merge(text, wanted, {})
     assert merged.text != text
-    again = merge(merged.text, [MEMLOCK, Setting(("live-restore",), True)], merged.record)
-    assert (again.text, again.record, again.changes) == (merged.text, merged.record, [])
-    assert restore(again.text, again.record).text == text
+    assert merge(merged.text, wanted, merged.record) == (merged.text, merged.record, [], [])
+    assert merge(merged.text, [], merged.record).text == text
 
 
-def test_undo_keeps_what_the_user_added_since() -> None:
-    merged = merge(NVIDIA, [MEMLOCK])
-    assert merged.text is not None
-    edited = json.loads(merged.text)
-    edited["dns"] = ["10.0.0.1"]
-    back = restore(json.dumps(edited), merged.record)
-    assert back.text is not None
-    assert json.loads(back.text) == {**json.loads(NVIDIA), "dns": ["10.0.0.1"]}
+EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "a key of the user's": ({"live-restore": True, "dns": ["10.0.0.1"]}, {"dns": ["10.0.0.1"]}, False),
+    "our key changed": ({"live-restore": False}, {"live-restore": False}, True),
+    "our key removed": ({}, {}, True),
+}
 
 
-def test_undo_leaves_a_key_that_the_user_changed_since() -> None:
-    merged = merge(None, [Setting(("live-restore",), True)])
-    back = restore('{"live-restore": false}', merged.record)
-    assert back.text == '{"live-restore": false}'
-    assert back.left == ["live-restore is false and no longer what we set, so it stays"]
+@pytest.mark.parametrize(("edited", "expected", "left"), EDITS.values(), ids=EDITS.keys())
+def test_undo_keeps_the_edits_of_the_user(edited: dict[str, Any], expected: dict[str, Any], left: bool) -> None:
+    record = merge(None, [LIVE], {}).record
+    back = merge(json.dumps(edited), [], record)
+    assert (daemon_json.parse(back.text), bool(back.left)) == (expected, left)
 
 
-def test_a_wish_taken_back_gives_its_key_back() -> None:
-    first = merge('{"live-restore": false}', [MEMLOCK, Setting(("live-restore",), True)])
+def test_a_setting_that_is_not_desired_any_more_is_restored() -> None:
+    first = merge('{"live-restore": false}', [MEMLOCK, LIVE], {})
     second = merge(first.text, [MEMLOCK], first.record)
-    assert second.text is not None
-    assert json.loads(second.text)["live-restore"] is False
-    assert second.changes == ["live-restore: true -> false, as before us"]
+    assert daemon_json.parse(second.text)["live-restore"] is False
+    assert merge(second.text, [], second.record).text == '{"live-restore": false}'
 
 
-def test_a_new_value_of_ours_replaces_the_old_one_and_the_first_previous_stays() -> None:
+def test_a_new_value_keeps_the_record_of_the_first_one() -> None:
     text = '{"log-opts": {"labels": "x"}}'
-    first = merge(text, [Setting(("log-opts", "max-size"), "50m", unless_set=True)])
+    first = merge(text, [Setting(("log-opts", "max-size"), "50m", unless_set=True)], {})
     second = merge(first.text, [Setting(("log-opts", "max-size"), "10m", unless_set=True)], first.record)
-    assert second.text is not None
-    assert json.loads(second.text)["log-opts"] == {"labels": "x", "max-size": "10m"}
-    assert restore(second.text, second.record).text == text
+    assert daemon_json.parse(second.text)["log-opts"] == {"labels": "x", "max-size": "10m"}
+    assert merge(second.text, [], second.record).text == text
 
 
-def test_a_run_that_died_before_writing_loses_nothing() -> None:
-    died = merge(NVIDIA, [MEMLOCK])
-    again = merge(NVIDIA, [MEMLOCK], died.record)
-    assert again.text == died.text
-    assert restore(again.text, again.record).text == NVIDIA
-    assert restore(NVIDIA, died.record) == (NVIDIA, {}, [], [])
+def test_a_run_that_ended_before_it_wrote_the_file_is_repeated() -> None:
+    ended = merge(NVIDIA, [MEMLOCK], {})
+    again = merge(NVIDIA, [MEMLOCK], ended.record)
+    assert (again.text, again.record) == (ended.text, ended.record)
+    assert merge(NVIDIA, [], ended.record) == (NVIDIA, {}, [], [])
 
 
-REFUSALS: dict[str, tuple[str, str]] = {
-    "broken": ('{"a": }', "/etc/docker/daemon.json is not valid JSON"),
-    "a list": ("[1]", "holds a list where a JSON object belongs"),
-    "a scalar in the way": ('{"default-ulimits": 5}', "default-ulimits is a int where a mapping belongs"),
-}
-
-
-@pytest.mark.parametrize(("text", "message"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_refusals_name_the_file_and_the_key(text: str, message: str) -> None:
-    with pytest.raises(DaemonJsonError, match=message.replace("/", "\\/")):
-        merge(text, [MEMLOCK])
-
-
-FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
-    "ulimits": (("--default-ulimit", "memlock=-1"), {"memlock": -1, "stack": None}, "started with --default-ulimit"),
-    "live-restore": (("--live-restore=true",), {"memlock": None, "stack": None, "live_restore": False}, "started with --live-restore"),
-}
-
-
-@pytest.mark.parametrize(("flags", "wishes", "message"), FLAGS.values(), ids=FLAGS.keys())
-def test_a_flag_that_would_stop_the_daemon_is_refused(flags: tuple[str, ...], wishes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DaemonJsonError, match=message):
-        wanted_settings(flags=flags, **wishes)
+@pytest.mark.parametrize(("text", "message"), [('{"a": }', "not valid JSON"), ("[1]", "is a list"), ('{"default-ulimits": 5}', "default-ulimits is a int")])
+def test_a_file_that_cannot_be_merged_is_refused(text: str, message: str) -> None:
+    with pytest.raises(DockerError, match=f"/etc/docker/daemon.json.*{message}"):
+        merge(text, [MEMLOCK], {})
 
 
 KEYS = st.sampled_from(["a", "b", "live-restore", "log-opts", "default-ulimits"])
@@ -123,14 +107,12 @@ VALUES = st.recursive(st.integers() | st.text(max_size=3) | st.booleans(), lambd
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_any_file_comes_back(data: dict[str, Any]) -> None:
+def test_any_file_is_restored_and_keeps_its_other_keys(data: dict[str, Any]) -> None:
     text = json.dumps(data)
     try:
-        merged = merge(text, [MEMLOCK, Setting(("log-opts", "max-size"), "1m", True)])
-    except DaemonJsonError:
+        merged = merge(text, [MEMLOCK, Setting(("log-opts", "max-size"), "1m", True)], {})
+    except DockerError:
         return
-    assert restore(merged.text, merged.record).text == text
-    merged_data = daemon_json.parse(merged.text)
-    assert {key: value for key, value in merged_data.items() if key not in ("default-ulimits", "log-opts")} == {
-        key: value for key, value in data.items() if key not in ("default-ulimits", "log-opts")
-    }
+    assert merge(merged.text, [], merged.record).text == text
+    others = data.keys() - {"default-ulimits", "log-opts"}
+    assert {key: value for key, value in daemon_json.parse(merged.text).items() if key in others} == {key: data[key] for key in others}
