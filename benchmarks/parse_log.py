@@ -79,7 +79,7 @@ def alternatives() -> str:
     """Return what the parser looks for in every line, as one extended regular expression."""
     from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals
 
-    return "|".join(re.sub(r"([.\[\](){}*+?^$|\\])", r"\\\1", literal) for literal in literals().all)
+    return "|".join(re.sub(r"([.\[\](){}*+?^$|\\])", r"\\\1", literal) for literal in literals())
 
 
 def parse(path: str) -> None:

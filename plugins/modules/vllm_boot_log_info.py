@@ -11,9 +11,9 @@ module: vllm_boot_log_info
 short_description: Read a vLLM boot log into facts and a verdict
 version_added: 0.1.0
 description:
-  - Reads the log of vLLM 0.9 and newer (V1 engine) on CUDA and CPU, also the logs of the GB10 forks.
-  - Supports the prefixes that Docker, Compose and journald put before a line, and logs quoted in Markdown.
-  - The log of one rank is read alone. What only the logs of both ranks together show is the business of M(gb10.cluster.kv_pool_gate).
+  - Reads the log of vLLM 0.11 and later (V1 engine) on CUDA and CPU, also the logs of the GB10 forks.
+  - Supports the prefixes that Docker, Compose and journald put before a line. A line that a copy has wrapped is not joined again.
+  - Reads the log of one rank alone. M(gb10.cluster.kv_pool_gate) reports what only the logs of both ranks together show.
   - All top-level values are of the last boot in the log; RV(boots) has the same for each of the last 20.
   - An absent fact is V(null). A log without a banner is not a failure, it is V(unknown) or V(starting).
   - Values of keys and tokens are redacted in everything that is returned.
@@ -34,8 +34,8 @@ options:
     type: str
   container:
     description:
-      - Name or id of a container on the target host. Both its streams are read, because vLLM prints on stderr that it is ready.
-      - The container's own state is looked at too, since an out-of-memory kill leaves no line.
+      - Name or id of a container on the target host. Both its streams are read, because vLLM reports on stderr that it is ready.
+      - The state of the container is read too, because an out-of-memory kill leaves no line.
     type: str
   unit:
     description: A systemd unit on the target host, read with C(journalctl).
@@ -83,13 +83,13 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Read a log that somebody sent, without any inventory
+- name: Read a log file without an inventory
   # ansible localhost -m gb10.cluster.vllm_boot_log_info -a path=boot.log
   gb10.cluster.vllm_boot_log_info:
     path: boot.log
   register: boot
 
-- name: Say the one thing to change
+- name: Print the one thing to change
   ansible.builtin.debug:
     msg: "{{ boot.failure['class'] }}: {{ boot.failure.remedy }}"
   when: boot.failure is not none
@@ -111,15 +111,15 @@ EXAMPLES = r"""
 RETURN = r"""
 state:
   description:
-    - What the log says of the last boot.
+    - State of the last boot in the log.
     - V(failed), a failure with no readiness after it. V(ready), readiness text or an answered request.
       V(starting), a stage was reached. V(unknown), no line of vLLM was recognised.
     - V(served_then_failed), a failure after readiness. The engine does not serve any more, also where C(/health) still answers,
       for example after the loss of the other rank (class C(peer_lost)), a fatal engine error or EngineDeadError.
     - V(failed) requires a decisive line, a second sign, or the end of the process.
       While O(container) runs, a weak line alone is a RV(suspicion) and the state stays V(starting).
-    - A headless worker never says that it is ready, so V(starting) is right for it.
-    - V(ready) says that this boot got there; RV(stopped) says if it has been shut down since.
+    - A headless worker never reports that it is ready, so V(starting) is right for it.
+    - V(ready) means that this boot became ready. RV(stopped) shows whether it was shut down later.
   type: str
   returned: always
   sample: ready
@@ -192,7 +192,7 @@ failure:
       type: str
       sample: Worker_TP1
     ip:
-      description: The address that Ray names beside the process; V(null) without Ray.
+      description: The address that Ray prints with the process; V(null) without Ray.
       type: str
       sample: 10.77.0.2
     needs_peer:
@@ -252,7 +252,7 @@ kv_cache:
       type: int
       sample: 9526
     blocks_override:
-      description: The number of blocks that was set by hand instead, where printed.
+      description: The configured number of blocks that replaced it, where printed.
       type: int
       sample: 512
     device:
@@ -388,7 +388,7 @@ ready:
   returned: always
   sample: {evidence: startup, line: Application startup complete., line_number: 200, time: null}
 stopped:
-  description: The first line that says that the server or a rank was shut down; V(null) without one.
+  description: The first line that reports that the server or a rank shuts down; V(null) without one.
   type: dict
   returned: always
   sample: {line: Shutting down, line_number: 220, time: null}
@@ -404,7 +404,7 @@ args:
   returned: always
   sample: {max_model_len: 512, node_rank: 1}
 benign:
-  description: Lines that look like failures and are none, counted by name.
+  description: Lines that look like failures and are not, counted by name.
   type: dict
   returned: always
   sample: {fd_limit: 1}

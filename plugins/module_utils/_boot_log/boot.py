@@ -10,7 +10,6 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import clip
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.failing import Failing
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import VERSION
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
 
 
@@ -20,12 +19,7 @@ class Boot(Failing):
     def kv_cache(self) -> dict[str, Any]:
         """Return the KV pool: of the engine whose pool is smallest, and of each engine."""
         engines = []
-        parts = dict(self.engines)
-        sizes = [k for k, v in parts.items() if all(e[1] is None and e[2] is None for e in v)]
-        rates = [k for k, v in parts.items() if all(e[0] is None for e in v)]
-        if len(sizes) == len(rates) == 1 and sizes != rates:  # a wrapped copy lost the process of one of the two lines
-            parts[rates[0]] = [*parts[rates[0]], *parts.pop(sizes[0])]
-        for key, entries in parts.items():
+        for key, entries in self.engines.items():
             sized = [e for e in entries if e[0] is not None]
             rated = [e for e in entries if e[1] is not None or e[2] is not None]
             if sized:
@@ -116,17 +110,16 @@ class Boot(Failing):
         """Return what the engine was configured with."""
         f, args = self.facts_, self.args
         version = next((f[k] for k in _LINE_ALIAS["version"] if k in f), None)
-        own = VERSION.match(version) if version else None
         speculative = f.get("cfg_speculative_method")
         if speculative is None and "cfg_speculative_none" not in f and isinstance(args.get("method"), str):
             speculative = args["method"]
         sizes = {f"{k}_parallel_size": _int(f.get(f"cfg_{k}_parallel_size")) or _int(args.get(f"{k}_parallel_size")) for k in ("tensor", "pipeline", "data")}
         return {
-            "version": own.group(0) if own is not None else version,
+            "version": version,
             "model": f.get("cfg_model") or args.get("model") or f.get("banner_model"),
             "context": kv_context or f.get("auto_fit") or _int(f.get("cfg_max_seq_len")) or f.get("max_model_len"),
             "dtype": f.get("cfg_dtype"),
-            "kv_cache_dtype": f.get("cfg_kv_cache_dtype") or f.get("kv_dtype_line") or args.get("kv_cache_dtype"),
+            "kv_cache_dtype": f.get("cfg_kv_cache_dtype") or args.get("kv_cache_dtype"),
             "quantization": None if f.get("cfg_quantization") == "None" else f.get("cfg_quantization"),
             "speculative_method": speculative,
             "attention_backend": f.get("attention_backend"),
@@ -154,11 +147,11 @@ class Boot(Failing):
 
     def _role(self) -> str:
         f = self.facts_
-        if f.get("headless") and "APIServer" in self.pids:
+        if f.get("headless") and "APIServer" in self.processes:
             return "head"  # both ranks in one log
         if f.get("headless") or self.args.get("headless") is True or self.args.get("node_rank", 0) not in (0, None):
             return "worker"
-        if self.pids.keys() & {"APIServer", "EngineCore"} or "listen" in f or self.ready is not None or any(k.startswith("EngineCore") for k in self.pids):
+        if "APIServer" in self.processes or "listen" in f or self.ready is not None or any(k.startswith("EngineCore") for k in self.processes):
             return "head"
         return "unknown"
 
@@ -234,11 +227,11 @@ _PUBLIC_LINES = frozenset(
     )
 )
 _LINE_ALIAS = {
-    "version": ("banner_version", "api_version", "headless_version", "engine_version", "env_version"),
+    "version": ("banner_version", "api_version", "headless_version", "engine_version"),
     "model": ("cfg_model", "banner_model"),
     "context": ("max_concurrency", "auto_fit", "cfg_max_seq_len", "max_model_len"),
     "dtype": ("cfg_dtype",),
-    "kv_cache_dtype": ("cfg_kv_cache_dtype", "kv_dtype_line"),
+    "kv_cache_dtype": ("cfg_kv_cache_dtype",),
     "quantization": ("cfg_quantization",),
     "speculative_method": ("cfg_speculative_method",),
 }

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
@@ -21,7 +21,6 @@ class Classifier(NamedTuple):
     name: str
     order: int
     needles: tuple[str, ...]
-    plain: tuple[str, ...]
     patterns: tuple[re.Pattern[str], ...]
     details: tuple[re.Pattern[str], ...]
     unless: tuple[str, ...]
@@ -33,57 +32,45 @@ class Classifier(NamedTuple):
     entry: dict[str, Any]
 
 
-def undigited(text: str) -> str:
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+
+
+def without_digits(text: str) -> str:
     """Return text without its digits."""
-    return "".join(c for c in text if c not in "0123456789")
-
-
-_compiled: list[Classifier] = []
+    return text.translate(_NO_DIGITS)
 
 
 def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
-    """Compile the catalogue, alone only once; `extra` are user entries in catalogue shape and come first."""
-    if not extra and _compiled:
-        return list(_compiled)
-    out = []
-    for order, entry in enumerate([*extra, *CATALOGUE]):
-        out.append(
-            Classifier(
-                entry["class"],
-                order,
-                tuple(entry.get("needles", ())),
-                tuple(undigited(n) for n in entry.get("needles", ())),
-                tuple(re.compile(p) for p in entry["patterns"]),
-                tuple(re.compile(p) for p in entry.get("details", ())),
-                tuple(entry.get("unless", ())),
-                tuple(re.compile(p) for p in entry.get("aftermath", ())),
-                bool(entry.get("any_level", False)),
-                entry["kind"],
-                entry["pick"] == "last",
-                order < len(extra),
-                entry,
-            )
-        )
-    if not extra:
-        _compiled.extend(out)
-    return out
+    """Compile the catalogue. `extra` are user entries in catalogue shape; they come first."""
+    own = [_compile(entry, order - len(extra), users=True) for order, entry in enumerate(extra)]
+    return [*own, *_built_in()]
+
+
+@lru_cache(maxsize=1)
+def _built_in() -> tuple[Classifier, ...]:
+    return tuple(_compile(entry, order) for order, entry in enumerate(CATALOGUE))
+
+
+def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifier:
+    return Classifier(
+        entry["class"],
+        order,
+        tuple(without_digits(n) for n in entry["needles"]),
+        tuple(re.compile(p) for p in entry["patterns"]),
+        tuple(re.compile(p) for p in entry.get("details", ())),
+        tuple(entry.get("unless", ())),
+        tuple(re.compile(p) for p in entry.get("aftermath", ())),
+        bool(entry.get("any_level", False)),
+        entry["kind"],
+        entry.get("pick") == "last",
+        users,
+        entry,
+    )
 
 
 def unclassified() -> Classifier:
-    return next(c for c in compile_catalogue([]) if c.name == "unclassified")
-
-
-class Plan(NamedTuple):
-    """What a text may hold, told by the literals in it; the same for all lines of one shape."""
-
-    classifiers: tuple[Classifier, ...]
-    death: bool
-    hit: bool
-    traceback: bool
-    boundary: bool
-    benign: tuple[str, ...]
-    always: tuple[Callable[..., bool], ...]
-    facts: tuple[Callable[..., bool], ...]
+    """Return the class of an error that the catalogue does not know."""
+    return next(c for c in _built_in() if c.name == "unclassified")
 
 
 def clip(text: str) -> str:

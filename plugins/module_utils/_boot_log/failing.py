@@ -6,60 +6,66 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Failure, Plan, unclassified
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Failure, unclassified
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.figures import Figures
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import ERROR_LEVELS, Line
+
+if TYPE_CHECKING:
+    from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import Plan
 
 
 class Failing(Figures):
     """Failures and state of one boot. Feed `take` with every line that may matter, in order."""
 
-    def take(self, line: Line, number_: int, plan: Plan, min_end: int = 0, whole: bool = True) -> bool:
-        """Take one record. plan: what its text may hold. min_end: only matches that end behind it count (a rejoined line). Returns whether any did.
-
-        whole: False for an unterminated last line, from which no number at its very end is taken.
-        """
+    def take(self, line: Line, number_: int, plan: Plan) -> None:
+        """Take one record. plan: what its text may hold."""
         self.last_line = number_
-        self.seam, self.whole = min_end, whole
         level = line.level
-        if line.file and line.is_request:
-            if level == "INFO" and "eceived request" in line.message:
-                self.frozen = True
-            if level == "ERROR" and plan.death and _p.DEAD_ENGINE.fullmatch(line.message) is not None:
-                self.answered = True  # a request waited for the engine that died
-                return self._failures(line, number_, plan)
-            return "LLM engine (v" in line.message and self._dump(line.message, number_)
-        if line.file and level and line.offset > 4 and "|" in line.text[: line.offset] and len(self.services) < _p.MAX_SERVICES:
-            service = _p.SERVICE.match(line.text)
-            if service is not None:
-                self.services.add(service.group(1))
-        found = False
+        if line.procs and len(self.processes) < 512:
+            self.processes.add(line.procs[0][0])
+        if line.is_request:
+            self._take_request_record(line, number_, plan)
+            return
         if level in ERROR_LEVELS:
             if plan.classifiers or plan.death or plan.traceback:
-                found = self._failures(line, number_, plan)
+                self._failures(line, number_, plan)
         elif not line.foreign:
             for classifier in plan.classifiers:
                 if classifier.any_level:
-                    found = bool(self._failure(classifier, line, number_)) or found
-        if plan.benign and self.seam <= 0 and (level in ("WARNING", "INFO", None) or "hub_lookup_of_a_path" in plan.benign):
-            for name in plan.benign:
-                if name != "free_memory_info" or "less than" not in line.message:
-                    self.benign[name] = self.benign.get(name, 0) + 1
-                    self.recognised = True
-                    if name == "exception_ignored":
-                        self.ignoring = number_
+                    self._failure(classifier, line, number_)
+        if plan.benign and (level in ("WARNING", "INFO", None) or "hub_lookup_of_a_path" in plan.benign):
+            self._count_benign(line, number_, plan)
         if line.foreign or level in ("ERROR", "CRITICAL", "FATAL"):
-            return found
+            return
         for method in plan.always:
-            if method(self, line, number_):
-                return True
+            method(self, line, number_)
         if self.frozen:
-            return found
-        for method in plan.facts:
-            found = method(self, line, number_) or found
-        return found
+            return
+        for method in plan.figures:
+            method(self, line, number_)
+        for rule in plan.rules:
+            self.apply(rule, line, number_)
+
+    def _take_request_record(self, line: Line, number_: int, plan: Plan) -> None:
+        """Take a record that carries users' text."""
+        if line.level == "INFO" and "eceived request" in line.message:
+            self.frozen = True
+        if line.level == "ERROR" and plan.death and _p.DEAD_ENGINE.fullmatch(line.message) is not None:
+            self.answered = True  # a request waited for the engine that died
+            self._failures(line, number_, plan)
+        elif "LLM engine (v" in line.message:
+            self.take_dump(line.message, number_)
+
+    def _count_benign(self, line: Line, number_: int, plan: Plan) -> None:
+        for name in plan.benign:
+            if name != "free_memory_info" or "less than" not in line.message:
+                self.benign[name] = self.benign.get(name, 0) + 1
+                self.recognised = True
+                if name == "exception_ignored":
+                    self.ignoring = number_
 
     def _other_port(self, message: str) -> bool:
         """Return whether a line tells of a port that another program could not bind: vLLM listens on the port that it reports."""
@@ -67,13 +73,10 @@ class Failing(Figures):
         listen = _p.PORT.search(self.facts_.get("listen", ""))
         return match is not None and listen is not None and match.group(1) not in (listen.group(1), str(self.args.get("master_port")))
 
-    def _failures(self, line: Line, number_: int, plan: Plan) -> bool:
+    def _failures(self, line: Line, number_: int, plan: Plan) -> None:
         message = line.message
-        if line.foreign and line.level not in ("ERROR", "CRITICAL", "FATAL"):
-            return False
-        if "HTTP/" in message and _p.ACCESS.match(message):
-            return False
-        found = False
+        if (line.foreign and line.level not in ("ERROR", "CRITICAL", "FATAL")) or ("HTTP/" in message and _p.ACCESS.match(message)):
+            return
         name = line.procs[-1][0] if line.procs else ""
         uncaught = name.startswith(_p.ENGINE_PROCESS) or (name == "APIServer" and line.level is None)
         if (plan.traceback or plan.death) and self.ready is None and uncaught:
@@ -82,10 +85,10 @@ class Failing(Figures):
                 self.traceback = Failure(unclassified(), message, number_, line, {}, False, self.stage)
         # once requests are served, a bare line may be a prompt that some middleware prints: it proves nothing alone
         bare = self.frozen and line.level is None and not line.procs
-        if plan.death and not bare and not self.death and not (plan.hit and not self.served()) and not self.ended_by_request:
-            self._die(number_)
-            found = True
         if plan.death:
+            only_hit = plan.literals.intersection(_p.DEATH) == {"WorkerProc hit an exception"}
+            if not bare and not (only_hit and not self.served()):
+                self._die(number_)
             self.killed_itself = self.killed_itself or _p.KILLS_ITSELF in message
             if bare and _p.DEAD_ENGINE.fullmatch(message.strip()) is not None:
                 self.dead_line = number_
@@ -93,64 +96,54 @@ class Failing(Figures):
         for classifier in plan.classifiers:
             if source and classifier.name != "mamba_blocks" and not classifier.users:
                 continue
-            taken = self._failure(classifier, line, number_, bare and classifier.name not in ("oom_killed", "driver_no_memory"))
-            if taken is not None:
-                return taken or found
-        return found
+            if self._failure(classifier, line, number_, bare and classifier.name not in ("oom_killed", "driver_no_memory")):
+                return
 
-    def _failure(self, classifier: Classifier, line: Line, number_: int, weak: bool = False) -> bool | None:
-        """Take a line of a class. Returns None if it is none, False if it was taken before the line was rejoined with the next."""
+    def _failure(self, classifier: Classifier, line: Line, number_: int, weak: bool = False) -> bool:
+        """Take a line of a class and return whether it is one."""
         message = line.message
-        known = self.failures.get(classifier.name)
         if any(u in message for u in classifier.unless):
-            return None
-        match = None
-        for pattern in classifier.patterns:
-            match = pattern.search(message)
-            if match is not None:
-                break
-        if match is None:
-            return None
-        if (classifier.name in _p.ANYBODYS and self._elsewhere(line)) or self._other_port(message):
-            return None
+            return False
+        match = next(filter(None, (pattern.search(message) for pattern in classifier.patterns)), None)
+        if match is None or self._other_port(message):
+            return False
         if classifier.aftermath and (self.ended_by_request or self._explained()) and any(p.search(message) for p in classifier.aftermath):
-            return None
-        groups = _groups(classifier, match, message)
-        if match.end() <= self.seam:
-            if known is not None and known.number == number_ and len(groups) > len(known.groups):
-                known.groups = groups
-                known.message = message
             return False
         if self.ignoring and (classifier.name == "unclassified" or classifier.entry.get("case") == "python_packages"):
             ignored, self.ignoring = self.ignoring, 0
             if number_ - ignored <= 30:
-                return False
+                return True
         self.recognised = True
         after = self.served()
-        if self.ended_by_request and (classifier.kind != "strong" or classifier.name in _p.FAREWELLS):
-            return True  # whoever is stopped hangs up on the others
+        if self.ended_by_request and (classifier.kind != "strong" or classifier.name in _p.SHUTDOWN_SYMPTOMS):
+            return True  # a stopping rank closes its peers' connections
         if classifier.kind == "tail":
             self._note_end()
         self.unsure = after
-        failure = Failure(classifier, message, number_, line, groups, after, self.stage)
+        failure = Failure(classifier, message, number_, line, _groups(classifier, match, message), after, self.stage)
+        known = self.failures.get(classifier.name)
         if known is not None and (known.after_ready or not after):
-            known.count += 1
-            # several rows of the catalogue can have one class
-            better = (classifier.last and not self.death) or classifier.order < known.classifier.order
-            if classifier.name == "config_error" and "validation error" in known.message and "Value error" in message:
-                better = True
-            if better or self._survived(known):
-                failure.count = known.count
-                self.failures[classifier.name] = failure
-            elif not known.groups and groups:
-                known.groups = groups
-            return True
-        if after and (weak or classifier.kind == "weak") and not self.death:
+            self._count_again(known, failure)
+        elif after and (weak or classifier.kind == "weak") and not self.death:
             if self.weak is None or classifier.kind != "tail":
                 self.weak = failure
-            return True
-        self.failures[classifier.name] = failure
+        else:
+            self.failures[classifier.name] = failure
         return True
+
+    def _count_again(self, known: Failure, failure: Failure) -> None:
+        """Count another line of a class, and keep the one that shows the cause better."""
+        known.count += 1
+        classifier, message = failure.classifier, failure.message
+        # several rows of the catalogue can have one class
+        better = (classifier.last and not self.death) or classifier.order < known.classifier.order
+        if classifier.name == "config_error" and "validation error" in known.message and "Value error" in message:
+            better = True
+        if better or self._survived(known):
+            failure.count = known.count
+            self.failures[classifier.name] = failure
+        elif not known.groups and failure.groups:
+            known.groups = failure.groups
 
     def _survived(self, failure: Failure) -> bool:
         """Return whether the boot went on after a failure that need not end it, say an optional import."""

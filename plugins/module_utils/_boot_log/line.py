@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: the grammar of one log line, `outer* proc* [level] message`; text in, `Line` objects out, no state."""
+"""PRIVATE: the grammar of one log line, `wrapper* process* [level] message`. Text in, `Line` objects out, no state."""
 
 from __future__ import annotations
 
@@ -23,30 +23,13 @@ _REQUEST_FILES = re.compile(
 )
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[\]_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[()][0-9A-B])")
-#: An escape whose ESC was lost in a paste, or replaced by a visible character.
-_LOST = re.compile(r"[←␛]?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _LEVEL = re.compile(
     r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}(?:\d{4}-)?(\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\s{1,4}\[?([\w./<>-]{1,160}):(\d{1,6})\]\s?"
 )
-_SHORT = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s{1,8}\[?([\w./<>-]{1,160}\.py):\d{1,6}\]?\s{1,8}")
-_GLUED = re.compile(
-    r"(?<![^\s\w.)%])(?:\([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?){0,4}"
-    r"(?<![\w'\"`])(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./<>-]{1,160}\.py:\d{1,6}\] "
-    r"|INFO:\s{1,8}(?:Started server process|Waiting for application startup|Application startup complete|Uvicorn running on ))"
-    r"|(?<=\s)(?:\((?:APIServer|EngineCore|MainProcess|(?:Vllm|Ray)?Worker)[\w= -]{0,40} pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ){1,4}(?=\S)"
-)
 _PROC = re.compile(r"[(\[](?:([A-Za-z_][\w.:/()-]{0,160}(?: (?:rank=\d{1,5}|[A-Z]{1,4}\d{1,5}))?),? )?pid=(\d{1,10})(?:, ip=([^)\s]{1,60}))?[)\]]\s?")
-_COMMON = re.compile(
-    r"(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})\) ?)?(?:\(([A-Za-z][\w.-]{0,80}(?: [\w=]{1,20})?) pid=(\d{1,10})(?:, ip=([\d.]{1,40}))?\) ?)?"
-    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL) (\d\d-\d\d \d\d:\d\d:\d\d) \[?([\w./<>-]{1,160}):\d{1,6}\]\s?"
-)
 #: One wrapper around a line, tried in this order.
 _OUTER = (
     r"[\s\ufeff]{1,64}",
-    # Markdown of a pasted log: a quote, a code fence, an item of a list
-    r">\s?",
-    r"(?:`{1,3}|\*{1,3}|~{3})(?=\S)",
-    r"(?:[-*•+](?!\s[A-Z]{4,8}\s)|\d{1,3}[.)]|#{1,6})\s{1,4}(?=\S)",
     # a time stamp of Docker or of a CI runner
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?(?::(?=\s))?\s*\|?\s*",
     # journald, also of the kernel and of systemd
@@ -69,24 +52,18 @@ _FOREIGN = re.compile(
     r"|(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{0,8}\|"
 )
 _GLOG = re.compile(r"\[?([IWEF])\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,9})? (?:\s{0,8}\d{1,10} )?(?:[\w./-]{1,160}:\d{1,6}\]\s?)?")
-_BARE_FILE = re.compile(r"\[?([\w./-]{1,120}\.py):\d{1,6}\]\s")
 _WARNINGS = re.compile(r"\S{1,300}:\d{1,6}: \w{0,40}Warning: |\w{0,20}Warning: |warnings\.warn\(")
 _GLOG_LEVEL = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
 _PROGRESS = re.compile(r"\d+/\d+ \[|it/s|s/it|%\|")
 _QUOTED = re.compile(r"[\"'{}]|HTTP/")
 
 
-@lru_cache(maxsize=512)
-def _is_request_file(file: str) -> bool:
-    return _REQUEST_FILES.search(file) is not None
-
-
 class Line(NamedTuple):
-    """One peeled line.
+    """One parsed line.
 
-    level: its level, None without one. foreign: printed by another program's logger, whose text is no vLLM fact.
-    file: `name.py` of the vLLM record or "". time: `MM-DD HH:MM:SS` of the record or an outer stamp, or "".
-    procs: ((name, pid, ip), ...) outermost first. offset: where message begins in the text that was peeled, after its escapes went.
+    level: its level, None without one. foreign: printed by another program's logger, whose text is not a fact about vLLM.
+    file: `name.py` of the vLLM record or "". time: `MM-DD HH:MM:SS` of the record or of a wrapper, or "".
+    procs: ((name, pid, ip), ...) outermost first.
     """
 
     level: str | None
@@ -95,23 +72,16 @@ class Line(NamedTuple):
     time: str
     procs: tuple[tuple[str, str, str], ...]
     message: str
-    offset: int
-    text: str
 
     @property
     def is_request(self) -> bool:
         """Whether the record carries users' text."""
-        return bool(self.file) and _is_request_file(self.file)
+        return bool(self.file) and _REQUEST_FILES.search(self.file) is not None
 
 
 def strip_ansi(text: str) -> str:
-    """Remove terminal escapes, also those whose ESC was lost in a paste."""
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    text = _LOST.sub("", text)
-    if text[-1:] == " ":
-        text = text.rstrip(" ")
-    return text
+    """Remove terminal escapes and trailing spaces."""
+    return (_ANSI.sub("", text) if "\x1b" in text else text).rstrip(" ")
 
 
 def _procs(text: str) -> tuple[tuple[str, str, str], ...]:
@@ -120,35 +90,24 @@ def _procs(text: str) -> tuple[tuple[str, str, str], ...]:
     return tuple((m.group(1) or "", m.group(2), m.group(3) or "") for m in _PROC.finditer(text))[-4:]
 
 
-def peel(raw: str) -> Line:
-    """Peel one physical line (no line end in it)."""
-    return _peel_known(raw) if len(raw) <= 400 else _peel(raw)
+def parse_line(raw: str) -> Line:
+    """Parse one line without its line end."""
+    return _parse_short(raw) if len(raw) <= 400 else _parse(raw)
 
 
-@lru_cache(maxsize=2048)  # a server that dies and starts again prints the same traceback each time
-def _peel_known(raw: str) -> Line:
-    return _peel(raw)
+@lru_cache(maxsize=2048)  # a server that dies and starts again prints the same lines each time
+def _parse_short(raw: str) -> Line:
+    return _parse(raw)
 
 
-def _peel(raw: str) -> Line:
+def _parse(raw: str) -> Line:
     text = strip_ansi(raw)
-    match = _COMMON.match(text)
-    if match is not None:
-        name, pid, second, second_pid, ip, level, time, file = match.groups()
-        procs: tuple[tuple[str, str, str], ...] = ()
-        if name is not None:
-            procs = ((name, pid, ""),) if second is None else ((name, pid, ""), (second, second_pid, ip or ""))
-        elif second is not None:
-            procs = ((second, second_pid, ip or ""),)
-        end = match.end()
-        return Line(level, False, file, time, procs, text[end:], end, text)
     match = _LEVEL.search(text, 0, 2000)
     if match is not None:
         prefix = text[: match.start()]
         if not prefix or ((not _QUOTED.search(prefix) or _PROGRESS.search(prefix)) and _FOREIGN.match(prefix[-200:]) is None):
-            file = match.group(3)
-            return Line(match.group(1), False, file, match.group(2), _procs(prefix[-400:]), text[match.end() :], match.end(), text)
-    return _peel_unlevelled(text)
+            return Line(match.group(1), False, match.group(3), match.group(2), _procs(prefix[-400:]), text[match.end() :])
+    return _parse_other(text)
 
 
 def _unwrap(text: str) -> tuple[int, str, tuple[tuple[str, str, str], ...]]:
@@ -173,22 +132,16 @@ def _unwrap(text: str) -> tuple[int, str, tuple[tuple[str, str, str], ...]]:
     return at, stamp, tuple(procs)
 
 
-def _peel_unlevelled(text: str) -> Line:
+def _parse_other(text: str) -> Line:
+    """Parse a line that is not a record of vLLM's logger: a traceback, uvicorn, NCCL, PyTorch, another program."""
     at, stamp, procs = _unwrap(text)
     level: str | None = None
     foreign = False
-    file = ""
     if match := _UVICORN.match(text, at):
         level = "DEBUG" if match.group(1) == "TRACE" else match.group(1)
         at = match.end()
     elif match := _GLOG.match(text, at):
         level = _GLOG_LEVEL[match.group(1)]
-        at = match.end()
-    elif match := _SHORT.match(text, at):
-        level, file = match.groups()
-        at = match.end()
-    elif match := _BARE_FILE.match(text, at):
-        file = match.group(1)
         at = match.end()
     elif match := _FOREIGN.match(text, at):
         level = next(g for g in match.groups() if g)
@@ -197,44 +150,19 @@ def _peel_unlevelled(text: str) -> Line:
         at = match.end()
     elif text.startswith('{"', at):  # a JSON record of another program
         level, foreign = "INFO", True
-    elif _WARNINGS.match(text, at) is not None or " NCCL WARN " in text[at : at + 200] or text.startswith("NCCL WARN ", at):
+    elif _WARNINGS.match(text, at) is not None or "NCCL WARN " in text[at : at + 200]:
         level = "WARNING"
-    elif " NCCL INFO " in text[at : at + 200] or text.startswith("NCCL INFO ", at):
+    elif "NCCL INFO " in text[at : at + 200]:
         level = "INFO"
-    return Line(level, foreign, file, stamp, procs, text[at:], at, text)
+    return Line(level, foreign, "", stamp, procs, text[at:])
 
 
-def may_be_several(message: str) -> bool:
-    """Return whether the text of a record may hold another one; cheap."""
-    return ".py:" in message or " INFO:" in message or " pid=" in message
-
-
-def split(line: Line) -> list[Line]:
-    """Return the records that one physical line glues together, by two processes that write at once or by a paste that lost its line ends.
-
-    Only for lines before the server is ready: later a record in a record is a quote of a user.
-    """
-    message = line.message
-    if not may_be_several(message) or not (line.file or line.procs) or line.is_request or message.startswith(("Received request", "Added request")):
-        return [line]
-    starts = [m.start() for m in _GLUED.finditer(message, 0, KEEP)][:200]
-    if not starts:
-        return [line]
-    out = [line._replace(message=message[: starts[0]].rstrip())]
-    for start, end in zip(starts, [*starts[1:], len(message)]):
-        record = peel(message[start:end].rstrip())
-        out.append(record)
-        if record.is_request:
-            break
-    return out
-
-
-#: A string of a JSON export that was printed over several lines.
+#: A string of a JSON export of a log, which holds one record or several.
 _FIELD = re.compile(r'(?:"(?:textPayload|message|msg|log)": ?)?("(?:[^"\\]|\\.){1,65536}"),?\s*$')
 
 
-def expand(raw: str) -> list[Line]:
-    """Peel one physical line into the records in it: several where it is a string of a JSON export."""
+def records(raw: str) -> list[Line]:
+    """Parse one line into its records: several if it is a string of a JSON export."""
     stripped = raw.lstrip(" \t")
     field = _FIELD.match(stripped) if stripped[:1] == '"' else None
     if field is not None:
@@ -243,12 +171,12 @@ def expand(raw: str) -> list[Line]:
         except ValueError:
             text = ""
         if text:
-            return [peel(piece.rstrip()) for piece in re.split(r"\r\n|\n|\r", text)[:2000] if piece]
-    return [peel(raw)]
+            return [parse_line(piece.rstrip()) for piece in re.split(r"\r\n|\n|\r", text)[:2000] if piece]
+    return [parse_line(raw)]
 
 
 def cap(line: bytes) -> bytes:
-    """Bound one line: its first and its last KEEP bytes."""
+    """Return the first and the last KEEP bytes of a long line."""
     if len(line) <= 2 * KEEP:
         return line
     return line[:KEEP] + line[-KEEP:]

@@ -7,129 +7,81 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Plan, undigited
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.figures import Figures
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BENIGN_NEEDLES, BOUNDARY, DEATH, TRACEBACK
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN, CATALOGUE
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, without_digits
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, RULES, TRACEBACK, Rule
+
+#: Tried on every line, also after requests began: needles without digits, method.
+ALWAYS: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
+    (("HTTP/",), Boot.take_access),
+    (("startup complete", "Uvicorn running"), Boot.take_ready),
+    (("bind_address=",), Boot.take_ready_rust),
+    (("hutting down", "shutdown complete", "shutdown triggered", "trigger received", "Finished server process", "Parent process exited"), Boot.take_stopped),
+    (("Running: ",), Boot.take_stats),
+    (("KeyboardInterrupt",), Boot.take_interrupted),
+    (("eceived request ", "Added request "), Boot.take_request),
+)
+#: Tried until the first request of a boot.
+FIGURES: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
+    ((" KV cache size: ", "Maximum concurrency for "), Boot.take_pool),
+    (("Available KV cache memory: ", "memory for KV Cache as", "GiB for KV cache", "startup plan"), Boot.take_available),
+    (("loading took ", "weights took ", "raph capturing finished", "init engine ("), Boot.take_duration),
+    (("LLM engine (v",), Boot.take_engine),
+    (("args: {",), Boot.take_args),
+    (("world_size=", "in world size "), Boot.take_rank),
+    (("Starting vLLM",), Boot.take_listen),
+    (("INFO Using network", "NCCL version ", "using nccl==", "via NET/", "NET/IB : "), Boot.take_nccl),
+    (("Completed | ", "Capturing CUDA"), Boot.take_progress),
+)
 
 
-def any_of(literals_: list[str]) -> str:
-    """Return an expression for any of these literals, in this order where they begin alike: one first letter, one branch, which is what makes it fast."""
+class Plan(NamedTuple):
+    """What a text may hold; the same for all lines of one shape."""
+
+    literals: frozenset[str]
+    classifiers: tuple[Classifier, ...]
+    death: bool
+    traceback: bool
+    boundary: bool
+    benign: tuple[str, ...]
+    always: tuple[Callable[..., None], ...]
+    figures: tuple[Callable[..., None], ...]
+    rules: tuple[Rule, ...]
+
+
+@lru_cache(maxsize=1)
+def literals() -> list[str]:
+    """Return all literals of facts and failures, without their digits, the longest first."""
+    needles = {*DEATH, *BOUNDARY, TRACEBACK, *(b["needle"] for b in BENIGN), *(rule.needle for rule in RULES)}
+    needles.update(needle for entry in CATALOGUE for needle in entry["needles"])
+    needles.update(needle for texts, _method in (*ALWAYS, *FIGURES) for needle in texts)
+    return sorted({without_digits(needle) for needle in needles}, key=len, reverse=True)
+
+
+@lru_cache(maxsize=1)
+def trigger() -> re.Pattern[bytes]:
+    """Return the expression that finds a shape of interest. All literals with one first letter are one branch, which is what makes it fast."""
     branches: dict[str, list[str]] = {}
-    for literal in literals_:
+    for literal in literals():
         branches.setdefault(literal[0], []).append(re.escape(literal[1:]))
-    return "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in branches.items())
-
-
-class _Literals:
-    """All literals of facts and failures, found in a text in one pass."""
-
-    def __init__(self) -> None:
-        needles = {undigited(n) for n in (*DEATH, *BOUNDARY, TRACEBACK)}
-        needles.update(needle for _name, needle in BENIGN_NEEDLES)
-        for entry in CATALOGUE:
-            needles.update(undigited(n) for n in entry["needles"])
-        for literals, _method in (*ALWAYS, *FACTS):
-            needles.update(literals)
-        ordered = sorted(needles, key=len, reverse=True)
-        self.inside = {n: frozenset(m for m in ordered if m in n) for n in ordered}
-        self.expression = any_of(ordered)
-        self.pattern = re.compile(self.expression)
-        self.all = ordered
-
-    def found(self, text: str) -> set[str]:
-        """Return the literals in a text, also those that overlap."""
-        if len(text) > 600:
-            return {n for n in self.all if n in text}
-        out: set[str] = set()
-        search = self.pattern.search
-        match = search(text)
-        while match is not None:
-            literal = match.group(0)
-            if literal not in out:
-                out |= self.inside[literal]
-            match = search(text, match.start() + 1)
-        return out
-
-
-_literals: list[_Literals] = []
-
-
-def literals() -> _Literals:
-    """Return the literals, collected once."""
-    if not _literals:
-        _literals.append(_Literals())
-    return _literals[0]
+    return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in branches.items()).encode())
 
 
 def plan_for(text: str, classifiers: list[Classifier]) -> Plan:
-    """Choose what to try on a line with this text, from which the digits are gone."""
-    found = literals().found(text)
-    death = [n for n in DEATH if n in found]
+    """Choose what to try on a line with this text, from which the digits are removed."""
+    found = frozenset(literal for literal in literals() if literal in text)
     return Plan(
-        tuple(c for c in classifiers if not c.needles or not found.isdisjoint(c.plain)),
-        bool(death),
-        death == ["WorkerProc hit an exception"],
+        found,
+        tuple(c for c in classifiers if not c.needles or not found.isdisjoint(c.needles)),
+        not found.isdisjoint(DEATH),
         TRACEBACK in found,
         not found.isdisjoint(BOUNDARY),
-        tuple(name for name, needle in BENIGN_NEEDLES if needle in found),
-        tuple(m for needles, m in ALWAYS if not found.isdisjoint(needles)),
-        tuple(m for needles, m in FACTS if not found.isdisjoint(needles)),
+        tuple(b["name"] for b in BENIGN if without_digits(b["needle"]) in found),
+        tuple(method for needles, method in ALWAYS if not found.isdisjoint(needles)),
+        tuple(method for needles, method in FIGURES if not found.isdisjoint(needles)),
+        tuple(rule for rule in RULES if rule.needle in found),
     )
-
-
-#: Tried on every line, also after requests began: needles without digits, method.
-ALWAYS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
-    (("HTTP/",), Figures._f_access),
-    (("startup complete", "Uvicorn running"), Figures._f_ready),
-    (("bind_address=",), Figures._f_ready_rust),
-    (("hutting down", "shutdown complete", "shutdown triggered", "trigger received", "Finished server process", "Parent process exited"), Figures._f_stopped),
-    (("Running: ",), Figures._f_stats),
-    (("KeyboardInterrupt",), Figures._f_interrupted),
-    (("eceived request ", "Added request "), Figures._f_request),
-)
-#: Tried until the first request of a boot.
-FACTS: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
-    ((" KV cache size: ",), Figures._f_kv),
-    (("Maximum concurrency for ",), Figures._f_conc),
-    (("num_gpu_blocks",), Figures._f_num_blocks),
-    (
-        ("Available KV cache memory: ", "memory for KV Cache as", "for KV cache on node", "GiB) for KV cache", "startup plan"),
-        Figures._f_available,
-    ),
-    (("loading took ", "weights took ", "raph capturing finished", "init engine ("), Figures._f_took),
-    (("max model len ", "fit max_model_len"), Figures._f_context),
-    (("LLM engine (v",), Figures._f_engine),
-    (("version ",), Figures._f_version),
-    (("vLLM Version",), Figures._f_env_version),
-    (("█  model ", "▀  model ", "█ model ", "▀ model "), Figures._f_banner_model),
-    (("args: {",), Figures._f_args),
-    (("headless",), Figures._f_headless),
-    (("world_size=", "in world size "), Figures._f_rank),
-    ((" backend",), Figures._f_attention),
-    (("to store kv cache",), Figures._f_kv_dtype),
-    (("Starting vLLM",), Figures._f_listen),
-    (("INFO Using network", "NCCL version ", "using nccl==", "via NET/", "via PP/", "via SHM/", "NET/IB : "), Figures._f_nccl),
-    (("Completed | ", "Capturing CUDA"), Figures._f_progress),
-    (("eager mode", "Enforce eager set"), Figures._f_eager),
-    (("Starting to load model", "Loading model ", "Loading drafter model"), Figures._f_loading),
-    (("creating a placement group",), Figures._f_placement),
-    (("Automatically detected platform",), Figures._f_platform),
-    (("Resolved architecture: ",), Figures._f_resolved),
-    (
-        (
-            "Chunked prefill is enabled",
-            "Waiting for ",
-            "Using model weights format",
-            "Dynamo bytecode transform",
-            "torch.compile t",
-            "Supported_tasks: ",
-            "Supported tasks: ",
-            "vllm cache_config_info",
-            "Available routes are",
-            "Route: /",
-        ),
-        Figures._f_milestone,
-    ),
-)
