@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import MAX_TEXT
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import MAX_TEXT, Rule
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 
 
@@ -30,6 +31,20 @@ class Classifier(NamedTuple):
     last: bool
     users: bool
     entry: dict[str, Any]
+
+
+class Plan(NamedTuple):
+    """What a text may hold; the same for all lines of one shape."""
+
+    literals: frozenset[str]
+    classifiers: tuple[Classifier, ...]
+    death: bool
+    traceback: bool
+    boundary: bool
+    benign: tuple[str, ...]
+    always: tuple[Callable[..., None], ...]
+    figures: tuple[Callable[..., None], ...]
+    rules: tuple[Rule, ...]
 
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")

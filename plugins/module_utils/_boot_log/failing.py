@@ -6,15 +6,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Failure, unclassified
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Failure, Plan, unclassified
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.figures import Figures
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import ERROR_LEVELS, Line
-
-if TYPE_CHECKING:
-    from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import Plan
 
 
 class Failing(Figures):

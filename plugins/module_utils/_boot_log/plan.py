@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN, CATALOGUE
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, without_digits
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, RULES, TRACEBACK, Rule
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Plan, without_digits
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, RULES, TRACEBACK
 
 #: Tried on every line, also after requests began: needles without digits, method.
 ALWAYS: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
@@ -37,20 +36,6 @@ FIGURES: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
     (("INFO Using network", "NCCL version ", "using nccl==", "via NET/", "NET/IB : "), Boot.take_nccl),
     (("Completed | ", "Capturing CUDA"), Boot.take_progress),
 )
-
-
-class Plan(NamedTuple):
-    """What a text may hold; the same for all lines of one shape."""
-
-    literals: frozenset[str]
-    classifiers: tuple[Classifier, ...]
-    death: bool
-    traceback: bool
-    boundary: bool
-    benign: tuple[str, ...]
-    always: tuple[Callable[..., None], ...]
-    figures: tuple[Callable[..., None], ...]
-    rules: tuple[Rule, ...]
 
 
 @lru_cache(maxsize=1)

@@ -15,9 +15,9 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class, user_entry
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import compile_catalogue
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, compile_catalogue
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, cap, records
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import Plan, plan_for, trigger
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import plan_for, trigger
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.starts import begins
 
 #: Boots whose facts are kept; older ones only count as restarts.
