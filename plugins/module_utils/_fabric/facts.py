@@ -68,7 +68,7 @@ def environment(rails: Sequence[Rail]) -> dict[str, str]:
     first = sorted((r for r in up if r.ipv4 is not None and (r in ready or not ready)), key=lambda r: (is_link_local(str(r.ipv4)), r.index, r.port.sort_key()))
     if first:
         port = first[0].port
-        name = port.master if port.master is not None and not usable_ipv4(port) and not first[0].inferred else port.netdev
+        name = port.master if port.master is not None and not usable_ipv4(port) else port.netdev
         for key in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
             env[key] = name
     return env

@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import PCIE_FILES, Capture
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node, Port
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address, as_integer, cut_off, lists_nothing, rdma_mtu
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address, as_integer, lists_nothing, rdma_mtu
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import (
     Problem,
     Rail,
@@ -427,21 +427,13 @@ def missing_sources(node: Node) -> list[Problem]:
     """Say which sources were missing or unreadable; only those that are wanted."""
     found: list[Problem] = []
     capture = node.capture
-    for name, key, records, what in (
-        ("ip-addr", "ifname", node.links, "addresses and MTU"),
-        ("ip-route", "dst", node.routes if node.routes_from == "ip route" else [], "the default route"),
-        ("rdma-link", "ifname", node.rdma, "the RDMA links"),
+    for name, records, what in (
+        ("ip-addr", node.links, "addresses and MTU"),
+        ("ip-route", node.routes, "the default route"),
+        ("rdma-link", node.rdma, "the RDMA links"),
     ):
         raw = capture.commands.get(name)
         if records:
-            if raw is not None and cut_off(raw, key):
-                found.append(
-                    Problem(
-                        "unreadable",
-                        f"`{' '.join(_COMMAND_WORDS[name])}` is cut off after {len(records)} entries, so the rest of {what} is taken from other sources.",
-                        "Record it again, whole: cmd/" + name + ".json.",
-                    )
-                )
             continue
         nothing = raw is not None and lists_nothing(raw)
         if name == "rdma-link" and raw is not None and not node.hcas() and (nothing or not raw.strip()):

@@ -51,7 +51,6 @@ class Rail:
     gid_index: int | None = None
     candidates: tuple[str, ...] = ()
     matches: tuple[int, ...] = ()
-    inferred: bool = False
     wanted: bool = False
 
 
@@ -342,7 +341,6 @@ def resolve(node: Node, port: Port, index: int, wish: Wanted | None) -> Rail:
     if not have and port.master is not None:
         have = [a for a in node.addresses(port.master) if a.family == "inet"]
     chosen: list[tuple[str, int | None]] = []
-    inferred = False
     if wish is not None and wish.address is not None:
         chosen = [(a.local, a.prefix) for a in have if as_address(a.local) == as_address(wish.address)]
     elif wish is not None and wish.network is not None:
@@ -355,19 +353,11 @@ def resolve(node: Node, port: Port, index: int, wish: Wanted | None) -> Rail:
         pool = [a for a in pool if a.prefix < 32] or pool  # a /32 is somebody's service address: it reaches no peer
         chosen = [(a.local, a.prefix) for a in pool]
     own = [g for g in port.gids if g.netdev is None or node.real_name(g.netdev) in (port.netdev, port.master)]
-    if not have and not node.knows_addresses(port.netdev) and not (port.master and node.knows_addresses(port.master)):
-        from_gids = sorted({g.ipv4 for g in own if g.ipv4 is not None})
-        chosen = [(text, wish.prefix if wish is not None else None) for text in from_gids]
-        if wish is not None and wish.address is not None:
-            chosen = [item for item in chosen if item[0] == wish.address]
-        elif wish is not None and wish.network is not None:
-            chosen = [item for item in chosen if as_address(item[0]) in ipaddress.ip_network(wish.network)]
-        inferred = bool(chosen)
     candidates = tuple(dict.fromkeys(text for text, _prefix in chosen))
     ipv4, prefix = chosen[0] if chosen else (None, None)
     matches = tuple(g.index for g in own if g.type == ROCE_V2 and g.ipv4 is not None and g.ipv4 == ipv4)
     exact = len(matches) == 1 and len(candidates) == 1
-    return Rail(port, index, ipv4, prefix, matches[0] if exact else None, candidates, matches, inferred, wish is not None)
+    return Rail(port, index, ipv4, prefix, matches[0] if exact else None, candidates, matches, wish is not None)
 
 
 def _is_real(rail: Rail) -> bool:

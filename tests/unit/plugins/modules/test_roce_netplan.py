@@ -374,7 +374,7 @@ def test_no_timer_no_change(make: Any) -> None:
 def test_a_configuration_that_cannot_be_read(make: Any) -> None:
     node = make()
     (node.tree.root / "etc/netplan/50-x.yaml").mkdir(parents=True)
-    assert present(node)["msg"] == "Could not read /etc/netplan/50-x.yaml (Is a directory); run as root (become: true)."
+    assert present(node)["msg"] == "Could not read /etc/netplan/50-x.yaml (not a regular file); run as root (become: true)."
 
 
 def test_a_baseline_that_cannot_be_read(make: Any) -> None:

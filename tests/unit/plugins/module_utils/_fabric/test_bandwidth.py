@@ -11,9 +11,7 @@ from shared_samples import needs_shared, samples
 
 
 @needs_shared
-@pytest.mark.parametrize(
-    ("name", "rate"), [("ib_write_bw.healthy-92g.gb10.txt", 92.57), ("ib_write_bw.degraded-13g.txt", 13.23)]
-)
+@pytest.mark.parametrize(("name", "rate"), [("ib_write_bw.healthy-92g.gb10.txt", 92.57), ("ib_write_bw.degraded-13g.txt", 13.23)])
 def test_real_runs(name: str, rate: float) -> None:
     assert parse((samples() / name).read_text()) == rate
 

@@ -138,9 +138,7 @@ def test_without_foreign_files_our_file_is_written() -> None:
 
 
 THEIRS = {"etc/netplan/40-cx7.yaml": ethernets(f"    {P0}:\n      dhcp4: no\n      addresses: [192.168.200.12/24]\n")}
-GOOD = ethernets(
-    f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n    {P2}:\n      mtu: 9000\n      addresses: [192.168.101.10/24]\n"
-)
+GOOD = ethernets(f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n    {P2}:\n      mtu: 9000\n      addresses: [192.168.101.10/24]\n")
 
 
 def test_refuse_names_the_file_its_writer_what_it_says_and_the_ways_out() -> None:

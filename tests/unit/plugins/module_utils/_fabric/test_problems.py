@@ -1,0 +1,142 @@
+"""Problems: what was found, and its remedy."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.fixtures.roce.tree import (
+    ALL_FOUR,
+    HCA0,
+    HCA1,
+    PAIR,
+    RAIL0,
+    RAIL1,
+    SOCKETS,
+    SPARK,
+    V2,
+    Tree,
+    gid,
+    ids,
+    mapped,
+    netdevs,
+    run,
+    set_down,
+    spark,
+    v4_gids,
+)
+
+# --- what a problem says ---------------------------------------------------------------------------------------------------------
+
+
+def drop_types(tree: Tree, *_names: str) -> None:
+    for index in range(4):
+        (tree.root / f"sys/class/infiniband/{HCA0}/ports/1/gid_attrs/types/{index}").unlink()
+
+
+SAYINGS: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] = {
+    # name: (spark's arguments, a change, wishes, id, words of the message, words of the remedy)
+    "a twin that is laid down": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "link_down", "administratively down", f"`ip link set {RAIL1} up`"),
+    "its other half": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "ports_asymmetric", f"its twin {RAIL1} has not", f"`ip link set {RAIL1} up`"),
+    "all laid down": ({"up": ()}, lambda t: set_down(t, *ALL_FOUR), {}, "no_cable", "all are administratively down", f"First `ip link set {RAIL0} up`"),
+    "a moved cable": ({"up": ALL_FOUR[1::2]}, None, {}, "link_down", "the cable is in cage 1, the address on cage 0", "moves the addresses to cage 1"),
+    "one address twice": ({"addresses": dict.fromkeys(PAIR, PAIR[RAIL0])}, None, {}, "one_subnet_for_both_rails", "have the same address", "a /24 of its own"),
+    "the address of the management": ({"management": "192.168.100.10/24"}, None, {}, "subnet_of_management", "has the address of enP7s7", "a /24 of its own"),
+    "another address than the wanted": (
+        {},
+        None,
+        {"addresses": ["192.168.100.99"]},
+        "no_ipv4",
+        "(wanted: 192.168.100.99; it has 192.168.100.10/24)",
+        "roce",
+    ),
+    "no address": ({"addresses": {}}, None, {}, "gid_missing", f"because {RAIL0} has no fabric IPv4 address; its table: 0=fe80", "its IPv4 address"),
+    "a table of no GIDs": ({}, lambda t: shutil.rmtree(t.root / f"sys/class/infiniband/{HCA0}"), {}, "gid_missing", "could not be read", "record it"),
+    "types unread": ({}, drop_types, {}, "gid_missing", "(indices 2, 3), but their types could not be read", "gid_attrs/types as root"),
+    "a GID of another device": (
+        {},
+        lambda t: gid(t, HCA0, 3, V2, mapped("192.168.100.10"), "eth9"),
+        {},
+        "gid_missing",
+        "3=::ffff:192.168.100.10 RoCE v2 of eth9",
+        "roce_gid_repair",
+    ),
+    "the management as a rail": (
+        {},
+        None,
+        {"addresses": ["10.0.1.60/24", "192.168.101.10/24"]},
+        "rail_is_management",
+        "enP7s7 carries the default route",
+        "Take the network of enP7s7 out of gb10_fabric_cidrs",
+    ),
+    "a session over the rail": ({}, None, {"ssh": "1.1.1.1 9 192.168.100.10 22"}, "rail_is_management", "the SSH session", "Connect by the 10 GbE"),
+    "a second default route": ({}, lambda t: t.default_route(RAIL0, "192.168.100.1", 900), {}, "rail_is_management", "beside the one of", "never-default"),
+}
+
+
+@pytest.mark.parametrize(("args", "change", "wishes", "pid", "message", "remedy"), SAYINGS.values(), ids=SAYINGS.keys())
+def test_a_problem_names_what_was_found_and_its_own_remedy(
+    tmp_path: Path, args: dict[str, Any], change: Any, wishes: dict[str, Any], pid: str, message: str, remedy: str
+) -> None:
+    tree = spark(tmp_path, **{"addresses": PAIR, **args})
+    if change is not None:
+        change(tree)
+    result = run(tree.write(), **wishes)
+    found = next(entry for entry in result["problems"] if entry["id"] == pid)
+    assert "rails_crossed" not in ids(result)
+    assert message in found["message"]
+    assert remedy in found["remedy"]
+
+
+def test_an_mtu_that_costs_no_rdma_mtu_does_not_say_so(tmp_path: Path) -> None:
+    result = run(spark(tmp_path, PAIR, mtu=4200).write())
+    assert [found["message"] for found in result["problems"]] == [f"{name} has MTU 4200, wanted is 9000." for name in (RAIL0, RAIL1)]
+
+
+@pytest.mark.parametrize(("text", "known"), [(None, False), ("bash: rdma: command not found\n", False), ("[ ]\n", True), ("", True)])
+def test_rdma_devices_that_nothing_speaks_of_are_unknown_and_not_missing(tmp_path: Path, text: str | None, known: bool) -> None:
+    root = spark(tmp_path, PAIR).write(rdma=False)
+    shutil.rmtree(root / "sys/class/infiniband")
+    if text is not None:
+        (root / "cmd/rdma-link.json").write_text(text)
+    result = run(root)
+    assert ids(result) == (["no_rdma"] * 3 if known else ["rdma_unreadable", "unreadable"])
+    assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
+
+
+@pytest.mark.parametrize("up", [(RAIL0, "enp1s0f1np1"), (RAIL0,)], ids=["two cables", "one cable"])
+def test_the_second_segments_functions_are_gone_and_both_cages_are_addressed(tmp_path: Path, up: tuple[str, ...]) -> None:
+    tree = spark(tmp_path, {RAIL0: PAIR[RAIL0], "enp1s0f1np1": PAIR[RAIL1]}, up=up)
+    tree.addr = [item for item in tree.addr if not item["ifname"].startswith("enP2")]
+    tree.rdma = [item for item in tree.rdma if not item["ifname"].startswith("roceP2")]
+    for place in (*tmp_path.glob("sys/class/net/enP2*"), *tmp_path.glob("sys/class/infiniband/roceP2*")):
+        shutil.rmtree(place)
+    result = run(tree.write())
+    assert netdevs(result) == [RAIL0, "enp1s0f1np1"]
+    assert [found["message"].split(";")[0] for found in result["problems"] if found["id"] == "ports_asymmetric"] == [
+        f"Only {RAIL0} is visible in cage 0",
+        "Only enp1s0f1np1 is visible in cage 1",
+    ]
+
+
+def test_a_two_port_card_of_another_server_has_no_twins(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for number, address in enumerate(("192.168.100.10", "192.168.101.10")):
+        name, pci = f"enp59s0f{number}np{number}", f"0000:3b:00.{number}"
+        tree.netdev(name, [f"{address}/24"], mtu=9000, speed=200000, phys=f"p{number}", pci=pci, vendor="0x15b3", driver="mlx5_core")
+        tree.hca(f"mlx5_{number}", name, gids=v4_gids(address, number))
+    result = run(tree.write())
+    assert (result["env"]["NCCL_IB_HCA"], result["problems"]) == ("mlx5_0,mlx5_1", [])
+
+
+def test_a_twin_whose_interface_is_elsewhere_is_said_once(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.addr = [item for item in tree.addr if item["ifname"] not in (RAIL1, "enp1s0f1np1", "enP2p1s0f1np1")]
+    tree.rdma = [row for row in tree.rdma if row["ifname"] in (HCA0, HCA1)]
+    for netdev, hca, _pci, _phys in SPARK[1:]:
+        shutil.rmtree(tmp_path / f"sys/class/net/{netdev}")
+        shutil.rmtree(tmp_path / f"sys/class/infiniband/{hca}")
+    del tree.rdma[1]["netdev"]
+    assert ids(run(tree.write())) == ["hca_without_netdev"]
