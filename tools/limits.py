@@ -23,8 +23,6 @@ BLOCKS = ("DOCUMENTATION", "EXAMPLES", "RETURN")
 ALLOWED: dict[str, int] = {
     "plugins/module_utils/_fabric/facts.py:gather": 68,
     "plugins/module_utils/_fabric/netplan.py:plan": 66,
-    "plugins/module_utils/_fabric/node.py": 630,
-    "plugins/module_utils/_fabric/node.py:Node.port": 74,
     "plugins/module_utils/_fabric/problems.py": 515,
     "plugins/module_utils/_fabric/problems.py:node_problems": 99,
     "plugins/module_utils/_fabric/problems.py:rail_problems": 117,
