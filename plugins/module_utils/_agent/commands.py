@@ -63,16 +63,10 @@ class Group:
         """Send a verb whose arguments may have any name."""
         return client.send(arguments, socket=self._admin, timeout=LONGEST_CALL)
 
-    @contextlib.contextmanager
-    def peers(self) -> Iterator[list[Peer]]:
-        """Yield the sessions to the other ranks; a worker has none."""
+    def peers(self) -> list[Peer]:
+        """Return the sessions to the other ranks; a worker has none."""
         head = str(self.config["head_id"])
-        found = [Peer(peer, self.name, head, keys_dir=self._keys_dir, run_dir=self._run_dir, master=False) for peer in self.config["peers"]]
-        try:
-            yield found
-        finally:
-            for peer in found:
-                peer.close()
+        return [Peer(peer, self.name, head, keys_dir=self._keys_dir, run_dir=self._run_dir, master=False) for peer in self.config["peers"]]
 
     def need_head(self, what: str) -> None:
         """Raise CommandError on a worker."""
@@ -117,14 +111,13 @@ def _look(group: Group) -> dict[str, Any]:
 
 def _looks(group: Group) -> Iterator[tuple[int, str, report.Look | None, str]]:
     """Yield number and host of each rank, what it shows, and why nothing if that is None; the head first."""
-    with group.peers() as peers:
-        jobs = [(peer, peer.begin("look", LOOK_SECONDS, release="", free_share=0.0)) for peer in peers]
-        yield 0, group.host, _look(group), ""
-        for peer, job in jobs:
-            try:
-                yield peer.number, peer.host, job.result(), ""
-            except (RankError, RankLost) as error:
-                yield peer.number, peer.host, None, f"no reply ({error})" if isinstance(error, RankLost) else str(error)
+    jobs = [(peer, peer.begin("look", LOOK_SECONDS, release="", free_share=0.0)) for peer in group.peers()]
+    yield 0, group.host, _look(group), ""
+    for peer, job in jobs:
+        try:
+            yield peer.number, peer.host, job.result(), ""
+        except (RankError, RankLost) as error:
+            yield peer.number, peer.host, None, f"no reply ({error})" if isinstance(error, RankLost) else str(error)
 
 
 def _status_here(group: Group) -> int:
@@ -168,13 +161,12 @@ def show_logs(group: Group, options: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error)) from error
     problems: list[Exception] = []
-    with group.peers() as peers:
-        asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **arguments: group.call("slice", SLICE_SECONDS, **arguments))]
-        asks += [(peer.number, peer.host, _slice_of(peer)) for peer in peers]
-        sources = [logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks]
-        for line in logs.merged(sources, problems.append):
-            if wanted.search(line.text):
-                say(logs.shown(line))
+    asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **arguments: group.call("slice", SLICE_SECONDS, **arguments))]
+    asks += [(peer.number, peer.host, _slice_of(peer)) for peer in group.peers()]
+    sources = [logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks]
+    for line in logs.merged(sources, problems.append):
+        if wanted.search(line.text):
+            say(logs.shown(line))
     for problem in problems:
         complain(problem)
     return 1 if problems else 0

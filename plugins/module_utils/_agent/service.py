@@ -166,8 +166,6 @@ class Service:
         self.news.add()
         for listener in self._listeners:
             listener.close()
-        for peer in self._peers:
-            peer.close()
 
     def _build(self) -> None:
         if self._rank is None:

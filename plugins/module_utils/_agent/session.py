@@ -1,14 +1,17 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The ranks as the actor calls them: jobs in threads, over OpenSSH for a worker and within the process for rank 0."""
+"""PRIVATE. The ranks as the actor calls them: jobs in threads, over OpenSSH for a worker and within the process for rank 0.
+
+A call is a process of ssh over the connection that an earlier one has left open (ControlMaster), so it needs no handshake of its own.
+"""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
-import select
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -18,9 +21,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import config,
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 
 GRACE = 2.0  # seconds after its timeout by which a job must have ended by itself
-LINGER = 1.0  # seconds that a channel may take to close
-IDLE_SECONDS = 10.0  # after which the next verb closes a channel of slices: its boot has ended
-STDERR = 4096  # bytes of ssh's messages that are kept
+LINGER = 1.0  # seconds that ssh may take to end after the reply
+STDERR = 4096  # bytes of ssh's messages that are read
 _CAUSE = re.compile(
     r"connect(?:ion)? (?:failed|lost): [^\n]+|Permission denied \([^)\n]*\)|Host key verification failed|Connection (?:timed out|refused|reset|closed)[^\n]*"
     r"|Operation timed out|No route to host|Network is unreachable|Could not resolve hostname[^\n]*|Timeout, server [^\n]*"
@@ -28,7 +30,7 @@ _CAUSE = re.compile(
 
 
 def ssh_argv(peer: Mapping[str, Any], keys_dir: str = config.KEYS, run_dir: str = config.RUN, *, master: bool = True) -> list[str]:
-    """Return ssh's argv for one channel to a worker. Without `master` it uses the agent's connection if there is one, and does not create one."""
+    """Return ssh's argv for one call of a worker. Without `master` it uses the agent's connection if there is one, and does not create one."""
     rank = peer["rank"]
     options = [
         "BatchMode=yes", "IdentitiesOnly=yes", "IdentityAgent=none", f"UserKnownHostsFile={keys_dir}/{config.KNOWN_HOSTS_NAME}",
@@ -92,116 +94,45 @@ class ThreadJob:
         return self._result
 
 
-class Channel:
-    """One ssh process with the forced command at its other end: request lines in, reply lines out."""
-
-    def __init__(self, argv: list[str]) -> None:
-        """Start ssh. Raises RankLost."""
+def ask(argv: list[str], line: bytes, timeout: float) -> bytes:
+    """Send a request line through ssh, whose forced command answers it, and return the reply line. Raises RankLost."""
+    with tempfile.TemporaryFile() as messages:  # not a pipe: the master connection that ssh leaves behind may keep it open
         try:
             # pylint: disable-next=ansible-bad-function  # the agent runs without Ansible and its run_command
-            self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)  # noqa: S603
+            process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages)  # noqa: S603
         except OSError as error:
             raise RankLost("ssh is not installed on this node" if isinstance(error, FileNotFoundError) else f"ssh cannot be started ({error})") from error
-        self._in, self._out, self._err = (pipe.fileno() for pipe in (self._process.stdin, self._process.stdout, self._process.stderr) if pipe)
-        for descriptor in (self._in, self._out, self._err):
-            os.set_blocking(descriptor, False)
-        self._read = bytearray()
-        self._messages = b""
-
-    def ask(self, line: bytes, deadline: float) -> bytes | None:
-        """Send a line and return the reply's; None if the channel ended first. Raises RankLost if the deadline passes."""
-        poll = select.poll()
-        poll.register(self._in, select.POLLOUT)
-        poll.register(self._out, select.POLLIN)
-        poll.register(self._err, select.POLLIN)
-        begin, searched = time.monotonic(), 0
-        while True:
-            end = self._read.find(b"\n", searched) + 1
-            if end:
-                break
-            searched = len(self._read)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise RankLost(f"no reply within {max(deadline - begin, 0):.3g} s" + self._told())
-            for descriptor, _event in poll.poll(left * 1000 + 1):
-                if descriptor == self._in:
-                    line = self._send(line)
-                    if not line:
-                        poll.unregister(self._in)
-                elif descriptor == self._err:
-                    if not self._drain():
-                        poll.unregister(self._err)
-                elif not self._receive():
-                    return None
-        reply = bytes(self._read[:end])
-        del self._read[:end]
+        deadline = time.monotonic() + timeout
+        timer = threading.Timer(timeout, process.kill)
+        try:
+            timer.start()
+            reply = _exchange(process, line)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LINGER)
+        finally:
+            timer.cancel()
+            process.kill()
+            process.wait()
+        messages.seek(0)
+        text = messages.read(STDERR).decode("utf-8", "replace")
+    if len(reply) > protocol.MAX_LINE:
+        raise RankLost(f"the reply is longer than {protocol.MAX_LINE} bytes")
+    if reply.endswith(b"\n"):
         return reply
+    if time.monotonic() >= deadline:
+        found = _CAUSE.findall(text)
+        raise RankLost(f"no reply within {timeout:.3g} s" + (f" ({found[-1].strip().rstrip('.')})" if found else ""))
+    raise RankLost(cause_of(text, process.returncode))
 
-    def _send(self, line: bytes) -> bytes:
-        """Write what the pipe takes and return the rest."""
-        try:
-            return line[os.write(self._in, line[: 1 << 16]) :]
-        except BlockingIOError:
-            return line
-        except OSError:  # ssh has ended: its output tells why
-            return b""
 
-    def _receive(self) -> bool:
-        """Read from the pipe. Return whether the channel is still open."""
-        try:
-            data = os.read(self._out, 1 << 16)
-        except BlockingIOError:
-            return True
-        self._read += data
-        if len(self._read) > protocol.MAX_LINE:
-            raise RankLost(f"the reply is longer than {protocol.MAX_LINE} bytes")
-        return bool(data)
-
-    def _drain(self) -> bool:
-        """Keep the last of ssh's messages. Return whether there may be more."""
-        try:
-            data = os.read(self._err, 1 << 16)
-        except BlockingIOError:
-            return False
-        self._messages = (self._messages + data)[-STDERR:]
-        return bool(data)
-
-    def _told(self) -> str:
-        found = _CAUSE.findall(self._messages.decode("utf-8", "replace"))
-        return f" ({found[-1].strip().rstrip('.')})" if found else ""
-
-    def cause(self) -> str:
-        """Return why the channel ended."""
-        try:
-            self._process.wait(LINGER)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        while self._drain():
-            pass
-        return cause_of(self._messages.decode("utf-8", "replace"), self._process.poll())
-
-    def finish(self) -> None:
-        """Close the input, wait briefly for the other end to close, and release everything."""
-        if self._process.stdin:
-            self._process.stdin.close()
-        poll = select.poll()
-        poll.register(self._out, select.POLLIN)
-        deadline = time.monotonic() + LINGER
-        while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            try:
-                if not os.read(self._out, 1 << 16):
-                    break
-            except BlockingIOError:
-                continue
-        self.close()
-
-    def close(self) -> None:
-        """End ssh and release its pipes."""
-        self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe:
-                pipe.close()
-        self._process.wait()
+def _exchange(process: subprocess.Popen[bytes], line: bytes) -> bytes:
+    """Write the request, and read the reply, which is shorter if ssh ends first."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdout:
+        with contextlib.suppress(OSError), process.stdin:  # ssh may have ended: its messages tell why
+            process.stdin.write(line)
+        return process.stdout.readline(protocol.MAX_LINE + 1)
 
 
 class _Caller:
@@ -239,13 +170,9 @@ class Peer(_Caller):
         self, peer: Mapping[str, Any], group: str, head: str, wake: Callable[[], None] | None = None, *, keys_dir: str = config.KEYS,
         run_dir: str = config.RUN, master: bool = True,
     ) -> None:  # fmt: skip
-        """Keep the address; the first call connects."""
+        """Keep the address; each call is a process of ssh."""
         super().__init__(int(peer["rank"]), str(peer["host"]), group, head, wake)
         self._argv = ssh_argv(peer, keys_dir, run_dir, master=master)
-        self._version = protocol.PROTOCOL
-        self._slices = threading.Lock()
-        self._channel: Channel | None = None
-        self._asked = 0.0  # when the last slice ended
 
     def begin(self, verb: str, limit: float, /, **arguments: Any) -> ThreadJob:
         """Start a verb that may take `limit` seconds."""
@@ -253,68 +180,9 @@ class Peer(_Caller):
         return ThreadJob(lambda: self._call(request, limit), limit, self._wake)
 
     def _call(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Return the verb's result. If the worker refuses the protocol version and this agent supports the worker's, ask again with that one."""
-        deadline = time.monotonic() + timeout
-        ask = self._slice if request["verb"] == "slice" else self._short
-        while True:
-            version = request["v"] = self._version
-            line = ask(protocol.encode(request), deadline)
-            try:
-                reply = protocol.decode(line)
-            except RankError as error:
-                raise RankLost(f"the reply is not valid ({error})") from error
-            try:
-                return protocol.reply_of(reply)
-            except RankError as error:
-                if error.protocol is None or error.protocol >= version or not protocol.accepts(error.protocol):
-                    raise
-                self._version = error.protocol
-
-    def _short(self, line: bytes, deadline: float) -> bytes:
-        if time.monotonic() - self._asked > IDLE_SECONDS:
-            self.close()
-        channel = Channel(self._argv)
+        line = ask(self._argv, protocol.encode(request), timeout)
         try:
-            reply = channel.ask(line, deadline)
-            if reply is None:
-                raise RankLost(channel.cause())
-        except BaseException:
-            channel.close()
-            raise
-        channel.finish()
-        return reply
-
-    def _slice(self, line: bytes, deadline: float) -> bytes:
-        """Ask on the persistent channel. If it has ended since its last reply, ask once more on a new one: a slice changes nothing."""
-        if not self._slices.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise RankLost("an earlier slice has not ended")
-        try:
-            reply = self._persistent(line, deadline) if self._channel else None
-            reply = reply if reply is not None else self._persistent(line, deadline)
-            if reply is None:
-                raise RankLost(self._cause)
-            return reply
-        finally:
-            self._asked = time.monotonic()
-            self._slices.release()
-
-    def _persistent(self, line: bytes, deadline: float) -> bytes | None:
-        self._channel = self._channel or Channel(self._argv)
-        reply = None
-        try:
-            reply = self._channel.ask(line, deadline)
-            if reply is None:
-                self._cause = self._channel.cause()
-        finally:
-            if reply is None:
-                self._channel.close()
-                self._channel = None
-        return reply
-
-    def close(self) -> None:
-        """End the persistent channel, unless a slice is under way."""
-        if self._slices.acquire(blocking=False):
-            if self._channel:
-                self._channel.close()
-            self._channel = None
-            self._slices.release()
+            reply = protocol.decode(line)
+        except RankError as error:
+            raise RankLost(f"the reply is not valid ({error})") from error
+        return protocol.reply_of(reply)
