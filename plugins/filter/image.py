@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters: what has to happen so that all ranks have the same image."""
+"""Filters of the role image: plan, reference of the container, hash of the build context."""
 
 from __future__ import annotations
 
@@ -21,24 +21,12 @@ def image_plan(infos: Any, hosts: Any, **options: Any) -> dict[str, Any]:
     """Return the plan; see module_utils._docker.image_plan.plan."""
     hosts, infos = [str(host) for host in hosts], list(infos)
     if len(infos) != len(hosts):
-        raise AnsibleFilterError(f"image_plan: {len(infos)} answers for {len(hosts)} ranks; every rank has to be in this run")
+        raise AnsibleFilterError(f"image_plan: {len(infos)} results for {len(hosts)} ranks: run on all ranks of the group")
     return image_proof.plan(hosts, infos, **options)
 
 
-def image_fetch(saved: Mapping[str, Any], send: Mapping[str, Any] | None, provider: int) -> list[dict[str, Any]]:
-    """Return what a rank fetches of what was saved: the layers that it lacks and all that is no layer."""
-    if not send:
-        return []
-    wanted = set(send["layers"])
-    return [
-        {"path": path, "size": entry["size"], "sha256": entry["sha256"], "mtime_ns": entry["mtime_ns"], "provider": int(provider)}
-        for path, entry in sorted((saved or {}).items())
-        if entry.get("layer") is None or entry["layer"] in wanted
-    ]
-
-
 def image_run(infos: Any, reference: str, digest: str = "") -> str:
-    """Return what a container should be started from: the name, the pinned name where all ranks know its digest, else the id they share."""
+    """Return the image that a container is started from: the name, the pinned name if all ranks know its digest, else the common id."""
     infos = list(infos)
     if not digest:
         return reference
@@ -54,7 +42,7 @@ def build_hash(context: str, dockerfiles: Any = (), args: Mapping[str, Any] | No
         return ""
     root = os.path.expanduser(str(context))
     if not os.path.isdir(root):
-        raise AnsibleFilterError(f"image_build_context is {context}, which is no folder on the controller: give the folder with the profile's Dockerfiles")
+        raise AnsibleFilterError(f"image_build_context is {context}, which is not a folder on the controller: set the folder with the profile's Dockerfiles")
     digest = hashlib.sha256(json.dumps([[str(item) for item in dockerfiles], dict(args or {})], sort_keys=True).encode())
     for name in dockerfiles:
         if not os.path.isfile(os.path.join(root, str(name))):
@@ -77,4 +65,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"image_plan": image_plan, "image_fetch": image_fetch, "image_run": image_run, "build_hash": build_hash}
+        return {"image_plan": image_plan, "image_run": image_run, "build_hash": build_hash}

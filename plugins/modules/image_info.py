@@ -99,9 +99,9 @@ def main() -> None:
         module.fail_json(msg=str(error))
     served = record.get("served", {}).get(module.params["group"], {})
     found["served"] = str(served.get("fingerprint", ""))
-    keep, brought = module.params["keep"], record.get("brought", [])
+    keep, imported = module.params["keep"], record.get("imported", [])
     current = [str(entry.get("id")) for entry in record.get("served", {}).values()]
-    found["surplus"] = len(image_plan.stale(brought, current, keep)) if keep > 0 else 0
+    found["surplus"] = len(image_plan.stale(imported, current, keep)) if keep > 0 else 0
     module.exit_json(changed=False, info=found)
 
 

@@ -2,36 +2,35 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Save layers of an image into files, or load such files into another node's engine."""
+"""Save an image as an archive without layers that the receivers have, or load such an archive."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: image_layers
-short_description: Save layers of an image into files, or load such files
+short_description: Save an image as an archive, or load such an archive
 version_added: 0.1.0
 description:
-  - With O(state=saved) writes the image's configuration and the named layers into a folder, for M(gb10.cluster.weights_serve) to offer.
-  - With O(state=loaded) gives such a folder to the engine, which needs only the layers that it lacks, checks that the result is the wanted image,
-    and removes the folder. With O(state=absent) only removes the folder.
-  - Engines with the containerd image store take whole archives only; O(whole) makes one.
+  - With O(state=saved), writes the image as C(image.tar) into a folder, without the layers in O(skip). M(gb10.cluster.weights_serve) can serve it.
+  - With O(state=loaded), loads the archive into the engine, checks that the result is the required image, and removes the folder.
+  - With O(state=absent), removes the folder.
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
   check_mode:
     support: full
     details:
-      - In check mode nothing is saved, loaded or removed.
+      - In check mode, nothing is saved, loaded or removed.
   diff_mode:
     support: none
   idempotent:
     support: none
     details:
-      - Each call saves or loads anew.
+      - Each call saves or loads again.
 options:
   state:
     description:
-      - What to do.
+      - V(saved), V(loaded) or V(absent).
     type: str
     choices: [saved, loaded, absent]
     required: true
@@ -42,23 +41,18 @@ options:
     required: true
   folder:
     description:
-      - Where the files lie.
+      - Folder of the archive.
     type: path
     required: true
-  layers:
+  skip:
     description:
-      - Diff ids of the layers to save.
+      - Diff ids of the layers that all receivers have. The classic image store loads an archive without them; the containerd image store does not.
     type: list
     elements: str
     default: []
-  whole:
-    description:
-      - Save the whole image as one archive.
-    type: bool
-    default: false
   fingerprint:
     description:
-      - What the loaded image's fingerprint has to be.
+      - Fingerprint that the loaded image must have.
     type: str
     default: ''
   docker_socket:
@@ -71,32 +65,29 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Save the one layer that the other node lacks
+- name: Save an image without the layer that the other node has
   gb10.cluster.image_layers:
     state: saved
     reference: vllm-dspark-runtime:mine
     folder: /var/lib/gb10-cluster/image-pair1
-    layers: ['sha256:0f73e512ba7a3ff387c55e24fcafda72e8d50e8bed961fbad48a214f3c3439c2']
+    skip: ['sha256:0f73e512ba7a3ff387c55e24fcafda72e8d50e8bed961fbad48a214f3c3439c2']
   become: true
   register: saved
 """
 
 RETURN = r"""
 files:
-  description: With O(state=saved), what was written, by path, with C(size) in bytes, C(sha256), C(mtime_ns) and C(layer), the diff id of a layer.
+  description: With O(state=saved), the archive, in the form of O(gb10.cluster.weights_copy#module:fetch).
   returned: success
-  type: dict
-  sample: {manifest.json: {size: 410, sha256: 5d1c..., mtime_ns: 1795241700000000000}}
-says:
-  description: With O(state=loaded), the engine's words.
-  returned: success
-  type: str
-  sample: 'Loaded image: vllm-dspark-runtime:mine'
+  type: list
+  elements: dict
+  sample: [{path: image.tar, size: 1073752064, sha256: 5d1c..., mtime_ns: 1795241700000000000}]
 """
 
 import os
 import posixpath
 import shutil
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import images
@@ -105,17 +96,48 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan im
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
 
+ARCHIVE = "image.tar"
 RESERVE = 1 << 30
 
 
 def remove(folder: str) -> bool:
-    """Remove the files, what an interrupted copy left, and what it remembered; whether there was anything."""
-    there = False
-    for path in (folder, model_folder.staging_path(folder)):
-        there = there or os.path.isdir(path)
+    """Remove the archive, the files of an interrupted copy and the record of the copy; return whether there was a folder."""
+    folders = [path for path in (folder, model_folder.staging_path(folder)) if os.path.isdir(path)]
+    for path in folders:
         shutil.rmtree(path, ignore_errors=True)
-    Node("/").save_record(model_folder.record_name(folder), {})
-    return there
+    Node("/").save_record(manifest.record_name(folder), {})
+    return bool(folders)
+
+
+def save(params: dict[str, Any], folder: str) -> list[dict[str, Any]]:
+    """Write the archive. Raises ImageError, DockerError, OSError."""
+    reference, socket_path = params["reference"], params["docker_socket"]
+    image = images.inspect_image(reference, socket_path)
+    if image is None:
+        raise ImageError(f"{reference} is no longer on this node: run again")
+    free, need = model_folder.free_bytes(folder), int(image.get("Size") or 0) + RESERVE
+    if need > free:
+        raise ImageError(
+            f"{manifest.human(free)} are free for {folder}, and up to {manifest.human(need)} are needed to send {reference}: "
+            "free space there (docker image prune), or set image_distribution to pull"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder, mode=0o700)
+    where = os.path.join(folder, ARCHIVE)
+    saved = images.save(reference, where, params["skip"], socket_path)
+    return [{"path": ARCHIVE, "mtime_ns": os.stat(where).st_mtime_ns, **saved}]
+
+
+def load(module: AnsibleModule, folder: str) -> None:
+    """Load the archive and check the result. Raises ImageError, DockerError."""
+    reference, socket_path = module.params["reference"], module.params["docker_socket"]
+    argv = ["docker", "--host", f"unix://{socket_path}", "load", "--quiet", "--input", os.path.join(folder, ARCHIVE)]
+    rc, _out, err = module.run_command(argv)
+    if rc != 0:
+        raise ImageError(f"docker load of {reference} failed ({err.strip()}): see journalctl -u docker, check the free disk space, and run again")
+    fingerprint = module.params["fingerprint"]
+    if fingerprint and images.info(reference, socket_path)["fingerprint"] != fingerprint:
+        raise ImageError(f"the loaded {reference} has another content than the one that was sent: set image_distribution to pull, or load it manually")
 
 
 def main() -> None:
@@ -125,48 +147,30 @@ def main() -> None:
             "state": {"type": "str", "choices": ["saved", "loaded", "absent"], "required": True},
             "reference": {"type": "str", "required": True},
             "folder": {"type": "path", "required": True},
-            "layers": {"type": "list", "elements": "str", "default": []},
-            "whole": {"type": "bool", "default": False},
+            "skip": {"type": "list", "elements": "str", "default": []},
             "fingerprint": {"type": "str", "default": ""},
             "docker_socket": {"type": "path", "default": DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )
-    params = module.params
-    folder, reference, socket_path = posixpath.normpath(params["folder"]), params["reference"], params["docker_socket"]
+    params, state = module.params, module.params["state"]
+    folder = posixpath.normpath(params["folder"])
+    files: list[dict[str, Any]] = []
     if module.check_mode:
-        module.exit_json(changed=params["state"] != "absent" or os.path.isdir(folder), files={}, says="")
+        module.exit_json(changed=state != "absent" or os.path.isdir(folder), files=files)
     try:
-        if params["state"] == "absent":
-            module.exit_json(changed=remove(folder), files={}, says="")
-        if params["state"] == "saved":
-            image = images.inspect_image(reference, socket_path)
-            if image is None:
-                raise ImageError(f"there is no {reference} to send on this node any more: run again")
-            free, need = model_folder.free_bytes(folder), int(image.get("Size") or 0) + RESERVE
-            if need > free:
-                raise ImageError(
-                    f"{manifest.human(free)} are free for {folder}, and up to {manifest.human(need)} are needed to send {reference}: "
-                    "make room there (docker image prune), or set image_distribution to pull"
-                )
-            shutil.rmtree(folder, ignore_errors=True)
-            files = images.save(reference, folder, None if params["whole"] else params["layers"], socket_path)
-            module.exit_json(changed=True, files=files, says="")
-        names = [os.path.relpath(os.path.join(where, name), folder) for where, _rest, found in os.walk(folder) for name in found]
-        said = images.load(folder, names, socket_path)
-        now = images.info(reference, socket_path)
-        if params["fingerprint"] and now["fingerprint"] != params["fingerprint"]:
-            raise ImageError(
-                f"what the engine loaded as {reference} has another content than what was sent: set image_distribution to pull, or load it by hand"
-            )
-        remove(folder)
+        if state == "saved":
+            files = save(params, folder)
+        if state == "loaded":
+            load(module, folder)
+        changed = state == "saved" or remove(folder)
     except (DockerError, ImageError, RecordError) as error:
-        if params["state"] == "saved":
+        if state == "saved":
             shutil.rmtree(folder, ignore_errors=True)
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename or folder} cannot be used ({error.strerror}): run with become, and look for a full disk")
-    module.exit_json(changed=True, files={}, says=said)
+        module.fail_json(msg=f"{error.filename or folder} cannot be used ({error.strerror}): run with become, and check the free disk space")
+    module.exit_json(changed=changed, files=files)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ options:
       - Name and tag of the group's image.
     type: str
     required: true
-  brought:
+  imported:
     description:
       - Whether the image came here in this run.
     type: bool
@@ -80,7 +80,7 @@ EXAMPLES = r"""
   gb10.cluster.image_record:
     group: pair1
     reference: vllm-dspark-runtime:mine
-    brought: true
+    imported: true
     store: /srv/models
     caches: [/srv/models/vllm-cache]
   become: true
@@ -146,20 +146,20 @@ def wipe(folders: Sequence[str], store: str, check: bool) -> list[str]:
     return emptied
 
 
-def drop(brought: list[dict[str, Any]], gone: Sequence[str], socket_path: str, check: bool) -> tuple[list[str], list[str]]:
+def drop(imported: list[dict[str, Any]], gone: Sequence[str], socket_path: str, check: bool) -> tuple[list[str], list[str]]:
     """Remove images by id from the engine and the list; return (removed, sentences on what stays). Raises DockerError."""
     removed, left = [], []
     # The engine refuses to remove what is in use; check mode has to look.
     containers = client.list_containers([], socket_path) if check and gone else []
     users = {str(each.get("ImageID")): str((each.get("Names") or [each.get("Id")])[0]).lstrip("/") for each in containers}
-    for item in list(brought):
+    for item in list(imported):
         if item["id"] not in gone:
             continue
         stays = f"{item['reference']} ({str(item['id'])[7:19]}) stays"
         image = images.inspect_image(str(item["id"]), socket_path)
         names = (image or {}).get("RepoTags") or []
         if image is None:
-            brought.remove(item)
+            imported.remove(item)
             continue
         if check:
             if item["id"] in users:
@@ -177,7 +177,7 @@ def drop(brought: list[dict[str, Any]], gone: Sequence[str], socket_path: str, c
             left.append(f"{stays}: {refused}")
         else:
             removed.append(str(item["id"]))
-            brought.remove(item)
+            imported.remove(item)
     return removed, left
 
 
@@ -188,7 +188,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "group": {"type": "str", "required": True},
             "reference": {"type": "str", "required": True},
-            "brought": {"type": "bool", "default": False},
+            "imported": {"type": "bool", "default": False},
             "wipe": {"type": "bool", "default": False},
             "caches": {"type": "list", "elements": "path", "default": []},
             "store": {"type": "path", "required": True},
@@ -201,28 +201,28 @@ def main() -> None:
     wiped: list[str] = []
     try:
         record = node.load_record(RECORD)
-        brought = [dict(item) for item in record.get("brought", [])]
+        imported = [dict(item) for item in record.get("imported", [])]
         served = {key: dict(value) for key, value in record.get("served", {}).items()}
         if params["state"] == "absent":
-            removed, left = drop(brought, [item["id"] for item in brought], params["docker_socket"], check)
+            removed, left = drop(imported, [item["id"] for item in imported], params["docker_socket"], check)
             served.pop(params["group"], None)
         else:
             image = images.info(params["reference"], params["docker_socket"])
-            if check and params["brought"]:
+            if check and params["imported"]:
                 image = {**image, "exists": True, "id": ""}  # what would come is not here yet, and another one may have its name
             if not image["exists"]:
                 raise ImageError(f"there is no {params['reference']} on this node: nothing was remembered or wiped")
-            if params["brought"]:
-                brought = [item for item in brought if item["id"] != image["id"]]
-                brought.append({"id": image["id"], "reference": params["reference"], "at": int(time.time())})
+            if params["imported"]:
+                imported = [item for item in imported if item["id"] != image["id"]]
+                imported.append({"id": image["id"], "reference": params["reference"], "at": int(time.time())})
             if params["wipe"]:
                 wiped = wipe(params["caches"], params["store"], check)
             served[params["group"]] = {"id": image["id"], "fingerprint": image["fingerprint"]}
             current = [value["id"] for value in served.values()]
-            gone = image_plan.stale(brought, current, params["keep"]) if params["keep"] > 0 else []
-            removed, left = drop(brought, gone, params["docker_socket"], check)
-        after = {key: value for key, value in (("brought", brought), ("served", served)) if value}
-        known = {key: record[key] for key in ("brought", "served") if record.get(key)}
+            gone = image_plan.stale(imported, current, params["keep"]) if params["keep"] > 0 else []
+            removed, left = drop(imported, gone, params["docker_socket"], check)
+        after = {key: value for key, value in (("imported", imported), ("served", served)) if value}
+        known = {key: record[key] for key in ("imported", "served") if record.get(key)}
         if not check and after != known:
             node.save_record(RECORD, after)
     except (DockerError, ImageError, RecordError) as error:

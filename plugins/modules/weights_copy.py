@@ -199,7 +199,7 @@ def start(job: Job, params: dict[str, Any], path: str) -> None:
             raise ManifestError(f"{item['path']!r} {bad}: it is not copied")
     check_room(path, params["fetch"], params["reserve_bytes"])
     model_folder.Installer(path, params["owner"], params["group"]).folder(posixpath.dirname(path))
-    files = [{"name": i["path"], "size": i["size"], "sha256": i["sha256"], "provider": i["provider"]} for i in params["fetch"]]
+    files = [{"name": i["path"], "size": i["size"], "sha256": i["sha256"], "provider": i.get("provider", 0)} for i in params["fetch"]]
     spec = {key: params[key] for key in ("providers", "user", "password", "streams")}
     job.start("fetch", {**spec, "files": files, "staging": model_folder.staging_path(path)}, params["max_seconds"])
 

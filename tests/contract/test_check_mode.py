@@ -57,7 +57,7 @@ def test_weights_that_one_rank_downloads_come_to_the_others(tmp_path: Path) -> N
 def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> None:
     result = check(tmp_path, IMAGE, image_reference="vllm:1")
     assert result.rc == 0, result.stdout
-    assert {(host, task.rpartition("| ")[2]) for host, task in result.changed} == {("one", "Pull or build"), ("two", "Load them")}
+    assert {(host, task.rpartition("| ")[2]) for host, task in result.changed} == {("one", "Pull or build"), ("two", "Load it")}
     assert "vllm:1: to be made the same on one, two" in result.stdout
 
 

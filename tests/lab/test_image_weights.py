@@ -127,7 +127,7 @@ def test_one_run_brings_both_and_of_the_image_only_the_missing_layer(head_only: 
     assert run.rc == 0, run.stdout[-3000:]
     assert {host for host, _rest in check.changed} == {host for host, _rest in run.changed} == {"lab-2"}
     assert head_only.on(1, f"docker image inspect -f '{{{{.Id}}}}' {copy.IMAGE}") == head_only.on(2, f"docker image inspect -f '{{{{.Id}}}}' {copy.IMAGE}")
-    fetched = result(run, "lab-2", "Fetch and check them")
+    fetched = result(run, "lab-2", "Fetch and check it")
     assert 1024**3 <= fetched["moved_bytes"] < 1.05 * 1024**3, "the base image's layers were there already"
     assert "the same on lab-1, lab-2 by image id" in run.stdout
     for node in (1, 2):

@@ -102,7 +102,6 @@ RULES: dict[str, Rule] = {
     "image_keep": _whole(0),
     "image_model_store": _PATH,
     "image_port": _PORT_OR_ANY,
-    "image_streams": _whole(1),
     "image_timeout": _whole(1),
     # preflight
     "preflight_clock_skew_seconds": _FROM_ZERO,

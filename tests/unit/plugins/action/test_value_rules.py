@@ -27,7 +27,6 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "image_keep": ([0, 2], [-1]),
     "image_model_store": (["/srv"], ["srv"]),
     "image_port": ([0, 1, 65535], [-1, 65536]),
-    "image_streams": ([1, "4"], [0]),
     "image_timeout": ([1], [0]),
     "preflight_clock_skew_seconds": ([0, 0.5], [-1]),
     "preflight_free_gib": ([0, 5], [-1]),

@@ -62,14 +62,14 @@ def test_an_image_in_use_stays_and_check_mode_foretells_it(monkeypatch: pytest.M
     monkeypatch.setattr(images, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
     monkeypatch.setattr(images, "call", call)
     monkeypatch.setattr(client, "list_containers", lambda _labels, _socket: containers)
-    brought = [{"id": used, "reference": "vllm:1"}, {"id": free, "reference": "vllm:2"}]
-    removed, left = image_record.drop(brought, [used, free], "/no/socket", check)
+    imported = [{"id": used, "reference": "vllm:1"}, {"id": free, "reference": "vllm:2"}]
+    removed, left = image_record.drop(imported, [used, free], "/no/socket", check)
     assert removed == [free]
     assert [text.split(":")[1] for text in left] == ["1 (aaaaaaaaaaaa) stays"]
     assert ("gb10-pair1-rank0" if check else "must be forced") in left[0]
     assert bool(asked) is not check
     if not check:
-        assert [item["id"] for item in brought] == [used]
+        assert [item["id"] for item in imported] == [used]
         assert image_record.drop([{"id": broken, "reference": "vllm:3"}], [broken], "/no/socket", False) == (
             [], ["vllm:3 (cccccccccccc) stays: the Docker Engine answers HTTP 500"],
         )  # fmt: skip
@@ -83,7 +83,7 @@ def test_check_mode_foretells_what_another_image_wipes_and_drops(
     old, new = (f"sha256:{letter * 64}" for letter in "ab")
     (tmp_path / "store" / "cache").mkdir(parents=True)
     (tmp_path / "store" / "cache" / "k.so").write_text("x")
-    record = {"brought": [{"id": old, "reference": "vllm:1", "at": 1}], "served": {"pair1": {"id": old, "fingerprint": "f1"}}}
+    record = {"imported": [{"id": old, "reference": "vllm:1", "at": 1}], "served": {"pair1": {"id": old, "fingerprint": "f1"}}}
     monkeypatch.setattr(Node, "load_record", lambda _node, _name: record)
     monkeypatch.setattr(Node, "save_record", lambda _node, _name, _data: None)
     monkeypatch.setattr(images, "info", lambda _reference, _socket: {"exists": True, "id": old if check else new, "fingerprint": "f1"})
@@ -91,7 +91,7 @@ def test_check_mode_foretells_what_another_image_wipes_and_drops(
     monkeypatch.setattr(images, "call", lambda *_arguments: (200, ""))
     monkeypatch.setattr(client, "list_containers", lambda *_arguments: [])
     cache = str(tmp_path / "store" / "cache")
-    arguments = {"group": "pair1", "reference": "vllm:1", "brought": True, "wipe": True, "caches": [cache], "store": str(tmp_path / "store"), "keep": 1}
+    arguments = {"group": "pair1", "reference": "vllm:1", "imported": True, "wipe": True, "caches": [cache], "store": str(tmp_path / "store"), "keep": 1}
     with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
         image_record.main()
     out = json.loads(capsys.readouterr().out)

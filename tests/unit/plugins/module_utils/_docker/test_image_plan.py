@@ -1,9 +1,8 @@
-"""Whether ranks have the same image, and what to do where they have not."""
+"""Comparison of the images of the ranks, and the plan that makes them the same."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
 import pytest
@@ -15,20 +14,23 @@ BASE, TOP, OTHER = ("sha256:" + c * 64 for c in "abc")
 DIGEST = "sha256:" + "d" * 64
 
 
+def fingerprint(layers: tuple[str, ...], config: dict[str, Any], architecture: str = "arm64") -> str:
+    return image_plan.fingerprint_of({"RootFS": {"Layers": list(layers)}, "Config": config, "Architecture": architecture, "Os": "linux"})
+
+
 def image(*layers: str, **more: Any) -> dict[str, Any]:
     """Return an info of an image with these layers."""
     layers = layers or (BASE, TOP)
-    mark = image_plan.fingerprint(layers, {}, "arm64", "linux")
     out: dict[str, Any] = {
         "reference": "vllm:1", "exists": True, "id": f"sha256:{hashlib.sha256(''.join(layers).encode()).hexdigest()}", "repo_digests": [],
-        "layers": list(layers), "fingerprint": mark, "size": 100, "store": "classic", "architecture": "arm64", "build": "",
-        "chains": image_plan.chain_ids(layers), "free_bytes": 10**9, "served": "",
+        "layers": list(layers), "fingerprint": fingerprint(layers, {}), "store": "classic", "architecture": "arm64", "build": "",
+        "chains": image_plan.chain_ids(layers), "served": "",
     }  # fmt: skip
     return {**out, **more}
 
 
 def none(*has: str, **more: Any) -> dict[str, Any]:
-    """Return the info of a node without the image, that has these layers of others."""
+    """Return the info of a node without the image, with these layers of other images."""
     return {**image(), "exists": False, "id": "", "layers": [], "fingerprint": "", "chains": image_plan.chain_ids(has), **more}
 
 
@@ -36,119 +38,99 @@ def test_chain_ids_are_those_of_the_image_specification() -> None:
     second = "sha256:" + hashlib.sha256(f"{BASE} {TOP}".encode()).hexdigest()
     third = "sha256:" + hashlib.sha256(f"{second} {OTHER}".encode()).hexdigest()
     assert image_plan.chain_ids([BASE, TOP, OTHER]) == [BASE, second, third]
-    assert image_plan.chain_ids([]) == []
 
 
 @pytest.mark.parametrize(
-    ("has", "missing"),
-    [((BASE,), [TOP]), ((BASE, TOP), []), ((), [BASE, TOP]), ((TOP,), [BASE, TOP]), ((OTHER, TOP), [BASE, TOP])],
-    ids=["base", "all", "nothing", "top-on-nothing", "top-on-another-base"],
-)
-def test_a_layer_counts_only_on_the_layers_below_it(has: tuple[str, ...], missing: list[str]) -> None:
-    assert image_plan.missing_layers([BASE, TOP], image_plan.chain_ids(has)) == missing
-
-
-def test_a_fingerprint_sees_content_order_and_behaviour_and_not_the_build() -> None:
-    one = image_plan.fingerprint([BASE, TOP], {"Env": ["A=1"], "Image": "x", "Hostname": "h", "Cmd": None}, "arm64", "linux")
-    assert one == image_plan.fingerprint([BASE, TOP], {"Env": ["A=1"], "Image": "y"}, "arm64", "linux")
-    for other in (
-        image_plan.fingerprint([TOP, BASE], {"Env": ["A=1"]}, "arm64", "linux"),
-        image_plan.fingerprint([BASE, TOP], {"Env": ["A=2"]}, "arm64", "linux"),
-        image_plan.fingerprint([BASE, TOP], {"Env": ["A=1"]}, "amd64", "linux"),
-    ):
-        assert other != one
-
-
-@pytest.mark.parametrize(
-    ("one", "two", "kind"),
+    ("layers", "config", "architecture", "same"),
     [
-        (image(repo_digests=[f"a/vllm@{DIGEST}"]), image(repo_digests=[f"b/vllm@{DIGEST}"], id="sha256:x"), "repository digest"),
-        (image(repo_digests=[f"a/vllm@{DIGEST}"]), image(), "image id"),
-        (image(), image(id="sha256:containerd", store="containerd"), "content fingerprint"),
-        (image(), image(BASE, OTHER), ""),
-        (image(), none(), ""),
+        ((BASE, TOP), {"Env": ["A=1"], "Image": "y", "Hostname": "h", "Cmd": None}, "arm64", True),
+        ((TOP, BASE), {"Env": ["A=1"]}, "arm64", False),
+        ((BASE, TOP), {"Env": ["A=2"]}, "arm64", False),
+        ((BASE, TOP), {"Env": ["A=1"]}, "amd64", False),
     ],
-    ids=["digest", "id", "another-store", "another-image", "absent"],
+    ids=["another build", "order", "environment", "architecture"],
 )
-def test_the_strongest_proof_that_holds_is_named(one: dict[str, Any], two: dict[str, Any], kind: str) -> None:
-    assert image_plan.same(one, two) == kind
-    assert image_plan.prove([one, two])[0] == kind
-    assert image_plan.plan(HOSTS, [one, two])["equal"] is bool(kind)
+def test_fingerprint_covers_content_and_behaviour(layers: tuple[str, ...], config: dict[str, Any], architecture: str, same: bool) -> None:
+    assert (fingerprint(layers, config, architecture) == fingerprint((BASE, TOP), {"Env": ["A=1"]})) is same
 
 
-def test_three_ranks_need_one_proof_that_holds_for_all() -> None:
-    assert image_plan.prove([image(), image(), image(id="sha256:x")])[0] == "content fingerprint"
-    assert image_plan.prove([image(), image(), image(BASE, OTHER)]) == ("", "")
-    assert image_plan.prove([]) == ("", "")
+@pytest.mark.parametrize(
+    ("infos", "kind"),
+    [
+        ([image(repo_digests=[f"a/vllm@{DIGEST}"]), image(repo_digests=[f"b/vllm@{DIGEST}"], id="sha256:x")], "repository digest"),
+        ([image(repo_digests=[f"a/vllm@{DIGEST}"]), image()], "image id"),
+        ([image(), image(id="sha256:containerd", store="containerd")], "content fingerprint"),
+        ([image(), image(BASE, OTHER)], ""),
+        ([image(), none()], ""),
+        ([image(), image(), image(id="sha256:x")], "content fingerprint"),
+        ([image(), image(), image(BASE, OTHER)], ""),
+    ],
+    ids=["digest", "id", "another-store", "another-image", "absent", "three", "three-different"],
+)
+def test_strongest_proof_that_holds_for_all_ranks(infos: list[dict[str, Any]], kind: str) -> None:
+    plan = image_plan.plan([*HOSTS, "spark-3"][: len(infos)], infos)
+    assert plan["proof"][0] == kind
+    assert plan["equal"] is bool(kind)
 
 
-def test_only_missing_layers_are_sent() -> None:
-    plan = image_plan.plan(HOSTS, [image(), none(BASE)], pull=False)
-    assert plan["send"] == [None, {"layers": [TOP], "whole": False, "why": "spark-2 has no vllm:1"}]
-    assert plan["obtain"] == ["", ""]
+@pytest.mark.parametrize(
+    ("receivers", "skip"),
+    [
+        ([none(BASE)], [BASE]),
+        ([none()], []),
+        ([none(TOP)], []),
+        ([none(OTHER, TOP)], []),
+        ([image(id="sha256:x", fingerprint="x")], [BASE, TOP]),
+        ([none(BASE, store="containerd")], []),
+        ([none(BASE), none()], []),
+        ([none(BASE), image(BASE, OTHER)], [BASE]),
+    ],
+    ids=["base", "nothing", "top-without-base", "top-on-another-base", "only-the-configuration-differs", "containerd", "one-of-two", "both"],
+)
+def test_layers_that_all_receivers_have_are_skipped(receivers: list[dict[str, Any]], skip: list[str]) -> None:
+    plan = image_plan.plan([*HOSTS, "spark-3"][: len(receivers) + 1], [image(), *receivers], pull=False)
+    assert plan["skip"] == skip
+    assert plan["send"][0] == ""
+    assert all(plan["send"][1:])
     assert not plan["equal"]
 
 
-def test_the_containerd_store_gets_the_whole_image() -> None:
-    plan = image_plan.plan(HOSTS, [image(), none(BASE, store="containerd")], pull=False)
-    assert plan["send"][1]["whole"] is True
-    assert plan["send"][1]["layers"] == [BASE, TOP]
-
-
-def test_the_rank_that_has_it_is_the_source() -> None:
-    plan = image_plan.plan(HOSTS, [none(), image()], pull=False)
-    assert plan["source"] == "spark-2"
-    assert plan["send"][0]["layers"] == [BASE, TOP]
+def test_source_is_the_rank_with_the_image_or_the_chosen_one() -> None:
+    assert image_plan.plan(HOSTS, [none(), image()], pull=False)["source"] == "spark-2"
     assert image_plan.plan(HOSTS, [image(), image(BASE, OTHER)], source="spark-2")["source"] == "spark-2"
     with pytest.raises(ImageError, match="image_source is spark-9"):
         image_plan.plan(HOSTS, [image(), image()], source="spark-9")
 
 
 @pytest.mark.parametrize(
-    ("infos", "options", "obtain"),
+    ("hosts", "infos", "options", "obtain", "receive"),
     [
-        ([none(), none()], {}, ["pull", ""]),
-        ([none(), none()], {"distribution": "pull"}, ["pull", "pull"]),
-        ([image(), none()], {"distribution": "pull"}, ["", "pull"]),
-        ([image(), image(BASE, OTHER)], {"distribution": "pull"}, ["", "pull"]),
-        ([none(), none()], {"pull": False, "build": "abc"}, ["build", ""]),
-        ([image(build="old"), image(build="old")], {"pull": False, "build": "abc"}, ["build", ""]),
-        ([image(build="abc"), none()], {"pull": False, "build": "abc"}, ["", ""]),
-        ([image(), image()], {"digest": DIGEST}, ["pull", ""]),
-        ([image(repo_digests=[f"vllm@{DIGEST}"]), image()], {"digest": DIGEST}, ["", ""]),
-        ([none(), none()], {"source": "spark-2"}, ["", "pull"]),
+        (HOSTS, [none(), none()], {}, ["pull", ""], [False, True]),
+        (HOSTS, [none(), none()], {"distribution": "pull"}, ["pull", "pull"], [False, False]),
+        (HOSTS, [image(), none()], {"distribution": "pull"}, ["", "pull"], [False, False]),
+        (HOSTS, [image(), image(BASE, OTHER)], {"distribution": "pull"}, ["", "pull"], [False, False]),
+        (HOSTS, [none(), none()], {"pull": False, "build": "abc"}, ["build", ""], [False, True]),
+        (HOSTS, [image(build="old"), image(build="old")], {"pull": False, "build": "abc"}, ["build", ""], [False, True]),
+        (HOSTS, [image(build="abc"), none()], {"pull": False, "build": "abc"}, ["", ""], [False, True]),
+        (HOSTS, [none(), image(build="abc")], {"source": "spark-1", "build": "abc"}, ["build", ""], [False, True]),
+        (HOSTS, [image(), image()], {"digest": DIGEST}, ["pull", ""], [False, True]),
+        (HOSTS, [image(repo_digests=[f"vllm@{DIGEST}"]), image()], {"digest": DIGEST}, ["", ""], [False, False]),
+        (HOSTS, [none(), image(repo_digests=[f"vllm@{DIGEST}"])], {"source": "spark-1", "digest": DIGEST}, ["pull", ""], [False, False]),
+        (HOSTS, [none(), none()], {"source": "spark-2"}, ["", "pull"], [True, False]),
+        ([*HOSTS, "spark-3"], [none(), none(), none()], {}, ["pull", "", ""], [False, True, True]),
     ],
-    ids=["auto", "each", "the-other", "moved-tag", "build", "changed-context", "built", "digest", "loaded-copy-of-the-digest", "chosen-rank"],
-)
-def test_who_gets_it_how(infos: list[dict[str, Any]], options: dict[str, Any], obtain: list[str]) -> None:
-    plan = image_plan.plan(HOSTS, infos, **options)
-    assert plan["obtain"] == obtain
-    assert plan["complaint"] == ""
-
-
-@pytest.mark.parametrize(
-    ("hosts", "infos", "options", "receive"),
-    [
-        (HOSTS, [none(), none()], {}, [False, True]),
-        (HOSTS, [none(), none()], {"pull": False, "build": "abc"}, [False, True]),
-        (HOSTS, [none(), none()], {"source": "spark-2"}, [True, False]),
-        (HOSTS, [none(), none()], {"distribution": "pull"}, [False, False]),
-        (HOSTS, [none(), none()], {"pull": False}, [False, False]),
-        (HOSTS, [none(), none()], {"distribution": "send"}, [False, False]),
-        (HOSTS, [none(), image(repo_digests=[f"vllm@{DIGEST}"])], {"source": "spark-1", "digest": DIGEST}, [False, False]),
-        (HOSTS, [none(), image(build="abc")], {"source": "spark-1", "build": "abc"}, [False, True]),
-        (HOSTS, [image(), image()], {"digest": DIGEST}, [False, True]),
-        ([*HOSTS, "spark-3"], [none(), none(), none()], {}, [False, True, True]),
+    ids=[
+        "auto", "each", "the-other", "moved-tag", "build", "changed-context", "built", "no-two-builds-are-equal", "another-digest",
+        "loaded-copy-of-the-digest", "keeps-the-digest", "chosen-rank", "three",
     ],
-    ids=["pull", "build", "chosen-rank", "each", "nowhere", "never", "has-the-digest", "another-build", "another-digest", "three"],
-)
-def test_what_will_be_sent_is_foretold_before_the_image_is_there(
-    hosts: list[str], infos: list[dict[str, Any]], options: dict[str, Any], receive: list[bool]
+)  # fmt: skip
+def test_ranks_obtain_or_receive_the_image(
+    hosts: list[str], infos: list[dict[str, Any]], options: dict[str, Any], obtain: list[str], receive: list[bool]
 ) -> None:
     plan = image_plan.plan(hosts, infos, **options)
-    assert [send is not None for send in plan["send"]] == receive
-    assert not plan["equal"]
-    assert not any(send["layers"] or send["whole"] for send in plan["send"] if send)
+    assert plan["obtain"] == obtain
+    assert [bool(send) for send in plan["send"]] == receive
+    assert plan["complaint"] == ""
 
 
 @pytest.mark.parametrize(
@@ -160,15 +142,15 @@ def test_what_will_be_sent_is_foretold_before_the_image_is_there(
         ([image(), image()], {"digest": DIGEST, "pull": False}, ["is not the pinned sha256:dddd"]),
     ],
 )
-def test_what_cannot_be_had_is_said_with_the_remedy(infos: list[dict[str, Any]], options: dict[str, Any], words: list[str]) -> None:
-    complaint = image_plan.plan(HOSTS, infos, **options)["complaint"]
-    for word in words:
-        assert word in complaint
+def test_unavailable_image_is_reported_with_the_remedy(infos: list[dict[str, Any]], options: dict[str, Any], words: list[str]) -> None:
+    plan = image_plan.plan(HOSTS, infos, **options)
+    assert all(word in plan["complaint"] for word in words)
+    assert not any(plan["send"])
 
 
-def test_caches_of_another_image_are_stale_on_all_ranks() -> None:
+def test_caches_of_another_image_are_stale() -> None:
     mark = image()["fingerprint"]
-    assert not image_plan.plan(HOSTS, [image(), image()])["changed"], "the first run wipes nothing"
+    assert not image_plan.plan(HOSTS, [image(), image()])["changed"], "the first run keeps them"
     assert not image_plan.plan(HOSTS, [image(served=mark), image(served=mark)])["changed"]
     assert image_plan.plan(HOSTS, [image(served=mark), image(served="other")])["changed"]
 
@@ -177,24 +159,19 @@ def test_caches_of_another_image_are_stale_on_all_ranks() -> None:
     ("other", "words"),
     [
         (image(BASE, OTHER), "1 of 2 layers differ"),
-        (image(id="sha256:ffffffffffff0"), "the configuration differs"),
-        (image(architecture="amd64"), "for amd64, spark-1 for arm64"),
+        (image(id="sha256:ffffffffffff0", fingerprint="x"), "the configuration differs"),
+        (image(architecture="amd64", id="x", fingerprint="x"), "for amd64, spark-1 for arm64"),
         (none(), "spark-2 has no vllm:1"),
     ],
 )
-def test_a_difference_is_told(other: dict[str, Any], words: str) -> None:
-    assert words in image_plan.why_unequal("spark-2", other, "spark-1", image())
-
-
-def test_a_reduced_archive_names_all_layers() -> None:
-    text = image_plan.reduced_manifest({"Config": "blobs/sha256/c", "Layers": ["l1", "l2"], "LayerSources": {}}, "vllm:1")
-    assert json.loads(text) == [{"Config": "blobs/sha256/c", "RepoTags": ["vllm:1"], "Layers": ["l1", "l2"]}]
+def test_difference_is_described(other: dict[str, Any], words: str) -> None:
+    assert words in image_plan.plan(HOSTS, [image(), other])["why"][0]
 
 
 @pytest.mark.parametrize(
     ("keep", "current", "gone"),
     [(2, ["c"], ["a"]), (1, ["c"], ["b", "a"]), (3, ["c"], []), (1, ["a"], ["c", "b"]), (1, ["a", "b"], ["c"]), (5, [], [])],
 )
-def test_old_images_go_and_never_one_in_use(keep: int, current: list[str], gone: list[str]) -> None:
-    brought = [{"id": "a", "at": 1}, {"id": "b", "at": 2}, {"id": "c", "at": 3}]
-    assert image_plan.stale(brought, current, keep) == gone
+def test_old_images_are_removed_and_current_ones_kept(keep: int, current: list[str], gone: list[str]) -> None:
+    imported = [{"id": "a", "at": 1}, {"id": "b", "at": 2}, {"id": "c", "at": 3}]
+    assert image_plan.stale(imported, current, keep) == gone
