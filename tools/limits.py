@@ -31,7 +31,6 @@ ALLOWED: dict[str, int] = {
     "plugins/module_utils/_preflight/checks.py": 1015,
     "plugins/module_utils/_preflight/checks.py:check_versions": 73,
     "plugins/module_utils/_profile/kv_estimate.py:make_plan": 73,
-    "plugins/module_utils/_profile/profile.py": 791,
     "plugins/module_utils/_transfer/http_copy.py": 567,
     "plugins/modules/roce_netplan.py": 775,
     "plugins/modules/roce_netplan.py:Change.absent": 68,

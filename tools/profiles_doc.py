@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate, text  # noqa: E402  the path must stand first
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import profile as schema  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles  # noqa: E402  the path must stand first
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate, text  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE, PLACEHOLDERS, SCHEMA, Field  # noqa: E402
 
 PAGE = ROOT / "docs" / "profiles.md"
 HEAD = """\
@@ -140,23 +141,54 @@ def calibration(profiles: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(label, f"{measured:,}", f"{100 * (found - measured) / measured:+.1f} %") for label, measured, found in rows] + list(UNKNOWN)
 
 
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table's lines; pipes in cells are escaped."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in (header, *rows)]
+    return [lines[0], "|" + " --- |" * len(header), *lines[1:]]
+
+
+def schema_rows(spec: Field = SCHEMA, path: str = "") -> list[tuple[str, str, str, str]]:
+    """Return (key path, type, default, meaning) for every key."""
+    rows: list[tuple[str, str, str, str]] = []
+    for key, sub in spec.fields.items():
+        where, kind = f"{path}{key}", "mapping" if sub.kind == "map" else sub.kind
+        if sub.choices:
+            kind = " or ".join(sub.choices)
+        elif sub.element is not None:
+            elements = {"map": "mappings", "argument": "arguments"}.get(sub.element.kind, sub.element.kind)
+            kind = f"{'list' if sub.kind == 'list' else 'mapping'} of {elements}"
+        default = "(required)" if sub.required else "" if sub.kind == "map" else default_text(sub.default)
+        rows.append((f"`{where}`", kind, f"`{default}`" if default else "", sub.doc))
+        if sub.kind == "map":
+            rows.extend(schema_rows(sub, f"{where}."))
+        elif sub.element is not None and sub.element.kind == "map":
+            rows.extend(schema_rows(sub.element, f"{where}[]."))
+    return rows
+
+
+def default_text(value: Any) -> str:
+    """Return a default as YAML."""
+    if isinstance(value, list):
+        return f"[{', '.join(str(each) for each in value)}]"
+    return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
+
+
 def page() -> str:
     """Return the page's text."""
-    shipped = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "profiles").glob("*.yml"))}
-    profiles = {name: schema.resolve(name, shipped) for name in shipped}
-    names = sorted(profiles, key=lambda n: (n != schema.DEFAULT_PROFILE, n))
+    shipped = shipped_profiles()
+    profiles = {name: resolve(name, shipped) for name in shipped}
+    names = sorted(profiles, key=lambda n: (n != DEFAULT_PROFILE, n))
     linked = [(f"[{r[0]}](#{r[0]})", *r[1:]) for r in (text.row(profiles[n]) for n in names)]
     out = HEAD.format(
-        table="\n".join(text.markdown_table(text.HEADER, linked)),
-        managed=", ".join(f"`--{flag}`" for flag in schema.PLACEHOLDERS),
+        table="\n".join(markdown_table(text.HEADER, linked)),
+        managed=", ".join(f"`--{flag}`" for flag in PLACEHOLDERS),
         fabric="`NCCL_IB_*`, `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`, `UCX_NET_DEVICES`",
-        calibration="\n".join(text.markdown_table(("figure", "measured pool, tokens", "error of the plan"), calibration(profiles))),
+        calibration="\n".join(markdown_table(("figure", "measured pool, tokens", "error of the plan"), calibration(profiles))),
     )
     for name in names:
         lines = text.sheet(profiles[name])
         out += f"## {name}\n\n{profiles[name]['summary']}.\n\n```text\n" + "\n".join(lines[2:]) + "\n```\n\n"
-    rows = [(f"`{path}`", kind, f"`{default}`" if default else "", doc) for path, kind, default, doc in schema.schema_rows()]
-    return out + "## Every key\n\n" + "\n".join(text.markdown_table(("key", "type", "default", "meaning"), rows)) + "\n"
+    return out + "## Every key\n\n" + "\n".join(markdown_table(("key", "type", "default", "meaning"), schema_rows())) + "\n"
 
 
 def main(argv: list[str]) -> int:

@@ -28,7 +28,8 @@ from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_prof
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import cluster, rules, types
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.cluster import ROOT_GROUP, Fault, Place
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import ProfileError, adjusted, resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index, scan
 
 # Follows the checkout's links, and works from an installed collection as well.

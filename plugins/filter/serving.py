@@ -12,7 +12,8 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, text
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import ProfileError, adjusted
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
@@ -43,6 +44,7 @@ class FilterModule:
         return {
             "adjusted_profile": _guard(adjusted),
             "api_url": _guard(api_probe.api_url),
+            "name_release": _guard(compose.name_release),
             "render_rank": _guard(compose.render_rank),
             "env_file_text": _guard(compose.env_file_text),
             "profile_paths": _guard(compose.host_paths),

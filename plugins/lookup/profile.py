@@ -77,7 +77,9 @@ from typing import Any
 import yaml
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import DEFAULT_PROFILE, ProfileError, resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
 
 # Follows the checkout's links, and works from an installed collection as well.
 PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"

@@ -18,7 +18,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import PLACEHOLDERS, human_int
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 
 GIB = 2**30
 KIB_PER_GIB = 2**20

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
 
 HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "executor", "pool (gate)", "image", "published")
 # The first of these that a profile publishes is its headline figure.
@@ -129,12 +129,3 @@ def deviation_lines(profile: Mapping[str, Any]) -> list[str]:
         "{}: {} {}".format(", ".join(d["keys"]), f"the seed says {d['seed']!r}." if d["seed"] is not None else "the seed is silent.", d["why"])
         for d in profile["deviations"]
     ]
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a Markdown table's lines; pipes in cells are escaped."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
-
-    return [line(header), "|" + " --- |" * len(header), *(line(r) for r in rows)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.filter.serving import FilterModule
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 
 FILTERS = FilterModule().filters()
 MINI = resolve("m", {"m": {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a", "path": "/m"}}})
@@ -25,7 +25,7 @@ def test_the_filters_are_there() -> None:
     [
         ("render_rank", ("fp8-1m", {"rank": 0, "size": 1}), "render_rank needs a mapping, got 'fp8-1m'"),
         ("render_rank", (MINI, {"rank": 5, "size": 1}), "rank 5 of a group of 1 does not exist"),
-        ("env_file_text", ({"A": "'"},), "the secret A holds a quote"),
+        ("env_file_text", ({"A": "'"},), "the secret A contains a quote"),
     ],
 )
 def test_faults(name: str, args: tuple[Any, ...], text: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from shared_samples import needs_shared, samples
 
 # Pool in tokens at the profile's context, as the seeds publish it (recipes.md); None: the seed publishes no pool, only the context.

@@ -5,17 +5,14 @@ from __future__ import annotations
 import io
 import json
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.modules import kv_pool_plan
+from shipped_profiles import SHIPPED
 
-ROOT = Path(__file__).resolve().parents[4]
-SHIPPED: dict[str, Any] = {f.stem: yaml.safe_load(f.read_text()) for f in sorted((ROOT / "profiles").glob("*.yml"))}
 BIG = 127601213  # KiB: 121.69 GiB
 SMALL = 125441146  # KiB: 119.63 GiB
 

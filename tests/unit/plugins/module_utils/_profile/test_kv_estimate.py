@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate as k
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.profile import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_samples import needs_shared, samples
+from shipped_profiles import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[5]
-SHIPPED: dict[str, Any] = {f.stem: yaml.safe_load(f.read_text()) for f in sorted((ROOT / "profiles").glob("*.yml"))}
 GIB_KIB = 2**20
 SPARK = 121.69  # GiB that a DGX Spark reports; some twins report 119.63
 

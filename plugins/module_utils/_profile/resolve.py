@@ -1,0 +1,132 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Resolve a profile: follow ``extends``, merge the layers, check the result.
+
+A profile is plain data: a mapping as read from ``profiles/<name>.yml`` or from the inventory's ``gb10_profiles``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check, human_int, shown
+
+# A changed argument makes these inherited bounds of the gate meaningless. The bounds of the layer itself always count.
+INVALIDATED_BOUNDS = (
+    ("max-model-len", ("concurrency",)),
+    ("gpu-memory-utilization", ("effective_tokens.max", "concurrency.max")),
+    ("kv-cache-dtype", ("effective_tokens", "concurrency")),
+)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge ``over`` into ``base``: mappings key by key, null removes a key, everything else replaces. Order is kept."""
+    out = dict(base)
+    for key, value in over.items():
+        if value is None:
+            out.pop(key, None)
+            continue
+        plain = str(key) if isinstance(key, str) else key  # without Ansible's tags
+        if isinstance(value, Mapping):
+            inner = out.get(key)
+            out[plain] = merge(inner if isinstance(inner, Mapping) else {}, value)
+        else:
+            out[plain] = list(value) if isinstance(value, (list, tuple)) else value
+    return out
+
+
+def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (name, raw profile) from the root of ``extends`` down to ``name``."""
+    out: list[tuple[str, Mapping[str, Any]]] = []
+    seen: list[tuple[str, bool]] = []
+    current, allow_user, child = name, True, ""
+    while True:
+        from_user = allow_user and current in users
+        if not from_user and current not in shipped:
+            if current == child:
+                raise ProfileError(f"profile {current}: extends itself, and no shipped profile has its name. Name another one, or leave extends out")
+            known = sorted(set(shipped) | set(users))
+            what = f"profile {child}: extends {current!r}, which" if child else f"gb10_profile: {current!r}"
+            hint = f"known are: {', '.join(known)} (a profile of your own goes into gb10_profiles)"
+            raise ProfileError(f"{what} is not a known profile{did_you_mean(current, known)}; {hint}")
+        if (current, from_user) in seen:
+            loop = [entry[0] for entry in seen[seen.index((current, from_user)) :]] + [current]
+            raise ProfileError(f"profile {name}: extends is a circular reference ({' -> '.join(loop)}). Remove extends from one of them")
+        seen.append((current, from_user))
+        raw = users[current] if from_user else shipped[current]
+        if not isinstance(raw, Mapping):
+            raise ProfileError(f"profile {current}: is {shown(raw)}, expected a mapping")
+        out.append((current, raw))
+        parent = raw.get("extends")
+        if parent is not None and not isinstance(parent, str):
+            raise ProfileError(f"profile {current}: extends is {shown(parent)}, expected a profile's name")
+        if parent is None and from_user and current in shipped:
+            parent = current  # a user's profile with a shipped name changes the shipped one
+        if parent is None:
+            return out[::-1]
+        # Shipped profiles build on shipped ones only; a user's profile that extends its own name means the shipped one.
+        allow_user = from_user and parent != current
+        child, current = current, str(parent)
+
+
+def _at(tree: Any, *path: str) -> Any:
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _add_layer(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge a layer into a profile, without the plan of another model and the inherited bounds that the layer's arguments invalidate."""
+    out = dict(base)
+    model = _at(base, "model", "id")
+    if model is not None and _at(layer, "model", "id") not in (None, model):
+        out.pop("plan", None)
+    for flag, bounds in INVALIDATED_BOUNDS:
+        before, after = _at(base, "engine", "args", flag), _at(layer, "engine", "args", flag)
+        if before is None or after is None or before == after:
+            continue
+        for bound in bounds:
+            key, _dot, limit = bound.partition(".")
+            if _at(out, "gate", key) is not None:
+                out["gate"] = merge(out["gate"], {key: {limit: None} if limit else None})
+    return merge(out, layer)
+
+
+def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the complete, checked profile ``name``.
+
+    :param shipped: the collection's profiles, name to raw mapping.
+    :param users: the inventory's ``gb10_profiles``; one with a shipped name changes the shipped one.
+    :returns: every key of the schema, and ``name`` and ``lineage`` (names from the root to this one).
+    :raises ProfileError: an unknown name, a circular reference in ``extends``, an unknown key, a wrong type, a contradiction.
+    """
+    users = {} if users is None else users
+    if not isinstance(users, Mapping):
+        raise ProfileError(f"gb10_profiles is {shown(users)}, expected a mapping of profile names to profiles")
+    raw: dict[str, Any] = {}
+    layers = _layers(name, shipped, users)
+    for _label, layer in layers:
+        raw = _add_layer(raw, {key: value for key, value in layer.items() if key != "extends"})
+    lineage = [label for label, _same in groupby(label for label, _layer in layers)]
+    return {"name": name, "lineage": lineage, **check(name, raw)}
+
+
+def adjusted(profile: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a resolved ``profile`` with one more layer on it, checked again, as if a profile had extended it.
+
+    What was derived from an argument (the gate's context, for one) follows the layer's argument.
+
+    :raises ProfileError: as :func:`resolve` does.
+    """
+    base = merge({}, {key: value for key, value in profile.items() if key not in ("name", "lineage")})
+    args, gate = base["engine"].get("args", {}), base["gate"]
+    method = _at(args, "speculative-config", "method")
+    for key, value in (("context", human_int(args.get("max-model-len"))), ("kv_cache_dtype", args.get("kv-cache-dtype")), ("speculative_method", method)):
+        if value is not None and gate.get(key) == value:
+            del gate[key]
+    checked = check(str(profile["name"]), _add_layer(base, layer))
+    return {"name": profile["name"], "lineage": list(profile["lineage"]), **checked}

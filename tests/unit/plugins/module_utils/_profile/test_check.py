@@ -1,0 +1,174 @@
+"""The schema of a profile: faults, defaults and derived keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import check as c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shipped_profiles import SHIPPED
+
+
+def checked(**over: Any) -> dict[str, Any]:
+    return c.check("x", {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "a/b"}, **over})
+
+
+def args(**values: Any) -> dict[str, Any]:
+    return {"engine": {"args": {key.replace("_", "-"): value for key, value in values.items()}}}
+
+
+def test_defaults_are_complete_and_not_shared() -> None:
+    first = checked()
+    assert first["model"]["served_names"] == ["a/b"]
+    assert first["launch"]["phase_seconds"]["total"] == 2700
+    first["engine"]["args"]["x"] = 1
+    first["engine"]["command"].append("y")
+    second = checked()
+    assert (second["engine"]["args"], second["engine"]["command"]) == ({}, ["vllm", "serve"])
+
+
+@pytest.mark.parametrize(
+    ("over", "key", "expected"),
+    [
+        ({"engin": {}}, "engin", "did you mean engine? (known at the top: "),
+        ({"engine": {"agrs": {}}}, "engine.agrs", "did you mean args? (known here: "),
+        ({"launch": {"phase_seconds": {"loading": 1}}}, "launch.phase_seconds.loading", "did you mean load?"),
+        ({"summary": None}, "summary", "expected a string"),
+        ({"summary": 3}, "summary", '"3"'),
+        ({"model": {"id": "a"}}, "model.path", "is missing"),
+        ({"image": {"reference": "a b"}}, "image.reference", "an image name"),
+        ({"image": {"reference": "a", "digest": "sha256:12"}}, "image.digest", "64 hexadecimal digits"),
+        ({"image": {"reference": "a", "pull": "yes"}}, "image.pull", "the string 'yes', expected true or false"),
+        ({"engine": {"executor": "Ray"}}, "engine.executor", "mp, ray; did you mean ray?"),
+        ({"engine": {"api": {"port": 70000}}}, "engine.api.port", "at most 65535"),
+        ({"engine": {"api": {"port": "8000"}}}, "engine.api.port", "a whole number"),
+        ({"engine": {"api": {"port": True}}}, "engine.api.port", "a whole number"),
+        ({"engine": {"command": "vllm serve"}}, "engine.command", "a list"),
+        (args(**{"--seed": 1}), "engine.args.--seed", "a flag without its dashes"),
+        (args(x=[[1]]), "engine.args.x", "a string, a number"),
+        (args(api_key="s3cret"), "engine.args.api-key", "VLLM_API_KEY"),
+        (args(nnodes=2), "engine.args.nnodes", "leave it out"),
+        (args(port=8000), "engine.args.port", 'set engine.api.port instead, or use "{port}"'),
+        (args(max_model_len="1 M"), "engine.args.max-model-len", "131072"),
+        ({"engine": {"args": {"max_model_len": 0}}}, "engine.args.max_model_len", "131072"),
+        ({"engine": {"args": {"max_num_seqs": 1, "max-num-seqs": 2}}}, "engine.args.max_num_seqs", "max-num-seqs are the same flag"),
+        (args(gpu_memory_utilization=80), "engine.args.gpu-memory-utilization", "above 0 and at most 1"),
+        (args(gpu_memory_utilization=True), "engine.args.gpu-memory-utilization", "above 0 and at most 1"),
+        ({"env": {"A": 1}}, "env.A", '"1"'),
+        ({"env": {"A": True}}, "env.A", '"true"'),
+        ({"env": {"A-B": "1"}}, "env.A-B", "a variable name"),
+        ({"env": {"A": "a\rb"}}, "env.A", "carriage return"),
+        ({"env": {"HF_TOKEN": "s3cret"}}, "env.HF_TOKEN", "vllm_tp2_secret_env"),
+        ({"env": {3: "x"}}, "env", "the number 3"),
+        ({"container": {"volumes": ["/a"]}}, "container.volumes[0]", "host:container"),
+        ({"container": {"volumes": ["a:/b"]}}, "container.volumes[0]", "an absolute path or {model_store}"),
+        ({"container": {"cache_dirs": ["/"]}}, "container.cache_dirs[0]", "it is deleted"),
+        ({"container": {"cache_dirs": ["{model_store}/../x"]}}, "container.cache_dirs[0]", "it is deleted"),
+        ({"container": {"cache_dirs": ["{model_store}/"]}}, "container.cache_dirs[0]", "it is deleted"),
+        ({"container": {"memlock": "unlimited"}}, "container.memlock", "a whole number"),
+        ({"gate": {"context": 5}, **args(max_model_len=6)}, "gate.context", "engine.args.max-model-len is 6"),
+        ({"gate": {"kv_cache_dtype": "fp8"}, **args(kv_cache_dtype="auto")}, "gate.kv_cache_dtype", "'auto'"),
+        ({"gate": {"concurrency": {"min": 2, "max": 1}}}, "gate.concurrency", "min 2 above max 1"),
+        ({"gate": {"effective_tokens": {"min": -1}}}, "gate.effective_tokens.min", "at least 0"),
+        ({"gate": {"concurrency": {"min": float("nan")}}}, "gate.concurrency.min", "a number"),
+        ({"gate": {"completion": {"body": {"stream": True}}}}, "gate.completion.body.stream", "other than model, prompt"),
+        ({"ranks": {"min": 3, "max": 2}}, "ranks", "min 3 above max 2"),
+        ({"deviations": [{"keys": ["a"]}]}, "deviations[0].why", "is missing"),
+        ({"published": {"a": [1]}}, "published.a", "a string, a number"),
+        ({"gate": "strict"}, "gate", "a mapping"),
+    ],
+)
+def test_fault_has_the_key_and_what_is_expected(over: dict[str, Any], key: str, expected: str) -> None:
+    with pytest.raises(c.ProfileError) as caught:
+        checked(**over)
+    [fault] = caught.value.faults
+    assert fault.startswith(f"profile x: {key} ")
+    assert expected in fault
+    assert "s3cret" not in fault
+
+
+def test_reports_all_faults_at_once() -> None:
+    over = {
+        "engin": {},
+        "summary": 3,
+        "engine": {"args": {"nnodes": 2, "api-key": "s3cret"}},
+        "env": {"HF_TOKEN": "x", "A": 1, "B-C": "1"},
+        "container": {"volumes": ["/a", "b:/c", "/ok:/ok"]},
+        "image": {"reference": "a b", "pull": "yes"},
+        "deviations": [{"keys": ["a"]}, {"keys": 1, "seed": "s", "why": "w"}],
+    }
+    with pytest.raises(c.ProfileError) as caught:
+        checked(**over)
+    assert [fault.split()[2] for fault in caught.value.faults] == [
+        "engin", "summary", "deviations[0].why", "deviations[1].keys", "image.reference", "image.pull", "env.A", "env.B-C",
+        "engine.args.nnodes", "engine.args.api-key", "env.HF_TOKEN", "container.volumes[0]", "container.volumes[1]",
+    ]  # fmt: skip
+    assert all(fault in str(caught.value) for fault in caught.value.faults)
+
+
+def test_reports_all_contradictions_at_once() -> None:
+    with pytest.raises(c.ProfileError) as caught:
+        checked(gate={"context": 5, "concurrency": {"min": 2, "max": 1}}, ranks={"min": 3, "max": 2}, **args(max_model_len=6))
+    assert [fault.split()[2] for fault in caught.value.faults] == ["gate.context", "gate.concurrency", "ranks"]
+
+
+@pytest.mark.parametrize(("value", "context"), [("auto", None), (-1, None), ("128K", 131072), (None, None), (False, None)])
+def test_gate_context_follows_a_numeric_argument(value: Any, context: int | None) -> None:
+    assert checked(**args(max_model_len=value, gpu_memory_utilization="0.8"))["gate"]["context"] == context
+
+
+@pytest.mark.parametrize(
+    ("written", "tokens"),
+    [
+        (200000, 200000), ("200000", 200000), ("200k", 200000), ("512K", 524288), ("1M", 1048576), ("1.5k", 1500), ("1m", 1000000),
+        ("auto", None), ("1.5K", None), (True, None), (1.5, None), ("", None),
+    ],
+)  # fmt: skip
+def test_human_int_reads_counts_as_vllm_does(written: object, tokens: int | None) -> None:
+    assert c.human_int(written) == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "volumes", "layout", "relative"),
+    [
+        ({"path": "a/b"}, ["{model_store}:/c"], "hub", "hub/models--a--b"),
+        ({"path": "/c/a/b"}, ["{model_store}:/c"], "directory", "a/b"),
+        ({"path": "/c2/a"}, ["{model_store}:/c"], "directory", None),
+        ({"path": "/x", "relative_path": "y"}, [], "directory", "y"),
+        ({"path": "/x", "layout": "hub"}, [], "hub", "hub/models--a--b"),
+    ],
+)
+def test_path_in_the_model_store_is_derived(model: dict[str, Any], volumes: list[str], layout: str, relative: str | None) -> None:
+    out = checked(model={"id": "a/b", **model}, container={"volumes": volumes})["model"]
+    assert (out["layout"], out["relative_path"]) == (layout, relative)
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "MY_SECRET", "DB_PASSWORD"])
+def test_secret_names(name: str) -> None:
+    assert c.is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["MTP_NUM_TOKENS", "TOKENIZERS_PARALLELISM", "NUM_TOKEN", "KEYS"])
+def test_names_of_counts_are_not_secret(name: str) -> None:
+    assert not c.is_secret_name(name)
+
+
+_KEYS = st.sampled_from(["summary", "image", "model", "engine", "args", "env", "gate", "container", "volumes", "min", "context", "plan", "x"])
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(_KEYS, _ANY, max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_any_mapping_gives_a_profile_or_a_fault_with_its_name(raw: Any) -> None:
+    faults: tuple[str, ...] = ()
+    try:
+        c.check("m", {**SHIPPED["dspark-nvfp4-1m"], **raw})
+    except c.ProfileError as error:
+        faults = error.faults
+    assert all(fault.startswith("profile m: ") for fault in faults)

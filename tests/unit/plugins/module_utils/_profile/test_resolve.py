@@ -1,0 +1,135 @@
+"""Inheritance of profiles, and the bounds that a changed argument invalidates."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import resolve as r
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from shipped_profiles import SHIPPED
+
+PORT = {"engine": {"api": {"port": 1234}}}
+
+
+def extended(**over: Any) -> dict[str, Any]:
+    return r.resolve("mine", SHIPPED, {"mine": {"extends": "dspark-nvfp4-1m", **over}})
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_shipped_profiles_are_valid_and_complete(name: str) -> None:
+    out = r.resolve(name, SHIPPED)
+    assert DEFAULT_PROFILE in SHIPPED
+    assert (out["name"], out["lineage"][-1], "extends" in out) == (name, name, False)
+    args = out["engine"]["args"]
+    assert [out["gate"][key] for key in ("context", "kv_cache_dtype", "speculative_method")] == [
+        args["max-model-len"], args["kv-cache-dtype"], args["speculative-config"]["method"],
+    ]  # fmt: skip
+    assert r.adjusted(out, {"engine": {"args": {}}, "gate": {}}) == out
+    assert out["sources"]
+    assert out["model"]["relative_path"]
+
+
+def test_extends_merges_in_order() -> None:
+    base = r.resolve("dspark-nvfp4-1m", SHIPPED)
+    out = extended(engine={"args": {"max-model-len": 500000, "seed": 1}})
+    assert list(out["engine"]["args"]) == [*base["engine"]["args"], "seed"]
+    assert out["engine"]["args"]["max-model-len"] == out["gate"]["context"] == 500000
+    assert out["lineage"] == ["dspark-nvfp4-1m", "mine"]
+    assert out["env"] == base["env"]
+
+
+def test_null_removes_a_key_and_lists_replace() -> None:
+    over = {
+        "extends": "b12x-fp8-1m",
+        "engine": {"args": {"enable-flashinfer-autotune": None}, "shell": None},
+        "container": {"volumes": ["/a:/b"]},
+        "env": {"NCCL_NET": None},
+    }
+    out = r.resolve("m", SHIPPED, {"m": over})
+    assert "enable-flashinfer-autotune" not in out["engine"]["args"]
+    assert out["engine"]["shell"] is None
+    assert out["container"]["volumes"] == ["/a:/b"]
+    assert "NCCL_NET" not in out["env"]
+
+
+@pytest.mark.parametrize("own", [PORT, {"extends": "fp8-1m", **PORT}])
+def test_user_profile_with_a_shipped_name_changes_the_shipped_one(own: dict[str, Any]) -> None:
+    out = r.resolve("fp8-1m", SHIPPED, {"fp8-1m": own})
+    assert out["engine"]["api"] == {"host": "0.0.0.0", "port": 1234}
+    assert out["model"]["id"] == "deepseek-ai/DeepSeek-V4-Flash"
+
+
+def test_shipped_profiles_extend_shipped_profiles_only() -> None:
+    assert r.resolve("fp8-512k", SHIPPED, {"fp8-1m": PORT})["engine"]["api"]["port"] == 8000
+
+
+def test_user_profiles_extend_user_profiles() -> None:
+    out = r.resolve("b", SHIPPED, {"a": {"extends": "fp8-1m", **PORT}, "b": {"extends": "a", "engine": {"api": {"host": "::1"}}}})
+    assert out["engine"]["api"] == {"host": "::1", "port": 1234}
+    assert out["lineage"] == ["fp8-1m", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("users", "name", "text"),
+    [
+        ({}, "dspark-nvfp4", "gb10_profile: 'dspark-nvfp4' is not a known profile; did you mean dspark-nvfp4-"),
+        ({"a": {"extends": "fp8-1n"}}, "a", "profile a: extends 'fp8-1n', which is not a known profile; did you mean fp8-1m?"),
+        ({"a": {"extends": "b"}, "b": {"extends": "a"}}, "a", "(a -> b -> a)"),
+        ({"a": {"extends": "a"}}, "a", "profile a: extends itself"),
+        ({"a": {"extends": ["b"]}}, "a", "profile a: extends is a list"),
+        ({"a": "b"}, "a", "profile a: is the string 'b', expected a mapping"),
+        ("nope", "a", "gb10_profiles is the string 'nope', expected a mapping"),
+    ],
+)
+def test_fault_of_inheritance_has_the_profile(users: Any, name: str, text: str) -> None:
+    with pytest.raises(ProfileError, match=re.escape(text)):
+        r.resolve(name, SHIPPED, users)
+
+
+NONE = {"min": None, "max": None}
+TOKENS, CONCURRENCY = {"min": 1890000, "max": 2250000}, {"min": 1.8, "max": 2.15}
+
+
+@pytest.mark.parametrize(
+    ("args", "own", "tokens", "concurrency"),
+    [
+        ({}, {}, TOKENS, CONCURRENCY),
+        ({"max-num-seqs": 4, "max-model-len": 1048576}, {}, TOKENS, CONCURRENCY),
+        ({"max-model-len": 500000}, {}, TOKENS, NONE),
+        ({"gpu-memory-utilization": "0.85"}, {}, {"min": 1890000, "max": None}, {"min": 1.8, "max": None}),
+        ({"kv-cache-dtype": "fp8"}, {}, NONE, NONE),
+        ({"max-model-len": 500000}, {"concurrency": {"min": 3.5}}, TOKENS, {"min": 3.5, "max": None}),
+        ({"kv-cache-dtype": "fp8"}, {"effective_tokens": {"max": 9}}, {"min": None, "max": 9}, NONE),
+    ],
+)
+def test_changed_argument_removes_the_bounds_it_invalidates(args: Any, own: Any, tokens: Any, concurrency: Any) -> None:
+    layer = {"engine": {"args": args}, "gate": own}
+    out = extended(**layer)
+    assert (out["gate"]["effective_tokens"], out["gate"]["concurrency"]) == (tokens, concurrency)
+    base = r.resolve("dspark-nvfp4-1m", SHIPPED)
+    assert r.adjusted(base, layer) == {**out, "name": base["name"], "lineage": base["lineage"]}
+
+
+@pytest.mark.parametrize("name", ["dspark-nvfp4-1m", "piecewise-200k"])
+def test_another_model_inherits_no_plan(name: str) -> None:
+    layer = {"extends": name, "model": {"id": "Qwen/Qwen3-30B-A3B", "path": "Qwen/Qwen3-30B-A3B"}}
+    plan = r.resolve("p", SHIPPED, {"p": {**layer, "plan": {"weights_gib_per_rank": 9.0}}})["plan"]
+    assert (plan["weights_gib_per_rank"], plan["reserve_gib"], plan["kv_bytes_per_token"]) == (9.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("layer", "key"),
+    [
+        ({"engine": {"args": {"port": 9000}}}, "engine.args.port"),
+        ({"engine": {"args": {"max_model_len": 5}}}, "engine.args.max_model_len"),
+        ({"gate": {"effective_token": {"min": 5}}}, "gate.effective_token"),
+        ({"gate": {"concurrency": {"min": "two"}}}, "gate.concurrency.min"),
+        ({"gate": {"context": "500k"}}, "gate.context"),
+    ],
+)
+def test_adjusted_profile_is_checked(layer: dict[str, Any], key: str) -> None:
+    with pytest.raises(ProfileError, match=f"profile dspark-nvfp4-1m: {re.escape(key)} "):
+        r.adjusted(r.resolve("dspark-nvfp4-1m", SHIPPED), layer)
