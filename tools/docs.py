@@ -23,8 +23,8 @@ import yaml
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "collections"))
 
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.cluster import CLUSTER_SPEC  # noqa: E402  the checkout's links are on the path now
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.types import exported, is_computed, role_options  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import exported, is_computed, role_options  # noqa: E402  the checkout's links are on the path now
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC  # noqa: E402
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _HEAD = "| variable | type | default | meaning |\n|---|---|---|---|\n"

@@ -68,13 +68,14 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.cluster import CLUSTER_SPEC, ClusterError, group_of
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import ClusterError, group_of
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC
 
 READ = ("ansible_host", *CLUSTER_SPEC)
 
 
 class _Hosts(Mapping[str, Mapping[str, Any]]):
-    """Host variables, read when asked for and only once: hostvars computes all variables of a host on each access."""
+    """Host variables, read once: hostvars computes all variables of a host on each access."""
 
     def __init__(self, hostvars: Mapping[str, Mapping[str, Any]]) -> None:
         self._hostvars = hostvars
@@ -99,7 +100,7 @@ class LookupModule(LookupBase):
     def run(self, terms: list[Any], variables: Mapping[str, Any] | None = None, **kwargs: Any) -> list[Any]:
         """Return the serving group of each host asked for, or of the task's host."""
         if kwargs:
-            raise AnsibleError(f"serving_group has no option {', '.join(kwargs)}; it takes names of hosts only")
+            raise AnsibleError(f"serving_group has no option {', '.join(kwargs)}; its terms are names of hosts")
         known = variables or {}
         names = [str(term) for term in terms or [] if term] or [str(known.get("inventory_hostname", ""))]
         hosts = _Hosts(known.get("hostvars") or {})

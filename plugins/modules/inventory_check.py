@@ -8,32 +8,32 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: inventory_check
-short_description: Judge the inventory before any host is touched
+short_description: Check the inventory before any host is contacted
 version_added: 0.1.0
 description:
-  - Reads what Ansible knows of the inventory and of the extra variables, on the controller only; no host is contacted.
-  - Fails with B(all) faults of the inventory in one go, one sentence each, with the file, the line and the key to change.
+  - Reads the inventory and the extra variables on the controller. No host is contacted.
+  - Fails with B(all) faults of the inventory, one sentence each, with the file, the line and the key to change.
   - Finds a missing group C(gb10), a serving group without a worker, two heads, a host in two serving groups or in none, duplicate management or
     fabric addresses, bad, overlapping or too small fabric networks, a fabric network that contains a management address, an unknown or broken
-    profile, addresses of the example that were never edited, misspelt or removed variables, values of a wrong type, templates that fail,
-    and a C(--limit) that leaves out a part of a serving group.
-  - Variables are judged by the C(meta/argument_specs.yml) of the collection's roles and by the cluster variables in C(docs/inventory.md).
-    A variable of your own that begins like one of ours goes into C(gb10_foreign_variables).
-  - Values of secrets are never shown. Templates that need facts of a host are not judged, since the host has not been asked yet.
-  - This is an action plugin. It runs once, whatever the hosts of its play; C(playbooks/inventory.yml) is the play that every playbook imports first.
+    profile, addresses of the example, misspelt variables, values of a wrong type, templates that fail,
+    and a C(--limit) to a part of a serving group.
+  - The variables are those of C(meta/argument_specs.yml) of the collection's roles and the cluster variables in C(docs/inventory.md).
+    List other variables with their prefixes in C(gb10_foreign_variables).
+  - Values of secrets are never shown. Templates that need facts of a host are not checked.
+  - This is an action plugin. It runs once for all hosts of its play; C(playbooks/inventory.yml) is the play that every playbook imports first.
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
   examples:
     description:
-      - What an example address (C(192.0.2.0/24), C(198.51.100.0/24), C(203.0.113.0/24)) that was never edited means.
-      - V(warn) is for judging a shipped inventory as it is.
+      - Whether an example address (C(192.0.2.0/24), C(198.51.100.0/24), C(203.0.113.0/24)) is a fault or a warning.
+      - V(warn) is for a check of the shipped inventory.
     type: str
     choices: [fail, warn]
     default: fail
   group_stages:
     description:
-      - Tags of the stages of this run that work on a serving group as a whole.
+      - Tags of the stages of this run that need all hosts of a serving group.
       - If C(--tags) and C(--skip-tags) select one of them, a run with a part of a serving group (C(--limit)) fails here.
     type: list
     elements: str
@@ -62,14 +62,14 @@ msg:
   returned: always
   sample: |-
     The inventory has 1 fault; no host was touched.
-    1. inventories/spark-pair/group_vars/gb10.yml:12: vllm_tp2_contxt: is no variable of the role vllm_tp2; did you mean vllm_tp2_context?
+    1. inventories/spark-pair/group_vars/gb10.yml:12: vllm_tp2_contxt: is not a variable of the role vllm_tp2; did you mean vllm_tp2_context?
 faults:
-  description: How many faults there are.
+  description: The number of faults.
   type: int
   returned: always
   sample: 1
 warned:
-  description: Faults that O(examples=warn) made warnings.
+  description: Faults that are warnings with O(examples=warn).
   type: list
   elements: str
   returned: always

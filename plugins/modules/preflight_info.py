@@ -235,7 +235,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric import captur
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, facts
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts, parse
 
 
 def main() -> None:
@@ -278,7 +278,7 @@ def main() -> None:
     except NoYamlError as exc:
         module.fail_json(msg=str(exc))
     result = {**facts.gather(node, capture, ssh, foreign, module.params), "agent": preflight_facts.gather(node)}
-    module.exit_json(changed=False, reboot_reasons=checks.reboot_reasons(result), **result)
+    module.exit_json(changed=False, reboot_reasons=parse.reboot_reasons(result), **result)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: preflight_report
-short_description: Judge what preflight_info has read of all ranks, and report it
+short_description: Check what preflight_info has read of all ranks, and report it
 version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:
-  - Joins what M(gb10.cluster.preflight_info) returned on every rank of a serving group, prints all findings in one go, writes them as JSON
-    on the controller, and fails on every rank of the group where there is an error.
-  - Each finding has a stable ID, what was found, why it matters and the remedy. What cannot be judged is listed with its reason.
-  - This is an action plugin; it runs on the controller and touches no host. It works in check mode as it does otherwise, and never reports a change.
+  - Reads what M(gb10.cluster.preflight_info) returned on every rank of a serving group, prints all findings together and writes them as JSON
+    on the controller. Fails on every rank of the group if there is an error.
+  - Each finding has a stable ID, what was found, why it matters and the remedy. Checks that cannot be made are listed with their reason.
+  - This is an action plugin. It runs on the controller, also in check mode, and never reports a change.
 options:
   group:
     description: The serving group of this host, as P(gb10.cluster.serving_group#lookup) gives it.
@@ -27,11 +27,11 @@ options:
     type: str
     required: true
   report:
-    description: Where to write the JSON report on the controller; empty writes none.
+    description: The path of the JSON report on the controller; empty for no report.
     type: path
     default: ""
   ignore:
-    description: IDs of checks whose findings are listed in the report and count for nothing.
+    description: IDs of checks whose findings are only listed in the report.
     type: list
     elements: str
     default: []
@@ -40,35 +40,35 @@ options:
     type: bool
     default: false
   require_gb10:
-    description: Whether a machine that is no GB10 is an error.
+    description: Whether a machine that is not a GB10 is an error.
     type: bool
     default: false
   head_ports:
-    description: The ports that the head needs, each with what for.
+    description: The ports that the head needs, each with its purpose.
     type: dict
     default: {}
   image:
-    description: The image's name, for the sentences.
+    description: The name of the image, for the messages.
     type: str
     default: ""
   image_gib:
-    description: What the image takes where it is not there yet, in GiB.
+    description: The size of the image in GiB, if it is not on the node yet.
     type: float
     default: 0
   model_gib:
-    description: What the weights take, in GiB; 0 where that is not known.
+    description: The size of the weights in GiB; 0 if unknown.
     type: float
     default: 0
   free_gib:
-    description: What has to stay free on each file system, in GiB.
+    description: The space that stays free on each file system, in GiB.
     type: float
     default: 5
   clock_skew_seconds:
-    description: How far a node's clock may be from the controller's.
+    description: The highest difference between the clocks of a node and of the controller, in seconds.
     type: float
     default: 5
   known_versions:
-    description: Versions known to hurt, beside those of the collection (P(gb10.cluster.preflight#role) says in which form).
+    description: Versions that are known to fail, in addition to those of the collection. P(gb10.cluster.preflight#role) describes the keys.
     type: list
     elements: dict
     default: []
@@ -85,7 +85,7 @@ EXAMPLES = r"""
   ignore_errors: true
   ignore_unreachable: true
 
-- name: Judge them together
+- name: Check them together
   gb10.cluster.preflight_report:
     group: "{{ lookup('gb10.cluster.serving_group') }}"
     register: node
@@ -94,7 +94,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 findings:
-  description: What counts, errors first.
+  description: The findings, errors first.
   returned: always
   type: list
   elements: dict
@@ -103,7 +103,7 @@ findings:
       severity: warning
       hosts: [spark-1, spark-2]
       found: "the kernel differs: 6.17.0-1032-nvidia on spark-1, 7.0.0-1019-nvidia on spark-2"
-      matters: memory, GIDs and hot-plug behave differently from kernel to kernel
+      matters: memory, GIDs and hot-plug depend on the kernel version, so one rank can fail while the other does not
       remedy: update all nodes the same way, and reboot
 ignored:
   description: Findings of the checks in O(ignore).
@@ -112,13 +112,13 @@ ignored:
   elements: dict
   sample: []
 not_checked:
-  description: Checks that were left out, with the hosts and the reason.
+  description: Checks that were skipped, with the hosts and the reason.
   returned: always
   type: list
   elements: dict
   sample: [{id: driver_parity, hosts: [lab-1], reason: no NVIDIA driver is loaded}]
 report:
-  description: Where the JSON report is; empty where none was written.
+  description: The path of the JSON report; empty if there is none.
   returned: always
   type: str
   sample: receipts/reports/preflight-pair1.json

@@ -1,9 +1,9 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: where in the files of an inventory a variable, a host or a group stands. Controller only (PyYAML).
+"""PRIVATE: file and line of the variables, hosts and groups of an inventory. Controller only.
 
-Files are composed, not constructed: no tag is resolved, nothing is decrypted and no value is kept.
+YAML files are composed, not constructed: no tag is resolved, nothing is decrypted and no value is kept.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import constants
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAGS = ("!", "!vault", "!vault-encrypted", "!unsafe")
 _YAML = (".yml", ".yaml", ".json")
-_IGNORED = (".pyc", ".pyo", ".swp", ".bak", "~", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry")
 
 # Ansible's order of precedence, lowest first.
 _FILE_GROUP, _ALL, _PLAY_ALL, _GROUP, _PLAY_GROUP, _FILE_HOST, _HOST, _PLAY_HOST = range(8)
@@ -28,7 +28,7 @@ _FILE_GROUP, _ALL, _PLAY_ALL, _GROUP, _PLAY_GROUP, _FILE_HOST, _HOST, _PLAY_HOST
 
 @dataclass(frozen=True)
 class Entry:
-    """One definition: ``line`` counts from 1, ``stage`` is its place in Ansible's order of precedence."""
+    """One definition: ``line`` starts at 1, ``stage`` is its place in Ansible's order of precedence."""
 
     path: Path
     line: int
@@ -36,25 +36,24 @@ class Entry:
     node: Any = None
 
     def line_of(self, below: Sequence[str | int]) -> int:
-        """Return the line of a value below this one, as deep as the file shows it."""
+        """Return the line of a part of the value, or of the nearest part above it that the file has."""
         line, node = self.line, self.node
         for step in below:
             if isinstance(node, yaml.MappingNode):
-                pair = next(((key, value) for key, value in node.value if getattr(key, "value", None) == step), None)
-                if pair is None:
-                    break
-                line, node = pair[0].start_mark.line + 1, pair[1]
-            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-                node = node.value[step]
-                line = node.start_mark.line + 1
+                parts = [(key, value) for key, value in node.value if getattr(key, "value", None) == step]
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+                parts = [(value, value) for value in node.value[step : step + 1]]
             else:
+                parts = []
+            if not parts:
                 break
+            line, node = parts[0][0].start_mark.line + 1, parts[0][1]
         return line
 
 
 @dataclass
 class Index:
-    """Everything found in the files of an inventory; ``unreadable`` has (file, line, what is wrong there, as the end of a sentence)."""
+    """The definitions in the files of an inventory; ``unreadable`` has (file, line, what is wrong)."""
 
     entries: dict[tuple[str, str, str], list[Entry]] = field(default_factory=dict)
     parents: dict[str, set[str]] = field(default_factory=dict)
@@ -64,51 +63,47 @@ class Index:
     files: list[Path] = field(default_factory=list)
 
     def add(self, kind: str, owner: str, key: str, entry: Entry) -> None:
-        """Remember a definition; ``kind`` is ``host`` or ``group``."""
+        """Add a definition; ``kind`` is ``host`` or ``group``. Hosts and groups themselves have their name as the key."""
         self.entries.setdefault((kind, owner, key), []).append(entry)
 
     def variables(self) -> set[str]:
-        """Return the names of everything that is defined somewhere."""
-        return {key for _rest, owner, key in self.entries if key != owner}
+        """Return the names of all variables that are defined."""
+        return {key for _kind, owner, key in self.entries if key != owner}
 
     def depth(self, group: str, seen: tuple[str, ...] = ()) -> int:
-        """Return how deep a group lies below ``all``."""
+        """Return the depth of a group below ``all``; a group that is its own child ends the search."""
         if group == "all" or group in seen:
             return 0
         return 1 + max((self.depth(parent, (*seen, group)) for parent in self.parents.get(group, ())), default=0)
 
     def find(self, host: str, key: str, groups: Mapping[str, Sequence[str]]) -> tuple[str, str, Entry] | None:
-        """Return (kind, owner, definition) of the definition that wins for a host."""
-        found = [(entry.stage, 99, "host", host, entry) for entry in self.entries.get(("host", host, key), [])]
-        for group, members in groups.items():
-            if host in members or group == "all":
-                found += [(entry.stage, self.depth(group), "group", group, entry) for entry in self.entries.get(("group", group, key), [])]
+        """Return (kind, owner, definition) of the definition that applies to a host."""
+        owners = [("host", host, 99)] + [("group", name, self.depth(name)) for name, members in groups.items() if host in members or name == "all"]
+        found = [(entry.stage, depth, owner, kind, entry) for kind, owner, depth in owners for entry in self.entries.get((kind, owner, key), [])]
         if not found:
             return None
-        best = max(enumerate(found), key=lambda item: (item[1][0], item[1][1], item[1][3], item[0]))[1]
-        return best[2], best[3], best[4]
+        _stage, _depth, owner, kind, entry = max(reversed(found), key=lambda item: item[:3])  # of equals the last one
+        return kind, owner, entry
 
 
 def scan(sources: Iterable[str], play_directories: Iterable[str] = ()) -> Index:
     """Read every file of an inventory.
 
-    :param sources: the inventory's sources as given to ansible-playbook, made absolute (``ansible_inventory_sources``).
-    :param play_directories: directories of playbooks, whose ``group_vars`` and ``host_vars`` count too.
+    :param sources: the absolute paths of the inventory (``ansible_inventory_sources``).
+    :param play_directories: directories of playbooks, whose ``group_vars`` and ``host_vars`` apply too.
     """
     index = Index()
-    for source in sources:
-        path = Path(source)
-        if not path.exists():
-            continue
+    for path in [Path(source) for source in sources if os.path.exists(source)]:
         index.directories.append(path if path.is_dir() else path.parent)
         for each in _inventory_files(path):
             index.files.append(each)
             _scan_inventory(index, each)
     directories = list(dict.fromkeys(path.resolve() for path in index.directories))
     plays = [path for path in dict.fromkeys(Path(each).resolve() for each in play_directories) if path not in directories]
-    for beside, stages in [(each, (_ALL, _GROUP, _HOST)) for each in directories] + [(each, (_PLAY_ALL, _PLAY_GROUP, _PLAY_HOST)) for each in plays]:
-        _scan_vars(index, beside / "group_vars", "group", stages)
-        _scan_vars(index, beside / "host_vars", "host", stages)
+    for folder in directories + plays:
+        stages = (_PLAY_ALL, _PLAY_GROUP, _PLAY_HOST) if folder in plays else (_ALL, _GROUP, _HOST)
+        _scan_vars(index, folder / "group_vars", "group", stages)
+        _scan_vars(index, folder / "host_vars", "host", stages)
     return index
 
 
@@ -117,73 +112,44 @@ def _inventory_files(path: Path) -> Iterator[Path]:
         yield path
         return
     for each in sorted(path.iterdir()):
-        if each.name in ("group_vars", "host_vars") or each.name.startswith(".") or each.name.endswith(_IGNORED):
-            continue
-        if each.is_dir():
+        if each.name not in ("group_vars", "host_vars") and not each.name.startswith(".") and not each.name.endswith(tuple(constants.INVENTORY_IGNORE_EXTS)):
             yield from _inventory_files(each)
-        elif each.is_file():
-            yield each
 
 
-def _read(path: Path) -> str:
+def _read(index: Index, path: Path) -> str:
+    """Return the text of a file; empty if it is encrypted or cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        index.unreadable.append((path, line, "the file is not UTF-8 text here; save it as UTF-8"))
         return ""
-    return "" if text.startswith("$ANSIBLE_VAULT;") else text
-
-
-def _compose(index: Index, path: Path, text: str) -> Any:
-    try:
-        return yaml.compose(text, Loader=_Loader)
-    except yaml.YAMLError as exc:
-        mark = getattr(exc, "problem_mark", None)
-        problem = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "cannot be read"
-        index.unreadable.append((path, mark.line + 1 if mark else 1, f"the file is no valid YAML here ({problem})"))
-        return None
-
-
-def _variables(index: Index, path: Path) -> list[tuple[str, int, Any]]:
-    """The variables in a file that Ansible reads as nothing else; where Ansible cannot, the file is unreadable."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as exc:
-        line = path.read_bytes()[: exc.start].count(b"\n") + 1
-        index.unreadable.append((path, line, "the file is no UTF-8 text here; save it as UTF-8"))
-        return []
-    except OSError as exc:
-        index.unreadable.append((path, 0, f"the file cannot be opened ({exc.strerror})"))
-        return []
+    except OSError as error:
+        index.unreadable.append((path, 0, f"the file cannot be opened ({error.strerror})"))
+        return ""
     if text.startswith("$ANSIBLE_VAULT;"):
         index.encrypted.append(path)
-        return []
-    node = _compose(index, path, text)
-    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"):
-        return []
-    line = node.start_mark.line + 1
-    if not isinstance(node, yaml.MappingNode):
-        what = "a list" if isinstance(node, yaml.SequenceNode) else "a text"
-        index.unreadable.append((path, line, f"the file holds {what} here, expected variables, each as name: value"))
-        return []
-    for tag, at in _strange_tags(node):
-        index.unreadable.append((path, at, f"the tag {tag} is none that Ansible knows; put a text that begins with an exclamation mark in quotes"))
-    return _pairs(node)
+        return ""
+    return text
 
 
-def _strange_tags(node: Any) -> Iterator[tuple[str, int]]:
-    """Tags of a node and all below it that Ansible has no reading for, each with its line."""
-    waiting, seen = [node], set()
-    while waiting:
-        each = waiting.pop()
-        if id(each) in seen:
-            continue  # an alias, maybe of what it stands in
-        seen.add(id(each))
-        if not each.tag.startswith("tag:yaml.org,2002:") and each.tag not in _TAGS:
-            yield each.tag, each.start_mark.line + 1
-        if isinstance(each, yaml.MappingNode):
-            waiting += [part for pair in each.value for part in pair]
-        elif isinstance(each, yaml.SequenceNode):
-            waiting += each.value
+def _compose(index: Index, path: Path) -> Any:
+    """Return the root node of a YAML file; None if it is empty or cannot be read."""
+    text = _read(index, path)
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        events = list(yaml.parse(text, Loader=_Loader)) if "!" in text else []
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
+        index.unreadable.append((path, mark.line + 1 if mark else 1, f"the file is not valid YAML here ({problem})"))
+        return None
+    for event in events:
+        tag = getattr(event, "tag", None) or "!"
+        if event.start_mark and tag not in _TAGS and not tag.startswith("tag:yaml.org,2002:"):
+            text = f"Ansible does not know the tag {tag}; put a string that starts with an exclamation mark in quotes"
+            index.unreadable.append((path, event.start_mark.line + 1, text))
+    return None if getattr(node, "tag", "") == "tag:yaml.org,2002:null" else node
 
 
 def _pairs(node: Any) -> list[tuple[str, int, Any]]:
@@ -193,72 +159,70 @@ def _pairs(node: Any) -> list[tuple[str, int, Any]]:
 
 
 def _scan_inventory(index: Index, path: Path) -> None:
-    text = _read(path)
     if path.suffix in _YAML:
-        for group, line, node in _pairs(_compose(index, path, text)):
+        for group, line, node in _pairs(_compose(index, path)):
             _scan_group(index, path, group, line, node)
-    elif text and not text.startswith("#!") and not os.access(path, os.X_OK):
-        _scan_ini(index, path, text)
+    elif not os.access(path, os.X_OK):  # a script
+        _scan_ini(index, path, _read(index, path))
 
 
 def _scan_group(index: Index, path: Path, group: str, line: int, node: Any) -> None:
     index.add("group", group, group, Entry(path, line, _FILE_GROUP))
-    for part, _rest, below in _pairs(node):
-        if part == "hosts":
-            for host, at, variables in _pairs(below):
-                index.add("group", group, host, Entry(path, at, _FILE_GROUP))
-                index.add("host", host, host, Entry(path, at, _FILE_HOST))
-                for key, key_line, value in _pairs(variables):
-                    index.add("host", host, key, Entry(path, key_line, _FILE_HOST, value))
-        elif part == "vars":
-            for key, at, value in _pairs(below):
-                index.add("group", group, key, Entry(path, at, _FILE_GROUP, value))
-        elif part == "children":
-            for child, at, value in _pairs(below):
-                index.parents.setdefault(child, set()).add(group)
-                _scan_group(index, path, child, at, value)
+    parts = {part: below for part, _line, below in _pairs(node)}
+    for host, at, variables in _pairs(parts.get("hosts")):
+        index.add("group", group, host, Entry(path, at, _FILE_GROUP))
+        index.add("host", host, host, Entry(path, at, _FILE_HOST))
+        for key, key_line, value in _pairs(variables):
+            index.add("host", host, key, Entry(path, key_line, _FILE_HOST, value))
+    for key, at, value in _pairs(parts.get("vars")):
+        index.add("group", group, key, Entry(path, at, _FILE_GROUP, value))
+    for child, at, value in _pairs(parts.get("children")):
+        index.parents.setdefault(child, set()).add(group)
+        _scan_group(index, path, child, at, value)
 
 
 def _scan_ini(index: Index, path: Path, text: str) -> None:
     group, part = "ungrouped", "hosts"
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
-        if not line or line.startswith(("#", ";")):
-            continue
+        of_group, of_host = Entry(path, number, _FILE_GROUP), Entry(path, number, _FILE_HOST)
         if line.startswith("[") and "]" in line:
             group, _sep, part = line[1 : line.index("]")].partition(":")
             part = part or "hosts"
             if part == "hosts":
-                index.add("group", group, group, Entry(path, number, _FILE_GROUP))
+                index.add("group", group, group, of_group)
             continue
         try:
-            words = shlex.split(line, comments=True)
+            words = shlex.split("" if line.startswith(";") else line, comments=True)
         except ValueError:
             continue
-        if part == "vars" and "=" in line:
-            index.add("group", group, line.split("=", 1)[0].strip(), Entry(path, number, _FILE_GROUP))
+        if not words:
+            continue
+        if part == "vars":
+            index.add("group", group, line.split("=", 1)[0].strip(), of_group)
         elif part == "children":
             index.parents.setdefault(words[0], set()).add(group)
-            index.add("group", words[0], words[0], Entry(path, number, _FILE_GROUP))
-        elif part == "hosts" and words:
-            index.add("group", group, words[0], Entry(path, number, _FILE_GROUP))
-            index.add("host", words[0], words[0], Entry(path, number, _FILE_HOST))
-            for word in words[1:]:
-                index.add("host", words[0], word.split("=", 1)[0], Entry(path, number, _FILE_HOST))
+            index.add("group", words[0], words[0], of_group)
+        elif part == "hosts":
+            index.add("group", group, words[0], of_group)
+            for key in words:
+                index.add("host", words[0], key.split("=", 1)[0], of_host)
 
 
 def _scan_vars(index: Index, folder: Path, kind: str, stages: tuple[int, int, int]) -> None:
-    if not folder.is_dir():
-        return
-    for each in sorted(folder.iterdir()):
+    for each in sorted(folder.iterdir()) if folder.is_dir() else ():
         if each.name.startswith(".") or each.name.endswith("~"):
             continue
         owner = each.stem if each.suffix in _YAML else each.name
-        files = sorted(path for path in each.rglob("*") if path.is_file() and path.suffix in ("", *_YAML)) if each.is_dir() else [each]
         stage = stages[2] if kind == "host" else stages[0] if owner == "all" else stages[1]
-        for path in files:
-            if path.suffix not in ("", *_YAML):
+        for path in sorted(each.rglob("*")) if each.is_dir() else [each]:
+            if path.suffix not in ("", *_YAML) or not path.is_file():
                 continue
             index.files.append(path)
-            for key, line, value in _variables(index, path):
+            node = _compose(index, path)
+            if node is not None and not isinstance(node, yaml.MappingNode):
+                what = "a list" if isinstance(node, yaml.SequenceNode) else "a string"
+                text = f"the file contains {what} here, expected variables, each as name: value"
+                index.unreadable.append((path, node.start_mark.line + 1, text))
+            for key, line, value in _pairs(node):
                 index.add(kind, owner, key, Entry(path, line, stage, value))

@@ -1,4 +1,4 @@
-"""The inventory is judged before any host is touched: every fault has its sentence, all faults come in one go, whatever the tags."""
+"""The inventory is checked before any host is touched: all faults together, each with file, line and key, with any tags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from ansible.parsing.vault import VaultLib, VaultSecret
 from playbook import REPO, Run, run
 
-SOUND = """
+VALID = """
 gb10:
   children:
     pair1:
@@ -34,7 +34,7 @@ gb10:
         spark-4: {ansible_host: 10.255.255.4}
 """
 SECOND_FABRIC = "gb10_fabric_cidrs: [192.168.202.0/24, 192.168.203.0/24]\n"
-# Encrypted with a password that nobody gives.
+# Encrypted with a password that is not given.
 VAULTED = """!vault |
   $ANSIBLE_VAULT;1.1;AES256
   61333761616561626366623338393937306362656163313037636137366566323034306433303061
@@ -47,7 +47,7 @@ VAULTED = """!vault |
 
 @dataclass
 class Case:
-    """Files of an inventory, arguments, and the sentences that a run has to end with; {inv} stands for the inventory."""
+    """Files of an inventory, arguments, and the place, key and a part of each sentence; {inv} is the folder of the inventory."""
 
     name: str
     sentences: list[str]
@@ -63,22 +63,22 @@ def hosts(text: str, **files: str) -> dict[str, str]:
 CASES = [
     Case(
         "no group gb10",
-        ["{inv}/hosts.yml: gb10: there is no group gb10; put the serving group, such as pair1, below gb10"],
+        ["{inv}/hosts.yml: gb10: no group gb10"],
         hosts("pair1:\n  hosts:\n    spark-1:\n    spark-2:\n"),
     ),
     Case(
         "gb10 without hosts",
-        ["{inv}/hosts.yml:1: gb10: the group gb10 has no hosts; give it two, the first is the head"],
+        ["{inv}/hosts.yml:1: gb10: no hosts"],
         hosts("gb10:\n  children:\n    pair1:\n"),
     ),
     Case(
         "no worker",
-        ["{inv}/hosts.yml:3: pair1: the serving group pair1 has no worker, only spark-1; a serving group needs two hosts or more"],
+        ["{inv}/hosts.yml:3: pair1: no worker, only spark-1"],
         hosts("gb10:\n  children:\n    pair1:\n      hosts:\n        spark-1: {ansible_host: 10.255.255.1}\n"),
     ),
     Case(
         "two heads",
-        ["{inv}/hosts.yml:8: gb10_rank: spark-1 and spark-2 both claim to be the head (gb10_rank: 0); leave it on one of them"],
+        ["{inv}/hosts.yml:8: gb10_rank: spark-1 and spark-2"],
         hosts(
             "gb10:\n  children:\n    pair1:\n      hosts:\n"
             "        spark-1: {ansible_host: 10.255.255.1, gb10_rank: 0}\n"
@@ -87,82 +87,77 @@ CASES = [
     ),
     Case(
         "one management address twice",
-        ["{inv}/hosts.yml:7: ansible_host: spark-1 and spark-2 both have the management address 10.255.255.1; each host needs its own"],
-        hosts(SOUND.replace("255.255.2", "255.255.1")),
+        ["{inv}/hosts.yml:7: ansible_host: 10.255.255.1"],
+        hosts(VALID.replace("255.255.2", "255.255.1")),
     ),
     Case(
         "one fabric address twice",
         [
-            "{inv}/host_vars/spark-2.yml:1: gb10_fabric_addresses: spark-1 and spark-2 both have the fabric address 192.168.200.11; "
-            "each host needs its own on each rail"
+            "{inv}/host_vars/spark-2.yml:1: gb10_fabric_addresses: 192.168.200.11",
         ],
-        {"hosts.yml": SOUND, "host_vars/spark-2.yml": "gb10_fabric_addresses: [192.168.200.11, 192.168.201.12]\n"},
+        {"hosts.yml": VALID, "host_vars/spark-2.yml": "gb10_fabric_addresses: [192.168.200.11, 192.168.201.12]\n"},
     ),
     Case(
         "overlapping rails",
-        ["{inv}/group_vars/gb10.yml:3: gb10_fabric_cidrs: 10.1.0.0/16 and 10.1.2.0/24 overlap; each rail of pair1 needs a network of its own"],
-        hosts(SOUND, gb10="gb10_fabric_cidrs:\n  - 10.1.0.0/16\n  - 10.1.2.0/24\n"),
+        ["{inv}/group_vars/gb10.yml:3: gb10_fabric_cidrs: 10.1.0.0/16 and 10.1.2.0/24 overlap"],
+        hosts(VALID, gb10="gb10_fabric_cidrs:\n  - 10.1.0.0/16\n  - 10.1.2.0/24\n"),
     ),
     Case(
         "two pairs on one fabric network",
         [
-            "{inv}/group_vars/pair2.yml: gb10_fabric_cidrs: pair2 and pair1 share the fabric network 192.168.200.0/24; "
-            "give pair2 networks of its own, such as [192.168.202.0/24, 192.168.203.0/24]"
+            "{inv}/group_vars/pair2.yml: gb10_fabric_cidrs: 192.168.200.0/24",
         ],
         hosts(TWO_PAIRS),
     ),
     Case(
         "fabric contains a management address",
         [
-            "{inv}/group_vars/gb10.yml:1: gb10_fabric_cidrs: the fabric network 10.255.255.0/24 contains 10.255.255.1, "
-            "the management address of spark-1; use a network that nothing else uses"
+            "{inv}/group_vars/gb10.yml:1: gb10_fabric_cidrs: 10.255.255.0/24 contains 10.255.255.1, the management address of spark-1",
         ],
-        hosts(SOUND, gb10="gb10_fabric_cidrs: [10.255.255.0/24]\n"),
+        hosts(VALID, gb10="gb10_fabric_cidrs: [10.255.255.0/24]\n"),
     ),
     Case(
         "fabric too small",
         [
-            "{inv}/group_vars/gb10.yml:1: gb10_fabric_cidrs: 192.168.200.0/30 has 2 host addresses, too few for rank 0 at number 11 "
-            "(gb10_fabric_first 11 + rank); use a larger network such as a /24, or a smaller gb10_fabric_first"
+            "{inv}/group_vars/gb10.yml:1: gb10_fabric_cidrs: 192.168.200.0/30 has 2 host addresses",
         ],
-        hosts(SOUND, gb10="gb10_fabric_cidrs: [192.168.200.0/30]\n"),
+        hosts(VALID, gb10="gb10_fabric_cidrs: [192.168.200.0/30]\n"),
     ),
     Case(
         "unknown profile",
         ["{inv}/group_vars/gb10.yml:1: gb10_profile: 'dspark-nvfp4-1n' is not a known profile; did you mean dspark-nvfp4-1m?"],
-        hosts(SOUND, gb10="gb10_profile: dspark-nvfp4-1n\n"),
+        hosts(VALID, gb10="gb10_profile: dspark-nvfp4-1n\n"),
     ),
     Case(
         "a host in two serving groups",
         [
-            "{inv}/hosts.yml:11: spark-2: is in 2 serving groups (pair1, pair2); "
-            "keep it in one, or name in gb10_serving_groups the groups that serve a model",
+            "{inv}/hosts.yml:11: spark-2: (pair1, pair2)",
         ],
         hosts(TWO_PAIRS.replace("        spark-4: {ansible_host: 10.255.255.4}\n", "        spark-2:\n"), pair2=SECOND_FABRIC),
     ),
     Case(
         "a host in no serving group",
-        ["{inv}/hosts.yml:4: spark-9: is in gb10 but in no serving group; move it into one of pair1, or into a group of its own"],
-        hosts(SOUND.replace("gb10:\n", "gb10:\n  hosts:\n    spark-9: {ansible_host: 10.255.255.9}\n")),
+        ["{inv}/hosts.yml:4: spark-9: serving group"],
+        hosts(VALID.replace("gb10:\n", "gb10:\n  hosts:\n    spark-9: {ansible_host: 10.255.255.9}\n")),
     ),
     Case(
         "example addresses",
         [
-            "{inv}/hosts.yml:6: ansible_host: spark-1 still has the example address 192.0.2.11; write the address of your own machine",
-            "{inv}/hosts.yml:7: ansible_host: spark-2 still has the example address 203.0.113.7; write the address of your own machine",
+            "{inv}/hosts.yml:6: ansible_host: example address 192.0.2.11",
+            "{inv}/hosts.yml:7: ansible_host: example address 203.0.113.7",
         ],
-        hosts(SOUND.replace("10.255.255.1", "192.0.2.11").replace("10.255.255.2", "203.0.113.7")),
+        hosts(VALID.replace("10.255.255.1", "192.0.2.11").replace("10.255.255.2", "203.0.113.7")),
     ),
     Case(
         "misspelt variables",
         [
-            "{inv}/group_vars/all.yml:2: docker_memlok: is no variable of the role docker; did you mean docker_memlock?",
-            "{inv}/group_vars/gb10.yml:1: vllm_tp2_contxt: is no variable of the role vllm_tp2; did you mean vllm_tp2_context?",
-            "{inv}/group_vars/gb10.yml:2: gb10_fabric_cidr: is no variable of the cluster; did you mean gb10_fabric_cidrs?",
-            "{inv}/hosts.yml:6: gb10profile: looks like a variable of this collection and is none; did you mean gb10_profile?",
+            "{inv}/group_vars/all.yml:2: docker_memlok: did you mean docker_memlock?",
+            "{inv}/group_vars/gb10.yml:1: vllm_tp2_contxt: did you mean vllm_tp2_context?",
+            "{inv}/group_vars/gb10.yml:2: gb10_fabric_cidr: did you mean gb10_fabric_cidrs?",
+            "{inv}/hosts.yml:6: gb10profile: did you mean gb10_profile?",
         ],
         hosts(
-            SOUND.replace("255.1}", "255.1, gb10profile: x}"),
+            VALID.replace("255.1}", "255.1, gb10profile: x}"),
             all="my_own: 1\ndocker_memlok: 1\n",
             gb10="vllm_tp2_contxt: 4096\ngb10_fabric_cidr: [10.1.0.0/24]\n",
         ),
@@ -170,27 +165,27 @@ CASES = [
     Case(
         "misspelt and wrong extra variables",
         [
-            "the extra variables (-e): gb10_profil: is no variable of the cluster; did you mean gb10_profile?",
+            "the extra variables (-e): gb10_profil: did you mean gb10_profile?",
             "the extra variables (-e): vllm_tp2_timeout: is 'soon', expected a whole number",
         ],
-        hosts(SOUND, gb10="vllm_tp2_timeout: 5\n"),
+        hosts(VALID, gb10="vllm_tp2_timeout: 5\n"),
         ("-e gb10_profil=x", "-e vllm_tp2_timeout=soon", "-e my_own=1"),
     ),
     Case(
         "wrong types",
         [
             "{inv}/group_vars/gb10.yml:1: vllm_tp2_context: is 'many', expected a whole number",
-            "{inv}/group_vars/gb10.yml:2: docker_packages: is 'docker.io', expected a list of texts",
+            "{inv}/group_vars/gb10.yml:2: docker_packages: is 'docker.io', expected a list of strings",
             "{inv}/group_vars/gb10.yml:3: docker_live_restore: is true, expected one of leave, true, false; put it in quotes",
             "{inv}/group_vars/gb10.yml:4: vllm_tp2_state: is 'presnt', expected one of present, absent; did you mean present?",
-            "{inv}/group_vars/gb10.yml:5: vllm_tp2_extra_env: is a text, expected a mapping",
-            "{inv}/group_vars/gb10.yml:8: vllm_tp2_failure_classes: entry 2 is 'b', expected a mapping".replace("'b'", "a text"),
-            "{inv}/group_vars/gb10.yml:9: vllm_tp2_timeout: is empty, expected a whole number; leave the line out for the default",
-            "{inv}/group_vars/gb10.yml:10: gb10_fabric_cidrs: is '192.168.200.0/24', expected a list of texts",
+            "{inv}/group_vars/gb10.yml:5: vllm_tp2_extra_env: is a string, expected a mapping",
+            "{inv}/group_vars/gb10.yml:8: vllm_tp2_failure_classes: entry 2 is 'b', expected a mapping".replace("'b'", "a string"),
+            "{inv}/group_vars/gb10.yml:9: vllm_tp2_timeout: is empty, expected a whole number",
+            "{inv}/group_vars/gb10.yml:10: gb10_fabric_cidrs: is '192.168.200.0/24', expected a list of strings",
             "{inv}/group_vars/gb10.yml:11: gb10_fabric_first: is 'eleven', expected a whole number",
         ],
         hosts(
-            SOUND,
+            VALID,
             gb10="vllm_tp2_context: many\ndocker_packages: docker.io\ndocker_live_restore: true\nvllm_tp2_state: presnt\n"
             "vllm_tp2_extra_env: HF_TOKEN=hunter2\nvllm_tp2_failure_classes:\n  - {class: a, pattern: a, remedy: a}\n  - b\nvllm_tp2_timeout:\n"
             "gb10_fabric_cidrs: 192.168.200.0/24\ngb10_fabric_first: eleven\n",
@@ -199,43 +194,39 @@ CASES = [
     Case(
         "a secret of a wrong type",
         [
-            "{inv}/group_vars/gb10.yml:1: vllm_tp2_api_key: is a list, expected a text",
-            "{inv}/group_vars/gb10.yml:2: vllm_tp2_secret_env: is a text, expected a mapping",
+            "{inv}/group_vars/gb10.yml:1: vllm_tp2_api_key: is a list, expected a string",
+            "{inv}/group_vars/gb10.yml:2: vllm_tp2_secret_env: is a string, expected a mapping",
         ],
-        hosts(SOUND, gb10="vllm_tp2_api_key: [hunter2]\nvllm_tp2_secret_env: hunter2\n"),
+        hosts(VALID, gb10="vllm_tp2_api_key: [hunter2]\nvllm_tp2_secret_env: hunter2\n"),
     ),
     Case(
         "templates that fail",
         ["{inv}/group_vars/gb10.yml:1: vllm_tp2_directory: its template fails: 'my_own' is undefined"],
         # What needs the facts of a host cannot be judged yet.
-        hosts(SOUND, gb10="vllm_tp2_directory: \"{{ my_own }}/x\"\nvllm_tp2_context: \"{{ ansible_facts['memtotal_mb'] * 10 }}\"\n"),
+        hosts(VALID, gb10='vllm_tp2_directory: "{{ my_own }}/x"\nvllm_tp2_context: "{{ ansible_facts[\'memtotal_mb\'] * 10 }}"\n'),
     ),
     Case(
         "a vaulted value without its password",
         [
-            "{inv}/group_vars/gb10.yml:1: vllm_tp2_api_key: is encrypted and the vault password given does not open it, or none was; "
-            "run with --ask-vault-pass or --vault-password-file"
+            "{inv}/group_vars/gb10.yml:1: vllm_tp2_api_key: run with --ask-vault-pass or --vault-password-file",
         ],
-        hosts(SOUND, gb10="vllm_tp2_api_key: " + VAULTED.replace("\n  ", "\n    ")),
+        hosts(VALID, gb10="vllm_tp2_api_key: " + VAULTED.replace("\n  ", "\n    ")),
     ),
     Case(
         "a broken profile of the user's own",
-        [
-            "{inv}/group_vars/gb10.yml:5: gb10_profiles: profile mine: engine.arg is not a key of a profile; did you mean args? "
-            "(known here: executor, entrypoint, shell, command, positional_model, headless_flag, args, api, master_port, ray)"
-        ],
-        hosts(SOUND, gb10="gb10_profiles:\n  mine:\n    extends: dspark-nvfp4-1m\n    engine:\n      arg: {}\n"),
+        ["{inv}/group_vars/gb10.yml:5: gb10_profiles: profile mine: engine.arg is not a key of a profile; did you mean args?"],
+        hosts(VALID, gb10="gb10_profiles:\n  mine:\n    extends: dspark-nvfp4-1m\n    engine:\n      arg: {}\n"),
     ),
     Case(
         "a serving group that is none",
-        ["{inv}/group_vars/gb10.yml:1: gb10_serving_groups: names pear1, which is no group of this inventory"],
-        hosts(SOUND, gb10="gb10_serving_groups: [pair1, pear1]\n"),
+        ["{inv}/group_vars/gb10.yml:1: gb10_serving_groups: pear1"],
+        hosts(VALID, gb10="gb10_serving_groups: [pair1, pear1]\n"),
     ),
     Case(
         "an inventory in the old format",
         [
-            "{inv}/hosts.ini:3: ansible_host: spark-1 and spark-2 both have the management address 10.255.255.1; each host needs its own",
-            "{inv}/hosts.ini:6: vllm_tp2_contxt: is no variable of the role vllm_tp2; did you mean vllm_tp2_context?",
+            "{inv}/hosts.ini:3: ansible_host: 10.255.255.1",
+            "{inv}/hosts.ini:6: vllm_tp2_contxt: did you mean vllm_tp2_context?",
         ],
         {
             "hosts.ini": "[pair1]\nspark-1 ansible_host=10.255.255.1\nspark-2 ansible_host=10.255.255.1\n\n"
@@ -243,33 +234,32 @@ CASES = [
         },
     ),
     Case(
-        "a file that is no YAML",
-        ["{inv}/hosts.yml:3: YAML: the file is no valid YAML here (mapping values are not allowed in this context)"],
+        "a file that is not YAML",
+        ["{inv}/hosts.yml:3: YAML: mapping values are not allowed in this context"],
         hosts("gb10:\n  children\n    pair1:\n"),
     ),
     Case(
         "files of variables that cannot be read",
         [
-            "{inv}/group_vars/gb10.yml:2: YAML: the file is no valid YAML here (mapping values are not allowed in this context)",
-            "{inv}/host_vars/spark-1.yml:1: YAML: the file holds a list here, expected variables, each as name: value",
+            "{inv}/group_vars/gb10.yml:2: YAML: mapping values are not allowed in this context",
+            "{inv}/host_vars/spark-1.yml:1: YAML: a list",
         ],
-        {**hosts(SOUND, gb10="a: 1\n b: [\n"), "host_vars/spark-1.yml": "- vllm_tp2_context: 4096\n"},
+        {**hosts(VALID, gb10="a: 1\n b: [\n"), "host_vars/spark-1.yml": "- vllm_tp2_context: 4096\n"},
     ),
     Case(
         "a vaulted file without its password",
         [
-            "{inv}/group_vars/gb10.yml: vault: the file is encrypted and the vault password given does not open it, or none was; "
-            "run with --ask-vault-pass or --vault-password-file"
+            "{inv}/group_vars/gb10.yml: vault: run with --ask-vault-pass or --vault-password-file",
         ],
-        hosts(SOUND, gb10="\n".join(line.strip() for line in VAULTED.splitlines()[1:]) + "\n"),
+        hosts(VALID, gb10="\n".join(line.strip() for line in VAULTED.splitlines()[1:]) + "\n"),
     ),
     Case(
         "all at once, under a tag and a limit",
         [
-            "{inv}/group_vars/gb10.yml:1: gb10_profile: 'nothing-like-it' is not a known profile; known are: ",
-            "{inv}/group_vars/pair2.yml: gb10_fabric_cidrs: pair2 and pair1 share the fabric network 192.168.200.0/24; ",
-            "{inv}/hosts.yml:6: vllm_tp2_contxt: is no variable of the role vllm_tp2; did you mean vllm_tp2_context?",
-            "{inv}/hosts.yml:11: ansible_host: spark-1 and spark-4 both have the management address 10.255.255.1; each host needs its own",
+            "{inv}/group_vars/gb10.yml:1: gb10_profile: 'nothing-like-it' is not a known profile",
+            "{inv}/group_vars/pair2.yml: gb10_fabric_cidrs: pair2 and pair1 share the fabric network 192.168.200.0/24",
+            "{inv}/hosts.yml:6: vllm_tp2_contxt: did you mean vllm_tp2_context?",
+            "{inv}/hosts.yml:11: ansible_host: 10.255.255.1",
         ],
         hosts(TWO_PAIRS.replace("255.255.1}", "255.255.1, vllm_tp2_contxt: 1}").replace("255.4}", "255.1}"), gb10="gb10_profile: nothing-like-it\n"),
         ("--tags docker", "--limit pair2"),
@@ -279,7 +269,7 @@ CASES = [
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    """A file that exists once anything has been asked over SSH; the inventories of these tests reach hosts through the script that makes it."""
+    """A file that the stand-in for ssh creates on the first connection."""
     marker = tmp_path / "contacted"
     script = tmp_path / "ssh"
     script.write_text(f"#!/bin/sh\ntouch {marker}\nexit 255\n", encoding="utf-8")
@@ -288,7 +278,7 @@ def marker(tmp_path: Path) -> Path:
 
 
 def play(tmp_path: Path, files: dict[str, str], *arguments: str, playbook: str = "") -> tuple[Run, Path]:
-    """Write the inventory and run a playbook that judges it first and then speaks to every host."""
+    """Write the inventory and run a playbook that checks it and then contacts every host."""
     inventory = tmp_path / "inv"
     for name, text in files.items():
         path = inventory / name
@@ -320,33 +310,34 @@ def listed(done: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_fault_has_its_sentence(case: Case, tmp_path: Path, marker: Path) -> None:
-    """Exactly the expected sentences, in the order of the files, and nobody was spoken to."""
+def test_reports_file_line_and_key_of_every_fault(case: Case, tmp_path: Path, marker: Path) -> None:
+    """In the order of the files, before a host is contacted."""
     done, inventory = play(tmp_path, case.files, *case.arguments)
     assert done.rc != 0
     found = listed(done)
     expected = [sentence.replace("{inv}", str(inventory)) for sentence in case.sentences]
     assert len(found) == len(expected), "\n".join(found)
-    for sentence, start in zip(found, expected, strict=True):
-        # A sentence that ends in a blank is the beginning of a longer one.
-        assert sentence.startswith(start) if start.endswith(" ") else sentence == start
+    for sentence, wanted in zip(found, expected, strict=True):
+        place, key, part = wanted.split(": ", 2)
+        assert sentence.startswith(f"{place}: {key}: ")
+        assert part in sentence
     assert {event["event_data"]["task"] for event in done.events if event["event"].startswith("runner_on_")} == {"Check the inventory"}
     assert "Traceback" not in done.stdout
     assert not marker.exists()
 
 
-SOUND_CASES = [
-    Case("one pair", [], hosts(SOUND)),
+VALID_CASES = [
+    Case("one pair", [], hosts(VALID)),
     Case("two pairs with networks of their own", [], hosts(TWO_PAIRS, pair2=SECOND_FABRIC)),
     Case("no child group", [], hosts("gb10:\n  hosts:\n    spark-1: {ansible_host: 10.255.255.1}\n    spark-2: {ansible_host: 10.255.255.2}\n")),
-    Case("numbers as text from the command line", [], hosts(SOUND), ("-e vllm_tp2_context=4096", "-e docker_cdi_refresh=no")),
-    Case("names that belong to somebody else", [], hosts(SOUND, gb10="docker_users: [me]\ngb10_foreign_variables: [docker_user*]\n")),
+    Case("numbers as text from the command line", [], hosts(VALID), ("-e vllm_tp2_context=4096", "-e docker_cdi_refresh=no")),
+    Case("names of another collection", [], hosts(VALID, gb10="docker_users: [me]\ngb10_foreign_variables: [docker_user*]\n")),
 ]
 
 
-@pytest.mark.parametrize("case", SOUND_CASES, ids=lambda case: case.name)
-def test_a_sound_inventory_passes_and_the_next_play_runs(case: Case, tmp_path: Path, marker: Path) -> None:
-    """The same harness does notice when hosts are spoken to."""
+@pytest.mark.parametrize("case", VALID_CASES, ids=lambda case: case.name)
+def test_a_valid_inventory_passes_and_the_next_play_runs(case: Case, tmp_path: Path, marker: Path) -> None:
+    """The stand-in for ssh is called."""
     done, _rest = play(tmp_path, case.files, *case.arguments)
     assert ("localhost", "Check the inventory") not in {(host, task) for host, task, _rest in done.failures}
     assert {task for _rest, task, _rest in done.failures} == {"Ask"}
@@ -356,40 +347,35 @@ def test_a_sound_inventory_passes_and_the_next_play_runs(case: Case, tmp_path: P
 def test_site_refuses_a_part_of_a_group_unless_each_stage_works_on_one_node(tmp_path: Path, marker: Path) -> None:
     """The refusal comes before any host is asked."""
     site = str(REPO / "playbooks" / "site.yml")
-    done, _inventory = play(tmp_path, hosts(SOUND), "--limit", "spark-1", playbook=site)
-    assert listed(done) == [
-        "the command line: --limit: pair1 is one unit and spark-2 is not in this run; limit to the whole group (--limit pair1), "
-        "or skip the stages that need all its hosts (--skip-tags roce,image,weights,vllm_tp2)"
-    ]
+    done, _inventory = play(tmp_path, hosts(VALID), "--limit", "spark-1", playbook=site)
+    (sentence,) = listed(done)
+    assert sentence.startswith("the command line: --limit: pair1 is one unit and spark-2 is not in this run; ")
+    assert sentence.endswith("(--skip-tags roce,image,weights,vllm_tp2)")
     assert not marker.exists()
-    done, _inventory = play(tmp_path, hosts(SOUND), "--limit", "spark-1", "--tags", "sysctl,roce", playbook=site)
+    done, _inventory = play(tmp_path, hosts(VALID), "--limit", "spark-1", "--tags", "sysctl,roce", playbook=site)
     assert listed(done)[0].endswith("(--skip-tags roce)")
-    done, _inventory = play(tmp_path, hosts(SOUND), "--limit", "spark-1", "--tags", "preflight,sysctl,readahead,docker", playbook=site)
+    done, _inventory = play(tmp_path, hosts(VALID), "--limit", "spark-1", "--tags", "preflight,sysctl,readahead,docker", playbook=site)
     assert "Check the inventory" not in {task for _host, task, _message in done.failures}
     assert marker.exists()
 
 
-def test_a_vaulted_value_with_its_password_is_judged_and_never_shown(tmp_path: Path, marker: Path) -> None:
-    """The decrypted key appears nowhere, not even at -vvv and beside a fault."""
+def test_a_decrypted_value_is_checked_and_never_shown(tmp_path: Path, marker: Path) -> None:
+    """Not with -vvv and not next to a fault."""
     secret = VaultSecret(b"open sesame")
     vaulted = VaultLib([("default", secret)]).encrypt("hunter2-api-key", secret).decode().strip().replace("\n", "\n  ")
     (tmp_path / "password").write_text("open sesame\n", encoding="utf-8")
-    files = hosts(SOUND, gb10=f"vllm_tp2_api_key: !vault |\n  {vaulted}\nvllm_tp2_secret_env: {{HF_TOKEN: hunter2-token}}\nvllm_tp2_statt: x\n")
+    files = hosts(VALID, gb10=f"vllm_tp2_api_key: !vault |\n  {vaulted}\nvllm_tp2_secret_env: {{HF_TOKEN: hunter2-token}}\nvllm_tp2_statt: x\n")
     done, inventory = play(tmp_path, files, f"--vault-password-file {tmp_path / 'password'}", "-vvv")
     (sentence,) = listed(done)
-    assert sentence.endswith(": vllm_tp2_statt: is no variable of the role vllm_tp2; did you mean vllm_tp2_state?")
+    assert sentence.endswith("did you mean vllm_tp2_state?")
     assert sentence.startswith(f"{inventory}/group_vars/gb10.yml:")
     assert "hunter2" not in done.text()
 
 
-def test_the_shipped_inventory_fails_by_its_examples_only_and_passes_once_they_are_edited(tmp_path: Path, marker: Path) -> None:
-    """A user edits two lines."""
+def test_the_shipped_inventory_fails_until_its_two_addresses_are_edited(tmp_path: Path, marker: Path) -> None:
     shutil.copytree(REPO / "inventories" / "spark-pair", tmp_path / "inv")
     done, inventory = play(tmp_path, {})
-    assert [line.split(": ", 2)[1:] for line in listed(done)] == [
-        ["ansible_host", f"{host} still has the example address {address}; write the address of your own machine"]
-        for host, address in (("spark-1", "192.0.2.11"), ("spark-2", "192.0.2.12"))
-    ]
+    assert [line.split(": ", 2)[1] for line in listed(done)] == ["ansible_host"] * 2
     assert not marker.exists()
     text = (inventory / "hosts.yml").read_text(encoding="utf-8")
     done, _rest = play(tmp_path, {"hosts.yml": text.replace("192.0.2.11", "10.255.255.1").replace("192.0.2.12", "10.255.255.2")})
@@ -397,27 +383,26 @@ def test_the_shipped_inventory_fails_by_its_examples_only_and_passes_once_they_a
 
 
 def test_example_addresses_may_be_warnings(tmp_path: Path, marker: Path) -> None:
-    """For judging the shipped inventory as it is."""
     shutil.copytree(REPO / "inventories" / "spark-pair", tmp_path / "inv")
     done, inventory = play(tmp_path, {}, "-e inventory_check_examples=warn")
     assert {task for _rest, task, _rest in done.failures} == {"Ask"}
-    assert f"{inventory}/hosts.yml:8: ansible_host: spark-1 still has the example address 192.0.2.11" in " ".join(done.stdout.split())
+    assert f"{inventory}/hosts.yml:8: ansible_host: spark-1 has the example address 192.0.2.11" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("tag", ["docker", "vllm_tp2"])
-def test_site_judges_first_whatever_the_tag(tag: str, tmp_path: Path, marker: Path) -> None:
-    """The main job, with one tag, stops before its first role."""
-    done, _rest = play(tmp_path, hosts(SOUND.replace("255.255.2", "255.255.1")), f"--tags {tag}", playbook="site.yml")
+def test_site_checks_the_inventory_first_with_any_tag(tag: str, tmp_path: Path, marker: Path) -> None:
+    done, _rest = play(tmp_path, hosts(VALID.replace("255.255.2", "255.255.1")), f"--tags {tag}", playbook="site.yml")
     assert len(listed(done)) == 1
     assert done.roles == set()
     assert not marker.exists()
 
 
-def test_an_empty_inventory_has_a_sentence(tmp_path: Path) -> None:
+def test_an_empty_inventory_is_a_fault(tmp_path: Path) -> None:
     """A directory without any file in it."""
     (tmp_path / "nothing").mkdir()
     done = run(tmp_path / "runner", str(REPO / "playbooks" / "inventory.yml"), tmp_path / "nothing")
-    assert listed(done) == [f"{tmp_path / 'nothing'}: gb10: there is no group gb10; put the serving group, such as pair1, below gb10"]
+    (sentence,) = listed(done)
+    assert sentence.startswith(f"{tmp_path / 'nothing'}: gb10: ")
 
 
 def test_the_check_is_quick(tmp_path: Path, marker: Path) -> None:
@@ -430,5 +415,5 @@ def test_the_check_is_quick(tmp_path: Path, marker: Path) -> None:
         files[f"group_vars/pair{pair}.yml"] = f"gb10_fabric_cidrs: [10.1.{pair}.0/24, 10.2.{pair}.0/24]\n"
     done, _rest = play(tmp_path, {"hosts.yml": "\n".join(lines) + "\n", **files})
     (event,) = [e["event_data"] for e in done.events if e["event"] == "runner_on_ok" and e["event_data"]["task"] == "Check the inventory"]
-    assert event["res"]["msg"] == "The inventory is sound: 16 hosts."
+    assert event["res"]["msg"] == "The inventory is valid: 16 hosts."
     assert event["duration"] < 2

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Read everything that preflight judges of one node, in one go, through `Node` and the RoCE and memory readers.
+"""PRIVATE. Read the facts of one node for preflight, through `Node` and the readers of RoCE and memory.
 
 Reads only. `gather()` returns what the module preflight_info documents, but for `agent`, which the module adds (_agent/preflight_facts.py).
 Sizes are GiB (`_gib`) or bytes, times seconds since the epoch.
@@ -24,7 +24,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture impor
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import parse
 
 Record = dict[str, Any]
 
@@ -42,7 +42,7 @@ RECORDED: dict[str, list[str]] = {
 
 
 def command(node: Node, name: str) -> tuple[int, str]:
-    """Return (rc, output) of a command: recorded in a captured tree (rc 0), else run. rc 127: there is none."""
+    """Return (rc, output) of a command: recorded in a captured tree (rc 0), else run. rc 127: not installed."""
     recorded = node.read(f"/cmd/{name}")
     if recorded is not None:
         return 0, recorded
@@ -51,14 +51,14 @@ def command(node: Node, name: str) -> tuple[int, str]:
 
 
 def machine(node: Node, smi: Sequence[str]) -> Record:
-    """Return what the machine is, and by which evidence it counts as a GB10."""
+    """Return product, vendor and processor, and what identifies the machine as a GB10."""
     product = (node.read("/sys/class/dmi/id/product_name") or "").strip("\0 \n")
     vendor = (node.read("/sys/class/dmi/id/sys_vendor") or "").strip("\0 \n")
     pci = []
     for name in node.listdir("/sys/bus/pci/devices"):
         base = f"/sys/bus/pci/devices/{name}"
         pci.append(((node.read(f"{base}/vendor") or "").strip(), (node.read(f"{base}/device") or "").strip()))
-    evidence = checks.gb10_evidence(
+    evidence = parse.gb10_evidence(
         product,
         (node.read("/proc/device-tree/model") or "") + " " + (node.read("/proc/device-tree/compatible") or ""),
         node.read("/etc/fastos-release") or "",
@@ -73,10 +73,10 @@ def machine(node: Node, smi: Sequence[str]) -> Record:
 
 def driver(node: Node) -> Record:
     """Return the NVIDIA driver: loaded module, module on disk, libraries on disk, GPUs that nvidia-smi lists, its error."""
-    loaded = checks.loaded_driver(node.read("/proc/driver/nvidia/version"))
-    libraries = checks.library_versions(node.glob("/usr/lib/*/libnvidia-ml.so.*") + node.glob("/usr/lib/*/libcuda.so.*"))
+    loaded = parse.loaded_driver(node.read("/proc/driver/nvidia/version"))
+    libraries = parse.library_versions(node.glob("/usr/lib/*/libnvidia-ml.so.*") + node.glob("/usr/lib/*/libcuda.so.*"))
     rc, text = command(node, "nvidia-smi.txt")
-    gpus, version, error = checks.read_smi(rc, text)
+    gpus, version, error = parse.read_smi(rc, text)
     on_disk = ""
     if loaded or libraries:
         rc, text = command(node, "modinfo-nvidia.txt")
@@ -85,7 +85,7 @@ def driver(node: Node) -> Record:
 
 
 def fabric(capture: Capture, addresses: Sequence[str], cidrs: Sequence[str], ssh: str | None, foreign: Sequence[Record], node: Node) -> Record:
-    """Return the part of the fabric that can be judged before anything is set up."""
+    """Return the facts of the fabric that can be checked before it is set up."""
     found = roce_facts.gather(capture, roce_facts.Wishes(list(addresses), list(cidrs)), ssh, foreign)
     interface = str(found["management"].get("interface") or "")
     base = f"/sys/class/net/{interface}"
@@ -105,14 +105,14 @@ def firmware(node: Node, capture: Capture, gb10: bool) -> dict[str, str]:
     if gb10 or node.root != "/":
         rc, text = command(node, "fwupdmgr.json")
         if rc == 0:
-            found.update(checks.fwupd_versions(text))
+            found.update(parse.fwupd_versions(text))
     for name, key in (("bios_version", "BIOS"), ("ec_firmware_release", "EC")):
         text = (node.read(f"/sys/class/dmi/id/{name}") or "").strip()
         if text:
             found.setdefault(key, text)
     versions = {text.strip() for path, text in capture.files.items() if re.fullmatch(r"sys/class/infiniband/[^/]+/fw_ver", path) and text.strip()}
     if versions:
-        found[checks.CX7] = ", ".join(sorted(versions))
+        found[parse.CX7] = ", ".join(sorted(versions))
     return found
 
 
@@ -132,20 +132,20 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
     containers: list[Record] = []
     if node.root == "/" and not node.exists(socket_path):
         installed = any(node.exists(path) for path in ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"))
-        engine.update(installed=installed, error=f"the Docker Engine's socket {socket_path} is not there")
+        engine.update(installed=installed, error=f"the socket {socket_path} of the Docker Engine does not exist")
         return engine, containers
     try:
         info = _api(node, "docker-info", "/info", None, socket_path)
-        engine.update(checks.engine_facts(info))
+        engine.update(parse.engine_facts(info))
         listed = _api(node, "docker-containers", "/containers/json", {"all": "1"}, socket_path)
         for entry in listed:
             details: Mapping[str, Any] = {}
-            if entry.get("State") in ("running", "restarting", "paused") or checks.VLLM.search(checks.words_of(entry)):
+            if entry.get("State") in ("running", "restarting", "paused") or parse.is_vllm(entry):
                 try:
                     details = _api(node, f"docker-inspect-{entry['Id']}", f"/containers/{entry['Id']}/json", None, socket_path)
-                except client.DockerError:  # it went away meanwhile
+                except client.DockerError:  # it was removed after the list
                     details = {}
-            containers.append(checks.container_facts(entry, details))
+            containers.append(parse.container_facts(entry, details))
     except (client.DockerError, ValueError, KeyError, TypeError) as error:
         engine["error"] = str(error)
         engine["installed"] = not (node.root != "/" and str(error) == "no recording")
@@ -160,7 +160,7 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
 
 
 def disk(node: Node, path: str) -> Record | None:
-    """Return size and free space of the file system that holds `path` or will (its first existing parent)."""
+    """Return size and free space of the file system of `path`, or of its first existing parent."""
     if node.root != "/":
         try:
             recorded = json.loads(node.read("/cmd/disks.json") or "{}").get(path)
@@ -184,7 +184,7 @@ def disk(node: Node, path: str) -> Record | None:
 
 
 def present_gib(node: Node, path: str) -> float:
-    """Return how much lies below a model's directory; links (of a Hugging Face cache) count by what they point at."""
+    """Return the size of the files below the directory of a model. Links (of a Hugging Face cache) count with their target."""
     total = count = 0
     for folder, _folders, names in os.walk(node.at(path)) if path else ():
         for name in names:
@@ -199,10 +199,10 @@ def present_gib(node: Node, path: str) -> float:
 
 
 def listening(node: Node, ports: Sequence[int], containers: Sequence[Record]) -> list[Record]:
-    """Return who listens on `ports`: address, process, and the container that it is in."""
+    """Return the listeners on `ports`: address, process and its container."""
     found: dict[str, Record] = {}
     for name in ("tcp", "tcp6"):
-        for entry in checks.listening_sockets(node.read(f"/proc/net/{name}")):
+        for entry in parse.listening_sockets(node.read(f"/proc/net/{name}")):
             if entry["port"] in ports:
                 found[entry["inode"]] = entry
     if not found:
@@ -217,16 +217,14 @@ def listening(node: Node, ports: Sequence[int], containers: Sequence[Record]) ->
             if entry and not entry.get("pid"):
                 entry["pid"] = int(pid)
                 entry["process"] = (node.read(f"/proc/{pid}/comm") or "").strip()
-                entry["container"] = checks.container_of(node.read(f"/proc/{pid}/cgroup") or "", ids)
+                entry["container"] = parse.container_of(node.read(f"/proc/{pid}/cgroup") or "", ids)
     return sorted(({key: value for key, value in entry.items() if key != "inode"} for entry in found.values()), key=lambda each: int(each["port"]))
 
 
 def memlock(node: Node) -> Record:
-    """Return the Docker daemon's limit of locked memory (bytes, null: unlimited) and whether it may raise it."""
+    """Return the limit of locked memory of the Docker daemon."""
     pid = (node.read("/run/docker.pid") or node.read("/var/run/docker.pid") or "").strip()
-    if not pid.isdigit():
-        return checks.limits(None, None)
-    return checks.limits(node.read(f"/proc/{pid}/limits"), node.read(f"/proc/{pid}/status"))
+    return parse.memlock(node.read(f"/proc/{pid}/limits"), node.read(f"/proc/{pid}/status")) if pid.isdigit() else parse.memlock(None, None)
 
 
 def gather(
@@ -265,10 +263,10 @@ def gather(
             "reboot_required": node.exists("/run/reboot-required") or node.exists("/var/run/reboot-required"),
             "reboot_packages": sorted(set((node.read("/run/reboot-required.pkgs") or "").split())),
         },
-        "dgx": checks.dgx_release(node.read("/etc/dgx-release")),
+        "dgx": parse.dgx_release(node.read("/etc/dgx-release")),
         "driver": gpu,
-        "broken_packages": checks.broken_packages(node.read("/var/lib/dpkg/status")),
-        "ota_check": checks.ota_answer(ota) if ota_rc == 0 else {},
+        "broken_packages": parse.broken_packages(node.read("/var/lib/dpkg/status")),
+        "ota_check": parse.json_object(ota) if ota_rc == 0 else {},
         "firmware": firmware(node, capture, what["gb10"]),
         "memory": memory,
         "fabric": fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node),
@@ -279,5 +277,5 @@ def gather(
         "model": {"path": options["model_path"], "present_gib": present_gib(node, options["model_path"])},
         "listening": listening(node, options["ports"], containers),
         "memlock": memlock(node),
-        "kernel_log": checks.kernel_log(log) if log_rc == 0 else [],
+        "kernel_log": parse.kernel_log(log) if log_rc == 0 else [],
     }

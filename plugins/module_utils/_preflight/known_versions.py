@@ -1,16 +1,16 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PUBLIC. Data: versions that are known to hurt on a GB10, each with what happens, the remedy and where it is known from.
+"""PUBLIC. Data: versions that are known to fail on a GB10, each with the effect, the remedy and the source.
 
-An entry is a mapping; every text is a sentence without a version of its own, because the finding names the one that was found:
+An entry is a mapping. Its texts name no version, because the finding names the one that was found:
   component  driver | kernel | firmware_cx7
   id         of the finding: known_bad_driver | known_bad_kernel | known_bad_firmware
-  match      a version's beginning, in whole numbers: "590" matches 590.44.01 and not 5900
-  below      instead of `match`: versions older than this, of the same `line` where that is given
-  line       only versions that begin so ("6.17.0"); empty for all
-  also       other components that have to match as well, {component: match}
-  unless     words of the kernel command line that make the entry harmless
+  match      the start of a version, in whole numbers: "590" matches 590.44.01 and not 5900
+  below      instead of `match`: versions older than this one
+  line       with `below`: only versions that start with this ("6.17.0")
+  also       other components that must match, {component: match}
+  unless     words of the kernel command line with which the version works
   severity   error | warning | info
   matters, remedy, source
 Versions are compared number by number ("6.17.0-1008-nvidia" is 6, 17, 0, 1008).
@@ -26,8 +26,8 @@ KNOWN: list[dict[str, Any]] = [
         "id": "known_bad_driver",
         "match": "590",
         "severity": "error",
-        "matters": "this branch deadlocks while CUDA graphs are captured, and a boot then hangs without a message",
-        "remedy": "install a 580 driver (580.173.02 and 580.178.04 are in use) by the DGX Dashboard or apt dist-upgrade, and reboot",
+        "matters": "this branch deadlocks during the capture of CUDA graphs, and the boot hangs without a message",
+        "remedy": "install a 580 driver (580.173.02 and 580.178.04 are in use) with the DGX Dashboard or apt dist-upgrade, and reboot",
         "source": "eugr/spark-vllm-docker README; section 1.11 of the collected facts",
     },
     {
@@ -36,7 +36,7 @@ KNOWN: list[dict[str, Any]] = [
         "below": "580",
         "severity": "error",
         "matters": "a GB10 needs the 580 branch or a later one",
-        "remedy": "install a 580 driver by the DGX Dashboard or apt dist-upgrade, and reboot",
+        "remedy": "install a 580 driver with the DGX Dashboard or apt dist-upgrade, and reboot",
         "source": "DGX OS 7 release line; section 1.11 of the collected facts",
     },
     {
@@ -45,7 +45,7 @@ KNOWN: list[dict[str, Any]] = [
         "match": "7.0.0-1019",
         "unless": ["kho=off"],
         "severity": "warning",
-        "matters": "its kexec handover (KHO) reserves about 9.4 GiB as contiguous memory, which the engine lacks and RDMA registration fails on (ENOMEM)",
+        "matters": "its kexec handover (KHO) reserves about 9.4 GiB of contiguous memory: the engine lacks it, and RDMA registration fails (ENOMEM)",
         "remedy": "add kho=off to the kernel command line (safe while /sys/kernel/kexec_crash_size is 0) and reboot, or boot kernel 6.17.0-1032",
         "source": "MiaAI-Lab DSv4 #259, DSv4.1 #14, eugr #389",
     },
@@ -55,7 +55,7 @@ KNOWN: list[dict[str, Any]] = [
         "match": "7.0.0-31",
         "unless": ["kho=off"],
         "severity": "warning",
-        "matters": "its kexec handover (KHO) reserves about 9.4 GiB as contiguous memory, which the engine lacks and RDMA registration fails on (ENOMEM)",
+        "matters": "its kexec handover (KHO) reserves about 9.4 GiB of contiguous memory: the engine lacks it, and RDMA registration fails (ENOMEM)",
         "remedy": "add kho=off to the kernel command line (safe while /sys/kernel/kexec_crash_size is 0) and reboot, or boot kernel 6.17.0-1032",
         "source": "MiaAI-Lab DSv4 #259",
     },
@@ -65,8 +65,8 @@ KNOWN: list[dict[str, Any]] = [
         "below": "6.17.0-1017",
         "line": "6.17.0",
         "severity": "warning",
-        "matters": "it leaves stale GIDs behind when an address or a link changes, so RDMA connections go to a GID that is no more",
-        "remedy": "update the kernel to 6.17.0-1017 or later by the DGX Dashboard or apt dist-upgrade, and reboot",
+        "matters": "it keeps stale GIDs when an address or a link changes, so RDMA connections use a GID that does not exist",
+        "remedy": "update the kernel to 6.17.0-1017 or later with the DGX Dashboard or apt dist-upgrade, and reboot",
         "source": "Launchpad bug 2148311",
     },
     {
@@ -75,16 +75,16 @@ KNOWN: list[dict[str, Any]] = [
         "match": "6.17.0-1031",
         "also": {"driver": "580.173.02"},
         "severity": "info",
-        "matters": "with this driver some machines start with 101 to 104 GiB free and others with 110, so a utilization from elsewhere may not start",
-        "remedy": "boot kernel 6.17.0-1032 or later, or keep to the utilization that the sysctl role prints",
-        "source": "GLM #47 (suspected there, not proven)",
+        "matters": "with this driver some machines start with 101 to 104 GiB free and others with 110, so a utilization of another machine may not start",
+        "remedy": "boot kernel 6.17.0-1032 or later, or use the utilization that the sysctl role prints",
+        "source": "GLM #47 (suspected, not proven)",
     },
     {
         "component": "firmware_cx7",
         "id": "known_bad_firmware",
         "below": "28.45.4028",
         "severity": "info",
-        "matters": "the field reports of full speed are from 28.45.4028 and later",
+        "matters": "all reports of full speed are from 28.45.4028 and later",
         "remedy": "run fwupdmgr refresh and fwupdmgr upgrade on every node, and reboot with the cable in",
         "source": "section 1.1 of the collected facts",
     },

@@ -1,4 +1,4 @@
-"""The lookup serving_group: reads hostvars once a host, templated, and turns errors into one sentence."""
+"""The lookup serving_group: reads the variables of each host once, and reports errors as one sentence."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ GROUPS = {"all": ["a", "b"], "gb10": ["a", "b"], "pair1": ["a", "b"]}
 
 
 class HostVars(Mapping[str, dict[str, Any]]):
-    """Like Ansible's: computes the variables of a host on each access; here it counts."""
+    """Variables of all hosts, which counts each access."""
 
     def __init__(self, **hosts: dict[str, Any]) -> None:
         self.hosts = hosts
-        self.asked: list[str] = []
+        self.reads: list[str] = []
 
     def __getitem__(self, host: str) -> dict[str, Any]:
-        self.asked.append(host)
+        self.reads.append(host)
         return self.hosts[host]
 
     def __iter__(self) -> Iterator[str]:
@@ -44,38 +44,35 @@ def lookup(terms: list[str], hostvars: HostVars, host: str = "a", groups: Mappin
         pytest.param(["b", "a"], "a", [1, 0], id="two"),
     ],
 )
-def test_whose_group(terms: list[str], host: str, ranks: list[int]) -> None:
-    """A term is the name of another host."""
+def test_returns_the_group_of_each_named_host(terms: list[str], host: str, ranks: list[int]) -> None:
     found = lookup(terms, HostVars(a={"ansible_host": "10.0.0.1"}, b={}), host)
     assert [each["rank"] for each in found] == ranks
     assert {each["head"] for each in found} == {"a"}
     assert found[0]["members"][0]["address"] == "10.0.0.1"
 
 
-def test_each_host_is_asked_once() -> None:
-    """Its variables are computed on each access, which costs a millisecond."""
+def test_reads_the_variables_of_each_host_once() -> None:
     hostvars = HostVars(a={}, b={}, c={})
     lookup([], hostvars)
-    assert sorted(hostvars.asked) == ["a", "b"]
+    assert sorted(hostvars.reads) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("host", "hostvars", "sentence"),
+    ("host", "hostvars", "part"),
     [
-        pytest.param("localhost", HostVars(a={}, b={}), "inventory: localhost is not in the inventory group gb10: add it to a serving group", id="localhost"),
-        pytest.param("a", HostVars(a={"gb10_rank": 0}, b={"gb10_rank": 0}), "inventory: a and b both claim to be the head (gb10_rank: 0)", id="two heads"),
-        pytest.param("a", HostVars(a={"gb10_fabric_cidrs": "x"}, b={}), "inventory: gb10_fabric_cidrs is 'x', expected a list of networks", id="bad fabric"),
+        pytest.param("localhost", HostVars(a={}, b={}), "localhost is not in the inventory group gb10", id="localhost"),
+        pytest.param("a", HostVars(a={"gb10_rank": 0}, b={"gb10_rank": 0}), "gb10_rank", id="two heads"),
+        pytest.param("a", HostVars(a={"gb10_fabric_cidrs": "x"}, b={}), "gb10_fabric_cidrs", id="bad fabric"),
     ],
 )
-def test_errors_are_one_sentence(host: str, hostvars: HostVars, sentence: str) -> None:
-    """Never a traceback of ours."""
+def test_an_error_is_one_sentence(host: str, hostvars: HostVars, part: str) -> None:
     with pytest.raises(AnsibleError) as caught:
         lookup([], hostvars, host)
-    assert str(caught.value).startswith(sentence)
+    assert str(caught.value).startswith("inventory: ")
+    assert part in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_an_option_that_does_not_exist_is_refused() -> None:
-    """It would be passed over in silence."""
-    with pytest.raises(AnsibleError, match="serving_group has no option group; it takes names of hosts only"):
+def test_refuses_an_unknown_option() -> None:
+    with pytest.raises(AnsibleError, match="serving_group has no option group"):
         LookupModule().run([], variables={}, group="pair1")

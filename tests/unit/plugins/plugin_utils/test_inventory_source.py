@@ -1,4 +1,4 @@
-"""Where something stands in the files of an inventory."""
+"""File and line of definitions in an inventory."""
 
 from __future__ import annotations
 
@@ -45,37 +45,33 @@ def place(index: Index, host: str, key: str) -> tuple[str, str, str, int] | None
     [
         pytest.param({}, "a", ("host", "a", "hosts.yml", 13), id="host in the file"),
         pytest.param({}, "b", ("group", "pair1", "hosts.yml", 10), id="deepest group in the file"),
-        pytest.param({"group_vars__all": "y: 0\nx: 5"}, "b", ("group", "all", "all.yml", 2), id="group_vars/all before groups of the file"),
-        pytest.param({"group_vars__gb10": "x: 5", "group_vars__all": "x: 5"}, "b", ("group", "gb10", "gb10.yml", 1), id="group before all"),
-        pytest.param({"group_vars__gb10": "x: 5", "group_vars__pair1": "x: 5"}, "b", ("group", "pair1", "pair1.yml", 1), id="child before parent"),
-        pytest.param({"group_vars__pair1": "x: 5"}, "a", ("host", "a", "hosts.yml", 13), id="host before group"),
-        pytest.param({"host_vars__a": "# here\nx: 5"}, "a", ("host", "a", "a.yml", 2), id="host_vars before the file"),
+        pytest.param({"group_vars__all": "y: 0\nx: 5"}, "b", ("group", "all", "all.yml", 2), id="group_vars/all over groups of the file"),
+        pytest.param({"group_vars__gb10": "x: 5", "group_vars__all": "x: 5"}, "b", ("group", "gb10", "gb10.yml", 1), id="group over all"),
+        pytest.param({"group_vars__gb10": "x: 5", "group_vars__pair1": "x: 5"}, "b", ("group", "pair1", "pair1.yml", 1), id="child over parent"),
+        pytest.param({"group_vars__pair1": "x: 5"}, "a", ("host", "a", "hosts.yml", 13), id="host over group"),
+        pytest.param({"host_vars__a": "# here\nx: 5"}, "a", ("host", "a", "a.yml", 2), id="host_vars over the file"),
         pytest.param({"group_vars__pair1__serving": "x: 5"}, "b", ("group", "pair1", "serving.yml", 1), id="directory of group_vars"),
     ],
 )
-def test_the_definition_that_wins_is_the_one_that_ansible_takes(files: dict[str, str], host: str, expected: tuple[str, str, str, int], tmp_path: Path) -> None:
-    """Ansible's order of precedence."""
+def test_finds_the_definition_with_the_highest_precedence(files: dict[str, str], host: str, expected: tuple[str, str, str, int], tmp_path: Path) -> None:
     assert place(scan([str(write(tmp_path, hosts=HOSTS, **files))]), host, "x") == expected
 
 
-def test_group_vars_beside_the_playbook_win_over_those_beside_the_inventory(tmp_path: Path) -> None:
-    """And neither is read twice where the two are one directory."""
+def test_group_vars_of_the_playbook_override_those_of_the_inventory(tmp_path: Path) -> None:
     inventory = write(tmp_path / "inv", hosts=HOSTS, group_vars__gb10="x: 5")
     play = write(tmp_path / "play", group_vars__gb10="\n\nx: 6")
     assert place(scan([str(inventory)], [str(play)]), "b", "x") == ("group", "gb10", "gb10.yml", 3)
     assert len(scan([str(inventory)], [str(inventory)]).entries["group", "gb10", "x"]) == 2
 
 
-def test_a_source_may_be_one_file(tmp_path: Path) -> None:
-    """Then group_vars beside it count."""
+def test_reads_group_vars_of_a_single_file(tmp_path: Path) -> None:
     folder = write(tmp_path, hosts=HOSTS, group_vars__pair1="\nx: 5", other="c: {hosts: {z: }}")
     index = scan([str(folder / "hosts.yml")])
     assert place(index, "b", "x") == ("group", "pair1", "pair1.yml", 2)
     assert ("host", "z", "z") not in index.entries
 
 
-def test_ini(tmp_path: Path) -> None:
-    """Hosts, variables of hosts and groups, and children."""
+def test_reads_ini_files(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text('# ours\n[pair1]\na x=1 y="2 3" # why\nb\n\n[pair1:vars]\nz = 1\n[gb10:children]\npair1\n[broken\n', encoding="utf-8")
     index = scan([str(path)])
@@ -85,61 +81,53 @@ def test_ini(tmp_path: Path) -> None:
     assert index.entries["group", "pair1", "b"][0].line == 4
 
 
-def test_the_line_of_a_part_of_a_value(tmp_path: Path) -> None:
-    """As deep as the file shows it."""
+def test_returns_the_line_of_a_part_of_a_value(tmp_path: Path) -> None:
     index = scan([str(write(tmp_path, hosts="gb10:\n  vars:\n    x:\n      - a\n      - b:\n          c: 1\n"))])
     (entry,) = index.entries["group", "gb10", "x"]
     assert [entry.line_of(below) for below in ((), (0,), (1,), (1, "b", "c"), (1, "q"), (7,), (0, "deep"))] == [3, 4, 5, 6, 5, 3, 4]
 
 
-def test_tags_and_vaulted_files_are_passed_over(tmp_path: Path) -> None:
-    """Nothing is decrypted, nothing constructed."""
-    folder = write(tmp_path, hosts="gb10:\n  vars:\n    x: !vault |\n      abc\n    y: !unknown z\n", group_vars__gb10="$ANSIBLE_VAULT;1.1;AES256\n6162\n")
+def test_does_not_decrypt(tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts="gb10:\n  vars:\n    x: !vault |\n      abc\n    y: z\n", group_vars__gb10="$ANSIBLE_VAULT;1.1;AES256\n6162\n")
     index = scan([str(folder)])
     assert index.entries["group", "gb10", "y"][0].line == 5
-    assert index.unreadable == []
-
-
-def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
-    """And the others are read."""
-    index = scan([str(write(tmp_path, hosts=HOSTS, group_vars__gb10="a: 1\nb: [\n"))])
-    assert [(path.name, line) for path, line, _rest in index.unreadable] == [("gb10.yml", 3)]
-    assert place(index, "a", "x") is not None
+    assert (index.unreadable, [path.name for path in index.encrypted]) == ([], ["gb10.yml"])
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "text"),
+    ("content", "line", "part"),
     [
-        (b"a: 1\n b: 2\n", 2, "the file is no valid YAML here (mapping values are not allowed in this context)"),
-        (b"---\n- a: 1\n", 2, "the file holds a list here, expected variables, each as name: value"),
-        (b"a\n", 1, "the file holds a text here, expected variables, each as name: value"),
-        (b"a: 1\nb: \xff\n", 2, "the file is no UTF-8 text here; save it as UTF-8"),
-        (b"a: &x\n  - *x\n  - !secret b\n", 3, "the tag !secret is none that Ansible knows; put a text that begins with an exclamation mark in quotes"),
+        (b"a: 1\n b: 2\n", 2, "mapping values are not allowed"),
+        (b"a: 1\nb: [\n", 3, "not valid YAML"),
+        (b"---\n- a: 1\n", 2, "a list"),
+        (b"a\n", 1, "a string"),
+        (b"a: 1\nb: \xff\n", 2, "UTF-8"),
+        (b"a: &x\n  - *x\n  - !secret b\n", 3, "!secret"),
     ],
 )
-def test_what_ansible_cannot_read_as_variables_is_unreadable(content: bytes, line: int, text: str, tmp_path: Path) -> None:
-    """Ansible's own error for these names no file."""
+def test_a_file_that_ansible_cannot_read_is_reported_with_its_line(content: bytes, line: int, part: str, tmp_path: Path) -> None:
     folder = write(tmp_path, hosts=HOSTS, group_vars__gb10="")
     (folder / "group_vars" / "gb10.yml").write_bytes(content)
-    assert scan([str(folder)]).unreadable == [(folder / "group_vars" / "gb10.yml", line, text)]
+    index = scan([str(folder)])
+    ((path, at, text),) = index.unreadable
+    assert (path.name, at) == ("gb10.yml", line)
+    assert part in text
+    assert place(index, "a", "x") is not None
 
 
 @pytest.mark.parametrize("content", ["", "---\n", "# nothing\n", "---\n~\n", "{}\n", "a: !unsafe b\nc: !vault |\n  d\n"])
-def test_what_ansible_reads_as_variables_is_fine(content: str, tmp_path: Path) -> None:
-    """A file may be empty."""
+def test_accepts_empty_files_and_tags_of_ansible(content: str, tmp_path: Path) -> None:
     assert scan([str(write(tmp_path, hosts=HOSTS, group_vars__gb10=content))]).unreadable == []
 
 
 @pytest.mark.parametrize("source", ["a,b,", "/does/not/exist", ""], ids=["list of hosts", "nowhere", "empty"])
-def test_sources_without_files_are_no_error(source: str) -> None:
-    """A list of hosts on the command line, for one."""
+def test_accepts_sources_without_files(source: str) -> None:
     index = scan([source]) if source else scan([])
     assert index.entries == {}
     assert index.find("a", "x", GROUPS) is None
 
 
-def test_scripts_and_backups_are_not_read(tmp_path: Path) -> None:
-    """As Ansible does."""
+def test_does_not_read_scripts_and_backups(tmp_path: Path) -> None:
     write(tmp_path, hosts=HOSTS)
     (tmp_path / "hosts.yml~").write_text("gb10:\n  vars:\n    old: 1\n", encoding="utf-8")
     script = tmp_path / "source.sh"
@@ -148,7 +136,6 @@ def test_scripts_and_backups_are_not_read(tmp_path: Path) -> None:
     assert "old" not in scan([str(tmp_path)]).variables()
 
 
-def test_groups_that_are_their_own_children_end(tmp_path: Path) -> None:
-    """Ansible refuses them later; depth only has to end."""
+def test_the_depth_of_circular_groups_ends(tmp_path: Path) -> None:
     index = scan([str(write(tmp_path, hosts="a:\n  children:\n    b:\nb:\n  children:\n    a:\n"))])
     assert index.depth("a") >= 1

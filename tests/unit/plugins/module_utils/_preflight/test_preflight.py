@@ -1,4 +1,4 @@
-"""Every check's unhappy path, from captured trees of a pair through the module to the sentence on the screen."""
+"""Each check, from captured trees of a pair through the module to the finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflig
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, known_versions
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import catalogue, checks, findings, known_versions, parse
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import Tree, from_pair, spark
@@ -155,7 +155,7 @@ def read(tree: Tree, capsys: pytest.CaptureFixture[str], number: int) -> dict[st
     return facts | {"clock": {"before": NOW - 1, "after": NOW + 1}}
 
 
-WISHES = checks.Wishes("pair1", 2, head_ports={8888: "the API", 25000: "where the ranks meet"}, model_gib=148, image_gib=30, image="vllm:1")
+NEEDS = findings.Requirements("pair1", 2, head_ports={8888: "the API", 25000: "where the ranks meet"}, model_gib=148, image_gib=30, image="vllm:1")
 
 
 class Pair:
@@ -168,9 +168,9 @@ class Pair:
     def facts(self, number: int) -> dict[str, Any]:
         return read(self.trees[number], self.capsys, number)
 
-    def judge(self, wishes: checks.Wishes = WISHES, **more: Any) -> dict[str, Any]:
-        ranks = [checks.Rank(f"spark-{number + 1}", number, self.facts(number)) for number in (0, 1)]
-        return checks.judge(ranks, wishes, **more)
+    def judge(self, needs: findings.Requirements = NEEDS, **more: Any) -> dict[str, Any]:
+        ranks = [findings.Rank(f"spark-{number + 1}", number, self.facts(number)) for number in (0, 1)]
+        return checks.judge(ranks, needs, **more)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Pair:
     return Pair(tmp_path, capsys)
 
 
-def test_a_healthy_pair_has_nothing_to_say(pair: Pair) -> None:
+def test_a_healthy_pair_has_no_finding(pair: Pair) -> None:
     verdict = pair.judge()
     assert verdict["findings"] == []
     assert verdict["not_checked"] == []
@@ -189,95 +189,77 @@ def test_a_healthy_pair_has_nothing_to_say(pair: Pair) -> None:
     assert facts["reboot_reasons"] == []
 
 
-# id, which nodes, what is done to them, severity, hosts, part of the block
-CASES: list[tuple[str, str, str, list[Change], str, str, str]] = [
+# id, check, nodes that are changed, changes, severity, what the finding names
+CASES: list[tuple[str, str, str, list[Change], str, str]] = [
     ("no gb10", "gb10", "1", [put("sys/class/dmi/id/product_name", "Standard PC\n"), put("cmd/nvidia-smi.txt", f"NVIDIA A100, {DRIVER}\n")],
-     "warning", "spark-2", "This is no GB10: Standard PC, aarch64"),
-    ("spark by name only", "arch", "0", [put("cmd/uname-m.txt", "x86_64\n")], "warning", "spark-1",
-     "Its product name NVIDIA_DGX_Spark says GB10, and its processor is x86_64"),
-    ("unequal memory", "memory_parity", "1", [put("proc/meminfo", meminfo(MemTotal=119.6, MemFree=112, MemAvailable=111))], "warning", "spark-1, spark-2",
-     "Memory differs: 122 GiB on spark-1, 120 GiB on spark-2"),
-    ("one ota behind", "ota_parity", "1", [put("etc/dgx-release", 'DGX_SWBUILD_VERSION="7.2.3"\n')], "warning", "spark-1, spark-2",
-     "DGX OS differs: 7.6.0 on spark-1, 7.2.3 (no OTA yet) on spark-2"),
-    ("new libraries under an old module", "ota_torn", "1", [put("proc/driver/nvidia/version", nvrm("580.159.03"))], "error", "spark-2",
-     "The loaded driver is 580.159.03, and its libraries on disk are 580.173.02"),
-    ("module on disk is another", "ota_torn", "1", [put("cmd/modinfo-nvidia.txt", "580.178.04\n")], "error", "spark-2",
-     "The loaded driver is 580.173.02, and the module on disk is 580.178.04"),
-    ("nvml mismatch", "ota_torn", "0",
-     [put("cmd/nvidia-smi.txt", "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.173\n")], "error", "spark-1",
-     "From nvidia-smi: Failed to initialize NVML: Driver/library version mismatch NVML library version: 580.173"),
-    ("half a package", "ota_torn", "0", [put("var/lib/dpkg/status", dpkg("linux-modules-nvidia-580", "install ok half-configured"))], "error", "spark-1",
-     "Dpkg holds packages for half-done: linux-modules-nvidia-580 (half-configured)"),
-    ("the vendor says torn", "ota_torn", "0", [put("cmd/ota-check.json", '{"torn_score": 2}')], "warning", "spark-1",
-     "From nvidia-spark-ota-check: torn_score 2"),
-    ("reboot due", "reboot_pending", "0", [put("run/reboot-required", ""), put("run/reboot-required.pkgs", "linux-image-nvidia\n")], "warning", "spark-1",
-     "/run/reboot-required is there (linux-image-nvidia)"),
-    ("other kernel", "kernel_parity", "1", [put("proc/sys/kernel/osrelease", "6.17.0-1033-nvidia\n")], "warning", "spark-1, spark-2",
-     "The kernel differs: 6.17.0-1032-nvidia on spark-1, 6.17.0-1033-nvidia on spark-2"),
-    ("other firmware", "firmware_parity", "1",
-     [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "UEFI", "Version": "2.150.1"}]}')], "warning", "spark-1, spark-2",
-     "The firmware of UEFI differs: 2.155.11 on spark-1, 2.150.1 on spark-2"),
-    ("kho kernel", "known_bad_kernel", "01", [put("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")], "warning", "spark-1, spark-2",
-     "The kernel is 7.0.0-1019-nvidia. Why it matters: its kexec handover (KHO) reserves"),
-    ("stale gid kernel", "known_bad_kernel", "01", [put("proc/sys/kernel/osrelease", "6.17.0-1008-nvidia\n")], "warning", "spark-1, spark-2",
-     "update the kernel to 6.17.0-1017 or later"),
-    ("kernel with less memory", "known_bad_kernel", "01", [put("proc/sys/kernel/osrelease", "6.17.0-1031-nvidia\n")], "info", "spark-1, spark-2",
-     "101 to 104 GiB free"),
-    ("old connectx", "known_bad_firmware", "01",
-     [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.40.1000"}]}')], "info", "spark-1, spark-2",
-     "The ConnectX-7 firmware is 28.40.1000"),
-    ("no gpu", "gpu_lost", "1", [put("cmd/nvidia-smi.txt", "No devices were found\n")], "error", "spark-2", "From nvidia-smi: No devices were found"),
-    ("aer", "kernel_log", "0", [put("cmd/dmesg.txt", "[ 9.1] mlx5_core 0000:01:00.0: mlx5_pci_slot_reset Device state = 2 slot reset\n" * 2)], "warning",
-     "spark-1", "The kernel has logged 2 time(s) since the boot: mlx5_core 0000:01:00.0"),
-    ("stuck", "memory_stuck", "0", [put("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0))], "error", "spark-1",
-     "36.69 GiB of 121.69 GiB belong to no process"),
-    ("fragmented", "memory_fragmented", "0", [put("proc/buddyinfo", buddy(0))], "warning", "spark-1", "Zone Normal has 0 free blocks of 4 MiB or more"),
+     "warning", "Standard PC, aarch64"),
+    ("gb10 by name only", "arch", "0", [put("cmd/uname-m.txt", "x86_64\n")], "warning", "x86_64"),
+    ("other memory", "memory_parity", "1", [put("proc/meminfo", meminfo(MemTotal=119.6, MemFree=112, MemAvailable=111))], "warning",
+     "122 GiB on spark-1, 120 GiB on spark-2"),
+    ("other OTA", "ota_parity", "1", [put("etc/dgx-release", 'DGX_SWBUILD_VERSION="7.2.3"\n')], "warning", "7.6.0 on spark-1, 7.2.3 (no OTA yet) on spark-2"),
+    ("other libraries", "ota_torn", "1", [put("proc/driver/nvidia/version", nvrm("580.159.03"))], "error", "libraries on disk are 580.173.02"),
+    ("other module on disk", "ota_torn", "1", [put("cmd/modinfo-nvidia.txt", "580.178.04\n")], "error", "580.173.02, but the module on disk is 580.178.04"),
+    ("NVML mismatch", "ota_torn", "0",
+     [put("cmd/nvidia-smi.txt", "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.173\n")], "error",
+     "Driver/library version mismatch NVML library version: 580.173"),
+    ("incomplete package", "ota_torn", "0", [put("var/lib/dpkg/status", dpkg("linux-modules-nvidia-580", "install ok half-configured"))], "error",
+     "linux-modules-nvidia-580 (half-configured)"),
+    ("interrupted reinstallation", "ota_torn", "0", [put("var/lib/dpkg/status", dpkg("nvidia-driver-580", "install reinstreq installed"))], "error",
+     "nvidia-driver-580 (installed)"),
+    ("vendor's check", "ota_torn", "0", [put("cmd/ota-check.json", '{"torn_score": 2}')], "warning", "torn_score 2"),
+    ("reboot required", "reboot_pending", "0", [put("run/reboot-required", ""), put("run/reboot-required.pkgs", "linux-image-nvidia\n")], "warning",
+     "linux-image-nvidia"),
+    ("other kernel", "kernel_parity", "1", [put("proc/sys/kernel/osrelease", "6.17.0-1033-nvidia\n")], "warning",
+     "6.17.0-1032-nvidia on spark-1, 6.17.0-1033-nvidia on spark-2"),
+    ("other firmware", "firmware_parity", "1", [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "UEFI", "Version": "2.150.1"}]}')], "warning",
+     "UEFI differs: 2.155.11 on spark-1, 2.150.1 on spark-2"),
+    ("KHO kernel", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")], "warning", "7.0.0-1019-nvidia"),
+    ("stale GID kernel", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "6.17.0-1008-nvidia\n")], "warning", "6.17.0-1017 or later"),
+    ("kernel with less memory", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "6.17.0-1031-nvidia\n")], "info", "101 to 104 GiB free"),
+    ("old ConnectX", "known_bad_firmware", "0",
+     [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.40.1000"}]}')], "info", "28.40.1000"),
+    ("no GPU", "gpu_lost", "1", [put("cmd/nvidia-smi.txt", "No devices were found\n")], "error", "No devices were found"),
+    ("AER", "kernel_log", "0", [put("cmd/dmesg.txt", "[ 9.1] mlx5_core 0000:01:00.0: mlx5_pci_slot_reset Device state = 2 slot reset\n" * 2)], "warning",
+     "2 such line(s) since the boot: mlx5_core 0000:01:00.0"),
+    ("memory of no process", "memory_stuck", "0", [put("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0))], "error", "36.69 GiB of 121.69 GiB"),
+    ("fragmented", "memory_fragmented", "0", [put("proc/buddyinfo", buddy(0))], "warning", "0 free blocks of 4 MiB or more"),
     ("boost", "watermark_boost", "0", [put("proc/sys/vm/min_free_kbytes", "3145728\n"), put("proc/sys/vm/watermark_boost_factor", "15000\n")], "info",
-     "spark-1", "set vm.watermark_boost_factor=0"),
-    ("foreign file", "foreign_network_config", "0",
-     [put("etc/netplan/98-spark-vllm-docker.yaml", "network:\n  ethernets:\n    enp1s0f0np0:\n      addresses: [10.20.0.11/24]\n")], "info", "spark-1",
+     "vm.watermark_boost_factor=0"),
+    ("other netplan file", "foreign_network_config", "0",
+     [put("etc/netplan/98-spark-vllm-docker.yaml", "network:\n  ethernets:\n    enp1s0f0np0:\n      addresses: [10.20.0.11/24]\n")], "info",
      "/etc/netplan/98-spark-vllm-docker.yaml"),
-    ("engine is down", "docker", "0", [put("cmd/docker-info.json", "cannot connect")], "warning", "spark-1", "the docker role starts it"),
-    ("containerd store", "image_store_parity", "1", [info(DriverStatus=[["driver-type", "io.containerd.snapshotter.v1"]], Driver="overlayfs")], "warning",
-     "spark-1, spark-2", "Images are stored differently: graphdriver (overlay2) on spark-1, containerd (overlayfs) on spark-2"),
-    ("memlock", "memlock", "1",
-     [put("proc/900/limits", LOCKED), put("proc/900/status", "CapBnd:\t00000000a80425fb\n")],
-     "warning", "spark-2", "The Docker daemon may lock 8192 KiB and may not raise that"),
-    ("foreign vllm", "stale_containers", "1", [container("glm", "vllm/vllm-openai:nightly")], "error", "spark-2",
-     "The container glm (vllm/vllm-openai:nightly) is running and looks like a vLLM that is not ours"),
-    ("other group", "stale_containers", "1", [container("gb10-pair9-rank0", labels={"gb10.cluster.group": "pair9"})], "error", "spark-2",
-     "The container gb10-pair9-rank0 of the serving group pair9 is running here"),
-    ("gpu taken", "stale_containers", "0", [container("comfy", DeviceRequests=[{"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}])], "warning",
-     "spark-1", "The container comfy (busybox) is running and uses the GPU"),
-    ("vllm that comes back", "stale_containers", "0",
-     [container("old", "vllm/vllm-openai:v0.20", "exited", RestartPolicy={"Name": "unless-stopped"})], "warning", "spark-1",
-     "docker update --restart=no old"),
-    ("half a pair", "stale_containers", "1", [container("gb10-pair1-rank1", labels={"gb10.cluster.group": "pair1"})], "warning", "spark-2",
-     "The serving group pair1 runs on spark-2 and not on spark-1"),
-    ("api port", "ports_free", "0", [listen(8888)], "error", "spark-1", "Port 8888 (the API) is taken by nginx (pid 77), listening on *"),
-    ("master port of a container", "ports_free", "0", [container("db"), listen(25000, "postgres", f"0::/system.slice/docker-{ID}.scope")], "error",
-     "spark-1", "Port 25000 (where the ranks meet) is taken by the container db"),
-    ("no room for the weights", "disk_space", "1", [disks(120.0)], "error", "spark-2",
-     "120.0 GiB are free at /var/lib/docker, and 148 GiB for the weights at /srv/models are needed"),
-    ("no room for the image too", "disk_space", "1", [disks(160.0), drop("cmd/docker-image.json")], "warning", "spark-2",
+    ("engine is down", "docker", "0", [put("cmd/docker-info.json", "cannot connect")], "warning", "the docker role starts it"),
+    ("other image store", "image_store_parity", "1", [info(DriverStatus=[["driver-type", "io.containerd.snapshotter.v1"]], Driver="overlayfs")], "warning",
+     "graphdriver (overlay2) on spark-1, containerd (overlayfs) on spark-2"),
+    ("memlock", "memlock", "1", [put("proc/900/limits", LOCKED), put("proc/900/status", "CapBnd:\t00000000a80425fb\n")], "warning", "8192 KiB"),
+    ("another vLLM", "stale_containers", "1", [container("glm", "vllm/vllm-openai:nightly")], "error", "docker rm -f glm"),
+    ("another group", "stale_containers", "1", [container("pair9-rank0", labels={"gb10.cluster.group": "pair9"})], "error", "docker rm -f pair9-rank0"),
+    ("GPU in use", "stale_containers", "0", [container("comfy", DeviceRequests=[{"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}])], "warning",
+     "docker stop comfy"),
+    ("vLLM with a restart policy", "stale_containers", "0",
+     [container("old", "vllm/vllm-openai:v0.20", "exited", RestartPolicy={"Name": "unless-stopped"})], "warning", "docker update --restart=no old"),
+    ("one rank of the group runs", "stale_containers", "1", [container("gb10-pair1-rank1", labels={"gb10.cluster.group": "pair1"})], "warning",
+     "runs on spark-2 and not on spark-1"),
+    ("API port", "ports_free", "0", [listen(8888)], "error", "Port 8888 (the API) is used by nginx (pid 77), which listens on *"),
+    ("master port", "ports_free", "0", [container("db"), listen(25000, "postgres", f"0::/system.slice/docker-{ID}.scope")], "error", "the container db"),
+    ("no space for the weights", "disk_space", "1", [disks(120.0)], "error", "120.0 GiB are free at /var/lib/docker. Required: 148 GiB for the weights"),
+    ("no space for the image", "disk_space", "1", [disks(160.0), drop("cmd/docker-image.json")], "warning",
      "30 GiB for the image vllm:1 at /var/lib/docker and 148 GiB for the weights"),
-    ("nearly full", "disk_space", "1", [disks(2.0), put("srv/models/here", "")], "error", "spark-2", "2.0 GiB are free"),
-    ("read-only", "disk_space", "0", [disks(2500.0, read_only=True)], "error", "spark-1", "/var/lib/docker is mounted read-only"),
-    ("clock behind", "clock_skew", "1", [put("cmd/time.txt", f"{NOW - 120}\n")], "warning", "spark-2",
-     "Its clock is at least 119 s behind the controller's"),
-    ("clock ahead", "clock_skew", "0", [put("cmd/time.txt", f"{NOW + 40}\n")], "warning", "spark-1", "Its clock is at least 39 s ahead of the controller's"),
+    ("nearly full", "disk_space", "1", [disks(2.0), put("srv/models/here", "")], "error", "2.0 GiB are free"),
+    ("read-only", "disk_space", "0", [disks(2500.0, read_only=True)], "error", "/var/lib/docker"),
+    ("clock behind", "clock_skew", "1", [put("cmd/time.txt", f"{NOW - 120}\n")], "warning", "119 s behind"),
+    ("clock ahead", "clock_skew", "0", [put("cmd/time.txt", f"{NOW + 40}\n")], "warning", "39 s ahead"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "nodes", "changes", "severity", "hosts", "part"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
-def test_every_unhappy_path_has_its_sentence(pair: Pair, name: str, nodes: str, changes: list[Change], severity: str, hosts: str, part: str) -> None:
-    for number in nodes:
-        for change in changes:
-            change(pair.trees[int(number)])
+@pytest.mark.parametrize(("name", "nodes", "changes", "severity", "part"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
+def test_reports_each_fault_with_host_and_remedy(pair: Pair, name: str, nodes: str, changes: list[Change], severity: str, part: str) -> None:
+    for change in changes:
+        change(pair.trees[int(nodes)])
     found = [entry for entry in pair.judge()["findings"] if entry["id"] == name]
-    texts = [checks.block(entry) for entry in found]
-    assert any(part in text and text.startswith(f"{severity} {name} ({hosts}): ") for text in texts), texts
-    assert all(" Why it matters: " in text and " Remedy: " in text and text.endswith(".") for text in texts)
+    hosts = ["spark-1", "spark-2"] if name.endswith("_parity") else [f"spark-{int(nodes) + 1}"]
+    assert any((entry["severity"], entry["hosts"]) == (severity, hosts) and part in findings.block(entry) for entry in found), found
+    assert all(entry["matters"] and entry["remedy"] for entry in found)
 
 
 def rebuild(pair: Pair, number: int, **how: Any) -> None:
@@ -292,37 +274,36 @@ def rebuild(pair: Pair, number: int, **how: Any) -> None:
     ("how", "name", "severity", "part"),
     [
         pytest.param({"up": ()}, "cable", "error", "no cable is plugged", id="no cable"),
-        pytest.param({"speed": 25000}, "link_speed", "warning", "25000", id="25G after the sync file"),
+        pytest.param({"speed": 25000}, "link_speed", "warning", "25000", id="25G"),
     ],
 )
-def test_the_fabric_before_anything_is_set_up(pair: Pair, how: dict[str, Any], name: str, severity: str, part: str) -> None:
+def test_reports_the_links_before_the_fabric_is_set_up(pair: Pair, how: dict[str, Any], name: str, severity: str, part: str) -> None:
     for path in pair.trees[1].root.glob("sys/class/net/*/carrier"):
         path.unlink()
     rebuild(pair, 1, **how)
     found = [entry for entry in pair.judge()["findings"] if entry["id"] == name]
     assert [entry["severity"] for entry in found][:1] == [severity], found
-    assert part in checks.block(found[0])
+    assert part in findings.block(found[0])
     assert found[0]["hosts"] == ["spark-2"]
 
 
-def test_a_node_without_rdma_is_told_once(pair: Pair) -> None:
+def test_a_node_without_rdma_has_one_finding(pair: Pair) -> None:
     shutil.rmtree(pair.trees[1].root / "sys/class/infiniband")
     pair.trees[1].rdma.clear()
-    found = [checks.block(entry) for entry in pair.judge()["findings"] if entry["id"] == "rdma"]
-    assert len(found) == 1
-    assert found[0].startswith("warning rdma (spark-2): Ports are there (")
-    assert "modprobe mlx5_ib" in found[0]
+    (entry,) = [entry for entry in pair.judge()["findings"] if entry["id"] == "rdma"]
+    assert (entry["severity"], entry["hosts"]) == ("warning", ["spark-2"])
+    assert "modprobe mlx5_ib" in entry["remedy"]
 
 
-def test_wifi_as_the_way_in(pair: Pair) -> None:
+def test_reports_a_connection_over_wifi(pair: Pair) -> None:
     tree = pair.trees[0]
     tree.routes.clear()
     tree.default_route("wlP9s9", "10.0.1.1", 600)
     (entry,) = [entry for entry in pair.judge()["findings"] if entry["id"] == "wifi_control_path"]
-    assert "The node is reached over Wi-Fi (wlP9s9" in checks.block(entry)
+    assert "wlP9s9" in entry["found"]
 
 
-def test_a_rail_that_is_the_way_in(pair: Pair) -> None:
+def test_reports_a_rail_that_ansible_connects_over(pair: Pair) -> None:
     tree = pair.trees[0]
     tree.routes.clear()
     tree.default_route("enp1s0f0np0", "192.168.200.1")
@@ -337,8 +318,7 @@ def test_driver_parity_is_an_error_between_branches_only(pair: Pair, loaded: str
     assert ("known_bad_driver" in found) == (loaded == "590.44.01")
 
 
-def test_our_own_engine_takes_its_own_ports(pair: Pair) -> None:
-    """A second run on a pair that serves finds nothing."""
+def test_a_serving_pair_has_no_finding(pair: Pair) -> None:
     ours = {"gb10.cluster.group": "pair1", "gb10.cluster.release": "4f0c"}
     for number in (0, 1):
         container(f"gb10-pair1-rank{number}", "vllm:1", labels=ours, DeviceRequests=[{"Capabilities": [["gpu"]]}])(pair.trees[number])
@@ -346,22 +326,22 @@ def test_our_own_engine_takes_its_own_ports(pair: Pair) -> None:
     listen(8888, "vllm", f"0::/system.slice/docker-{ID}.scope")(pair.trees[0])
     pair.trees[0].file("proc/meminfo", meminfo(MemFree=9.0, MemAvailable=9.0))
     assert pair.judge()["findings"] == []
-    # the same port in another's hands is another matter
+    # the same port, used by another process
     pair.trees[0].file("proc/77/cgroup", "0::/user.slice\n")
     pair.trees[0].file("proc/77/comm", "nginx\n")
     pair.trees[0].file("proc/meminfo", meminfo())
     assert [entry["id"] for entry in pair.judge()["findings"] if entry["severity"] == "error"] == ["ports_free"]
 
 
-def test_what_is_on_disk_already_is_not_needed_again(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_on_disk_need_no_space(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     disks(20.0)(pair.trees[0])
     facts = pair.facts(0)
     facts["model"]["present_gib"] = 148.0
-    verdict = checks.judge([checks.Rank("spark-1", 0, facts)], WISHES._replace(size=1))
+    verdict = checks.judge([findings.Rank("spark-1", 0, facts)], NEEDS._replace(size=1))
     assert [entry["id"] for entry in verdict["findings"]] == []
 
 
-def test_a_container_shows_little_and_says_so(pair: Pair) -> None:
+def test_skips_what_a_container_does_not_show(pair: Pair) -> None:
     for tree in pair.trees:
         tree.file("run/systemd/container", "docker\n")
         tree.file("proc/meminfo", meminfo(CmaFree=0.9))
@@ -374,9 +354,11 @@ def test_a_container_shows_little_and_says_so(pair: Pair) -> None:
     verdict = pair.judge()
     assert verdict["findings"] == []
     skipped = {entry["id"]: entry["reason"] for entry in verdict["not_checked"]}
-    assert skipped["kho_leak"] == "a container (docker) shows the host's memory, which others use as well"
-    assert {"gb10", "known_bad_kernel", "memlock", "firmware_parity"} <= set(skipped)
-    (error,) = [entry for entry in pair.judge(WISHES._replace(require_gb10=True))["findings"] if entry["id"] == "gb10"]
+    assert {"gb10", "arch", "memory_parity", "ota_parity", "reboot_pending", "kernel_parity", "firmware_parity", "known_bad_kernel", "known_bad_firmware",
+            "kernel_log", "kho_leak", "memory_stuck", "memory_fragmented", "memory_cache", "watermark_boost", "link_speed", "twins", "rdma", "memlock",
+            "driver_parity", "known_bad_driver", "gpu_lost", "ota_torn"} == set(skipped)  # fmt: skip
+    assert "container (docker)" in skipped["kho_leak"]
+    (error,) = [entry for entry in pair.judge(NEEDS._replace(require_gb10=True))["findings"] if entry["id"] == "gb10"]
     assert error["severity"] == "error"
 
 
@@ -386,21 +368,21 @@ def test_a_container_shows_little_and_says_so(pair: Pair) -> None:
         pytest.param({"failure": "Missing sudo password"}, "sudo", "add -K (--ask-become-pass)", id="sudo"),
         pytest.param({"failure": "The module interpreter '/usr/bin/python3' was not found."}, "python", "install python3 (3.9 or later)", id="python"),
         pytest.param({"failure": "Failed to connect to the host via ssh: timed out\nmore", "unreachable": True}, "reachable",
-                     "It cannot be reached: Failed to connect to the host via ssh: timed out.", id="unreachable"),
-        pytest.param({"failure": "strange"}, "reachable", "Its facts could not be read: strange", id="anything"),
+                     "ssh: timed out.", id="unreachable"),
+        pytest.param({"failure": "strange"}, "reachable", "strange", id="anything"),
     ],
 )  # fmt: skip
-def test_a_rank_that_does_not_answer_is_told_beside_the_others(pair: Pair, rank: dict[str, Any], name: str, part: str) -> None:
+def test_reports_a_rank_that_does_not_answer_with_the_others(pair: Pair, rank: dict[str, Any], name: str, part: str) -> None:
     disks(1.0)(pair.trees[0])
-    verdict = checks.judge([checks.Rank("spark-1", 0, pair.facts(0)), checks.Rank("spark-2", 1, {}, **rank)], WISHES)
+    verdict = checks.judge([findings.Rank("spark-1", 0, pair.facts(0)), findings.Rank("spark-2", 1, {}, **rank)], NEEDS)
     assert [(entry["id"], entry["hosts"]) for entry in verdict["findings"]] == [(name, ["spark-2"]), ("disk_space", ["spark-1"])]
-    assert part in checks.block(verdict["findings"][0])
+    assert part in findings.block(verdict["findings"][0])
 
 
 def test_a_rank_outside_of_the_run_is_listed(pair: Pair) -> None:
-    verdict = checks.judge([checks.Rank("spark-1", 0, pair.facts(0)), checks.Rank("spark-2", 1, {}, asked=False)], WISHES)
+    verdict = checks.judge([findings.Rank("spark-1", 0, pair.facts(0)), findings.Rank("spark-2", 1, {}, in_run=False)], NEEDS)
     assert verdict["findings"] == []
-    assert checks.skipped_text(verdict["not_checked"]) == ["skipped (spark-2): all checks: not in this run (--limit)."]
+    assert findings.skipped_lines(verdict["not_checked"]) == ["skipped (spark-2): all checks: not in this run (--limit)."]
 
 
 # --- the agent -----------------------------------------------------------------------------------------------------------------------
@@ -428,7 +410,7 @@ def agents(pair: Pair) -> list[tuple[str, list[str], str]]:
     found = pair.judge()["findings"]
     assert {entry["id"] for entry in found} <= {"agent_down", "agent_path", "agent_sshd"}
     assert all(entry["severity"] == ("error" if entry["id"] == "agent_sshd" else "warning") for entry in found)
-    return [(entry["id"], entry["hosts"], checks.block(entry)) for entry in found]
+    return [(entry["id"], entry["hosts"], findings.block(entry)) for entry in found]
 
 
 def test_nodes_without_an_agent_have_no_finding_of_it(pair: Pair) -> None:
@@ -455,8 +437,7 @@ def test_an_agent_that_does_not_run_is_a_warning(pair: Pair, number: int, verb: 
     drop(f"cmd/agent-{verb}.json")(pair.trees[number])
     ((name, hosts, text),) = agents(pair)
     assert (name, hosts) == ("agent_down", [f"spark-{number + 1}"])
-    assert f"(spark-{number + 1}): gb10-agent.service does not answer (no recording). Why" in text
-    assert "`systemctl start gb10-agent` on the node, or run site.yml with --tags vllm_tp2" in text
+    assert "`systemctl start gb10-agent` on the node" in text
 
 
 def test_an_interrupted_installation_has_no_finding(pair: Pair) -> None:
@@ -490,7 +471,7 @@ def test_a_worker_that_the_head_cannot_reach_is_a_warning_with_its_remedy(pair: 
     serve(pair, 1)
     ((name, hosts, text),) = agents(pair)
     assert (name, hosts) == ("agent_path", ["spark-1", "spark-2"])
-    assert f"The agent on spark-1 cannot reach spark-2 (192.168.200.12) over the rail: {error.rstrip('.')}. Why" in text
+    assert f"192.168.200.12) over the rail: {error.rstrip('.')}. Why" in text
     assert remedy in text.partition("Remedy: ")[2]
 
 
@@ -501,8 +482,8 @@ def test_the_path_to_a_worker_that_was_installed_again_has_no_finding(pair: Pair
 
 def test_the_path_to_a_worker_that_does_not_answer_ansible_is_reported(pair: Pair) -> None:
     serve(pair, 0, ok=False, error="No route to host")
-    ranks = [checks.Rank("spark-1", 0, pair.facts(0)), checks.Rank("spark-2", 1, {}, "timed out", True)]
-    assert [entry["id"] for entry in checks.judge(ranks, WISHES)["findings"]] == ["reachable", "agent_path"]
+    ranks = [findings.Rank("spark-1", 0, pair.facts(0)), findings.Rank("spark-2", 1, {}, "timed out", True)]
+    assert [entry["id"] for entry in checks.judge(ranks, NEEDS)["findings"]] == ["reachable", "agent_path"]
 
 
 def test_settings_of_sshd_that_exclude_the_head_are_errors(pair: Pair) -> None:
@@ -510,8 +491,8 @@ def test_settings_of_sshd_that_exclude_the_head_are_errors(pair: Pair) -> None:
     serve(pair, 1).file("cmd/sshd.txt", SSHD + "allowusers admin\nforcecommand /bin/menu\n")
     found = agents(pair)
     assert [(name, hosts) for name, hosts, _text in found] == [("agent_sshd", ["spark-2"])] * 2
-    assert "has AllowUsers admin for user gb10-agent from spark-1 (192.168.200.11). Why" in found[0][2]
-    assert found[0][2].endswith("Remedy: Add gb10-agent to AllowUsers in /etc/ssh/sshd_config, and reload sshd.")
+    assert "AllowUsers admin for user gb10-agent from spark-1 (192.168.200.11). Why" in found[0][2]
+    assert "Remedy: Add gb10-agent to AllowUsers" in found[0][2]
 
 
 def test_an_agent_of_another_group_has_no_finding(pair: Pair) -> None:
@@ -546,7 +527,7 @@ def test_what_a_failed_call_to_the_agent_means(pair: Pair, error: Exception, act
 
 def test_an_agent_that_may_not_be_asked_is_skipped(pair: Pair) -> None:
     facts = pair.facts(0) | {"agent": preflight_facts.gather(Node(str(serve(pair, 0).write())), failing(PermissionError()))}
-    verdict = checks.judge([checks.Rank("spark-1", 0, facts)], WISHES)
+    verdict = checks.judge([findings.Rank("spark-1", 0, facts)], NEEDS)
     assert verdict["findings"] == []
     assert {entry["id"]: entry["reason"] for entry in verdict["not_checked"]} == dict.fromkeys(
         ("agent_down", "agent_path", "agent_sshd"), "only root may ask the agent"
@@ -594,40 +575,40 @@ def test_ignore_and_strict(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"), [("clock_skw", "did you mean clock_skew?"), ("ota-torn", "did you mean ota_torn?"), ("zzz", "known are reachable, sudo, python")]
 )
-def test_an_unknown_id_is_refused(name: str, hint: str) -> None:
+def test_refuses_an_unknown_id(name: str, hint: str) -> None:
     (sentence,) = checks.unknown_ids([name, "gb10"])
-    assert sentence.startswith(f"preflight_ignore has '{name}', which is no check; ")
+    assert f"'{name}'" in sentence
     assert hint in sentence
 
 
 @pytest.mark.parametrize(
     ("path", "text", "reason"),
     [
-        ("run/reboot-required", "", "an update waits for it (/run/reboot-required)"),
-        ("cmd/modinfo-nvidia.txt", "580.178.04\n", "the loaded driver is 580.173.02, the one on disk 580.178.04"),
-        ("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0), "memory is stuck with the driver"),
-        ("proc/buddyinfo", buddy(0), "memory is fragmented"),
+        ("run/reboot-required", "", "/run/reboot-required"),
+        ("cmd/modinfo-nvidia.txt", "580.178.04\n", "580.178.04"),
+        ("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0), "memory of no process"),
+        ("proc/buddyinfo", buddy(0), "fragmented"),
     ],
 )
 def test_why_a_node_needs_a_reboot(pair: Pair, path: str, text: str, reason: str) -> None:
     pair.trees[0].file(path, text)
-    assert pair.facts(0)["reboot_reasons"] == [reason]
+    (text,) = pair.facts(0)["reboot_reasons"]
+    assert reason in text
 
 
-def test_known_versions_are_whole() -> None:
-    """Each entry says what to do and where it is known from; each can match something."""
+def test_known_versions_are_complete() -> None:
     for entry in known_versions.KNOWN:
-        assert entry["id"] in checks.CHECKS
-        assert entry["severity"] in checks.SEVERITIES
+        assert entry["id"] in catalogue.CHECKS
+        assert entry["severity"] in catalogue.SEVERITIES
         assert bool(entry.get("match")) != bool(entry.get("below"))
         assert all(len(entry[key]) > 10 for key in ("matters", "remedy", "source"))
 
 
 @pytest.mark.parametrize(
-    ("version", "start", "yes"), [("590.44.01", "590", True), ("5900.1", "590", False), ("6.17.0-1017-nvidia", "6.17.0-1017", True), ("", "590", False)]
+    ("version", "start", "expected"), [("590.44.01", "590", True), ("5900.1", "590", False), ("6.17.0-1017-nvidia", "6.17.0-1017", True), ("", "590", False)]
 )
-def test_versions_are_compared_by_number(version: str, start: str, yes: bool) -> None:
-    assert checks.begins(version, start) is yes
+def test_compares_versions_by_number(version: str, start: str, expected: bool) -> None:
+    assert parse.begins(version, start) is expected
 
 
 @pytest.mark.parametrize(
@@ -640,19 +621,19 @@ def test_versions_are_compared_by_number(version: str, start: str, yes: bool) ->
     ],
 )
 def test_a_block_begins_as_a_sentence_and_keeps_names(found: str, shown: str) -> None:
-    text = checks.block({"id": "gb10", "severity": "info", "hosts": ["a", "b"], "found": found, "matters": "x.", "remedy": "y."})
+    text = findings.block({"id": "gb10", "severity": "info", "hosts": ["a", "b"], "found": found, "matters": "x.", "remedy": "y."})
     assert text.startswith(f"info gb10 (a, b): {shown}")
     assert text.endswith("it matters: x. Remedy: y.")
 
 
-def test_kho_off_makes_a_known_kernel_harmless(pair: Pair) -> None:
+def test_kho_off_excludes_the_known_kernel(pair: Pair) -> None:
     for tree in pair.trees:
         tree.file("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")
         tree.file("proc/cmdline", "quiet kho=off\n")
     assert pair.judge()["findings"] == []
 
 
-# --- the captures of others --------------------------------------------------------------------------------------------------------
+# --- captures of field machines --------------------------------------------------------------------------------------------------------
 
 
 @needs_shared
@@ -668,7 +649,7 @@ def test_the_kho_leak_of_the_field(pair: Pair) -> None:
 
 
 @needs_shared
-def test_benign_kernel_messages_are_no_finding(pair: Pair) -> None:
+def test_benign_kernel_messages_have_no_finding(pair: Pair) -> None:
     text = "".join((samples() / f"dmesg.{name}.txt").read_text() for name in ("cx7-hotplug-plugin", "mlx5-benign", "nvrm-no-memory"))
     pair.trees[0].file("cmd/dmesg.txt", text)
     assert pair.judge()["findings"] == []
@@ -682,8 +663,8 @@ def test_versions_of_a_capture(pair: Pair) -> None:
     facts = pair.facts(0)
     assert facts["dgx"] == {"present": True, "name": "DGX Spark", "base": "7.2.3", "ota": "7.3.1"}
     assert facts["driver"]["gpus"] == ["NVIDIA GB10"]
-    assert checks.read_smi(0, (samples() / "nvidia-smi.gb10-vllm-running-580.126.09.txt").read_text())[1] == "580.126.09"
-    assert checks.fwupd_versions((samples() / "fwupdmgr-cx7.txt").read_text()) == {}
+    assert parse.read_smi(0, (samples() / "nvidia-smi.gb10-vllm-running-580.126.09.txt").read_text())[1] == "580.126.09"
+    assert parse.fwupd_versions((samples() / "fwupdmgr-cx7.txt").read_text()) == {}
 
 
 @needs_shared
@@ -693,5 +674,5 @@ def test_a_real_pair_has_no_error_of_the_fabric(tmp_path: Path, capsys: pytest.C
         preflight_info.main()
     facts = json.loads(capsys.readouterr().out)
     assert facts["fabric"]["ports"] == 4
-    verdict = checks.judge([checks.Rank("spark-1", 0, facts)], WISHES._replace(model_gib=0))
+    verdict = checks.judge([findings.Rank("spark-1", 0, facts)], NEEDS._replace(model_gib=0))
     assert [entry["id"] for entry in verdict["findings"] if entry["severity"] == "error"] == []

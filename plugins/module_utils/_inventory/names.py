@@ -1,0 +1,76 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: names of variables: the options of the roles, the facts that they set, misspelt names, names of secrets. Pure, standard library only."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+
+_SET_FACT = ("ansible.builtin.set_fact", "set_fact")
+_SECRET = re.compile(r"(?:^|[_.\W])(?:api_?keys?|keys?|token|secrets?|passwords?|passwd|passphrase|credentials?)(?:$|[_.\W])", re.IGNORECASE)
+
+
+def is_secret(name: str, spec: Mapping[str, Any] | None = None) -> bool:
+    """Report whether the value of a variable must not be shown, by its spec or by its name."""
+    return bool(spec and spec.get("no_log")) or bool(_SECRET.search(name))
+
+
+def is_computed(default: Any) -> bool:
+    """Report whether a default is a template."""
+    return isinstance(default, str) and "{{" in default
+
+
+def role_options(specs: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """Return the options of one role's ``argument_specs`` document, of all its entry points.
+
+    Ansible requires a documented default of the option's type, so a template for a list or a mapping is only in ``defaults``
+    (defaults/main.yml of the role) and is added here.
+    """
+    out: dict[str, dict[str, Any]] = {}
+    for entry in (specs.get("argument_specs") or {}).values():
+        for name, option in ((entry or {}).get("options") or {}).items():
+            out.setdefault(str(name), option or {})
+    for name, value in (defaults or {}).items():
+        if is_computed(value) and "default" not in out.get(name, {"default": None}):
+            out[name] = {**out[name], "default": value}
+    return out
+
+
+def exported(tasks: Any) -> set[str]:
+    """Return the variables that a task file sets as facts, in blocks too.
+
+    A second check of the inventory in the same run finds them next to the variables of the inventory.
+    """
+    facts = [task[key] for task in _every_task(tasks) for key in _SET_FACT if isinstance(task.get(key), Mapping)]
+    return {str(name) for given in facts for name in given if name != "cacheable"}
+
+
+def _every_task(tasks: Any) -> Iterator[Mapping[str, Any]]:
+    for task in tasks if isinstance(tasks, list) else []:
+        if isinstance(task, Mapping):
+            yield task
+            for part in ("block", "rescue", "always"):
+                yield from _every_task(task.get(part))
+
+
+def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str, str], foreign: Sequence[str] = ()) -> str:
+    """Return a sentence if a variable looks like one of this collection and is not one, else an empty string.
+
+    :param known: every variable of the collection.
+    :param prefixes: prefix (with its underscore) to its owner, such as ``vllm_tp2_`` to ``the role vllm_tp2``.
+    :param foreign: names and wildcards of the user's other variables.
+    """
+    if name in known or any(fnmatch.fnmatchcase(name, pattern) for pattern in foreign):
+        return ""
+    owner = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
+    if not owner:
+        hint = did_you_mean(name, known, 0.9)
+        return f"looks like a variable of this collection, but is not one{hint}" if hint else ""
+    hint = did_you_mean(name, known, 0.85) or "; correct the name, remove it, or list it in gb10_foreign_variables if another role reads it"
+    return f"is not a variable of {prefixes[owner]}{hint}"

@@ -1,0 +1,133 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PUBLIC: the cluster variables, and the faults that the check of an inventory reports. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+# The group that holds every host; its child groups are the serving groups.
+ROOT_GROUP = "gb10"
+
+# The cluster variables. The keys are those of an option in argument_specs, so one tool documents and checks both.
+CLUSTER_SPEC: dict[str, dict[str, Any]] = {
+    "gb10_profile": {
+        "type": "str",
+        "default": "dspark-nvfp4-1m",
+        "description": ["The profile that the pair serves: a shipped one, or one of C(gb10_profiles)."],
+    },
+    "gb10_profiles": {
+        "type": "dict",
+        "default": {},
+        "description": ["Your profiles, a mapping of names to profiles. A profile can extend a shipped one and set only what differs."],
+    },
+    "gb10_model_store": {
+        "type": "path",
+        "default": "/srv/models",
+        "description": [
+            "Directory of the model weights on every node: a Hugging Face cache (C(hub/models--*)), or one folder for each model. The profile decides.",
+            "To serve weights that C(hf download) stored in C(~/.cache/huggingface), set the full path of that directory. The profile must read a cache.",
+        ],
+    },
+    "gb10_fabric_cidrs": {
+        "type": "list",
+        "elements": "str",
+        "default": ["192.168.200.0/24", "192.168.201.0/24"],
+        "description": ["The IPv4 networks of the QSFP link, one for each rail. The networks of two serving groups must not overlap."],
+    },
+    "gb10_fabric_first": {
+        "type": "int",
+        "default": 11,
+        "description": ["Rank r gets the address network + C(gb10_fabric_first) + r on each rail: rank 0 is 192.168.200.11 by default."],
+    },
+    "gb10_fabric_addresses": {
+        "type": "list",
+        "elements": "str",
+        "default": [],
+        "description": ["The fabric addresses of this host, one for each rail, if they do not follow from its rank. Set it in C(host_vars)."],
+    },
+    "gb10_serving_groups": {
+        "type": "list",
+        "elements": "str",
+        "default": [],
+        "description": ["The inventory groups that each serve one model. Empty selects every group whose hosts are all in C(gb10)."],
+    },
+    "gb10_rank": {
+        "type": "int",
+        "default": None,
+        "description": ["The rank of this host in its serving group, if it does not follow from the order of the hosts. Rank 0 is the head."],
+    },
+    "gb10_receipts": {
+        "type": "path",
+        "default": "receipts",
+        "description": ["Directory on the controller for the receipts of passed boots. A relative path starts where ansible-playbook runs."],
+    },
+    "gb10_evidence": {
+        "type": "path",
+        "default": "evidence",
+        "description": ["Directory on the controller for the evidence of failed boots. A relative path starts where ansible-playbook runs."],
+    },
+    "gb10_foreign_variables": {
+        "type": "list",
+        "elements": "str",
+        "default": [],
+        "description": ["Names (with C(*) and C(?)) of variables of other collections that look like variables of this one, such as C(docker_users)."],
+    },
+}
+
+
+class Place(NamedTuple):
+    """Where a variable is set or should be set: ``kind`` is ``host`` or ``group``, ``name`` its name, ``key`` the variable.
+
+    ``below`` leads to a part of the value. With ``own`` it must be set for ``name`` itself, not for a group above it.
+    """
+
+    kind: str
+    name: str
+    key: str
+    below: tuple[str | int, ...] = ()
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: the ``place`` to change, and a sentence without file and line.
+
+    ``example`` marks an address of the shipped example, which can be a warning. ``among`` are hosts with another value: if the value of the
+    place is set for a group and one of theirs is set for the host, theirs is the one to change.
+    """
+
+    place: Place
+    text: str
+    example: bool = False
+    among: tuple[str, ...] = ()
+
+
+def default_of(name: str) -> Any:
+    """Return the default of a cluster variable."""
+    return CLUSTER_SPEC[name]["default"]
+
+
+def value_of(variables: Mapping[str, Any], name: str) -> Any:
+    """Return a cluster variable of one host, or its default if it is undefined, null or empty."""
+    value = variables.get(name)
+    return default_of(name) if value is None or value == "" else value
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a number that may be written as text; None if the value is not a whole number from 0."""
+    valid = isinstance(value, (int, str)) and not isinstance(value, bool) and str(value).isdecimal()
+    return int(value) if valid else None
+
+
+def split_by_majority(values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the hosts with the most frequent value and the others. Of equally frequent values, the one of the first host counts.
+
+    :param values: host name to its value of one variable.
+    """
+    every = list(values.values())
+    most = max(every, key=every.count, default=None)
+    return [host for host in values if values[host] == most], [host for host in values if values[host] != most]

@@ -1,0 +1,356 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: the check of an inventory: collects the faults, and places each in its file. Controller only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+try:
+    import jmespath
+except ImportError:  # only expressions of the gate need it
+    jmespath = None
+
+import yaml
+from ansible import context as cli_context
+from ansible.errors import AnsibleError
+from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, names, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import (
+    CLUSTER_SPEC,
+    ROOT_GROUP,
+    Fault,
+    Place,
+    split_by_majority,
+    value_of,
+)
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, scan
+
+# Follows the checkout's links, and works from an installed collection as well.
+ROLES_DIR = Path(__file__).resolve().parents[2] / "roles"
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # as safe as SafeLoader and ten times as fast
+# Variables of the role vllm_tp2 that set an argument of the engine.
+FLAGS = {"vllm_tp2_context": "max-model-len", "vllm_tp2_max_num_seqs": "max-num-seqs", "vllm_tp2_gpu_memory_utilization": "gpu-memory-utilization"}
+_NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
+_CONNECTION = ("ansible_host", "ansible_port")
+# A template that reads these needs the facts of a host.
+_NEEDS_FACTS = re.compile(r"ansible_|hostvars|roce_env|_required\b|gb10\.cluster\.serving_group")
+
+
+def expression_fault(expression: str) -> str:
+    """Return why the gate cannot evaluate an expression; empty if it can."""
+    if jmespath is None:
+        return "gate.expressions need jmespath on this computer, which is not installed: pip install jmespath"
+    try:
+        jmespath.compile(expression)
+    except jmespath.exceptions.JMESPathError as error:
+        reason = " ".join(str(error).split()).partition(", for expression")[0]
+        return f"the expression {expression!r} is not valid JMESPath: {reason}; write it like pool.concurrency >= `4`"
+    return ""
+
+
+def _load(path: Path) -> Any:
+    with contextlib.suppress(FileNotFoundError, yaml.YAMLError):  # a tag such as !unsafe
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  see above
+    return None
+
+
+def load_specs() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return role name to its options, for every role of the collection."""
+    specs = sorted(ROLES_DIR.glob("*/meta/argument_specs.yml"))
+    return {path.parts[-3]: names.role_options(_load(path) or {}, _load(path.parents[1] / "defaults" / "main.yml") or {}) for path in specs}
+
+
+def load_exports() -> set[str]:
+    """Return the variables that the roles set as facts."""
+    return {name for path in ROLES_DIR.glob("*/tasks/*.yml") for name in names.exported(_load(path))}
+
+
+@dataclass(frozen=True)
+class Located:
+    """A fault with the place to change; ``line`` is 0 if only the file is known."""
+
+    file: str
+    line: int
+    key: str
+    text: str
+    example: bool = False
+
+    def sentence(self) -> str:
+        """Return the fault as one sentence."""
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.key}: {self.text}"
+
+
+class Survey:
+    """The check of one inventory.
+
+    :param group_stages: tags of this run that need all hosts of a serving group.
+    """
+
+    def __init__(self, task_vars: Mapping[str, Any], extra: Mapping[str, Any], group_stages: Sequence[str] = ()) -> None:
+        self.groups = {str(name): [str(host) for host in hosts] for name, hosts in task_vars["groups"].items()}
+        self.hosts = self.groups.get(ROOT_GROUP, [])
+        self.hostvars = task_vars["hostvars"]
+        self.extra = extra
+        self.group_stages = group_stages
+        self.sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source]
+        playbooks = [os.path.dirname(os.path.abspath(each)) for each in cli_context.CLIARGS.get("args") or () if os.path.exists(str(each))]
+        self.index = scan(self.sources, [*playbooks, str(task_vars.get("playbook_dir") or "."), *playbooks])
+        roles = load_specs()
+        self.specs: dict[str, Mapping[str, Any]] = {**CLUSTER_SPEC, **{name: spec for options in roles.values() for name, spec in options.items()}}
+        self.prefixes = {**{f"{role}_": f"the role {role}" for role in roles}, "gb10_": "the cluster"}
+        played = {str(host) for host in task_vars.get("ansible_play_hosts_all") or ()}
+        self.in_run = [host for host in self.hosts if host in played] if cli_context.CLIARGS.get("subset") else self.hosts
+        self.found: list[Fault] = []
+        self.values: dict[str, dict[str, Any]] = {}
+        self.serving: dict[str, list[str]] = {}
+
+    # --- collecting -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> list[Located]:
+        """Return every fault, in the order in which they were found."""
+        for path, line, problem in self.index.unreadable:
+            self._add("file", str(path), "YAML", problem, (line,))
+        # If a file cannot be read, Ansible fails on the first variable without its name. Other faults follow from it.
+        if not self.index.unreadable and self._read_values():
+            self._check()
+        return list(dict.fromkeys(self.locate(fault) for fault in self.found))
+
+    def _add(self, kind: str, name: str, key: str, text: str, below: tuple[str | int, ...] = (), among: tuple[str, ...] = ()) -> None:
+        self.found.append(Fault(Place(kind, name, key, below), text, among=among))
+
+    def _check(self) -> None:
+        self.serving = serving_groups(self.groups, self.values[self.hosts[0]].get("gb10_serving_groups") if self.hosts else None)
+        self._check_names()
+        before = len(self.found)
+        self._check_values()
+        wrong = [self._subject(fault.place) for fault in self.found[before:]]
+        # A wrong type is one fault, although the check of addresses reports it too.
+        self.found += [fault for fault in check.faults(self.groups, self.values) if self._subject(fault.place) not in wrong]
+        for name, members in self.serving.items():
+            self._check_profiles(name, [host for host in members if host in self.values])
+            self._check_limit(name, members)
+        self._check_failure_classes()
+
+    def _read_values(self) -> bool:
+        """Template the variables of each host; one whose template fails is a fault and counts as undefined. False if Ansible cannot read the files."""
+        for host in self.hosts:
+            try:
+                raw = self.hostvars.raw_get(host)
+            except AnsibleError as error:
+                self._add_unreadable(host, _first_line(error))
+                return False
+            view = self.hostvars[host]
+            self.values[host] = {}
+            for name in map(str, view):
+                if name in _CONNECTION or name in self.specs:
+                    try:
+                        self.values[host][name] = view[name]
+                    except AnsibleError as error:
+                        self._add_template_fault(host, name, raw.get(name), _first_line(error))
+        return True
+
+    def _add_unreadable(self, host: str, reason: str) -> None:
+        if not self.index.encrypted or not re.search("vault|decrypt", reason, re.IGNORECASE):
+            self._add("host", host, host, f"Ansible cannot read its variables: {reason}")
+            return
+        for path in self.index.encrypted:
+            self._add("file", str(path), "vault", f"the file {_NOT_DECRYPTED}", (0,))
+
+    def _add_template_fault(self, host: str, name: str, raw: Any, reason: str) -> None:
+        if "vault" in reason.lower():
+            self._add("host", host, name, _NOT_DECRYPTED)
+        elif not _NEEDS_FACTS.search(str(raw)):
+            secret = names.is_secret(name, self.specs.get(name))
+            self._add(
+                "host", host, name, "its template fails; the reason is not shown, because the value is a secret" if secret else f"its template fails: {reason}"
+            )
+
+    def _check_names(self) -> None:
+        """Names that look like variables of the collection and are not."""
+        lists = [self.values[host].get("gb10_foreign_variables") for host in self.hosts]
+        foreign = [str(each) for value in lists if isinstance(value, list) for each in value]
+        written = self.index.variables() | set(self.extra)
+        texts: dict[str, str] = {}
+        for host in self.hosts:
+            for name in map(str, self.hostvars[host]):
+                if name.startswith("ansible_") or not (name.startswith(tuple(self.prefixes)) or name in written):
+                    continue
+                if name not in texts:
+                    texts[name] = names.unknown_variable(name, self.specs, self.prefixes, foreign)
+                    if texts[name] and name not in written and name in load_exports():
+                        texts[name] = ""
+                if texts[name]:
+                    self._add("host", host, name, texts[name])
+
+    def _check_values(self) -> None:
+        """Types and ranges."""
+        for host in self.hosts:
+            for name, value in self.values[host].items():
+                for below, text in rules.faults(name, value, self.specs[name]) if name in self.specs else ():
+                    self._add("host", host, name, text, below)
+
+    def _check_failure_classes(self) -> None:
+        """The user's failure classes, which the gate reads during a boot."""
+        for host in self.hosts:
+            given = self.values[host].get("vllm_tp2_failure_classes")
+            for number, entry in enumerate(given if isinstance(given, list) else ()):
+                text = check_user_class(entry) if isinstance(entry, Mapping) else ""
+                if text:
+                    self._add("host", host, "vllm_tp2_failure_classes", text.replace(" in extra_classes", ""), (number,))
+
+    def _check_limit(self, name: str, members: Sequence[str]) -> None:
+        """A stage that needs all hosts of a serving group, in a run without some of them."""
+        missing = [host for host in members if host not in self.in_run]
+        if self.group_stages and missing and len(missing) < len(members):
+            text = (
+                f"{name} is one unit and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in this run; limit to the whole group "
+                f"(--limit {name}), or skip the stages that need all its hosts (--skip-tags {','.join(self.group_stages)})"
+            )
+            self._add("run", "the command line", "--limit", text)
+
+    # --- profiles -------------------------------------------------------------------------------------------------------
+
+    def _check_profiles(self, name: str, members: Sequence[str]) -> None:
+        """The selected profile of a serving group, and every profile of the user. Values of a wrong type are faults of their own."""
+        given = {host: value_of(self.values[host], "gb10_profile") for host in members}
+        chosen = {host: str(value) for host, value in given.items() if not isinstance(value, (list, Mapping))}
+        same, odd = split_by_majority(chosen)
+        for host in odd:
+            text = f"{name} has the profiles {chosen[same[0]]} and {chosen[host]}; set one profile for the whole group"
+            self._add("host", host, "gb10_profile", text, among=tuple(same))
+        for host, selected in chosen.items():
+            for key in rules.SOURCES:
+                value = self.values[host].get(key)
+                text = rules.source_fault(key, value, members) if isinstance(value, str) else ""
+                if text:
+                    self._add("host", host, key, text)
+            users = self.values[host].get("gb10_profiles") or {}
+            for profile in dict.fromkeys([selected, *map(str, users)]) if isinstance(users, Mapping) else ():
+                self._check_profile(host, profile, users, len(members) if profile == selected else 0)
+
+    def _check_profile(self, host: str, name: str, users: Mapping[str, Any], size: int) -> None:
+        """A profile; ``size`` is that of the serving group, 0 if the profile is not selected."""
+        try:
+            profile = resolve(name, shipped_profiles(), users)
+        except ProfileError as error:
+            for text in error.faults:
+                self._add_profile_fault(host, text)
+            return
+        if not size:
+            return
+        low, high = profile["ranks"]["min"], profile["ranks"]["max"]
+        if size > 1 and not (low or 0) <= size <= (high or size):
+            wanted = f"{low}" if low == high else f"{low} to {high}" if high is not None else f"{low} or more"
+            self._add("host", host, "gb10_profile", f"the profile {name} is for {wanted} hosts, but the serving group has {size}")
+        self._check_adjusted(host, profile)
+
+    def _add_profile_fault(self, host: str, text: str) -> None:
+        key, _colon, rest = text.partition("gb10_profile: ")
+        if not key and rest:
+            nearest, known, _sep = rest.partition("?; known are: ")
+            self._add("host", host, "gb10_profile", f"{nearest}?" if known else rest)
+            return
+        match = re.match(r"profile ([^\s:]+): (\S*)", text)
+        self._add("host", host, "gb10_profiles", text, (match.group(1), *_steps(match.group(2))) if match else ())
+
+    def _check_adjusted(self, host: str, profile: Mapping[str, Any]) -> None:
+        """What the inventory changes in its profile: arguments, then criteria."""
+        values = self.values[host]
+        layers: dict[str, Any] = {}
+        for key, flag in FLAGS.items():
+            if values.get(key) not in (None, "") and not rules.faults(key, values[key], self.specs[key]):
+                layers[key] = {"engine": {"args": {flag: values[key]}}}
+        if isinstance(values.get("vllm_tp2_extra_args"), Mapping):
+            layers["vllm_tp2_extra_args"] = {"engine": {"args": values["vllm_tp2_extra_args"]}}
+        given = values.get("vllm_tp2_gate")
+        if isinstance(given, Mapping):
+            layers["vllm_tp2_gate"] = {"gate": given}
+        for key, layer in layers.items():
+            try:
+                profile = adjusted(profile, layer)
+            except ProfileError as error:
+                for text in error.faults:
+                    self._add("host", host, key, text)
+        own = isinstance(given, Mapping) and "expressions" in given
+        for number, entry in enumerate(profile["gate"]["expressions"]):
+            text = expression_fault(entry["expression"] if isinstance(entry, Mapping) else entry)
+            below = ("expressions", number) if own else (profile["name"], "gate", "expressions", number)
+            if text:
+                self._add("host", host, "vllm_tp2_gate" if own else "gb10_profiles", text, below)
+
+    # --- placing --------------------------------------------------------------------------------------------------------
+
+    def _definition(self, place: Place) -> tuple[str, str, Entry] | None:
+        """The definition that a fault is about; None if no file has one."""
+        if place.kind == "host":
+            return self.index.find(place.name, place.key, self.groups)
+        if place.kind == "group":
+            own = self.index.entries.get(("group", place.name, place.key))
+            if own:
+                return "group", place.name, own[-1]
+            members = self.groups.get(place.name)
+            if members and place.key != place.name:
+                return self.index.find(members[0], place.key, self.groups)
+        return None
+
+    def _subject(self, place: Place) -> Any:
+        """What two faults have in common that are about the same definition."""
+        return place.key if place.key in self.extra else self._definition(place) or place._replace(below=())
+
+    def locate(self, fault: Fault) -> Located:
+        """Return a fault with its file, and the line if there is one."""
+        place = fault.place
+        if place.kind == "run":
+            return Located(place.name, 0, place.key, fault.text)
+        if place.kind == "file":
+            return Located(_short(Path(place.name)), int(place.below[0]), place.key, fault.text)
+        if place.key in self.extra:
+            return Located("the extra variables (-e)", 0, place.key, fault.text)
+        candidates = [self._definition(place), *(self._definition(place._replace(name=host)) for host in fault.among)]
+        # If hosts differ, the value that is set for a single host is the one to change.
+        definition = next((each for each in candidates if each and each[0] == "host"), None) if fault.among else None
+        definition = definition or candidates[0]
+        if definition and not (place.own and definition[1] != place.name):
+            return Located(_short(definition[2].path), definition[2].line_of(place.below), place.key, fault.text, fault.example)
+        return Located(self._file_to_write(place), 0, place.key, fault.text, fault.example)
+
+    def _file_to_write(self, place: Place) -> str:
+        """The file for a variable that no file has."""
+        if not self.index.directories:
+            given = ", ".join(self.sources)
+            return f"the inventory ({given})" if given else "the inventory (none was given, use -i inventories/spark-pair)"
+        base = self.index.directories[0]
+        if place.key == place.name or place.key in _CONNECTION:
+            return _short(self.index.files[0] if self.index.files else base)
+        own = place.own or (place.kind == "host" and place.key in ("gb10_rank", "gb10_fabric_addresses"))
+        owner = place.name if own else ROOT_GROUP
+        return _short(base / f"{'host' if owner in self.hosts else 'group'}_vars" / f"{owner}.yml")
+
+
+def _first_line(error: AnsibleError) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")
+
+
+def _short(path: Path) -> str:
+    """A path as the user writes it: relative if it is below the working directory."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def _steps(path: str) -> Iterator[str | int]:
+    """Split a profile's key path (``container.volumes[0]``) into steps."""
+    for word in re.findall(r"[^.\[\]]+|\[\d+\]", path):
+        yield int(word[1:-1]) if word.startswith("[") else word

@@ -1,0 +1,92 @@
+"""Values beyond their type: ranges, patterns, words, environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import rules
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_survey import load_specs
+
+SPECS: dict[str, Any] = {**CLUSTER_SPEC, **{name: spec for options in load_specs().values() for name, spec in options.items()}}
+
+# Variable: (values that pass, values that do not). One for each kind of rule, and those with a pattern of their own.
+VALUES: dict[str, tuple[list[Any], list[Any]]] = {
+    "gb10_fabric_first": ([1, "11", 254, None], [0, -1, 300]),
+    "gb10_model_store": (["/srv/models", "/", None], ["models", "~/.cache/huggingface", ""]),
+    "docker_compose_minimum": (["2.18", "5", 2.18], ["new", "v2.18"]),
+    "docker_log_max_size": (["50m", "1g", "1G", "512kb", 1048576, "1.5g"], ["50 megabytes", "m", "-1", "0m", ""]),
+    "docker_memlock": (["unlimited", "leave", "64m", "8388608", 8388608, -1, "64 MiB", "Unlimited"], ["none", 0, "-2", "64x", ""]),
+    "image_digest": (["", "sha256:" + "a1" * 32], ["sha256:12", "a1" * 32, "sha256:" + "A1" * 32]),
+    "image_port": ([0, 1, 65535], [-1, 65536]),
+    "preflight_clock_skew_seconds": ([0, 0.5], [-1]),
+    "preflight_ignore": ([[], ["arch", "gb10"]], [["arhc"]]),
+    "readahead_classes": ([["nvme", "dm"], []], [["nvm"]]),
+    "readahead_guard_floor_gib": ([0.5], [0, -1]),
+    "readahead_load_kb": ([0, 8, 65536], [-1, 65537]),
+    "readahead_mounts": ([["/srv"], []], [["srv"]]),
+    "roce_addresses": ([["192.168.200.11/24", "10.0.0.1/31"]], [["192.168.200.11"], ["192.168.200.0/24"], ["x/24"], ["192.168.200.11/33"]]),
+    "roce_confirm_seconds": ([15, 300], [14, 0, -120]),
+    "roce_mtu": ([1280, 1500, 9000, 9978], [900, 90000]),
+    "sysctl_dirty_ratio": (["5", 0, 100, "leave"], [101, -1, "auto", "half", "0.5"]),
+    "sysctl_min_free_kbytes": (["auto", "leave", 3145728], [0, -1, "3 GiB"]),
+    "sysctl_min_free_percent_other": ([2.5, 6, 10], [0, 11]),
+    "vllm_tp2_gpu_memory_utilization": ([0.8, 1, "0.01", None], [0, 1.01, 80, -0.5, "nan"]),
+    "vllm_tp2_memlock": (["unlimited", 8388608, -1, "-1"], ["64m", 0, -2, "lots"]),
+    "vllm_tp2_phase_seconds": ([{}, {"load": 1}], [{"load": 0}, {"laod": 1}]),
+    "vllm_tp2_stack": ([67108864, -1], [0, -2]),
+    "vllm_tp2_wait_available": ([0, 0.15, 1], [-0.1, 1.1, 70]),
+    "weights_hf_endpoint": (["", "https://hub.example.org"], ["hub.example.org"]),
+    "weights_owner": ([-1, 0, 1000], [-2]),
+}
+
+
+def test_every_rule_is_of_a_variable() -> None:
+    assert {name.partition("[]")[0] for name in rules.RULES} | set(rules.SOURCES) <= set(SPECS)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_ranges_and_patterns(name: str) -> None:
+    right, wrong = VALUES[name]
+    assert [value for value in right if rules.faults(name, value, SPECS[name])] == []
+    found = [rules.faults(name, value, SPECS[name]) for value in wrong]
+    assert [len(each) for each in found] == [1] * len(wrong)
+    assert all(", expected " in each[0][1] for each in found)
+
+
+PROMPTS, VERSIONS = "vllm_tp2_sanity_prompts", "preflight_known_versions"
+KNOWN = {"component": "driver", "severity": "error", "matters": "m", "remedy": "r"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (PROMPTS, [{"prompt": "a"}, {"prompt": "b", "expect": None, "chat": False, "max_tokens": "32", "body": {"seed": 1}}], []),
+        (PROMPTS, [{"promt": "a"}], [(0, "promt"), (0,)]),
+        (PROMPTS, [{"prompt": "a", "max_tokens": "many"}, {"prompt": "b", "body": "x"}], [(0, "max_tokens"), (1, "body")]),
+        (PROMPTS, [{"prompt": " "}, {"prompt": "a", "max_tokens": 0}], [(0, "prompt"), (1, "max_tokens")]),
+        (PROMPTS, [{"max_tokens": 0}, "x", {"prompt": "a", "max_tokens": 0}], [(0,), (1,), (2, "max_tokens")]),
+        ("image_caches", [None, "a"], [(0,), (1,)]),
+        ("image_port", "x", [()]),
+        (VERSIONS, [{**KNOWN, "match": "590", "unless": ["x"]}, {**KNOWN, "below": "7.0", "line": "7"}], []),
+        (VERSIONS, [KNOWN, "x", {**KNOWN, "match": "1", "severity": "fatal"}], [(0,), (1,), (2, "severity")]),
+        ("vllm_tp2_extra_env", {"A": "1", "_b": 2, "C": True, "D": None, "E": "", "F": "it's", "NCCL_IB_GID_INDEX": 0}, []),
+        ("vllm_tp2_extra_env", {"NCCL_IB_GID_INDEX": None}, []),
+        ("vllm_tp2_extra_env", {"NCCL_IB_GID_INDEX": ""}, [("NCCL_IB_GID_INDEX",)]),
+        ("vllm_tp2_extra_env", {"A-B": 1, "A": [1], "B": {}}, [("A-B",), ("A",), ("B",)]),
+        ("vllm_tp2_secret_env", {"HF_TOKEN": "hunter2\n", "A": "hunter'2", "hunter 2": ""}, [("HF_TOKEN",), ("A",), ("hunter 2",)]),
+        ("vllm_tp2_secret_env", {"HF_TOKEN": "x y$z", "OTHER": None}, []),
+        ("vllm_tp2_api_key", "hunter2\n", [()]),
+    ],
+)
+def test_entries_and_environments(name: str, value: Any, expected: list[tuple[Any, ...]]) -> None:
+    found = rules.faults(name, value, SPECS[name])
+    assert sorted(map(str, expected)) == sorted(str(path) for path, _text in found)
+    assert "hunter" not in "".join(text for _path, text in found)
+
+
+def test_a_source_is_a_host_of_the_serving_group() -> None:
+    assert rules.source_fault("image_source", "auto", ["spark-1", "spark-2"]) == ""
+    assert rules.source_fault("weights_source", "spark-2", ["spark-1", "spark-2"]) == ""
+    assert "did you mean spark-2?" in rules.source_fault("weights_source", "sprak-2", ["spark-1", "spark-2"])

@@ -1,0 +1,259 @@
+"""The check of an inventory: what it reads of variables, and the place of each fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible import context
+from ansible.errors import AnsibleError, AnsibleUndefinedVariable
+from ansible_collections.gb10.cluster.plugins.action.inventory_check import selected
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_survey
+from unit.fixtures.inventory.hosts import PAIR, SECOND, TWO
+
+
+class View(Mapping[str, Any]):
+    """Variables of one host; the template of a (raw text, exception) fails."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        self.variables = variables
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.variables[key]
+        if isinstance(value, tuple):
+            raise value[1]
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.variables)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+
+class HostVars:
+    """Variables of all hosts, as Ansible passes them to an action; if a file cannot be read, each access fails."""
+
+    def __init__(self, hosts: Mapping[str, Mapping[str, Any]], error: str = "") -> None:
+        self.hosts = hosts
+        self.error = error
+
+    def __getitem__(self, host: str) -> View:
+        return View(self.hosts.get(host, {}))
+
+    def raw_get(self, host: str) -> dict[str, Any]:
+        """The variables before templating."""
+        if self.error:
+            raise AnsibleError(self.error)
+        return {key: value[0] if isinstance(value, tuple) else value for key, value in self.hosts.get(host, {}).items()}
+
+
+@pytest.fixture(autouse=True)
+def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The command line; tests change it."""
+    given: dict[str, Any] = {"subset": None, "args": ()}
+    monkeypatch.setattr(context, "CLIARGS", given)
+    return given
+
+
+def survey(
+    hosts: Mapping[str, Any], source: object = "a,", groups: Mapping[str, list[str]] = PAIR, error: str = "", **more: Any
+) -> list[inventory_survey.Located]:
+    """Check an inventory."""
+    extra, stages = more.pop("extra", {}), more.pop("stages", ())
+    task_vars = {"groups": groups, "hostvars": HostVars(hosts, error), "ansible_inventory_sources": [str(source)], "playbook_dir": "/nowhere", **more}
+    return inventory_survey.Survey(task_vars, extra, stages).run()
+
+
+def places(found: list[inventory_survey.Located]) -> list[tuple[str, int, str]]:
+    """File, line and key of each fault."""
+    return [(each.file, each.line, each.key) for each in found]
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Write files by name; a double underscore is a slash."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.yml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_an_inventory_without_files_is_named_by_its_source() -> None:
+    assert survey({}) == []
+    (found,) = survey({"a": {"vllm_tp2_contxt": 1}}, "a,b,")
+    assert found.sentence().startswith("the inventory (a,b,): vllm_tp2_contxt: ")
+    assert found.sentence().endswith("; did you mean vllm_tp2_context?")
+
+
+def test_an_unreadable_file_ends_the_check(tmp_path: Path) -> None:
+    write(tmp_path, group_vars__gb10="a: 1\n b: [\n")
+    (found,) = survey({}, tmp_path, error="YAML parsing failed: x.")
+    assert places([found]) == [(f"{tmp_path}/group_vars/gb10.yml", 2, "YAML")]
+    (found,) = survey({}, error="YAML parsing failed: x.\nmore")
+    assert (found.key, found.text.endswith("YAML parsing failed: x")) == ("a", True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "played", "group", "missing"),
+    [
+        pytest.param("a", ["a"], "pair1", "b is", id="head alone"),
+        pytest.param("pair1:d", ["a", "b", "d"], "pair2", "c is", id="a group and a part of another"),
+        pytest.param("pair2", ["c", "d"], "", "", id="a group"),
+        pytest.param(None, ["localhost", "a", "b", "c", "d"], "", "", id="no limit"),
+    ],
+)
+def test_a_limit_to_a_part_of_a_group_is_a_fault(limit: str | None, played: list[str], group: str, missing: str, arguments: dict[str, Any]) -> None:
+    arguments.update(subset=limit)
+    hosts = {"c": SECOND, "d": SECOND}
+    found = survey(hosts, groups=TWO, ansible_play_hosts_all=played, stages=["image", "vllm_tp2"])
+    assert places(found) == ([("the command line", 0, "--limit")] if group else [])
+    assert all(part in each.text for each in found for part in (f"{group} is one unit and {missing} not", f"--limit {group}", "--skip-tags image,vllm_tp2"))
+    assert survey(hosts, groups=TWO, ansible_play_hosts_all=played) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "skip", "left"),
+    [
+        (["all"], [], ["image", "vllm_tp2"]),
+        (["sysctl", "docker"], [], []),
+        (["sysctl", "image"], [], ["image"]),
+        (["all"], ["vllm_tp2", "image"], []),
+        (["tagged"], ["image"], ["vllm_tp2"]),
+    ],
+)
+def test_tags_select_stages(run: list[str], skip: list[str], left: list[str]) -> None:
+    assert selected(["image", "vllm_tp2"], run, skip) == left
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "error", "part"),
+    [
+        pytest.param("vllm_tp2_directory", "{{ x }}", "'x' is undefined", "'x' is undefined", id="undefined"),
+        pytest.param("vllm_tp2_directory", "{{ ansible_facts.y }}", "'y' is undefined", "", id="a fact"),
+        pytest.param("vllm_tp2_extra_env", {"A": ["{{ hostvars['b'].y }}"]}, "'y' is undefined", "", id="a fact of another host"),
+        pytest.param("vllm_tp2_group", "{{ lookup('gb10.cluster.serving_group') | combine({}) }}", "failed: 'b'", "", id="the host's group"),
+        pytest.param("vllm_tp2_api_key", "{{ x }}", "could not parse hunter2", "the reason is not shown", id="secret"),
+        pytest.param("vllm_tp2_api_key", "x", "Attempting to decrypt but no vault secrets found.", "--ask-vault-pass", id="vault"),
+    ],
+)
+def test_a_template_that_fails_is_a_fault_unless_it_needs_facts(name: str, raw: Any, error: str, part: str) -> None:
+    found = survey({"a": {name: (raw, AnsibleUndefinedVariable(error))}})
+    assert [each.key for each in found] == ([name] if part else [])
+    assert all(part in each.text and "hunter2" not in each.text for each in found)
+
+
+def test_every_fault_has_its_line(tmp_path: Path) -> None:
+    text = (
+        "vllm_tp2_context: 0\nreadahead_classes:\n  - nvme\n  - nvm\ngb10_fabric_first: 300\nimage_source: c\nroce_mtu: jumbo\n"
+        "gb10_profiles:\n  mine:\n    extends: fp8-1m\n    engin: {}\n    container:\n      memlock: lots\n      volumes: [/a]\n"
+    )
+    write(tmp_path, group_vars__gb10=text)
+    found = survey(dict.fromkeys("ab", yaml.safe_load(text)), tmp_path)
+    assert sorted((line, key) for _file, line, key in places(found)) == [
+        (1, "vllm_tp2_context"), (4, "readahead_classes"), (5, "gb10_fabric_first"), (6, "image_source"), (7, "roce_mtu"),
+        (11, "gb10_profiles"), (13, "gb10_profiles"), (14, "gb10_profiles"),
+    ]  # fmt: skip
+
+
+def test_a_value_that_two_groups_share_is_to_be_set_for_the_second(tmp_path: Path) -> None:
+    shared = "gb10_fabric_cidrs: [10.1.0.0/24]\n"
+    write(tmp_path, hosts="gb10: {children: {pair1: {hosts: {a: , b: }}, pair2: {hosts: {c: , d: }}}}\n", group_vars__gb10=shared)
+    hosts = dict.fromkeys("abcd", yaml.safe_load(shared))
+    assert places(survey(hosts, tmp_path, TWO)) == [(f"{tmp_path}/group_vars/pair2.yml", 0, "gb10_fabric_cidrs")]
+    write(tmp_path, group_vars__pair2=f"\n{shared}")
+    assert places(survey(hosts, tmp_path, TWO)) == [(f"{tmp_path}/group_vars/pair2.yml", 2, "gb10_fabric_cidrs")]
+
+
+@pytest.mark.parametrize("odd", ["a", "b"])
+@pytest.mark.parametrize(
+    ("key", "group", "own"),
+    [("gb10_fabric_cidrs", "[10.1.0.0/24]", "[10.2.0.0/24]"), ("gb10_profile", "fp8-1m", "fp8-512k"), ("gb10_serving_groups", "[pair1]", "[gb10]")],
+)
+def test_a_value_of_one_host_that_differs_is_the_line_to_change(odd: str, key: str, group: str, own: str, tmp_path: Path) -> None:
+    write(tmp_path, group_vars__gb10=f"{key}: {group}\n", **{f"host_vars__{odd}": f"# mine\n{key}: {own}\n"})
+    hosts = {host: {key: yaml.safe_load(own if host == odd else group)} for host in "ab"}
+    assert places(survey(hosts, tmp_path)) == [(f"{tmp_path}/host_vars/{odd}.yml", 2, key)]
+
+
+def test_a_wrong_extra_variable_is_one_fault(tmp_path: Path) -> None:
+    hosts = {host: {"gb10_fabric_first": 300} for host in "ab"}
+    assert places(survey(hosts, tmp_path, extra={"gb10_fabric_first": 300})) == [("the extra variables (-e)", 0, "gb10_fabric_first")]
+
+
+def test_shows_paths_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, inv__hosts="gb10:\n  hosts:\n    a: {vllm_tp2_stat: x}\n    b:\n")
+    for folder, file in ((tmp_path, "inv/hosts.yml"), (tmp_path / "inv", "hosts.yml")):
+        monkeypatch.chdir(folder)
+        (found,) = survey({"a": {"vllm_tp2_stat": "x"}}, tmp_path / "inv", {"all": ["a", "b"], "gb10": ["a", "b"]})
+        assert places([found]) == [(file, 3, "vllm_tp2_stat")]
+
+
+def test_missing_profiles_are_an_incomplete_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise AnsibleError("the installation is incomplete")
+
+    monkeypatch.setattr(inventory_survey, "shipped_profiles", missing)
+    with pytest.raises(AnsibleError, match="the installation is incomplete"):
+        survey({})
+
+
+def test_a_fact_of_a_role_is_only_a_fault_in_a_file(tmp_path: Path) -> None:
+    hosts = {"a": {"docker_reboot_required": False}}
+    assert survey(hosts) == []
+    write(tmp_path, hosts="gb10:\n  vars:\n    docker_reboot_required: false\n")
+    assert places(survey(hosts, tmp_path)) == [(f"{tmp_path}/hosts.yml", 3, "docker_reboot_required")]
+
+
+def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
+    """An inventory with criteria of its own."""
+    return {"vllm_tp2_gate": {**({"expressions": list(expressions)} if expressions else {}), **more}}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"gb10_profile": "zzz"}, [("gb10_profile", "'zzz'")]),
+        ({"gb10_profile": "fp8-1m", "gb10_profiles": {"fp8-1m": {"ranks": {"min": 3, "max": 3}}}}, [("gb10_profile", "is for 3 hosts")]),
+        ({"gb10_profiles": {"mine": {"extends": "mine"}}}, [("gb10_profiles", "profile mine")]),
+        ({"gb10_profiles": {"mine": 1}}, [("gb10_profiles", "profile mine")]),
+        ({"gb10_profile": ["fp8-1m"]}, [("gb10_profile", "is a list")]),
+        ({"gb10_profiles": [1]}, [("gb10_profiles", "is a list")]),
+        ({"vllm_tp2_extra_args": {"port": 9000}}, [("vllm_tp2_extra_args", "engine.args.port")]),
+        ({"vllm_tp2_extra_args": {"max_model_len": 5}}, [("vllm_tp2_extra_args", "engine.args.max_model_len")]),
+        (gate(effective_token={"min": 5}), [("vllm_tp2_gate", "gate.effective_token")]),
+        (gate(effective_tokens=5), [("vllm_tp2_gate", "gate.effective_tokens is")]),
+        (
+            {**gate(context=4096), "vllm_tp2_context": 500000, "vllm_tp2_extra_args": {"nnodes": 3}},
+            [("vllm_tp2_extra_args", "engine.args.nnodes"), ("vllm_tp2_gate", "gate.context is 4096")],
+        ),
+        (gate("pool.tokens", "pool.x >="), [("vllm_tp2_gate", "'pool.x >='")]),
+        (gate({"expression": "pool.x >=", "remedy": "lower the context"}), [("vllm_tp2_gate", "'pool.x >='")]),
+        (gate({"expression": "pool.x", "remedi": "lower it"}), [("vllm_tp2_gate", "did you mean remedy?")]),
+        (gate({"expression": "pool.x", "name": "x", "remedy": "lower it"}, "pool.x"), []),
+        ({"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m", "gate": {"expressions": ["a b"]}}}}, [("gb10_profiles", "'a b'")]),
+        ({**gate(context=500000, concurrency={"min": 3}), "vllm_tp2_context": 500000}, []),
+        (gate(context=500000), [("vllm_tp2_gate", "engine.args.max-model-len is 1048576")]),
+        ({"vllm_tp2_failure_classes": [{"class": "x", "pattern": "(", "remedy": "y"}]}, [("vllm_tp2_failure_classes", "'x'")]),
+        ({"vllm_tp2_failure_classes": [{"klass": "x", "pattern": "a", "remedy": "y"}]}, [("vllm_tp2_failure_classes", "class")]),
+    ],
+)
+def test_checks_profiles_and_what_the_inventory_changes_in_them(variables: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    found = survey({"a": variables, "b": variables})
+    assert [each.key for each in found] == [key for key, _part in expected], found
+    assert all(part in each.text for each, (_key, part) in zip(found, expected, strict=True)), found
+
+
+def test_one_group_has_one_profile() -> None:
+    (found,) = survey({"b": {"gb10_profile": "fp8-1m"}})
+    assert (found.key, "dspark-nvfp4-1m and fp8-1m" in found.text) == ("gb10_profile", True)
+
+
+def test_expressions_need_jmespath(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory_survey, "jmespath", None)
+    (found,) = survey({"a": gate("pool.tokens")})
+    assert (found.key, "pip install jmespath" in found.text) == ("vllm_tp2_gate", True)
+    assert survey({}) == []
