@@ -2,19 +2,19 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts on a node's unified memory, and what vLLM's start check will make of them."""
+"""Facts on the unified memory of a node, and what vLLM's start check reads."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: uma_info
-short_description: Read a node's unified memory, and what vLLM's start check will see
+short_description: Read a node's unified memory, and what vLLM's start check reads
 version_added: 0.1.0
 description:
-  - On a GB10 the GPU and the processor share one memory, and the usual tools are blind to what the driver holds. This module reads
-    C(/proc) and C(/sys) and says how much is free, what the watermarks keep back, what a failed run left behind, and the highest
-    C(gpu_memory_utilization) with which vLLM still starts.
-  - It changes nothing and needs root only to see which processes use the GPU.
+  - On a GB10 the GPU and the processor share one memory, and the usual tools do not show what the driver holds. This module reads
+    C(/proc) and C(/sys) and returns the free memory, the watermarks, what a failed run has left, and the highest
+    C(gpu_memory_utilization) with which vLLM starts.
+  - Requires root only to find the processes that use the GPU.
 extends_documentation_fragment:
   - gb10.cluster.attributes.info
 options:
@@ -33,7 +33,7 @@ EXAMPLES = r"""
   become: true
   register: uma
 
-- name: Stop where something is wrong with it
+- name: Fail if there is a problem
   ansible.builtin.assert:
     that: uma.problems | length == 0
     fail_msg: "{{ uma.problems | map(attribute='message') | join('; ') }}"
@@ -56,7 +56,7 @@ available_kb:
   type: int
   sample: 118489088
 size_class:
-  description: V(121) or V(119), the two sizes in which a GB10's 128 GB appear, else V(other).
+  description: V(121) or V(119), the two sizes of a GB10 with 128 GB, otherwise V(other).
   returned: always
   type: str
   sample: "121"
@@ -66,7 +66,7 @@ page_size_kb:
   type: int
   sample: 4
 container:
-  description: The container runtime when this is a container, where C(vm.*) belongs to the host; else null.
+  description: The container runtime in a container, where C(vm.*) belongs to the host; otherwise null.
   returned: always
   type: str
   sample: null
@@ -76,7 +76,7 @@ kernel:
   type: str
   sample: 6.17.0-1032-nvidia
 swap:
-  description: Swap as it is (sizes in KiB), and what brings it back at a boot.
+  description: Swap (sizes in KiB), and what starts it at boot.
   returned: always
   type: dict
   sample:
@@ -95,12 +95,12 @@ vm:
       set_by: []
       wins: null
 watermarks:
-  description: What the kernel keeps back, in KiB, summed and by zone.
+  description: Watermarks in KiB, in total and by zone.
   returned: always
   type: dict
   sample: {min_kb: 45164, low_kb: 172752, high_kb: 300340, boost_kb: 0, zones: []}
 floor_cost_gib:
-  description: What C(vm.min_free_kbytes) costs in GiB of MemAvailable, against a floor of zero.
+  description: Cost of C(vm.min_free_kbytes) in GiB of MemAvailable, compared with a floor of zero.
   returned: always
   type: float
   sample: 4.37
@@ -110,12 +110,12 @@ fragmentation:
   type: dict
   sample: {zone: Normal, free_kb: 118489088, blocks: [12, 8, 4], blocks_1mib: 3909, blocks_4mib: 24, largest_kb: 4096}
 cma:
-  description: The contiguous memory area in KiB; more free than there is means the KHO leak.
+  description: The contiguous memory area in KiB; more free than total is the KHO leak.
   returned: always
   type: dict
   sample: {total_kb: 0, free_kb: 0}
 unaccounted_kb:
-  description: What no process and no cache accounts for, in KiB; on a GB10 the driver holds it.
+  description: Memory of no process and no cache, in KiB; on a GB10 the driver holds it.
   returned: always
   type: int
   sample: 2097152
@@ -126,7 +126,7 @@ gpu_users:
   elements: str
   sample: ["VLLM::Worker_TP (4711)"]
 vllm_start:
-  description: What vLLM's start check sees in GiB, and the highest gpu_memory_utilization that still starts, both ways.
+  description: What vLLM's start check reads in GiB, and the highest gpu_memory_utilization that starts, for both checks.
   returned: always
   type: dict
   sample:
@@ -134,7 +134,7 @@ vllm_start:
     memavailable: {free_gib: 113.0, highest_utilization: 0.92}
     memfree: {free_gib: 114.0, highest_utilization: 0.93}
 problems:
-  description: What is wrong, each with an ID, one sentence, and what to do.
+  description: Problems, each with an ID, a message and a remedy.
   returned: always
   type: list
   elements: dict

@@ -1,17 +1,16 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PUBLIC. Unified memory of one node: read what the kernel prints, and calculate what a floor costs and what vLLM will see.
+"""PRIVATE. Unified memory of a node: parse /proc, compute the cost of vm.min_free_kbytes and what vLLM sees. Pure.
 
-No I/O. Sizes are KiB (`_kb`) as in /proc/meminfo, or GiB as floats (`_gib`); utilizations are fractions of MemTotal.
+Sizes are KiB (`_kb`) as in /proc/meminfo, or GiB as floats (`_gib`). Utilizations are fractions of MemTotal.
 
-How a floor becomes a cost (mm/page_alloc.c, `__setup_per_zone_wmarks` and `si_mem_available`):
+The cost of a floor (mm/page_alloc.c, `__setup_per_zone_wmarks` and `si_mem_available`):
   gap = max(min / 4, managed * watermark_scale_factor / 10000); low = min + gap; high = low + gap
   MemAvailable = MemFree - sum(high + lowmem reserve) + pagecache - min(pagecache / 2, low) + slab - min(slab / 2, low)
-so `vm.min_free_kbytes` costs about 1.5 times its value, and up to twice its low watermark more where the page cache is small.
-A boosted zone holds back up to `watermark_boost_factor / 10000` of its high watermark more while the boost lasts. /proc/zoneinfo prints
-min, low and high with the boost in them (`min_wmark_pages` and its sisters); the sum in MemAvailable is made without it, when the
-watermarks are set, and its `low` is the one of the moment, with the boost.
+So `vm.min_free_kbytes` costs about 1.5 times its value, and up to twice its low watermark more if the page cache is small.
+After fragmentation a zone holds back up to `watermark_boost_factor / 10000` of its high watermark more. /proc/zoneinfo prints min, low and high
+with this boost. The sum in MemAvailable is without it, except for `low`.
 """
 
 from __future__ import annotations
@@ -21,18 +20,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 GIB_KB = 1024 * 1024
-CLASS_121 = "121"
-CLASS_119 = "119"
-CLASS_OTHER = "other"
 
-# Without a model: the driver's own share stays below this, what a failed run leaves behind lies far above (33 GiB and more).
+# Without a model the driver holds less than this. What a failed run leaves is far above (33 GiB and more).
 STUCK_KB = 8 * GIB_KB
-# What the kernel's handover (KHO) keeps as CMA scratch: no failed run left it.
+# The kernel's handover (KHO) keeps this much as CMA scratch.
 KHO_KB = 10 * GIB_KB
 # Blocks of 4 MiB and more in the largest zone: 24 on a fresh boot, 0 where large registrations fail (samples/fragmentation.tables.md).
 FEW_LARGE_BLOCKS = 8
 LARGE_BLOCK_KB = 4096
-# The guard threshold of the field reports: below it the driver loses the race against the page cache.
+# Threshold of the field reports: below it the driver gets no memory from the page cache in time.
 LOW_FREE_KB = 8 * GIB_KB
 
 
@@ -71,7 +67,7 @@ class Swap(NamedTuple):
 
 
 class UmaError(ValueError):
-    """The memory files cannot be understood; the message is one sentence for the user."""
+    """/proc/meminfo is not valid. The message is for the user."""
 
 
 def parse_meminfo(text: str | None) -> dict[str, int]:
@@ -83,43 +79,22 @@ def parse_meminfo(text: str | None) -> dict[str, int]:
             scale = {"MiB": 1024, "GiB": GIB_KB}.get(match.group(3) or "", 1)
             found.setdefault(match.group(1), int(float(match.group(2)) * scale))
     if "MemTotal" not in found and "MemFree" not in found:
-        raise UmaError("/proc/meminfo has neither MemTotal nor MemFree: it is empty or not a Linux meminfo")
+        raise UmaError("/proc/meminfo is not valid: it has neither MemTotal nor MemFree")
     return found
 
 
 def parse_zoneinfo(text: str | None, page_kb: int) -> list[Zone]:
     """Return the zones that hold pages; `page_kb` is the page size in KiB."""
     zones: list[Zone] = []
-    node, name = 0, ""
-    values: dict[str, int] = {}
-
-    def close() -> None:
-        if name and values.get("managed", 0) > 0:
-            zones.append(
-                Zone(
-                    node,
-                    name,
-                    values["managed"] * page_kb,
-                    values.get("min", 0) * page_kb,
-                    values.get("low", 0) * page_kb,
-                    values.get("high", 0) * page_kb,
-                    values.get("boost", 0) * page_kb,
-                    values.get("protection", 0) * page_kb,
-                )
-            )
-
-    for line in (text or "").splitlines():
-        head = re.match(r"Node (\d+), zone\s+(\S+)", line)
-        if head:
-            close()
-            node, name, values = int(head.group(1)), head.group(2), {}
-            continue
-        words = line.split()
-        if len(words) == 2 and words[0] in ("min", "low", "high", "boost", "managed") and words[1].isdigit():
-            values.setdefault(words[0], int(words[1]))
-        elif words and words[0] == "protection:":
-            values["protection"] = max((int(number) for number in re.findall(r"\d+", line)), default=0)
-    close()
+    for block in re.split(r"(?m)^(?=Node \d+, zone)", text or ""):
+        head = re.match(r"Node (\d+), zone\s+(\S+)", block)
+        found = reversed(re.findall(r"(?m)^ +(min|low|high|boost|managed) +(\d+)$", block))  # the first of a name counts
+        kb = {name: int(pages) * page_kb for name, pages in found}
+        protection = re.search(r"protection: \(([\d, ]*)\)", block)
+        reserve = max((int(pages) for pages in re.findall(r"\d+", protection.group(1))), default=0) if protection else 0
+        if head and kb.get("managed"):
+            marks = (kb.get(name, 0) for name in ("min", "low", "high", "boost"))
+            zones.append(Zone(int(head.group(1)), head.group(2), kb["managed"], *marks, reserve * page_kb))
     return zones
 
 
@@ -134,7 +109,7 @@ def parse_buddyinfo(text: str | None) -> list[Buddy]:
 
 
 def parse_swaps(text: str | None) -> list[Swap]:
-    """Return the active swap devices of /proc/swaps (a blank in a name stands there as \\040)."""
+    """Return the active swap devices of /proc/swaps."""
     rows: list[Swap] = []
     for line in (text or "").splitlines():
         words = line.split()
@@ -145,7 +120,7 @@ def parse_swaps(text: str | None) -> list[Swap]:
 
 
 def page_size_kb(meminfo: Mapping[str, int], zoneinfo: str | None) -> int:
-    """Return the page size that makes the zones of a capture add up to MemTotal; 4 KiB where that cannot be told."""
+    """Return the page size with which the zones of a capture add up to MemTotal; 4 KiB if it is unknown."""
     pages = sum(zone.managed_kb for zone in parse_zoneinfo(zoneinfo, 1))
     if not pages or not meminfo.get("MemTotal"):
         return 4
@@ -157,10 +132,10 @@ def node_class(total_kb: int) -> str:
     """Return 121 or 119 (the two sizes in which a GB10's 128 GB appear), else other."""
     gib = total_kb / GIB_KB
     if 120.7 <= gib < 123:
-        return CLASS_121
+        return "121"
     if 118 <= gib < 120.7:
-        return CLASS_119
-    return CLASS_OTHER
+        return "119"
+    return "other"
 
 
 def watermarks(zones: Sequence[Zone], min_free_kb: int, scale_factor: int) -> list[Zone]:
@@ -187,27 +162,13 @@ def available_kb(meminfo: Mapping[str, int], zones: Sequence[Zone]) -> int:
     return max(0, available)
 
 
-def guess_zones(total_kb: int) -> list[Zone]:
-    """Return one zone that stands in for a node whose zoneinfo is not known."""
-    return [Zone(0, "Normal", total_kb, 0, 0, 0, 0, 0)]
-
-
-def floor_cost_kb(meminfo: Mapping[str, int], zones: Sequence[Zone], now: tuple[int, int], then: tuple[int, int], boost_factor: int = 0) -> int:
-    """Return what MemAvailable loses (negative: gains) when (min_free_kbytes, watermark_scale_factor) goes from `now` to `then`.
-
-    `boost_factor` is the factor that stays in force: the loss then includes a full boost of the new watermarks, which the kernel holds
-    back although its own MemAvailable does not count it.
-    """
-    zones = zones or guess_zones(meminfo.get("MemTotal", 0))
-    before = available_kb(meminfo, watermarks(zones, *now))
-    planned = watermarks(zones, *then)
-    if boost_factor:
-        planned = [zone._replace(high_kb=zone.high_kb + zone.high_kb * boost_factor // 10000) for zone in planned]
-    return before - available_kb(meminfo, planned)
+def floor_cost_kb(meminfo: Mapping[str, int], zones: Sequence[Zone], now: tuple[int, int], then: tuple[int, int]) -> int:
+    """Return what MemAvailable loses (negative: gains) if (min_free_kbytes, watermark_scale_factor) changes from `now` to `then`."""
+    return available_kb(meminfo, watermarks(zones, *now)) - available_kb(meminfo, watermarks(zones, *then))
 
 
 def highest_utilization(free_kb: int, total_kb: int) -> float:
-    """Return the highest gpu_memory_utilization, in hundredths, whose start check passes: vLLM wants free >= utilization * total."""
+    """Return the highest gpu_memory_utilization, in hundredths, that starts: vLLM requires free >= utilization * total."""
     if total_kb <= 0:
         return 0.0
     return max(0, min(100, free_kb * 100 // total_kb)) / 100
@@ -219,7 +180,7 @@ def gib(kilobytes: float) -> float:
 
 
 def unaccounted_kb(meminfo: Mapping[str, int]) -> int:
-    """Return what neither the kernel nor a process accounts for: on a GB10, what the NVIDIA driver holds."""
+    """Return the memory of no process and no cache: on a GB10 the NVIDIA driver holds it."""
     names = (
         "MemFree",
         "Buffers",
@@ -239,31 +200,18 @@ def unaccounted_kb(meminfo: Mapping[str, int]) -> int:
     return max(0, meminfo.get("MemTotal", 0) - huge - sum(meminfo.get(name, 0) for name in names))
 
 
-def large_blocks(row: Buddy, page_kb: int, block_kb: int = LARGE_BLOCK_KB) -> int:
-    """Return how many free blocks of `block_kb` or more a zone has, counted in blocks of their own order."""
-    return sum(count for order, count in enumerate(row.blocks) if page_kb << order >= block_kb)
-
-
-def largest_zone(rows: Sequence[Buddy], zones: Sequence[Zone]) -> Buddy | None:
-    """Return the row of the zone that holds most of the memory: zone Normal on a GB10."""
-    sizes = {(zone.node, zone.name): zone.managed_kb for zone in zones}
-    return max(rows, key=lambda row: (sizes.get((row.node, row.zone), 0), row.zone == "Normal"), default=None)
-
-
 def fragmentation(rows: Sequence[Buddy], zones: Sequence[Zone], page_kb: int) -> dict[str, Any]:
-    """Return the state of the largest zone: free memory, and blocks of 1 MiB, 4 MiB and more."""
-    row = largest_zone(rows, zones)
-    if row is None:
-        return {"zone": None, "free_kb": 0, "blocks": [], "blocks_1mib": 0, "blocks_4mib": 0, "largest_kb": 0}
-    free = sum(count * (page_kb << order) for order, count in enumerate(row.blocks))
-    orders = [order for order, count in enumerate(row.blocks) if count]
+    """Return free memory and large free blocks of the zone with most of the memory, which is Normal on a GB10."""
+    sizes = {(zone.node, zone.name): zone.managed_kb for zone in zones}
+    row = max(rows, key=lambda row: (sizes.get((row.node, row.zone), 0), row.zone == "Normal"), default=Buddy(0, "", ()))
+    blocks = [(page_kb << order, count) for order, count in enumerate(row.blocks)]
     return {
-        "zone": row.zone,
-        "free_kb": free,
+        "zone": row.zone or None,
+        "free_kb": sum(size * count for size, count in blocks),
         "blocks": list(row.blocks),
-        "blocks_1mib": large_blocks(row, page_kb, 1024),
-        "blocks_4mib": large_blocks(row, page_kb),
-        "largest_kb": page_kb << orders[-1] if orders else 0,
+        "blocks_1mib": sum(count for size, count in blocks if size >= 1024),
+        "blocks_4mib": sum(count for size, count in blocks if size >= LARGE_BLOCK_KB),
+        "largest_kb": max((size for size, count in blocks if count), default=0),
     }
 
 
@@ -273,7 +221,7 @@ def problem(name: str, message: str, remedy: str) -> dict[str, str]:
 
 
 def cma_problem(meminfo: Mapping[str, int], kernel: str = "", cmdline: str = "", kexec_crash_size: int | None = None) -> dict[str, str] | None:
-    """Return the KHO leak, told by more free CMA than there is CMA."""
+    """Return the KHO leak: more free CMA than CMA."""
     total, free = meminfo.get("CmaTotal"), meminfo.get("CmaFree", 0)
     if total is None or free <= total:
         return None
@@ -286,17 +234,14 @@ def cma_problem(meminfo: Mapping[str, int], kernel: str = "", cmdline: str = "",
     if off:
         remedy = f"kho=off is on the kernel command line already, so reboot into {fixed}"
     elif kexec_crash_size:
-        remedy = (
-            f"boot {fixed}; kho=off is not safe here, because /sys/kernel/kexec_crash_size "
-            f"is {kexec_crash_size} and a crash kernel is reserved"
-        )
+        remedy = f"boot {fixed}; kho=off is not safe here, because /sys/kernel/kexec_crash_size is {kexec_crash_size} and a crash kernel is reserved"
     else:
         remedy = f"add kho=off to the kernel command line and reboot, or boot {fixed}"
     return problem("kho-cma-leak", message, remedy)
 
 
 def stuck_problem(meminfo: Mapping[str, int], gpu_users: Sequence[str]) -> dict[str, str] | None:
-    """Return memory that stays with the driver although no process uses the GPU."""
+    """Return memory that the driver holds although no process uses the GPU."""
     held = unaccounted_kb(meminfo)
     expected = KHO_KB if cma_problem(meminfo) is not None else 0
     if gpu_users or "MemTotal" not in meminfo or "AnonPages" not in meminfo or held < STUCK_KB + expected:
@@ -310,7 +255,7 @@ def stuck_problem(meminfo: Mapping[str, int], gpu_users: Sequence[str]) -> dict[
 
 
 def fragmentation_problem(state: Mapping[str, Any], meminfo: Mapping[str, int], gpu_users: Sequence[str]) -> dict[str, str] | None:
-    """Return a fragmented node; under a loaded engine zero large blocks are normal, so only an idle node is judged."""
+    """Return fragmentation of an idle node; under a loaded engine zero large blocks are normal."""
     if gpu_users or not state.get("zone") or state["blocks_4mib"] >= FEW_LARGE_BLOCKS or meminfo.get("MemTotal", 0) < 16 * GIB_KB:
         return None
     return problem(
@@ -322,7 +267,7 @@ def fragmentation_problem(state: Mapping[str, Any], meminfo: Mapping[str, int], 
 
 
 def cache_problem(meminfo: Mapping[str, int]) -> dict[str, str] | None:
-    """Return a node whose MemAvailable is page cache that the driver cannot take in time."""
+    """Return MemAvailable that is mostly page cache, which the driver does not get in time."""
     free, available = meminfo.get("MemFree"), meminfo.get("MemAvailable")
     if free is None or available is None or meminfo.get("MemTotal", 0) < 64 * GIB_KB:
         return None
@@ -330,14 +275,14 @@ def cache_problem(meminfo: Mapping[str, int]) -> dict[str, str] | None:
         return None
     return problem(
         "available-is-cache",
-        f"MemAvailable says {gib(available)} GiB, but only {gib(free)} GiB are free: the rest is page cache, which the GPU driver does not "
+        f"MemAvailable is {gib(available)} GiB, but only {gib(free)} GiB are free: the rest is page cache, which the GPU driver does not "
         "wait for (NV_ERR_NO_MEMORY)",
         "echo 3 > /proc/sys/vm/drop_caches before a start; vllm_tp2 runs the page-cache guard of the readahead role while weights load",
     )
 
 
 def boost_problem(vm: Mapping[str, int]) -> dict[str, str] | None:
-    """Return a raised floor under a boost factor that multiplies it."""
+    """Return a raised floor together with a boost factor that multiplies it."""
     floor, factor = vm.get("min_free_kbytes", 0), vm.get("watermark_boost_factor", 0)
     if floor < GIB_KB or factor == 0:
         return None
@@ -368,7 +313,7 @@ def find_problems(
     cmdline: str = "",
     kexec_crash_size: int | None = None,
 ) -> list[dict[str, str]]:
-    """Return everything that is wrong with a node's memory."""
+    """Return all problems of a node's memory."""
     found = [
         cma_problem(meminfo, kernel, cmdline, kexec_crash_size),
         stuck_problem(meminfo, gpu_users),

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Read a node's memory facts through `Node`: what uma_info, uma_tuning and the guard share."""
+"""PRIVATE. Read the memory facts of a node through `Node`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENGINE_NAME = re.compile(r"VLLM::|vllm\b|ray::")
 
 
 class Facts(NamedTuple):
-    """What was read."""
+    """Memory facts of a node."""
 
     meminfo: dict[str, int]
     page_kb: int
@@ -43,7 +43,7 @@ class Facts(NamedTuple):
 
 
 def container_reason(node: Node) -> str:
-    """Return which container this is, from the marks that runtimes leave; empty on a machine of its own."""
+    """Return the runtime of this container; empty outside a container."""
     named = (node.read("/run/systemd/container") or "").strip()
     if named:
         return named
@@ -61,7 +61,7 @@ def container_reason(node: Node) -> str:
 def sysctl_files(node: Node) -> dict[str, str | None]:
     """Return every sysctl file of the node; None for a link to /dev/null, which hides a name.
 
-    /etc/sysctl.conf is left out where a link in sysctl.d stands for it (Ubuntu's 99-sysctl.conf): it is read at that link's place.
+    /etc/sysctl.conf is left out if sysctl.d has a link to it (Ubuntu's 99-sysctl.conf): it is then read in the order of that link.
     """
     files: dict[str, str | None] = {}
     linked = False
@@ -79,9 +79,9 @@ def sysctl_files(node: Node) -> dict[str, str | None]:
 
 
 def gpu_users(node: Node) -> list[str]:
-    """Return the processes that use the GPU, as `name (pid)`: those that hold the unified-memory device, and engines by name."""
+    """Return the processes that use the GPU, as `name (pid)`: those that have opened the device, and engines by name."""
     found: list[str] = []
-    devices = node.root != "/" or node.exists(GPU_DEVICE)  # without a GPU there is no need to look through every open file
+    devices = node.root != "/" or node.exists(GPU_DEVICE)  # without a GPU no open file has to be read
     for entry in node.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -93,12 +93,12 @@ def gpu_users(node: Node) -> list[str]:
 
 
 def gather(node: Node) -> Facts:
-    """Read everything. Raises uma.UmaError."""
+    """Read all facts. Raises UmaError."""
     meminfo = memory.parse_meminfo(node.read("/proc/meminfo"))
     zoneinfo = node.read("/proc/zoneinfo")
     page_kb = node.page_kb() or memory.page_size_kb(meminfo, zoneinfo)
     zones = memory.parse_zoneinfo(zoneinfo, page_kb)
-    if "MemFree" in meminfo:  # an old kernel or a cut capture: calculated as the kernel does, for 0 would refuse every start
+    if "MemFree" in meminfo:  # old kernels do not print MemAvailable
         meminfo.setdefault("MemAvailable", memory.available_kb(meminfo, zones))
     vm: dict[str, int] = {}
     for key in VM_KEYS:
@@ -116,12 +116,6 @@ def gather(node: Node) -> Facts:
         gpu_users(node),
         container_reason(node),
     )
-
-
-def swap_sources(node: Node) -> list[str]:
-    """Return what brings swap back at a boot."""
-    files = {path: node.read(path) for path in (swap.FSTAB, *swap.CONFIGS)}
-    return swap.sources(files, node.glob("/etc/systemd/system/*.wants/*"))
 
 
 def report(node: Node, facts: Facts) -> dict[str, Any]:
@@ -153,7 +147,7 @@ def report(node: Node, facts: Facts) -> dict[str, Any]:
             "total_kb": sum(entry.size_kb for entry in facts.swaps),
             "used_kb": sum(entry.used_kb for entry in facts.swaps),
             "devices": [dict(entry._asdict(), zram=entry.device.startswith("/dev/zram")) for entry in facts.swaps],
-            "comes_back_by": swap_sources(node),
+            "comes_back_by": swap.sources({path: node.read(path) for path in (swap.FSTAB, *swap.CONFIGS)}, node.glob("/etc/systemd/system/*.wants/*")),
         },
         "vm": settings,
         "watermarks": {

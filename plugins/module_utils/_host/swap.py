@@ -1,16 +1,16 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Swap and the out-of-memory killers: what is on, what would bring it back at boot, and the plan to silence it and back.
+"""PRIVATE. Swap and the out-of-memory daemons: what is on, what starts it at boot, and the plan to switch it off. Pure.
 
-No I/O. A unit that brings swap back is masked, or, where its file is the user's own in /etc/systemd/system (systemd refuses to mask
-those), gets a drop-in with a condition that never holds. Lines of /etc/fstab are commented out behind a marker.
+A unit that starts swap is masked. If its file is the user's own in /etc/systemd/system, which systemd does not mask, it gets a drop-in with a
+condition that is never true. Lines of /etc/fstab are commented out with a marker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory
 
@@ -53,7 +53,7 @@ class Unit(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """One unit to keep from starting: `method` is mask or drop-in."""
+    """One unit that must not start: `method` is mask or drop-in."""
 
     unit: str
     method: str
@@ -61,17 +61,17 @@ class Silence(NamedTuple):
 
 
 def drop_in_path(unit: str) -> str:
-    """Return where the drop-in that silences a unit lies."""
+    """Return the path of the drop-in that disables a unit."""
     return f"/etc/systemd/system/{unit}.d/60-gb10-cluster.conf"
 
 
 def drop_in_text() -> str:
-    """Return a drop-in whose condition never holds."""
+    """Return a drop-in whose condition is never true."""
     return f"{UNIT_MARKER}\n[Unit]\nConditionPathExists=!/\n"
 
 
 def fstab_swaps(text: str | None) -> list[tuple[int, str]]:
-    """Return (line number, device) of the swap lines that a boot would use."""
+    """Return (line number, device) of the swap lines that are used at boot."""
     found: list[tuple[int, str]] = []
     for number, line in enumerate((text or "").splitlines(), 1):
         words = line.split()
@@ -81,7 +81,7 @@ def fstab_swaps(text: str | None) -> list[tuple[int, str]]:
 
 
 def fstab_off(text: str | None) -> str | None:
-    """Return fstab with its swap lines commented out behind our marker."""
+    """Return fstab with its swap lines commented out with our marker."""
     if text is None:
         return None
     numbers = {number for number, _device in fstab_swaps(text)}
@@ -90,14 +90,14 @@ def fstab_off(text: str | None) -> str | None:
 
 
 def fstab_on(text: str | None) -> str | None:
-    """Return fstab with the lines that we commented out as they were."""
+    """Return fstab without our comment marks."""
     if text is None:
         return None
     return "".join(line[len(FSTAB_MARK) :] if line.startswith(FSTAB_MARK) else line for line in text.splitlines(keepends=True))
 
 
 def parse_units(text: str) -> list[Unit]:
-    """Return the units that `systemctl show -p ...` printed, blocks parted by blank lines."""
+    """Return the units that `systemctl show -p ...` printed, in blocks between blank lines."""
     units: list[Unit] = []
     for block in text.split("\n\n"):
         shown = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
@@ -116,15 +116,8 @@ def parse_units(text: str) -> list[Unit]:
     return units
 
 
-def zram_setup(unit: str) -> str:
-    """Return the set-up unit behind a zram-generator's swap unit, empty for other units."""
-    if unit.startswith("dev-zram") and unit.endswith(".swap"):
-        return f"systemd-zram-setup@{unit[len('dev-') : -len('.swap')]}.service"
-    return ""
-
-
 def to_silence(units: Sequence[Unit], have_drop_in: Sequence[str] = ()) -> list[Silence]:
-    """Return the units that would bring swap back and are not silenced yet. Units made from /etc/fstab go with its lines."""
+    """Return the units that start swap at boot and are not disabled yet. Units made from /etc/fstab depend on its lines."""
     plan: dict[str, Silence] = {}
     for unit in units:
         swap = unit.name.endswith(".swap")
@@ -136,41 +129,39 @@ def to_silence(units: Sequence[Unit], have_drop_in: Sequence[str] = ()) -> list[
             continue
         method = "drop-in" if unit.fragment.startswith("/etc/systemd/system/") else "mask"
         plan[unit.name] = Silence(unit.name, method, unit.active)
-        setup = zram_setup(unit.name)
-        if setup:
+        if unit.name.startswith("dev-zram") and swap:  # zram-generator has a second unit, which sets the device up
+            setup = f"systemd-zram-setup@{unit.name[len('dev-') : -len('.swap')]}.service"
             plan.setdefault(setup, Silence(setup, "mask", False))
     return [plan[name] for name in sorted(plan)]
 
 
-def room_problem(swaps: Sequence[memory.Swap], meminfo: Mapping[str, int]) -> str:
-    """Return why swap cannot be switched off now: its content has to fit into memory. Empty when it does."""
+def room_problem(swaps: Sequence[memory.Swap], available_kb: int, total_kb: int) -> str:
+    """Return why swap cannot be switched off now: its content must fit into memory. Empty if it fits."""
     used = sum(swap.used_kb for swap in swaps)
-    available = meminfo.get("MemAvailable", 0)
-    margin = min(memory.GIB_KB, meminfo.get("MemTotal", 0) // 20)
-    if not used or available - used >= margin:
+    if not used or available_kb - used >= min(memory.GIB_KB, total_kb // 20):
         return ""
     return (
-        f"swap holds {memory.gib(used)} GiB and only {memory.gib(available)} GiB of memory are available, so swapoff would freeze the node: "
-        "stop the serving group first (playbooks/stop.yml), or set sysctl_swap_policy to swappiness0 or leave"
+        f"Swap contains {memory.gib(used)} GiB and only {memory.gib(available_kb)} GiB of memory are available, so swapoff would freeze the node. "
+        "Stop the serving group first (playbooks/stop.yml), or set sysctl_swap_policy to swappiness0 or leave."
     )
 
 
 def still_on_message(swaps: Sequence[memory.Swap], units: Sequence[Unit]) -> str:
-    """Return one sentence on swap that is on although it was switched off; empty when none is."""
-    if not swaps:
-        return ""
+    """Return a message on swap that is on although it was switched off; empty if none is."""
     parts = []
     for swap in swaps:
         owners = sorted({unit.name for unit in units if unit.active and unit.what == swap.device and unit.fragment})
         parts.append(f"{swap.device} ({swap.kind}, {memory.gib(swap.size_kb)} GiB{', started by ' + ', '.join(owners) if owners else ''})")
+    if not parts:
+        return ""
     return (
-        f"sysctl_swap_policy is off, but swap is on: {'; '.join(parts)}: find what starts it with systemctl list-units --type=swap and "
-        "journalctl -b | grep -i swap, and disable it"
+        f"sysctl_swap_policy is off, but swap is on: {'; '.join(parts)}. Find the unit that starts it with `systemctl list-units --type=swap` and "
+        "`journalctl -b | grep -i swap`, and disable it."
     )
 
 
 def sources(files: Mapping[str, str | None], wants: Sequence[str]) -> list[str]:
-    """Return what brings swap back at a boot, from files alone: fstab lines, generators' files, enabled units.
+    """Return what starts swap at boot, from files: lines of fstab, files of generators, enabled units.
 
     `files` holds /etc/fstab and the CONFIGS that exist, `wants` the paths of the links below /etc/systemd/system/*.wants.
     """
@@ -186,47 +177,36 @@ def sources(files: Mapping[str, str | None], wants: Sequence[str]) -> list[str]:
     return found
 
 
-def oom_wishes(policy: str) -> dict[str, bool]:
-    """Return {unit: wanted on} for a policy; nothing for leave."""
-    if policy == "earlyoom":
-        return {EARLYOOM: True, OOMD[0]: False, OOMD[1]: False}
-    if policy == "no_earlyoom":
-        return {EARLYOOM: False, OOMD[0]: False, OOMD[1]: False}
-    return {}
+def oom_desired(policy: str) -> dict[str, bool]:
+    """Return {unit: whether it must run} for a policy; empty for leave."""
+    return {} if policy == "leave" else {EARLYOOM: policy == "earlyoom", OOMD[0]: False, OOMD[1]: False}
+
+
+def installed(unit: Unit | None) -> bool:
+    """Return whether systemd has the unit."""
+    return unit is not None and unit.load not in ("", "not-found")
+
+
+def state(unit: Unit | None) -> dict[str, bool]:
+    """Return the state of a unit as it is recorded."""
+    return {"enabled": unit is not None and unit.file_state.startswith("enabled"), "active": unit is not None and unit.active}
 
 
 def oom_plan(policy: str, units: Mapping[str, Unit]) -> tuple[list[tuple[str, bool]], list[str]]:
-    """Return ([(unit, on)], packages to install) to reach a policy from the units as they are."""
+    """Return ([(unit, whether to start it)], packages to install) that lead to a policy."""
     steps: list[tuple[str, bool]] = []
     packages: list[str] = []
-    for name, wanted in oom_wishes(policy).items():
+    for name, desired in oom_desired(policy).items():
         unit = units.get(name)
-        there = unit is not None and unit.load not in ("", "not-found")
-        enabled = unit is not None and unit.file_state.startswith("enabled")
-        active = unit is not None and unit.active
-        if wanted and not there:
-            packages.append(name.partition(".")[0])
-            steps.append((name, True))
-        elif (wanted and not (enabled and active)) or (not wanted and there and (enabled or active)):
-            steps.append((name, wanted))
+        if not installed(unit):
+            packages += [name.partition(".")[0]] if desired else []
+            steps += [(name, True)] if desired else []
+        elif any(value != desired for value in state(unit).values()):
+            steps.append((name, desired))
     return steps, packages
 
 
-def oom_said(units: Mapping[str, Unit]) -> str:
-    """Return the killers' states in words."""
-    said = []
-    for name in (EARLYOOM, OOMD[0]):
-        unit = units.get(name)
-        if unit is not None and unit.load not in ("", "not-found"):
-            said.append(f"{name.partition('.')[0]} {'runs' if unit.active else 'is stopped'}")
-    return ", ".join(said) or "no out-of-memory daemon is installed"
-
-
-def oom_record(units: Mapping[str, Unit], steps: Sequence[tuple[str, bool]], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the killers stood before our first change."""
-    before = dict(record)
-    for name, _on in steps:
-        unit = units.get(name)
-        state = {"enabled": unit is not None and unit.file_state.startswith("enabled"), "active": unit is not None and unit.active}
-        before.setdefault(name, state)
-    return before
+def describe_oom_daemons(units: Mapping[str, Unit]) -> str:
+    """Return the states of the out-of-memory daemons for a message."""
+    states = [f"{name.partition('.')[0]} {'runs' if units[name].active else 'is stopped'}" for name in (EARLYOOM, OOMD[0]) if installed(units.get(name))]
+    return ", ".join(states) or "no out-of-memory daemon is installed"

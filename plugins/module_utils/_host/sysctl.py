@@ -1,9 +1,9 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. sysctl.d as the boot reads it, and the plan for one drop-in of our own: file, live values, who overrides whom.
+"""PRIVATE. sysctl.d in the order of the boot, and the plan of our drop-in: file, live values, who overrides whom. Pure.
 
-No I/O. Keys are written with dots (`vm.min_free_kbytes`), values are strings as the kernel prints them (blanks squeezed).
+Keys have dots (`vm.min_free_kbytes`). Values are strings as the kernel prints them, with single blanks.
 """
 
 from __future__ import annotations
@@ -16,42 +16,28 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory
 
 DROP_IN = "/etc/sysctl.d/60-gb10-cluster.conf"
-MARKER = "# Managed by gb10.cluster (role sysctl); sysctl_state: absent takes this file away again."
+MARKER = "# Managed by gb10.cluster (role sysctl)"
+HEADER = f"{MARKER}. Set sysctl_state: absent to remove this file."
 FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
 LEAVE = "leave"
 AUTO = "auto"
-# The kernel keeps one of each pair: setting one zeroes the other.
-TWINS = {"vm.dirty_ratio": "vm.dirty_bytes", "vm.dirty_background_ratio": "vm.dirty_background_bytes"}
-# Above this share of the memory a floor starves the node instead of protecting it.
+# The kernel uses one of each pair: a write to one sets the other to 0.
+PARTNERS = {"vm.dirty_ratio": "vm.dirty_bytes", "vm.dirty_background_ratio": "vm.dirty_background_bytes"}
+# A floor above this share of the memory starves the node.
 HIGHEST_FLOOR_PERCENT = 10
 
 
 class SysctlError(ValueError):
-    """The wishes cannot be met; the message is one sentence for the user."""
+    """The configuration cannot be applied. The message is for the user."""
 
 
 class Entry(NamedTuple):
-    """One assignment in one file; `rank` orders the files as they are read, later wins."""
+    """One assignment in one file."""
 
     path: str
     line: int
     key: str
     value: str
-
-
-class Override(NamedTuple):
-    """A file that is read after ours and says something else."""
-
-    key: str
-    wanted: str
-    entry: Entry
-
-
-class Tuning(NamedTuple):
-    """What to set, why the floor is what it is, and its cost."""
-
-    values: dict[str, str]
-    floor_reason: str
 
 
 def dotted(key: str) -> str:
@@ -64,12 +50,12 @@ def dotted(key: str) -> str:
 
 
 def proc_path(key: str) -> str:
-    """Return where a key lives: /proc/sys/vm/swappiness."""
+    """Return the file of a key: /proc/sys/vm/swappiness."""
     return "/proc/sys/" + key.translate(str.maketrans("./", "/."))
 
 
 def squeeze(value: object) -> str:
-    """Return a value as it is compared: blanks squeezed."""
+    """Return a value with single blanks, to compare it."""
     return " ".join(str(value).split())
 
 
@@ -87,8 +73,8 @@ def parse_file(path: str, text: str) -> list[Entry]:
 def reading_order(files: Mapping[str, str | None]) -> list[str]:
     """Return the paths in the order in which the boot reads them.
 
-    Files are sorted by name whatever their folder; of two with one name the first folder's wins, and a link to /dev/null (text None)
-    hides the name. `/etc/sysctl.conf` is read last, by procps' `sysctl --system`, unless a file of sysctl.d is a link to it.
+    Files are sorted by name. Of two with one name the file in the first folder is read; a link to /dev/null (text None) hides the name.
+    `/etc/sysctl.conf` is read last, by procps' `sysctl --system`, unless a file of sysctl.d is a link to it.
     """
     chosen: dict[str, str] = {}
     for folder in FOLDERS:
@@ -113,47 +99,40 @@ def who_sets(files: Mapping[str, str | None], keys: Sequence[str]) -> dict[str, 
     return found
 
 
-def overrides(files: Mapping[str, str | None], values: Mapping[str, str], ours: str = DROP_IN) -> list[Override]:
-    """Return who sets something else after our file, our file's place being where its name sorts."""
-    everything = {**files, ours: render(values)}
-    order = reading_order(everything)
-    later = {path: files[path] for path in order[order.index(ours) + 1 :]}
-    found: list[Override] = []
-    for key, wanted in values.items():
-        twin = TWINS.get(key, key)
-        assigned = who_sets(later, [key, twin])
-        if assigned[key] and assigned[key][-1].value != squeeze(wanted):
-            found.append(Override(key, wanted, assigned[key][-1]))
-        elif twin != key and assigned[twin] and assigned[twin][-1].value != "0":
-            found.append(Override(key, wanted, assigned[twin][-1]))
+def overrides(files: Mapping[str, str | None], values: Mapping[str, str]) -> dict[str, Entry]:
+    """Return {key of `values`: the assignment in a later file that replaces it}. A non-zero partner of the key replaces it too."""
+    order = reading_order({**files, DROP_IN: ""})
+    later = {path: files[path] for path in order[order.index(DROP_IN) + 1 :]}
+    found: dict[str, Entry] = {}
+    for key, value in values.items():
+        partner = PARTNERS.get(key, key)
+        assigned = who_sets(later, [key, partner])
+        if assigned[key] and assigned[key][-1].value != squeeze(value):
+            found[key] = assigned[key][-1]
+        elif partner != key and assigned[partner] and assigned[partner][-1].value != "0":
+            found[key] = assigned[partner][-1]
     return found
 
 
-def override_message(found: Sequence[Override]) -> str:
-    """Return one sentence that names the other file, its line and what to do."""
-    parts = []
-    for override in found:
-        entry = override.entry
-        parts.append(
-            f"{entry.path} line {entry.line} sets {entry.key} to {entry.value}, is read after {DROP_IN} and so wins over our "
-            f"{override.key} = {override.wanted} at every boot"
-        )
-    names = ", ".join(sorted({override.entry.path for override in found}))
-    variables = ", ".join(sorted({"sysctl_" + override.key.partition(".")[2] for override in found}))
-    return f"{'; '.join(parts)}: take the line out of {names}, or set {variables} to leave or to that value"
+def override_message(found: Mapping[str, Entry], values: Mapping[str, str]) -> str:
+    """Return one text that names the other files, their lines and the remedy."""
+    parts = [f"{entry.path} line {entry.line} sets {entry.key} to {entry.value} after {DROP_IN} sets {key} to {values[key]}" for key, entry in found.items()]
+    names = ", ".join(sorted({entry.path for entry in found.values()}))
+    variables = ", ".join(sorted("sysctl_" + key.partition(".")[2] for key in found))
+    return f"{'; '.join(parts)}. The later file wins at each boot. Remove the line from {names}, or set {variables} to leave or to that value."
 
 
-def choose_floor(wish: str, total_kb: int, by_class: Mapping[str, int], percent_other: float, stock_kb: int = 0) -> tuple[str, str]:
-    """Return (vm.min_free_kbytes or leave, why). `wish` is auto, leave or a number of KiB. Raises SysctlError.
+def choose_floor(option: str, total_kb: int, by_class: Mapping[str, int], percent_other: float, stock_kb: int = 0) -> tuple[str, str]:
+    """Return (vm.min_free_kbytes or leave, the reason). `option` is auto, leave or a number of KiB. Raises SysctlError.
 
-    `stock_kb` is the value before our first run: on a node of another size, auto never goes below it.
+    `stock_kb` is the value before the first run: on a node of another size, auto does not go below it.
     """
-    if wish == LEAVE:
-        return LEAVE, "left as it is"
-    if wish != AUTO:
-        if not re.fullmatch(r"\d+", wish):
-            raise SysctlError(f"sysctl_min_free_kbytes is {wish!r}: write auto, leave or a number of KiB, such as 3145728")
-        floor, why = int(wish), "as chosen in sysctl_min_free_kbytes"
+    if option == LEAVE:
+        return LEAVE, ""
+    if option != AUTO:
+        if not re.fullmatch(r"\d+", option):
+            raise SysctlError(f"sysctl_min_free_kbytes is {option!r}, expected auto, leave or a number of KiB, such as 3145728.")
+        floor, why = int(option), "as chosen in sysctl_min_free_kbytes"
     else:
         size = memory.node_class(total_kb)
         if size in by_class:
@@ -166,95 +145,92 @@ def choose_floor(wish: str, total_kb: int, by_class: Mapping[str, int], percent_
     highest = total_kb * HIGHEST_FLOOR_PERCENT // 100
     if floor > highest:
         raise SysctlError(
-            f"vm.min_free_kbytes would be {floor} ({why}), more than {HIGHEST_FLOOR_PERCENT} % of this node's {total_kb} kB, which starves it: "
-            f"choose at most {highest}"
+            f"vm.min_free_kbytes would be {floor} ({why}), more than {HIGHEST_FLOOR_PERCENT} % of the {total_kb} kB of this node. Choose at most {highest}."
         )
     return str(floor), why
 
 
-def tuning(wishes: Mapping[str, str], floor: tuple[str, str], swap_policy: str, extra: Mapping[str, object]) -> Tuning:
-    """Return the values to set from the wishes (`vm.key: value or leave`). Raises SysctlError."""
+def desired(settings: Mapping[str, object], floor: str, swap_policy: str, extra: Mapping[str, object]) -> dict[str, str]:
+    """Return the values to set from the options (`vm.key: value or leave`). Raises SysctlError."""
     values: dict[str, str] = {}
-    for key, value in {"vm.min_free_kbytes": floor[0], **wishes}.items():
+    for key, value in {"vm.min_free_kbytes": floor, **settings}.items():
         word = squeeze(value)
         if key == "vm.swappiness" and word == AUTO:
             word = "0" if swap_policy == "swappiness0" else LEAVE
         if word == LEAVE:
             continue
         if not re.fullmatch(r"\d+", word):
-            raise SysctlError(f"sysctl_{key.partition('.')[2]} is {word!r}: write a whole number or leave")
+            raise SysctlError(f"sysctl_{key.partition('.')[2]} is {word!r}, expected a whole number or leave.")
         values[key] = word
     for key, chosen in extra.items():
         name = dotted(str(key))
         if not re.fullmatch(r"(vm|kernel|net|fs)\.[\w./:-]+", name):
-            raise SysctlError(f"sysctl_settings has the key {key!r}, which is no sysctl: write it like vm.compaction_proactiveness")
+            raise SysctlError(f"sysctl_settings has the key {key!r}, expected a sysctl such as vm.compaction_proactiveness.")
         if name in values:
-            raise SysctlError(f"sysctl_settings sets {name}, which has a variable of its own: use sysctl_{name.partition('.')[2]}")
+            raise SysctlError(f"sysctl_settings sets {name}, which has its own variable. Use sysctl_{name.partition('.')[2]}.")
         values[name] = squeeze(chosen)
-    if "vm.dirty_ratio" in values and "vm.dirty_background_ratio" in values:
-        ratio, background = int(values["vm.dirty_ratio"]), int(values["vm.dirty_background_ratio"])
-        if background >= ratio:
-            raise SysctlError(f"sysctl_dirty_background_ratio is {background} and sysctl_dirty_ratio {ratio}: the background one has to be the smaller")
-    return Tuning(values, floor[1])
+    ratio, background = (int(values.get(key, default)) for key, default in (("vm.dirty_ratio", 100), ("vm.dirty_background_ratio", -1)))
+    if background >= ratio:
+        raise SysctlError(f"sysctl_dirty_background_ratio is {background}, expected less than sysctl_dirty_ratio ({ratio}).")
+    return values
 
 
 def render(values: Mapping[str, str]) -> str:
-    """Return the drop-in's text."""
-    return "\n".join([MARKER] + [f"{key} = {values[key]}" for key in sorted(values)]) + "\n"
+    """Return the text of the drop-in."""
+    return "\n".join([HEADER] + [f"{key} = {values[key]}" for key in sorted(values)]) + "\n"
 
 
 def record_before(record: Mapping[str, Any], values: Mapping[str, str], live: Mapping[str, str]) -> dict[str, str]:
-    """Return the live values that stood before our first run, for the keys we set now; twins that are not zero as well."""
+    """Return the live values from before the first run for the keys that are set now, and for partners that are not zero."""
     before: dict[str, str] = {key: str(value) for key, value in record.get("live", {}).items()}
     for key in values:
         if key not in before and key in live:
             before[key] = live[key]
-            twin = TWINS.get(key)
-            if twin and live.get(twin, "0") != "0":
-                before[twin] = live[twin]
+            partner = PARTNERS.get(key)
+            if partner and live.get(partner, "0") != "0":
+                before[partner] = live[partner]
     return before
 
 
-def given_back(before: Mapping[str, str], values: Mapping[str, str], live: Mapping[str, str]) -> dict[str, str]:
-    """Return the live writes that undo what is recorded and no longer wanted. A twin that was in force replaces its ratio."""
+def to_restore(before: Mapping[str, str], values: Mapping[str, str], live: Mapping[str, str]) -> dict[str, str]:
+    """Return the live writes that restore what is recorded and not desired any more. A partner that was in use is restored instead of its ratio."""
     writes: dict[str, str] = {}
     for key, value in before.items():
-        if key in values or any(twin == key and ratio in values for ratio, twin in TWINS.items()):
+        if key in values or any(partner == key and ratio in values for ratio, partner in PARTNERS.items()):
             continue
-        if key in TWINS and before.get(TWINS[key], "0") != "0":
+        if key in PARTNERS and before.get(PARTNERS[key], "0") != "0":
             continue
         if live.get(key) != value:
             writes[key] = value
     return writes
 
 
-def live_writes(values: Mapping[str, str], live: Mapping[str, str]) -> dict[str, str]:
-    """Return the live values to write. Raises SysctlError for keys that the kernel does not have."""
+def check_known(values: Mapping[str, str], live: Mapping[str, str]) -> None:
+    """Refuse keys that the kernel does not have. Raises SysctlError."""
     missing = sorted(key for key in values if key not in live)
     if missing:
         raise SysctlError(
-            f"this kernel has no {', '.join(missing)} ({proc_path(missing[0])} does not exist): misspelt in sysctl_settings, or set the "
-            "role's variable to leave"
+            f"This kernel has no {', '.join(missing)} ({proc_path(missing[0])} does not exist). Correct sysctl_settings, or set the variable of the role "
+            "to leave."
         )
-    return {key: value for key, value in sorted(values.items()) if live[key] != value}
 
 
-def mismatch_message(wanted: Mapping[str, str], live: Mapping[str, str], writers: Sequence[str] = ()) -> str:
-    """Return one sentence on values that the live kernel does not show although they were written; empty when all is well."""
-    wrong = [f"{key} is {live.get(key, 'missing')} where {value} was set" for key, value in sorted(wanted.items()) if live.get(key) != value]
+def mismatch_message(values: Mapping[str, str], live: Mapping[str, str], tuned: str = "") -> str:
+    """Return a message on values that were written and that the kernel does not have; empty if it has all. `tuned` is its active profile."""
+    wrong = [f"{key} is {live.get(key, 'missing')}, expected {value}" for key, value in sorted(values.items()) if live.get(key) != value]
     if not wrong:
         return ""
-    guess = f": {', '.join(writers)} runs here and may set it" if writers else ": look for a service that sets it (tuned, a cron job, rc.local)"
-    return f"the live kernel disagrees with {DROP_IN}, {', '.join(wrong)}{guess}"
+    guess = f"tuned ({tuned}) runs on this node and may set it." if tuned else "Find the service that sets it (tuned, a cron job, rc.local)."
+    return f"The live kernel differs from {DROP_IN}: {', '.join(wrong)}. {guess}"
 
 
 def headroom_problem(meminfo: Mapping[str, int], cost_kb: int, floor: str) -> str:
-    """Return why a floor cannot be raised right now: the node would go into reclaim under a running engine. Empty when it can."""
+    """Return why the floor cannot be raised now, under a running engine; empty if it can."""
     available = meminfo.get("MemAvailable", 0)
     margin = min(memory.GIB_KB // 2, meminfo.get("MemTotal", 0) // 50)
     if cost_kb <= 0 or available - cost_kb >= margin:
         return ""
     return (
-        f"vm.min_free_kbytes = {floor} would take {memory.gib(cost_kb)} GiB from a node with {memory.gib(available)} GiB available, which freezes it: "
-        "stop the serving group first (playbooks/stop.yml), then run --tags sysctl again"
+        f"vm.min_free_kbytes = {floor} takes {memory.gib(cost_kb)} GiB, and only {memory.gib(available)} GiB are available, so the node would freeze. "
+        "Stop the serving group first (playbooks/stop.yml), then run --tags sysctl again."
     )
