@@ -2,21 +2,21 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read-ahead of the model store's disks, its load and steady phases, and the page-cache guard of the load phase."""
+"""Read-ahead of the disks of the model store, and the page-cache guard of the load phase."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: readahead
-short_description: Set read-ahead for steady work, and switch a node into and out of the load phase
+short_description: Set read-ahead, and switch a node to the load phase and back
 version_added: 0.1.0
 description:
-  - While weights load, read-ahead and the page cache take memory that the GPU driver needs at the same moment. The load phase reads ahead
-    little and keeps MemFree above a floor by dropping the page cache; the steady phase reads ahead as usual.
-  - O(state=present) writes a udev rule and the live values, and keeps the plan on the node; O(phase) then switches without further options.
-  - The steady values come back even when the controller dies, because O(phase=load) leaves a transient systemd timer that restores them;
-    a reboot gives them back by the udev rule.
-  - In a container, where block devices and the page cache belong to the host, it changes nothing and says so in RV(skipped_reason).
+  - While weights load, read-ahead and the page cache take memory that the GPU driver needs at the same time. The load phase has a small read-ahead
+    and keeps MemFree above a floor by dropping the page cache. The steady phase has the usual read-ahead.
+  - O(state=present) writes a udev rule and the live values, and stores the plan on the node. O(phase) then switches without further options.
+  - O(phase=load) starts a transient systemd timer that restores the steady values, also if the controller is gone. A reboot restores them by the
+    udev rule.
+  - In a container, where block devices and the page cache belong to the host, it changes nothing and reports that in RV(skipped_reason).
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -25,31 +25,31 @@ attributes:
   diff_mode:
     support: full
     details:
-      - Live values appear as a pseudo file beside the udev rule, and so do programs and units.
+      - Live values and units appear as pseudo files.
   idempotent:
     support: partial
     details:
-      - O(phase=load) restarts the timer and the guard each time, and so always changes.
+      - O(phase=load) restarts the timer and the guard each time, and is always changed.
 options:
   state:
     description:
-      - V(present) sets, V(absent) gives back what stood before. Not together with O(phase).
+      - V(present) applies the settings, V(absent) restores the earlier values. Not together with O(phase).
     type: str
     choices: [present, absent]
   phase:
     description:
-      - V(load) before weights load, V(steady) after. Does nothing on a node where O(state=present) never ran.
+      - V(load) before weights load, V(steady) after. Does nothing on a node without an earlier O(state=present).
     type: str
     choices: [load, steady]
   classes:
     description:
-      - Device classes, each meaning all whole disks of it; V(nvme), V(sd), V(virtio), V(md), V(dm).
+      - Device classes, with all whole disks of each; V(nvme), V(sd), V(virtio), V(md), V(dm).
     type: list
     elements: str
     default: [nvme]
   mounts:
     description:
-      - Paths, such as the model store; the devices of their file systems are followed through device mapper and md down to the disks.
+      - Paths, such as the model store. All devices of their file systems are set, through device mapper and md down to the disks.
     type: list
     elements: str
     default: []
@@ -71,8 +71,8 @@ options:
     default: 128
   restore_after:
     description:
-      - Seconds after which the load phase ends by itself; 2700 where it is not given.
-      - With O(phase=load), the load phase takes at least as long, whatever the kept plan says.
+      - Seconds after which the load phase ends automatically. The default is 2700.
+      - With O(phase=load), the load phase lasts at least this long, also if the stored plan has less.
     type: int
   guard:
     description:
@@ -86,7 +86,7 @@ options:
     default: 8.0
   guard_interval:
     description:
-      - Seconds between two looks of the guard.
+      - Seconds between two checks of the guard.
     type: float
     default: 1.0
 author:
@@ -94,18 +94,18 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Steady read-ahead for the disks of the model store
+- name: Set the read-ahead of the disks of the model store
   gb10.cluster.readahead:
     state: present
     mounts: [/srv/models]
   become: true
 
-- name: Weights are about to load
+- name: Start the load phase
   gb10.cluster.readahead:
     phase: load
   become: true
 
-- name: The model is served
+- name: End the load phase
   gb10.cluster.readahead:
     phase: steady
   become: true
@@ -113,34 +113,34 @@ EXAMPLES = r"""
 
 RETURN = r"""
 devices:
-  description: Read-ahead in KiB by device, as it is at the end (or would be).
+  description: Read-ahead in KiB by device at the end, also in check mode.
   returned: always
   type: dict
   sample: {nvme0n1: 128}
 phase:
-  description: V(load) while the load phase runs, else V(steady).
+  description: V(load) during the load phase, otherwise V(steady).
   returned: always
   type: str
   sample: steady
 changes:
-  description: What was changed, or would be, one sentence each.
+  description: The changes, also in check mode.
   returned: always
   type: list
   elements: str
   sample: ["nvme0n1: 128 -> 8 KiB"]
 notes:
-  description: What has no read-ahead to set, and rules of others that are read after ours.
+  description: Paths without a read-ahead, and other udev rules that are read later.
   returned: always
   type: list
   elements: str
   sample: []
 guard_receipt:
-  description: What the last guard did; sizes in KiB, times in seconds since the epoch. Empty before the first.
+  description: Result of the last guard; sizes in KiB, times in seconds since the epoch. Empty before the first.
   returned: always
   type: dict
   sample: {drops: 12, lowest_free_kb: 8123456, freed_kb: 41234567, reason: stopped}
 skipped_reason:
-  description: Why nothing was touched; empty otherwise.
+  description: Why nothing was changed; empty otherwise.
   returned: always
   type: str
   sample: ""
@@ -180,7 +180,7 @@ def main() -> None:
     except (ReadaheadError, RecordError, memory.UmaError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}): run with become, and look for a read-only file system")
+        module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}). Run with become, and check whether the file system is read-only.")
     module.exit_json(**result)
 
 

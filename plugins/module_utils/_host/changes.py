@@ -58,7 +58,7 @@ class Editor:
         """Run a command that must succeed."""
         if self.check_mode:
             return
-        rc, out, err = self.node.run(argv)
+        rc, out, err = self.node.run(list(argv))
         if rc != 0:
             last = ((err or out).strip().splitlines() or ["no output"])[-1]
             raise self.error(f"{argv[0]} failed (rc {rc}: {last}). The command was `{' '.join(argv)}`.")

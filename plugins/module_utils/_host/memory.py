@@ -93,8 +93,8 @@ def parse_zoneinfo(text: str | None, page_kb: int) -> list[Zone]:
         protection = re.search(r"protection: \(([\d, ]*)\)", block)
         reserve = max((int(pages) for pages in re.findall(r"\d+", protection.group(1))), default=0) if protection else 0
         if head and kb.get("managed"):
-            marks = (kb.get(name, 0) for name in ("min", "low", "high", "boost"))
-            zones.append(Zone(int(head.group(1)), head.group(2), kb["managed"], *marks, reserve * page_kb))
+            least, low, high, boost = (kb.get(name, 0) for name in ("min", "low", "high", "boost"))
+            zones.append(Zone(int(head.group(1)), head.group(2), kb["managed"], least, low, high, boost, reserve * page_kb))
     return zones
 
 

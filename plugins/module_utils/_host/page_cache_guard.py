@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE. The page-cache guard: while weights load, keep MemFree above a floor by dropping the page cache and compacting memory.
 
-The readahead module writes this very file to the node and runs it in a transient systemd unit. It needs nothing but the standard
-library, opens its files before the memory is short, locks itself into memory, and leaves a JSON receipt. Sizes are KiB, times seconds.
+The readahead module writes this file to the node and runs it in a transient systemd unit. It uses only the standard library, opens its files
+before the memory is short, locks itself into memory, and writes a JSON receipt. Sizes are KiB, times seconds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 
 class Guard:
-    """One watch: `step` looks once and acts, `run` looks until the time is up or somebody stops it."""
+    """`step` checks once and acts, `run` checks until its time is over or a signal stops it."""
 
     def __init__(self, floor_kb: int, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
-        """Open what is needed later. Raises OSError."""
+        """Open the files. Raises OSError."""
         self.floor_kb = floor_kb
         self.clock = clock
         self.meminfo = os.open(os.path.join(proc, "meminfo"), os.O_RDONLY)
@@ -43,7 +43,7 @@ class Guard:
         return int(match.group(1)) if match else -1
 
     def step(self) -> bool:
-        """Look once; whether the cache had to be dropped."""
+        """Check once; return whether the cache was dropped."""
         self.looks += 1
         free = self.free_kb()
         if free < 0:
@@ -63,7 +63,7 @@ class Guard:
         return True
 
     def run(self, seconds: float, interval: float, pause: Callable[[float], None] = time.sleep) -> None:
-        """Look every `interval` seconds until `seconds` are over or `stopped` says why not."""
+        """Check every `interval` seconds until `seconds` are over or `stopped` is set."""
         end = self.clock() + seconds
         while not self.stopped and self.clock() < end:
             self.step()
@@ -71,7 +71,7 @@ class Guard:
         self.stopped = self.stopped or "time limit"
 
     def receipt(self, started: float, ended: float) -> dict[str, Any]:
-        """Return what happened; `started` and `ended` are seconds since the epoch."""
+        """Return the result; `started` and `ended` are seconds since the epoch."""
         return {
             "started": round(started, 1),
             "ended": round(ended, 1),
@@ -86,14 +86,14 @@ class Guard:
 
 
 def lock_memory() -> None:
-    """Keep this process in memory where the kernel lets it; it matters most when memory is short."""
+    """Lock this process into memory, if the kernel permits it."""
     mlockall = getattr(ctypes.CDLL(None), "mlockall", None)
     if mlockall is not None:
         mlockall(3)
 
 
 def write_receipt(path: str, receipt: dict[str, Any]) -> None:
-    """Write the receipt in one piece. Raises OSError."""
+    """Write the receipt atomically. Raises OSError."""
     temporary = path + ".new"
     with open(temporary, "w", encoding="utf-8") as handle:
         json.dump(receipt, handle, indent=2, sort_keys=True)
@@ -102,7 +102,7 @@ def write_receipt(path: str, receipt: dict[str, Any]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Watch, and leave the receipt."""
+    """Run the guard and write its receipt."""
     parser = argparse.ArgumentParser(description="Keep MemFree above a floor while weights load.")
     parser.add_argument("--floor-kb", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)

@@ -1,10 +1,10 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Read-ahead: which block devices a path or a class means, the udev rule, the two phases, the commands that give back.
+"""PRIVATE. Read-ahead: the block devices of a path or a class, the udev rule, the commands of the load phase. Pure.
 
-No I/O. Read-ahead is KiB, as in /sys/block/*/queue/read_ahead_kb (`blockdev --setra` counts sectors of half a KiB). A file system
-reads ahead as its own device says, so every device of a chain counts: the mapper, the array, the disks below.
+Read-ahead is KiB, as in /sys/block/*/queue/read_ahead_kb (`blockdev --setra` counts sectors of half a KiB). A file system uses the value of
+its own device, so all devices of a chain are set: the mapper, the array, the disks below.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"
-MARKER = "# Managed by gb10.cluster (role readahead); readahead_state: absent takes this file away again."
+MARKER = "# Managed by gb10.cluster (role readahead)"
+HEADER = f"{MARKER}. Set readahead_state: absent to remove this file."
 RULE_FOLDERS = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/local/lib/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
 RESTORE_UNIT = "gb10-readahead-restore"
 GUARD_UNIT = "gb10-page-cache-guard"
@@ -32,7 +33,7 @@ HIGHEST_KB = 65536
 
 
 class ReadaheadError(ValueError):
-    """The wishes cannot be met; the message is one sentence for the user."""
+    """The configuration cannot be applied. The message is for the user."""
 
 
 class Block(NamedTuple):
@@ -54,17 +55,6 @@ class Mount(NamedTuple):
     source: str
 
 
-class Selection(NamedTuple):
-    """The devices to set, in the order of their names, and sentences on what has none."""
-
-    devices: list[str]
-    notes: list[str]
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
-
-
 def parse_mountinfo(text: str | None) -> list[Mount]:
     """Return the mounts; `device` is major:minor."""
     mounts: list[Mount] = []
@@ -72,7 +62,8 @@ def parse_mountinfo(text: str | None) -> list[Mount]:
         left, dash, right = line.partition(" - ")
         words, rest = left.split(), right.split()
         if dash and len(words) >= 5 and len(rest) >= 2:
-            mounts.append(Mount(_unescape(words[4]), words[2], rest[0], _unescape(rest[1])))
+            point, source = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text) for text in (words[4], rest[1]))
+            mounts.append(Mount(point, words[2], rest[0], source))
     return mounts
 
 
@@ -87,7 +78,7 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
 
 
 def chain(start: str, blocks: Mapping[str, Block]) -> list[str]:
-    """Return the device and everything below it down to the disks, partitions as their disks."""
+    """Return the device and all devices below it, and for a partition its disk."""
     found: list[str] = []
     todo = [start]
     while todo:
@@ -104,51 +95,47 @@ def chain(start: str, blocks: Mapping[str, Block]) -> list[str]:
     return found
 
 
-def select(blocks: Mapping[str, Block], classes: Sequence[str], starts: Mapping[str, str | None], extra: Sequence[str], told: Mapping[str, str]) -> Selection:
-    """Return the devices that classes, paths and names mean. Raises ReadaheadError.
+def select(
+    blocks: Mapping[str, Block], classes: Sequence[str], mounts: Mapping[str, tuple[str | None, str]], names: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the devices of classes, paths and names, sorted, and one note per path without a device. Raises ReadaheadError.
 
-    `starts` maps each path to the device of its mount (None: it has none), `told` says for those what the mount is instead.
+    `mounts` maps each path to the device of its file system (None: it has none) and a description of the file system.
     """
     wanted: set[str] = set()
     notes: list[str] = []
     unknown = sorted(set(classes) - set(CLASSES))
     if unknown:
-        raise ReadaheadError(f"readahead_classes has {', '.join(unknown)}, which is none of {', '.join(CLASSES)}")
+        raise ReadaheadError(f"readahead_classes has {', '.join(unknown)}, expected {', '.join(CLASSES)}.")
     for name in classes:
         wanted.update(block for block in blocks if re.fullmatch(CLASSES[name], block) and blocks[block].disk == block)
-    for path, start in starts.items():
-        below = chain(start, blocks) if start else []
+    for path, (device, kind) in mounts.items():
+        below = chain(device, blocks) if device else []
         if not below:
-            notes.append(f"{path} lies on {told.get(path, 'no block device')}, which has no read-ahead of its own to set")
+            notes.append(f"{path} is on {kind}, which does not have a read-ahead of its own")
         wanted.update(below)
-    missing = sorted(set(extra) - set(blocks))
+    missing = sorted(set(names) - set(blocks))
     if missing:
-        raise ReadaheadError(f"readahead_devices names {', '.join(missing)}, and /sys/class/block has no such device: take the name from lsblk")
-    for name in extra:
+        raise ReadaheadError(f"readahead_devices has {', '.join(missing)}, which is not in /sys/class/block. lsblk lists the names.")
+    for name in names:
         wanted.update(chain(name, blocks))
     devices = sorted(name for name in wanted if blocks[name].kb is not None)
     if not devices:
-        asked = ", ".join([*classes, *starts, *extra]) or "nothing"
-        raise ReadaheadError(
-            f"no block device with a read-ahead matches {asked} on this node: name the disk of the model store in readahead_devices (see lsblk)"
-        )
-    return Selection(devices, notes)
+        options = ", ".join([*classes, *mounts, *names]) or "an empty list"
+        raise ReadaheadError(f"No block device with a read-ahead matches {options}. Set readahead_devices to the disk of the model store (see lsblk).")
+    return devices, notes
 
 
 def check_kb(value: int, name: str, page_kb: int) -> int:
-    """Return a read-ahead that the kernel can keep: whole pages. Raises ReadaheadError."""
-    if value < 0 or value > HIGHEST_KB:
-        raise ReadaheadError(f"{name} is {value}: read-ahead is KiB, from 0 (none) to {HIGHEST_KB}")
-    if value % page_kb:
-        raise ReadaheadError(
-            f"{name} is {value} KiB, and this kernel's pages are {page_kb} KiB: it would be cut to {value // page_kb * page_kb}, so choose a multiple"
-        )
+    """Return a read-ahead that is a number of whole pages. Raises ReadaheadError."""
+    if value < 0 or value > HIGHEST_KB or value % page_kb:
+        raise ReadaheadError(f"{name} is {value} KiB, expected 0 to {HIGHEST_KB} and a multiple of this kernel's pages of {page_kb} KiB.")
     return value
 
 
 def render_rule(devices: Sequence[str], classes: Sequence[str], blocks: Mapping[str, Block], kb: int) -> str:
     """Return the udev rule: by class where a class covers a device, by mapper name for dm, else by kernel name."""
-    lines = [MARKER]
+    lines = [HEADER]
     head = 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk"'
     lines.extend(f'{head}, KERNEL=="{UDEV_NAMES[name]}", ATTR{{queue/read_ahead_kb}}="{kb}"' for name in classes)
     for device in devices:
@@ -161,51 +148,45 @@ def render_rule(devices: Sequence[str], classes: Sequence[str], blocks: Mapping[
 
 
 def later_rules(files: Mapping[str, str]) -> list[str]:
-    """Return the rules files that set read-ahead and are read after ours, as `path line n`."""
+    """Return the lines that set read-ahead in rules files that are read after ours, as `path line n`. Of two files with one name the first is read."""
     ours = RULE.rpartition("/")[2]
-    seen: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for folder in RULE_FOLDERS:
         for path in sorted(files):
             directory, _slash, name = path.rpartition("/")
             if directory == folder and name.endswith(".rules"):
-                seen.setdefault(name, path)
-    found = []
-    for name, path in sorted(seen.items()):
-        if name <= ours:
-            continue
-        for number, line in enumerate(files[path].splitlines(), 1):
-            if "read_ahead_kb" in line and not line.lstrip().startswith("#") and re.search(r'read_ahead_kb"?\}?\s*=\s*"', line):
-                found.append(f"{path} line {number}")
-    return found
+                chosen.setdefault(name, path)
+    return [
+        f"{path} line {number}"
+        for name, path in sorted(chosen.items())
+        if name > ours
+        for number, line in enumerate(files[path].splitlines(), 1)
+        if not line.lstrip().startswith("#") and re.search(r'read_ahead_kb"?\}?\s*=\s*"', line)
+    ]
 
 
 def sysfs_path(device: str) -> str:
-    """Return where a device's read-ahead lives."""
+    """Return the file of a device's read-ahead."""
     return f"/sys/block/{device}/queue/read_ahead_kb"
 
 
-def restore_script(values: Mapping[str, int]) -> str:
-    """Return the shell line that gives the steady values back; a device that is gone is no reason to stop."""
-    return "; ".join([*(f"echo {kb} > {sysfs_path(device)}" for device, kb in sorted(values.items())), "true"])
-
-
 def restore_command(values: Mapping[str, int], seconds: int) -> list[str]:
-    """Return the systemd-run that gives the steady values back after `seconds`, whatever became of the controller."""
+    """Return the systemd-run that restores the steady values after `seconds`. A device that was removed does not stop it."""
     return [
         "systemd-run",
         "--collect",
         f"--unit={RESTORE_UNIT}",
-        "--description=gb10.cluster: steady read-ahead comes back",
+        "--description=gb10.cluster: restore the steady read-ahead",
         f"--on-active={seconds}",
         "--timer-property=AccuracySec=1s",
         "/bin/sh",
         "-c",
-        restore_script(values),
+        "; ".join([*(f"echo {kb} > {sysfs_path(device)}" for device, kb in sorted(values.items())), "true"]),
     ]
 
 
 def guard_command(python: str, floor_kb: int, seconds: int, interval: float) -> list[str]:
-    """Return the systemd-run of the page-cache guard: killed last, ended by time whatever happens."""
+    """Return the systemd-run of the page-cache guard, which the OOM killer takes last. The unit has a time limit."""
     return [
         "systemd-run",
         "--collect",
@@ -224,9 +205,9 @@ def guard_command(python: str, floor_kb: int, seconds: int, interval: float) -> 
 
 
 def mismatch_message(wanted: Mapping[str, int], live: Mapping[str, int | None], later: Sequence[str]) -> str:
-    """Return one sentence on values that the live devices do not show; empty when all is well."""
-    wrong = [f"{device} reads ahead {live.get(device)} KiB where {kb} was set" for device, kb in sorted(wanted.items()) if live.get(device) != kb]
+    """Return a message on devices that do not have the value that was written; empty if all have."""
+    wrong = [f"{device} reads ahead {live.get(device)} KiB, expected {kb} KiB" for device, kb in sorted(wanted.items()) if live.get(device) != kb]
     if not wrong:
         return ""
-    guess = f"{', '.join(later)} sets it too and is read after {RULE}: remove that line" if later else "look for what sets it (tuned, a udev rule, rc.local)"
-    return f"{', '.join(wrong)}: {guess}"
+    remedy = f"{', '.join(later)} is read after {RULE}. Remove that line." if later else "Find the service that sets it (tuned, a udev rule, rc.local)."
+    return f"{', '.join(wrong)}. {remedy}"
