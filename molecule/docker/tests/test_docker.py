@@ -1,4 +1,4 @@
-"""On each node: the engine answers, its settings are merged, and the kernel knows the limits."""
+"""On each node: the engine answers, its settings are merged, and the limits apply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_compose_plugin_is_recent(host: Any) -> None:
     assert tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= (2, 18)
 
 
-def test_daemon_json_holds_our_keys_and_is_what_the_daemon_accepts(host: Any) -> None:
+def test_daemon_json_has_the_settings_and_is_valid(host: Any) -> None:
     data = json.loads(host.file("/etc/docker/daemon.json").content_string)
     assert data["default-ulimits"]["memlock"] == {"Name": "memlock", "Hard": LAB_MEMLOCK, "Soft": LAB_MEMLOCK}
     assert data["default-ulimits"]["stack"]["Soft"] == 67108864
@@ -36,11 +36,11 @@ def test_the_running_daemon_has_the_limit(host: Any) -> None:
     assert host.check_output("systemctl show docker.service -p LimitMEMLOCK --value") == str(LAB_MEMLOCK)
 
 
-def test_log_in_sessions_have_the_limit(host: Any) -> None:
+def test_login_sessions_have_the_limit(host: Any) -> None:
     assert "root hard memlock 8192" in host.file("/etc/security/limits.d/60-gb10-cluster.conf").content_string
 
 
-def test_what_stood_before_is_recorded_for_root_alone(host: Any) -> None:
+def test_the_record_is_readable_only_by_root(host: Any) -> None:
     record = host.file("/var/lib/gb10-cluster/docker.json")
     assert (record.user, record.mode) == ("root", 0o600)
     assert {tuple(key["path"]) for key in json.loads(record.content_string)["daemon"]["keys"]} >= {("default-ulimits", "memlock")}

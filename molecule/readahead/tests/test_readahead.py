@@ -1,4 +1,4 @@
-"""On each node, a container: nothing of the role's, no transient unit, no process."""
+"""On each node, a container: no file of the role and no transient unit."""
 
 from __future__ import annotations
 

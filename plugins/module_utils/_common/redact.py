@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Take secrets out of text that is kept or shown. Pure."""
+"""PRIVATE. Mask secrets in text that is stored or printed. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import re
 from collections.abc import Iterable
 
 MASK = "********"
-# What is a secret by its own shape, whatever stands before it: keys of hubs and services, bearer tokens, passwords in URLs.
+# Secrets by their own form: keys of hubs and services, bearer tokens, passwords in URLs.
 TOKENS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,200}|gh[pousr]_[A-Za-z0-9]{16,200}|nvapi-[A-Za-z0-9_-]{8,200})"
     r"|(?<=Bearer )\S{1,2000}|(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"
 )
-# A quoted value goes to its closing quote, blanks and all, or to the end of the line; one in brackets as a whole.
+# A quoted value ends at its closing quote or at the end of the line, one in brackets at the closing bracket.
 _QUOTED = r"\"(?:\\.|[^\"\\\n]){1,2000}\"?|'(?:\\.|[^'\\\n]){1,2000}'?"
 _SHAPES = (
     re.compile(
         r"(?i)(\b[\w-]*(?:api[_-]?key|token|secret|password|passwd|authorization)[\w-]*[\"']?\s*[=:]\s*(?:(?:Bearer|Basic)\s+)?)"
         rf"({_QUOTED}|\[[^\]\n]{{1,2000}}\]?|[^\"'\s,;}}{{)\[]{{3,}})"
     ),
-    # On a command line, in a list of words, in a YAML list with one word a line.
+    # On a command line, in a list of words, in a YAML list with one word per line.
     re.compile(rf"(?i)(--(?:api-key|hf-token|token|password)(?:[= ]\s*|[\"'],\s*|[\"']?\s*\n\s*-\s+))({_QUOTED}|[^\s\"']\S*)"),
 )
 # Counts and switches whose names look like secrets.
@@ -29,7 +29,7 @@ _HARMLESS = re.compile(r"(?i)(?:max|num|batched|speculative|tokenizer|tokens|tok
 
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
-    """Return the text with known secret values, and what has a secret's shape, masked."""
+    """Return the text with known secret values, and values in the form of a secret, masked."""
     for value in sorted({v for v in known if len(v) >= 4}, key=len, reverse=True):
         text = text.replace(value, MASK)
     text = TOKENS.sub(MASK, text)

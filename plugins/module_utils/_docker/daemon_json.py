@@ -4,7 +4,7 @@
 """PRIVATE. Docker's daemon.json as text: merge a few keys, and restore exactly these. Pure.
 
 A text is the whole file, None if there is no file. Limits are bytes, -1 is unlimited. The record of a merge is JSON:
-`{"original": text or None, "keys": [{"path": [..], "ours": value, "had": whether the key existed, "previous": its value}]}`.
+`{"original": text or None, "keys": [{"path": [..], "ours": value, "existed": bool, "previous": value}]}`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _restore_key(data: dict[str, Any], key: Mapping[str, Any], original: Mapping
     exists, value = _get(data, path)
     if not exists or value != key["ours"]:
         left.append(f"{name} is {_shown(value) if exists else 'not set'} and was changed since, so it stays")
-    elif key["had"]:
+    elif key.get("existed", key.get("had")):  # `had` in records of earlier versions
         _set(data, path, key["previous"])
         changes.append(f"{name}: {_shown(value)} -> {_shown(key['previous'])}, as before")
     else:
@@ -151,8 +151,8 @@ def merge(text: str | None, wanted: Sequence[Setting], record: Mapping[str, Any]
             continue
         if ours is None and exists and found == value:
             continue
-        before = ours or {"had": exists, "previous": found}
-        keys.append({"path": list(path), "ours": value, "had": before["had"], "previous": before["previous"]})
+        before = ours or {"path": list(path), "existed": exists, "previous": found}
+        keys.append({**before, "ours": value})
         if not exists or found != value:
             changes.append(f"{'.'.join(path)}: {_shown(found) if exists else 'not set'} -> {_shown(value)}")
             _set(data, path, value)
