@@ -161,7 +161,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds, classify, key_of, parse, reason
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather
 
 RECEIPT = Path("/var/lib/gb10-cluster/roce/bandwidth.json")
 UNIT = "gb10-roce-bandwidth"
@@ -174,7 +174,7 @@ def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
     capture = read_tree("/")
     run_commands(capture, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
     params = module.params
-    facts = gather(capture, Wishes(params["addresses"], (), params["interfaces"], 0, 0))
+    facts = gather(capture, DesiredState(params["addresses"], (), params["interfaces"], 0, 0))
     rails: list[dict[str, Any]] = facts["rails"]
     bad = [rail["netdev"] for rail in rails if rail["hca"] is None or rail["gid_index"] is None]
     if bad or not rails:

@@ -149,8 +149,7 @@ twins:
 management:
   description:
     - The path by which this node is reached, the SSH session's interface, else that of the default route with the lowest metric.
-    - Without both it is the one addressed interface that is neither a port of the card nor virtual; C(reason) says which it was,
-      C(ssh session), C(default route) or C(only addressed interface), and that last one is not in C(protected).
+    - C(reason) is C(ssh session) or C(default route); without both, C(interface) and C(reason) are null.
     - C(protected) lists every interface that the roce role will not touch.
   returned: always
   type: dict
@@ -228,7 +227,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, TreeReader, find_ssh_connection, read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather, sentence_of
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
 
@@ -269,7 +268,7 @@ def main() -> None:
     if not Path(params["root"]).is_dir():
         module.fail_json(msg=f"root is {params['root']}, which is no folder on this machine; give the folder that holds sys/ and cmd/.")
     capture = read(module, params["root"])
-    wishes = Wishes(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
+    wishes = DesiredState(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
     try:
         foreign = foreign_config(capture)
     except NoYamlError as exc:

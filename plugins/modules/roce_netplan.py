@@ -171,11 +171,11 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm, netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import CONFIG_PREFIXES, config_texts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import assign, management, wanted_rails
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import desired_rails, management
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, replace
 
@@ -608,7 +608,8 @@ class Change:
         """Plan and apply."""
         self.read()
         params = self.params
-        wanted, bad = wanted_rails(params["addresses"], [], params["interfaces"])
+        desired = DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"], follow_link=True)
+        wanted, bad = desired_rails(desired)
         if bad:
             raise RefusedError(" ".join(f"{p.message} {p.remedy}" for p in bad))
         if not params["addresses"]:
@@ -617,20 +618,17 @@ class Change:
             raise RefusedError(
                 f"{len(params['interfaces'])} interface(s) for {len(params['addresses'])} address(es): give roce_interfaces one name per rail, or none."
             )
-        facts = gather(
-            self.capture,
-            Wishes(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"]),
-            self.ssh_connection(),
-        )
+        facts = gather(self.capture, desired, self.ssh_connection())
+        netdevs = {rail["index"]: rail["netdev"] for rail in facts["rails"]}
         wishes = []
-        for wish, port in assign(self.node, wanted, self.mgmt["protected"], follow_link=True):
-            if port is None:
+        for wish in wanted:
+            if wish.index not in netdevs:
                 why = next((p for p in facts["problems"] if p["id"] in ("no_cable", "rail_unplaced", "no_rdma", "rdma_unreadable", "unreadable")), None)
                 hint = f" {why['message']} {why['remedy']}" if why else ""
                 raise RefusedError(f"No port was found for rail {wish.index} ({wish.address}/{wish.prefix}).{hint}")
             if wish.prefix is None:
                 raise RefusedError(f"The address {wish.address} of rail {wish.index} has no prefix length; write it like {wish.address}/24.")
-            wishes.append(netplan.RailWish(port.netdev, f"{wish.address}/{wish.prefix}", params["mtu"]))
+            wishes.append(netplan.RailWish(netdevs[wish.index], f"{wish.address}/{wish.prefix}", params["mtu"]))
         no_link = [p for p in facts["problems"] if p["id"] == "no_cable"]
         if no_link:
             raise RefusedError(f"{no_link[0]['message']} {no_link[0]['remedy']}")

@@ -161,7 +161,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import matching_receipt
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather, repairs_of
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, repairs_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import failures_of
 
 RECEIPT = "/var/lib/gb10-cluster/roce/bandwidth.json"
@@ -181,7 +181,7 @@ class Verify:
         capture = read_tree("/")
         run_commands(capture, lambda argv: self.module.run_command(argv, errors="surrogate_then_replace"), self.module.get_bin_path)
         params = self.params
-        return gather(capture, Wishes(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"]), self.ssh)
+        return gather(capture, DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"]), self.ssh)
 
     def repair(self, facts: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         """Remove and add the address of rails whose GID drifted; return what was done and why something was not."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import Run
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree, run_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import Wishes, gather, sentence_of
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import SERVICE
 
 SECONDS = 20.0
@@ -30,7 +30,7 @@ def resolve(wanted: Mapping[str, Any], run: Run, root: str = "/") -> tuple[dict[
             return run(list(argv), SECONDS)
 
         run_commands(capture, command, shutil.which)
-    facts = gather(capture, Wishes(list(wanted.get("addresses") or []), [], list(wanted.get("interfaces") or []), 9000, 200000))
+    facts = gather(capture, DesiredState(list(wanted.get("addresses") or []), [], list(wanted.get("interfaces") or []), 9000, 200000))
     problem = " ".join(sentence_of(each, facts["rails"]) for each in facts["problems"] if each["id"] in FATAL)
     skip = set(wanted.get("skip") or [])
     return {name: str(value) for name, value in facts["env"].items() if name not in skip and str(value) != ""}, problem

@@ -262,6 +262,18 @@ class Node:
         """Return the device below a VLAN or macvlan."""
         return self.links.get(netdev, {}).get("link") if self.kind(netdev) in ("vlan", "macvlan", "ipvlan") else None
 
+    def carrier(self, netdev: str) -> str:
+        """Return the port below a VLAN, or the member of a bond or bridge that has its GIDs, else one with a link; else the device itself."""
+        device = self.lower(netdev) or netdev
+        members = [name for name in self.netdevs if self.master(name) == device and name in self.hca_of]
+
+        def rank(name: str) -> tuple[bool, bool, str]:
+            hca, port = self.hca_of[name]
+            state = _state_word(self.capture.text(f"sys/class/infiniband/{hca}/ports/{port}/state"))
+            return (netdev not in [gid.netdev for gid in gids_of(self.capture, hca, port)], state != "ACTIVE", name.lower())
+
+        return min(members, key=rank, default=device)
+
     def kind(self, netdev: str) -> str | None:
         """Return the kind of a virtual device (veth, bridge, vlan, bond, ...)."""
         kind: str | None = self.links.get(netdev, {}).get("linkinfo", {}).get("info_kind")
@@ -295,13 +307,12 @@ class Node:
 
     def port(self, netdev: str) -> Port:
         """Return one device as a port."""
-        capture, record, lower = self.capture, self.links.get(netdev, {}), self.lower(netdev)
-        below = lower or netdev
+        capture, record, below = self.capture, self.links.get(netdev, {}), self.carrier(netdev)
         hca, number = self.hca_of.get(netdev) or self.hca_of.get(below) or (None, 1)
         at = f"sys/class/infiniband/{hca}/ports/{number}"
         row = self.rdma.get((str(hca), number), {})
         pci = _pci_of(capture, f"sys/class/net/{below}") or (_pci_of(capture, f"sys/class/infiniband/{hca}") if hca else None)
-        mellanox = self.mellanox(netdev, hca)
+        mellanox = self.mellanox(below, hca)
         of_card = pci if mellanox is not False else None
         flags = record.get("flags")
         mtu, mac, carrier = (capture.text(f"sys/class/net/{netdev}/{name}") for name in ("mtu", "address", "carrier"))
@@ -327,7 +338,7 @@ class Node:
             soft=bool(hca) and self.soft(str(hca)),
             admin_up="UP" in flags if flags is not None else None,
             master=self.master(netdev),
-            lower=lower,
+            lower=self.lower(netdev),
             addresses=self.addresses(netdev),
             gids=tuple(gids_of(capture, hca, number)) if hca else (),
         )

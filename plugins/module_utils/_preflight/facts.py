@@ -86,7 +86,7 @@ def driver(node: Node) -> Record:
 
 def fabric(capture: Capture, addresses: Sequence[str], cidrs: Sequence[str], ssh: str | None, foreign: Sequence[Record], node: Node) -> Record:
     """Return the facts of the fabric that can be checked before it is set up."""
-    found = roce_facts.gather(capture, roce_facts.Wishes(list(addresses), list(cidrs)), ssh, foreign)
+    found = roce_facts.gather(capture, roce_facts.DesiredState(list(addresses), list(cidrs)), ssh, foreign)
     interface = str(found["management"].get("interface") or "")
     base = f"/sys/class/net/{interface}"
     wireless = bool(interface) and (node.exists(f"{base}/wireless") or node.exists(f"{base}/phy80211") or interface.startswith("wl"))

@@ -294,10 +294,10 @@ def test_an_adopted_file_that_gives_something_else(make: Any) -> None:
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "no address": ({"addresses": []}, "No fabric address is wanted for this node; set gb10_fabric_cidrs"),
-    "a word": ({"addresses": ["here"]}, "fabric_addresses[0] is 'here', which is no IPv4 address."),
+    "a word": ({"addresses": ["here"]}, "fabric_addresses[0] is 'here', which is not an IPv4 address."),
     "no prefix": ({"addresses": ["192.168.100.10"]}, "The address 192.168.100.10 of rail 0 has no prefix length; write it like 192.168.100.10/24."),
     "names for some": ({"interfaces": [RAIL0]}, "1 interface(s) for 2 address(es): give roce_interfaces one name per rail, or none."),
-    "a name twice": ({"interfaces": [RAIL0, RAIL0]}, f"interfaces[1] names {RAIL0} a second time."),
+    "a name twice": ({"interfaces": [RAIL0, RAIL0]}, f"interfaces[1] repeats {RAIL0}."),
     "a name that is not there": ({"interfaces": [RAIL0, "enp9s0"]}, "The interface enp9s0 does not exist on this node"),
     "management": ({"interfaces": ["enP7s7", RAIL1]}, "enP7s7 carries the default route or this SSH session"),
     "a network in use": ({"addresses": ["10.0.1.9/24", ADDRESSES[1]]}, f"The fabric network 10.0.1.0/24 of {RAIL0} overlaps 10.0.1.60/24 on enP7s7"),

@@ -6,10 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, parse, problems, rails
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, parse, problems
 from shared_samples import needs_shared, samples
-from unit.fixtures.roce.tree import ALL_FOUR, PAIR, SPARK, V1, V2, Tree, from_pair, from_show_gids, ids, link_local, mapped, run, spark, v4_gids
+from unit.fixtures.roce.tree import (
+    ADDRESSES,
+    ALL_FOUR,
+    PAIR,
+    SPARK,
+    V1,
+    V2,
+    Tree,
+    from_pair,
+    from_show_gids,
+    ids,
+    link_local,
+    mapped,
+    netdevs,
+    run,
+    spark,
+    v4_gids,
+)
 
 BOTH = "rocep1s0f0,roceP2p1s0f0"
 
@@ -402,7 +418,7 @@ def test_a_secondary_address_does_not_make_it_ambiguous(tmp_path: Path) -> None:
 def test_wanted_address_that_is_not_there(tmp_path: Path) -> None:
     result = run(spark(tmp_path, PAIR).write(), addresses=["192.168.100.77/24", "192.168.101.10/24"])
     assert [(r["netdev"], r["ipv4"]) for r in result["rails"]] == [("enp1s0f0np0", None), ("enP2p1s0f0np0", "192.168.101.10")]
-    assert "wanted: 192.168.100.77" in next(p["message"] for p in result["problems"] if p["id"] == "no_ipv4")
+    assert "expected: 192.168.100.77" in next(p["message"] for p in result["problems"] if p["id"] == "no_ipv4")
 
 
 def test_wanted_rails_on_a_fresh_node_go_to_the_linked_cage_in_canonical_order(tmp_path: Path) -> None:
@@ -565,11 +581,7 @@ def test_failures_are_what_and_remedy_and_rdma_can_be_optional(tmp_path: Path) -
     assert not any("GID" in sentence for sentence in problems.failures_of(found, False))
 
 
-def test_the_roles_assignment_follows_a_cable_that_was_moved(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR, up=("enp1s0f1np1", "enP2p1s0f1np1"))
-    node = facts.Node(read_tree(str(tree.write())))
-    wanted, _bad = rails.wanted_rails(["192.168.100.10/24", "192.168.101.10/24"], [], [])
-    moved = rails.assign(node, wanted, ["enP7s7"], follow_link=True)
-    assert [port.netdev for _wish, port in moved if port] == ["enp1s0f1np1", "enP2p1s0f1np1"]
-    stays = rails.assign(node, wanted, ["enP7s7"])
-    assert [port.netdev for _wish, port in stays if port] == ["enp1s0f0np0", "enP2p1s0f0np0"]
+def test_assignment_of_the_role_follows_a_moved_cable(tmp_path: Path) -> None:
+    root = spark(tmp_path, PAIR, up=("enp1s0f1np1", "enP2p1s0f1np1")).write()
+    assert netdevs(run(root, addresses=ADDRESSES, follow_link=True)) == ["enp1s0f1np1", "enP2p1s0f1np1"]
+    assert netdevs(run(root, addresses=ADDRESSES)) == ["enp1s0f0np0", "enP2p1s0f0np0"]

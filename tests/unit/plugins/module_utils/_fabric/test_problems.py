@@ -39,7 +39,7 @@ def drop_types(tree: Tree, *_names: str) -> None:
 SAYINGS: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] = {
     # name: (spark's arguments, a change, wishes, id, words of the message, words of the remedy)
     "a twin that is laid down": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "link_down", "administratively down", f"`ip link set {RAIL1} up`"),
-    "its other half": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "ports_asymmetric", f"its twin {RAIL1} has not", f"`ip link set {RAIL1} up`"),
+    "its other half": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "ports_asymmetric", f"its twin {RAIL1} does not", f"`ip link set {RAIL1} up`"),
     "all laid down": ({"up": ()}, lambda t: set_down(t, *ALL_FOUR), {}, "no_cable", "all are administratively down", f"First `ip link set {RAIL0} up`"),
     "a moved cable": ({"up": ALL_FOUR[1::2]}, None, {}, "link_down", "the cable is in cage 1, the address on cage 0", "moves the addresses to cage 1"),
     "one address twice": ({"addresses": dict.fromkeys(PAIR, PAIR[RAIL0])}, None, {}, "one_subnet_for_both_rails", "have the same address", "a /24 of its own"),
@@ -49,11 +49,18 @@ SAYINGS: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] = 
         None,
         {"addresses": ["192.168.100.99"]},
         "no_ipv4",
-        "(wanted: 192.168.100.99; it has 192.168.100.10/24)",
+        "(expected: 192.168.100.99; found: 192.168.100.10/24)",
         "roce",
     ),
-    "no address": ({"addresses": {}}, None, {}, "gid_missing", f"because {RAIL0} has no fabric IPv4 address; its table: 0=fe80", "its IPv4 address"),
-    "a table of no GIDs": ({}, lambda t: shutil.rmtree(t.root / f"sys/class/infiniband/{HCA0}"), {}, "gid_missing", "could not be read", "record it"),
+    "no address": ({"addresses": {}}, None, {}, "gid_missing", f"because {RAIL0} has no fabric IPv4 address; its table", "its IPv4 address"),
+    "a table of no GIDs": (
+        {},
+        lambda t: shutil.rmtree(t.root / f"sys/class/infiniband/{HCA0}"),
+        {},
+        "gid_missing",
+        "missing, empty or unreadable",
+        "record it",
+    ),
     "types unread": ({}, drop_types, {}, "gid_missing", "(indices 2, 3), but their types could not be read", "gid_attrs/types as root"),
     "a GID of another device": (
         {},
@@ -69,10 +76,17 @@ SAYINGS: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] = 
         {"addresses": ["10.0.1.60/24", "192.168.101.10/24"]},
         "rail_is_management",
         "enP7s7 carries the default route",
-        "Take the network of enP7s7 out of gb10_fabric_cidrs",
+        "Remove the network of enP7s7 from gb10_fabric_cidrs",
     ),
     "a session over the rail": ({}, None, {"ssh": "1.1.1.1 9 192.168.100.10 22"}, "rail_is_management", "the SSH session", "Connect by the 10 GbE"),
-    "a second default route": ({}, lambda t: t.default_route(RAIL0, "192.168.100.1", 900), {}, "rail_is_management", "beside the one of", "never-default"),
+    "a second default route": (
+        {},
+        lambda t: t.default_route(RAIL0, "192.168.100.1", 900),
+        {},
+        "rail_is_management",
+        "in addition to the one of",
+        "never-default",
+    ),
 }
 
 
@@ -92,7 +106,7 @@ def test_a_problem_names_what_was_found_and_its_own_remedy(
 
 def test_an_mtu_that_costs_no_rdma_mtu_does_not_say_so(tmp_path: Path) -> None:
     result = run(spark(tmp_path, PAIR, mtu=4200).write())
-    assert [found["message"] for found in result["problems"]] == [f"{name} has MTU 4200, wanted is 9000." for name in (RAIL0, RAIL1)]
+    assert [found["message"] for found in result["problems"]] == [f"{name} has MTU 4200, expected 9000." for name in (RAIL0, RAIL1)]
 
 
 @pytest.mark.parametrize(("text", "known"), [(None, False), ("bash: rdma: command not found\n", False), ("[ ]\n", True), ("", True)])

@@ -1,0 +1,210 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: faults of one rail. Pure. One function per id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import PCIE_FILES
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Port
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import as_integer, rdma_mtu
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import (
+    Fabric,
+    Problem,
+    Rail,
+    counted,
+    has_spark_name,
+    is_link_local,
+    spare_cages,
+    usable_ipv4,
+)
+
+VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
+REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."
+
+
+def rail_problems(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    """Yield the problems of one rail."""
+    if rail.desired and rail.desired.interface and rail.port.netdev not in fabric.node.netdevs:
+        yield _interface_missing(fabric, rail)
+        return
+    for check in _RAIL:
+        yield from check(fabric, rail)
+    for check in _COUNTED_RAIL if rail in counted(fabric.rails) else ():
+        yield from check(fabric, rail)
+
+
+def _interface_missing(fabric: Fabric, rail: Rail) -> Problem:
+    return Problem(
+        "interface_missing",
+        f"The interface {rail.port.netdev} of rail {rail.index} does not exist on this node (found: {', '.join(fabric.node.netdevs) or 'none'}).",
+        "Correct or remove roce_interfaces; without it the ports are found automatically.",
+        rail.port.netdev,
+    )
+
+
+def _no_rdma(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    if rail.port.hca is None and not (fabric.node.ports and fabric.rdma_unknown):
+        yield Problem(
+            "no_rdma",
+            f"{rail.port.netdev} has no RDMA device, so NCCL falls back to TCP on it.",
+            "On a GB10 load mlx5_ib (`modprobe mlx5_ib`) and look at `rdma link`; in a container pass /dev/infiniband through.",
+            rail.port.netdev,
+        )
+
+
+def _link_down(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    port, name = rail.port, rail.port.netdev
+    if port.linked:
+        return
+    state = f"is {port.state}" if port.state else "has no carrier"
+    shown = f"{name} ({port.hca or 'no HCA'}) {state}{f', {port.phys_state}' if port.phys_state else ''}"
+    moved = _cable_elsewhere(fabric, port)
+    if port.admin_up is False:
+        message, remedy = f"{shown}: the interface is administratively down.", f"`ip link set {name} up`, or run the roce role, which configures it."
+    elif moved is not None:
+        message = f"{shown}: the cable is in cage {moved}, the address on cage {port.cage}."
+        remedy = f"Run the roce role, which moves the addresses to cage {moved}, or plug the cable into cage {port.cage} again."
+    else:
+        message, remedy = f"{shown}.", REPLUG
+    yield Problem("link_down", message, remedy, name)
+
+
+def _cable_elsewhere(fabric: Fabric, port: Port) -> int | None:
+    """Return the one other cage that has a link and no address, if the port's own cage has no link."""
+    linked = {p.cage for p in fabric.node.ports if p.linked}
+    addressed = {p.cage for p in fabric.node.ports if usable_ipv4(p)} | {r.port.cage for r in fabric.rails if r.ipv4 is not None}
+    others = linked - addressed
+    return others.pop() if len(others) == 1 and port.cage in addressed - linked and None not in (port.cage, *others) else None
+
+
+def _speed_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    port, expected = rail.port, fabric.desired.min_speed_mbps
+    if port.linked and port.speed_mbps is not None and port.speed_mbps < expected and _is_connectx(port):
+        yield Problem(
+            "speed_degraded",
+            f"{port.netdev} runs at {port.speed_mbps} Mb/s; a GB10 cage links at {expected} Mb/s.",
+            "Reboot both machines with the cable in; if it stays, use a 200 Gb/s QSFP56 cable or pull the power plugs for a minute.",
+            port.netdev,
+        )
+
+
+def _is_connectx(port: Port) -> bool:
+    """Return whether a port is one of a ConnectX: by vendor or driver, else by the name of a Spark's port without a virtual driver."""
+    if port.mellanox is not None:
+        return port.mellanox
+    return port.driver not in VIRTUAL_DRIVERS and port.hca is not None and not port.soft and has_spark_name(port)
+
+
+def _no_ipv4(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    port, desired = rail.port, rail.desired
+    if rail.ipv4 is not None:
+        return
+    if port.cage in spare_cages(fabric.rails):
+        message = f"{port.netdev} has no IPv4 address: a second, unused cable in cage {port.cage}."
+        remedy = "No action is needed, because a second cable adds no bandwidth. To use it, add its networks to gb10_fabric_cidrs and run the roce role."
+    else:
+        expected = (desired.address or desired.network) if desired is not None else None
+        have = ", ".join(address.cidr for address in usable_ipv4(port))
+        shown = "; ".join(filter(None, (f"expected: {expected}" if expected else "", f"found: {have}" if have else "")))
+        message = f"{port.netdev} has no fabric IPv4 address{f' ({shown})' if shown else ''}."
+        remedy = "Run the roce role, which configures it: `ansible-playbook site.yml --tags roce`."
+    yield Problem("no_ipv4", message, remedy, port.netdev)
+
+
+def _link_local_only(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    if rail.ipv4 is not None and is_link_local(rail.ipv4):
+        yield Problem(
+            "link_local_only",
+            f"{rail.port.netdev} has only the link-local address {rail.ipv4}, which changes without notice.",
+            "Run the roce role, which gives each rail an address of its own /24.",
+            rail.port.netdev,
+        )
+
+
+def _gid_ambiguous(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    port, name = rail.port, rail.port.netdev
+    if port.hca is None or port.cage in spare_cages(fabric.rails):
+        return
+    if len(rail.candidates) > 1:
+        message = f"{name} has several fabric addresses ({', '.join(rail.candidates)}), so the GID of {port.hca} is ambiguous."
+        yield Problem("gid_ambiguous", message, "Set gb10_fabric_cidrs (or gb10_fabric_addresses) to the right one, or remove the others.", name)
+    elif len(rail.matches) > 1:
+        yield Problem(
+            "gid_ambiguous",
+            f"{port.hca} has {len(rail.matches)} RoCE v2 GIDs for {rail.ipv4} (indices {', '.join(map(str, rail.matches))}); one was expected.",
+            f"Remove and add the address again (`ip addr del`, `ip addr add` on {name}), which the roce role does with roce_gid_repair.",
+            name,
+        )
+
+
+def _gid_missing(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    port, name = rail.port, rail.port.netdev
+    if port.hca is None or port.cage in spare_cages(fabric.rails) or rail.gid_index is not None or len(rail.candidates) > 1 or rail.matches:
+        return
+    at = f"/sys/class/infiniband/{port.hca}/ports/{port.hca_port}"
+    untyped = [f"{g.index}" for g in port.gids if g.type is None and g.ipv4 is not None and g.ipv4 == rail.ipv4]
+    others = {g.index: f" of {g.netdev}" for g in port.gids if g.netdev not in (None, name)}
+    table = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}{others.get(g.index, '')}" for g in port.gids)
+    remedy = f"Give {name} its IPv4 address with the link up; if it has one, remove and add it again (roce_gid_repair does that)."
+    if not port.gids:
+        message = f"The GID table of {port.hca} is missing, empty or unreadable ({at}/gids), so the index for {rail.ipv4 or 'an address'} of {name} is unknown."
+        remedy = "Pass /sys/class/infiniband through to a container; record it in a captured tree."
+    elif untyped:
+        message = f"{port.hca} has GIDs for {rail.ipv4} of {name} (indices {', '.join(untyped)}), but their types could not be read."
+        remedy = f"Read {at}/gid_attrs/types as root (`become: true`); record it in a captured tree."
+    elif rail.ipv4:
+        message = f"{port.hca} has no RoCE v2 GID for {rail.ipv4} of {name}; its table: {table}."
+    else:
+        message = f"{port.hca} has no GID for NCCL, because {name} has no fabric IPv4 address; its table: {table}."
+    yield Problem("gid_missing", message, remedy, name)
+
+
+def _pcie_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    """Compare the PCIe links below a rail with what they support; a virtual machine reports 0, 255 or Unknown."""
+    node, port = fabric.node, rail.port
+    for device in sorted(node.closure(port.netdev)) if port.linked and fabric.desired.min_speed_mbps else ():
+        texts = {item: node.capture.text(f"sys/class/net/{device}/device/{item}") or "" for item in PCIE_FILES}
+        width, widest = (as_integer(texts[item]) or 0 for item in PCIE_FILES[:2])
+        speeds = [float(gts) for item in PCIE_FILES[2:] for gts in re.findall(r"^\d+(?:\.\d+)?(?= GT/s)", texts[item])]
+        if 0 < width < widest <= 32 or (len(speeds) == 2 and speeds[0] < speeds[1]):
+            lanes = f"{width} of {widest} lanes, {texts[PCIE_FILES[2]]} of {texts[PCIE_FILES[3]]}"
+            yield Problem(
+                "pcie_degraded",
+                f"The PCIe link of {device} runs at {lanes}, so {port.netdev} is slower than its cable.",
+                "Update the firmware (`fwupdmgr refresh`, `fwupdmgr upgrade`; boards of 2026-01 gave the second segment two lanes), "
+                "then pull the power plug for a minute.",
+                port.netdev,
+            )
+
+
+def _mtu_small(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    port, expected = rail.port, fabric.desired.mtu
+    if port.mtu is not None and port.mtu < expected:
+        rdma = f" (RDMA MTU {port.active_mtu or '?'} instead of {rdma_mtu(expected)})" if port.active_mtu != rdma_mtu(expected) else ""
+        yield Problem(
+            "mtu_small",
+            f"{port.netdev} has MTU {port.mtu}, expected {expected}{rdma}.",
+            "Run the roce role; set roce_mtu to 1500 if a switch between the nodes cannot carry more.",
+            port.netdev,
+        )
+
+
+def _active_mtu_small(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    port, name = rail.port, rail.port.netdev
+    if port.mtu is None or port.mtu < fabric.desired.mtu or port.active_mtu is None or port.hca is None or not port.linked:
+        return
+    if port.active_mtu < rdma_mtu(port.mtu):
+        yield Problem(
+            "active_mtu_small",
+            f"{port.hca} uses RDMA MTU {port.active_mtu} although {name} has MTU {port.mtu} (expected {rdma_mtu(port.mtu)}).",
+            f"Set the link down and up once (`ip link set {name} down`, `up`) while nothing serves.",
+            name,
+        )
+
+
+_RAIL = (_no_rdma, _link_down, _speed_degraded, _no_ipv4, _link_local_only, _gid_ambiguous, _gid_missing)
+_COUNTED_RAIL = (_pcie_degraded, _mtu_small, _active_mtu_small)  # only of rails that count for NCCL
