@@ -4,23 +4,22 @@
 """PRIVATE: the failure catalogue of vLLM boot logs as data, most specific row first.
 
 The rows are in `_boot_log/failures_*.py`, ORDER ranks them. Of several classes in one boot the first in ORDER is the cause; a line belongs to the
-first row that matches it. Engines: vLLM 0.9 and newer (V1) on CUDA, and on CPU for the lab. Keys of a row:
+first row that matches it. Engines: vLLM 0.11 and later (V1) on CUDA, and on CPU for the lab. Keys of a row:
 
 - ``class``: the public name. Several rows can have one class: they differ in cause and remedy.
 - ``case``: the name of such a row; it becomes the anchor in docs/failures.md.
-- ``patterns``: regular expressions, searched in the message of a line without its prefixes and level. Bounded repeats only.
-- ``needles``: literal strings, one of which is in every line that a pattern can match; they keep the hot path fast.
+- ``patterns``: regular expressions, searched in the message of a line without its prefixes and level. Bounded repeats only. Each has a literal.
 - ``details``: more expressions whose named groups fill the remedy, searched in the same line.
-- ``aftermath``: expressions for lines that do not belong to the class if the log has already named the cause of death, or if the engine was
-  asked to stop: whoever cleans up then kills.
+- ``aftermath``: expressions for lines that do not belong to the class if the log already has the cause of the end, or if the engine was
+  asked to stop: the clean-up kills the processes that are left.
 - ``unless``: literal strings; a line with one of them does not belong to the class.
 - ``remedy``: what to check and what to change; ``{group}`` is filled from the named groups, ``remedy_plain`` is used when one is missing.
 - ``any_level``: true if the line is tested at every level: the kernel's and NCCL's own lines.
 - ``kind``: ``strong`` (the engine cannot live after it), ``weak`` (a served request can cause it too: counts after readiness only
   with proof that the engine died), ``tail`` (a symptom; named only if no other class is found).
 - ``last_words``: true if the program prints such a line only to exit: before readiness a weak class with it needs no other proof.
-- ``pick``: ``first`` or ``last`` line of the class is the root.
-- ``needs_peer``: what the other rank has to tell, or an empty string.
+- ``pick``: ``first`` (default) or ``last`` line of the class is the root.
+- ``needs_peer``: what the log of the other rank shows; empty by default.
 - ``means``, ``why``, ``example``: the text of docs/failures.md (``example`` is written by us and is tested to match).
 """
 
@@ -100,7 +99,8 @@ def name_of(row: dict[str, Any]) -> str:
 
 def _rows() -> list[dict[str, Any]]:
     rows = [*failures_model.ROWS, *failures_host.ROWS, *failures_fabric.ROWS, *failures_kernel.ROWS, *failures_engine.ROWS]
-    return [{"anchor": f"docs/failures.md#{name_of(row)}", **row} for row in sorted(rows, key=lambda row: ORDER.index(name_of(row)))]
+    default = {"pick": "first", "needs_peer": ""}
+    return [{**default, "anchor": f"docs/failures.md#{name_of(row)}", **row} for row in sorted(rows, key=lambda row: ORDER.index(name_of(row)))]
 
 
 CATALOGUE: list[dict[str, Any]] = _rows()
@@ -236,16 +236,12 @@ def user_entry(entry: dict[str, Any]) -> dict[str, Any]:
     """Return a user's class in the shape of a catalogue entry; it outranks the built-in classes."""
     return {
         "class": entry["class"],
-        "needles": [],
         "patterns": [entry["pattern"]],
         "kind": "strong",
-        "pick": "first",
         "any_level": bool(entry.get("any_level", False)),
         "remedy": entry["remedy"],
         "remedy_plain": entry["remedy"],
-        "needs_peer": str(entry.get("needs_peer", "")),
+        "pick": "first",
+        "needs_peer": "",
         "anchor": str(entry.get("anchor") or ""),
-        "means": "",
-        "why": "",
-        "example": "",
     }

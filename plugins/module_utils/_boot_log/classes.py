@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import literals_of
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import MAX_TEXT, Rule
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 
@@ -47,22 +48,15 @@ class Plan(NamedTuple):
     rules: tuple[Rule, ...]
 
 
-_NO_DIGITS = str.maketrans("", "", "0123456789")
-
-
-def without_digits(text: str) -> str:
-    """Return text without its digits."""
-    return text.translate(_NO_DIGITS)
-
-
 def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
     """Compile the catalogue. `extra` are user entries in catalogue shape; they come first."""
     own = [_compile(entry, order - len(extra), users=True) for order, entry in enumerate(extra)]
-    return [*own, *_built_in()]
+    return [*own, *built_in()]
 
 
 @lru_cache(maxsize=1)
-def _built_in() -> tuple[Classifier, ...]:
+def built_in() -> tuple[Classifier, ...]:
+    """Return the classes of the catalogue."""
     return tuple(_compile(entry, order) for order, entry in enumerate(CATALOGUE))
 
 
@@ -70,14 +64,14 @@ def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifi
     return Classifier(
         entry["class"],
         order,
-        tuple(without_digits(n) for n in entry["needles"]),
+        () if users else tuple(literal for pattern in entry["patterns"] for literal in literals_of(pattern)),
         tuple(re.compile(p) for p in entry["patterns"]),
         tuple(re.compile(p) for p in entry.get("details", ())),
         tuple(entry.get("unless", ())),
         tuple(re.compile(p) for p in entry.get("aftermath", ())),
         bool(entry.get("any_level", False)),
         entry["kind"],
-        entry.get("pick") == "last",
+        entry["pick"] == "last",
         users,
         entry,
     )
@@ -85,7 +79,7 @@ def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifi
 
 def unclassified() -> Classifier:
     """Return the class of an error that the catalogue does not know."""
-    return next(c for c in _built_in() if c.name == "unclassified")
+    return next(c for c in built_in() if c.name == "unclassified")
 
 
 def clip(text: str) -> str:
@@ -127,7 +121,7 @@ class Failure:
             "proc": self.proc or None,
             "ip": self.ip or None,
             "after_ready": self.after_ready,
-            "needs_peer": entry.get("needs_peer", ""),
+            "needs_peer": entry["needs_peer"],
             "found": {k: redact(v) for k, v in values.items()},
             "count": self.count,
         }

@@ -10,14 +10,11 @@ from typing import Any
 ROWS: list[dict[str, Any]] = [
     {
         "class": "rdma_register",
-        "needles": ["failed with error Cannot allocate memory", "failed with 12 Cannot allocate memory"],
         "patterns": [r"(?P<call>ibv_(?:reg_mr\w*|create_cq\w*|create_qp\w*|reg_dmabuf_mr\w*)) failed with (?:error|12) Cannot allocate memory"],
         "any_level": True,
         "kind": "strong",
-        "pick": "first",
         "remedy": "Give the container `ulimits: memlock: -1`, /dev/infiniband and IPC_LOCK; if it has them, boot a 6.17 kernel or `kho=off`, "
         "or set NCCL_CUMEM_ENABLE=0.",
-        "needs_peer": "",
         "means": "The HCA could not register memory ({call}).",
         "why": "The memlock limit of the container runtime (8 MiB), the CMA leak of the 7.0.0-1019/-31 kernels, or libmlx5 without dmabuf support.",
         "example": "misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
@@ -25,7 +22,6 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "rendezvous",
         "case": "address_not_local",
-        "needles": ["annot assign requested address", "Errno 99]", "errno: 99", "os error 99"],
         "patterns": [
             r"ZMQError: Cannot assign requested address \(addr='\w{1,10}://(?P<address>[^']{1,80}?)(?::\d{1,5})?'\)",
             r"on address \('(?P<address>[^']{1,64})', \d{1,5}\): cannot assign requested address",
@@ -34,32 +30,16 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": ["client socket", "cannot be initialized", "retrying"],
         "kind": "weak",
-        "pick": "first",
         "remedy": "Compare {address} with `ip -br addr` on this node. Correct VLLM_HOST_IP, --master-addr or engine.api.host, "
         "or bring the rail up that carries the address (`ansible-playbook site.yml --tags roce`).",
         "remedy_plain": "Compare VLLM_HOST_IP, --master-addr and engine.api.host with `ip -br addr` on this node. "
         "Correct the one that this node does not have, or bring the rail up that carries it (`ansible-playbook site.yml --tags roce`).",
-        "needs_peer": "",
         "means": "vLLM was told to listen on an address that this node does not have.",
         "why": "The address belongs to the other node, or the interface that carries it is down.",
         "example": "zmq.error.ZMQError: Cannot assign requested address (addr='tcp://192.0.2.11:41257')",
     },
     {
         "class": "rendezvous",
-        "needles": [
-            "DistNetworkError: ",
-            "DistStoreError",
-            "client socket has timed out",
-            "failed to connect/validate to host",
-            "TCPStore",
-            "connectFullMesh failed",
-            "store based barrier",
-            "Cannot provide a placement group",
-            "Not enough resources to allocate",
-            "ifa != nullptr",
-            "Could not find any running Ray",
-            "Failed to connect to GCS",
-        ],
         "patterns": [
             r"(?:DistNetworkError|DistStoreError): (?P<message>.{1,300})",
             r"DistStoreError",
@@ -76,7 +56,6 @@ ROWS: list[dict[str, Any]] = [
         "details": [r"\((?P<host>[\w.:-]{1,80}), (?P<port>\d{1,5})\)"],
         "unless": ["EADDRINUSE", "- retrying", "should dump"],
         "kind": "weak",
-        "pick": "first",
         "remedy": "Make both ranks use the head's fabric address in --master-addr (this one tried {host}:{port}) and let that port through the firewall.",
         "remedy_plain": "Start both ranks with the same --master-addr and --master-port, and set VLLM_HOST_IP and GLOO_/NCCL_SOCKET_IFNAME per node.",
         "needs_peer": "whether it started at all, and the --master-addr and port it used",
@@ -86,15 +65,6 @@ ROWS: list[dict[str, Any]] = [
     },
     {
         "class": "peer_lost",
-        "needles": [
-            "Connection reset by peer",
-            "Connection closed by peer",
-            "remote process exit",
-            "Broken pipe",
-            "caused pair closure",
-            "Failed to recv, got 0 bytes",
-            "has been marked dead because",
-        ],
         "patterns": [
             r"(?:Read|Write|writev|readv) ?(?:error )?\[(?P<peer>[^\]]{1,60})\]:?\S{0,12} ?(?:Connection reset by peer|Broken pipe)",
             r"Connection closed by peer \[(?P<peer>[^\]]{1,60})\]",
@@ -104,7 +74,6 @@ ROWS: list[dict[str, Any]] = [
             r"The node with node id: \w{1,80} and address: (?P<peer>\S{1,60}) .{0,120}has been marked dead because",
         ],
         "kind": "strong",
-        "pick": "first",
         "remedy": "Read the log and the container state of the other rank ({peer}), which ended first, and restart both.",
         "remedy_plain": "Read the log and the container state of the other rank, which ended first, and restart both.",
         "needs_peer": "its log and its container's state have the cause",
@@ -115,7 +84,6 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "nccl_error",
         "case": "nccl_interface",
-        "needles": ["no socket interface found", "no interface found", "is neither AF_INET", "No interface found"],
         "patterns": [
             r"[Bb]ootstrap ?: no socket interface found",
             r"NCCL WARN .{0,60}(?:no|No) (?:socket )?interface found",
@@ -123,10 +91,8 @@ ROWS: list[dict[str, Any]] = [
         ],
         "any_level": True,
         "kind": "strong",
-        "pick": "first",
         "remedy": "Set NCCL_SOCKET_IFNAME on this node to an interface that exists and is up (`ip -br addr`); interface names can differ between the nodes. "
         "`ansible-playbook site.yml --tags roce` reports this node's names.",
-        "needs_peer": "",
         "means": "NCCL found no network interface with the name in NCCL_SOCKET_IFNAME.",
         "why": "The name is wrong on this node, the interface is down or has no address, or the container does not use the host's network.",
         "example": "spark1:301:301 [0] bootstrap.cc:103 NCCL WARN Bootstrap : no socket interface found",
@@ -134,11 +100,9 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "nccl_error",
         "case": "nccl_versions",
-        "needles": ["Mismatched NCCL version", "Message truncated : received "],
         "patterns": [r"Mismatched NCCL versions? detected ?:? ?(?P<message>.{1,160})", r"NCCL WARN .{0,60}Message truncated : received \d"],
         "any_level": True,
         "kind": "strong",
-        "pick": "first",
         "remedy": "Run the same image on both nodes (`docker image inspect`, or `ansible-playbook site.yml --tags image`), and let VLLM_NCCL_SO_PATH and "
         "LD_PRELOAD name the same library on both.",
         "needs_peer": "its NCCL version (`vLLM is using nccl==`)",
@@ -149,17 +113,14 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "nccl_error",
         "case": "nccl_shm",
-        "needles": ["dev/shm/nccl-", "posix_fallocate failed"],
         "patterns": [
             r"NCCL WARN .{0,120}/dev/shm/nccl-\S{0,40} .{0,80}(?:No space left on device|No such file or directory|Cannot allocate memory|Permission denied)",
             r"NCCL WARN .{0,60}posix_fallocate failed",
         ],
         "any_level": True,
         "kind": "strong",
-        "pick": "first",
         "remedy": "Delete the nccl-* files of dead engines in /dev/shm of this node while the group is stopped. "
         "With container.ipc private in the profile, raise container.shm_size.",
-        "needs_peer": "",
         "means": "NCCL could not use shared memory (/dev/shm).",
         "why": "Docker gives a container 64 MiB unless it shares the host's IPC namespace, and a killed engine leaves its segments behind.",
         "example": "spark1:301:412 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-9p7f4x to 9637892 bytes, "
@@ -168,15 +129,6 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "nccl_error",
         "case": "nccl_path",
-        "needles": [
-            "ibv_modify_qp",
-            "ibv_create_ah",
-            "IBV_WC_",
-            "Got completion from peer",
-            "Got completion with error",
-            "NCCL WARN NET/IB",
-            "onnect to ",
-        ],
         "patterns": [
             r"Call to ibv_(?:modify_qp|create_ah)\w{0,20} failed\b",
             r"NET/IBP? ?: ?Got completion (?:from peer|with error)",
@@ -194,7 +146,6 @@ ROWS: list[dict[str, Any]] = [
         ],
         "any_level": True,
         "kind": "strong",
-        "pick": "first",
         "remedy": "Check the path from {local} to {remote}: cable and link, the IPv4 address of the rail, equal MTU, and a RoCE v2 GID index on both nodes "
         "(`show_gids`, `ansible-playbook site.yml --tags roce`). If the engine was serving, read the other rank's log first.",
         "remedy_plain": "Check the rails on both nodes: cable and link, IPv4 address, equal MTU, and a RoCE v2 GID index "
@@ -207,16 +158,6 @@ ROWS: list[dict[str, Any]] = [
     },
     {
         "class": "nccl_error",
-        "needles": [
-            "NCCL error",
-            "NCCL Error",
-            "NCCL_ERROR_",
-            "ncclSystemError",
-            "ncclRemoteError",
-            "ncclInternalError",
-            "ncclUnhandledCudaError",
-            "ncclInvalid",
-        ],
         "patterns": [
             r"NCCL [Ee]rror(?: \d{1,2})?: (?P<message>.{1,200})",
             r"NCCL_ERROR_\w{1,40}: (?P<message>.{1,200})",
@@ -224,7 +165,6 @@ ROWS: list[dict[str, Any]] = [
             r"nccl(?:System|Remote|Internal|UnhandledCuda|InvalidUsage|InvalidArgument)Error",
         ],
         "kind": "strong",
-        "pick": "first",
         "remedy": "Start again with NCCL_DEBUG=INFO (vllm_tp2_extra_env) and check NCCL_SOCKET_IFNAME and NCCL_IB_HCA on both nodes: {message}.",
         "remedy_plain": "Start again with NCCL_DEBUG=INFO (vllm_tp2_extra_env) and check NCCL_SOCKET_IFNAME and NCCL_IB_HCA on both nodes.",
         "needs_peer": "its NCCL lines: both ends name the failing step",
@@ -234,14 +174,6 @@ ROWS: list[dict[str, Any]] = [
     },
     {
         "class": "rpc_timeout",
-        "needles": [
-            "RPC call to",
-            "Timed out waiting for engine",
-            "Did not receive response from front-end",
-            "Watchdog caught collective operation timeout",
-            "Timed out waiting ",
-            "RayChannelTimeoutError",
-        ],
         "patterns": [
             r"RPC call to (?P<call>\S{1,60}) timed out",
             r"Timed out waiting for engine(?: core|s to send)",
@@ -253,7 +185,6 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": ["Error ignored in "],
         "kind": "strong",
-        "pick": "first",
         "remedy": "Read the other rank's log: that rank is stuck or dead. If it was still loading, raise VLLM_ENGINE_READY_TIMEOUT_S; "
         "if a long prefill or a compilation took the time, raise VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS (with Ray: RAY_CGRAPH_get_timeout).",
         "needs_peer": "what it was doing: this rank only waited",

@@ -35,14 +35,12 @@ GENERIC = (
 ROWS: list[dict[str, Any]] = [
     {
         "class": "kv_too_small",
-        "needles": ["To serve at least one request"],
         "patterns": [
             r"To serve at least one request with the model(?:s's|'s|s)? max seq len \((?P<context>\d+)\)"
             r"(?:, ?\(?(?P<need>\d+(?:\.\d+)?) Gi?B KV cache is needed)?"
         ],
         "details": [r"memory \((?P<have>-?\d+(?:\.\d+)?) Gi?B\)", r"estimated maximum model length is (?P<estimate>\d+)"],
         "kind": "strong",
-        "pick": "first",
         "remedy": "Set --max-model-len (vllm_tp2_context) to at most {estimate}, the estimate for the tightest rank, or free memory for the pool.",
         "remedy_plain": "Lower --max-model-len (vllm_tp2_context), or give the pool more memory: a higher --gpu-memory-utilization, an fp8 KV cache, "
         "fewer sequences.",
@@ -54,7 +52,6 @@ ROWS: list[dict[str, Any]] = [
     },
     {
         "class": "kv_no_memory",
-        "needles": ["No available memory for the cache blocks", "on kv cache allocation is less than", "Cannot auto-fit max_model_len"],
         "patterns": [
             r"No available memory for the cache blocks",
             r"\((?P<have>[\d.]+)/(?P<total>[\d.]+) GiB\) on kv cache allocation is less than requested memory for kv(?: \((?P<need>[\d.]+) GiB\))?",
@@ -62,17 +59,14 @@ ROWS: list[dict[str, Any]] = [
             r"Cannot auto-fit max_model_len",
         ],
         "kind": "strong",
-        "pick": "first",
         "remedy": "Request less KV memory than the {have} GiB that are free (--kv-cache-memory-bytes requested {need} GiB).",
         "remedy_plain": "Raise --gpu-memory-utilization, or lower --max-num-batched-tokens: weights and activations leave no memory for the KV pool.",
-        "needs_peer": "",
         "means": "No memory, or less than requested, is left for the KV pool.",
         "why": "Weights and activations use the whole memory budget, or the KV size given by flag is larger than the free memory.",
         "example": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
     },
     {
         "class": "startup_free_memory",
-        "needles": ["is less than desired", "is less than the engine"],
         "patterns": [
             r"(?:Free|Available) memory on (?:device(?: \S{1,40})?|node \d+) \((?P<have>[\d.]+)/(?P<total>[\d.]+) GiB\).{0,60}?is less than "
             r"(?:desired|the engine).{0,60}?\((?P<fraction>[\d.]+), (?P<need>[\d.]+) GiB\)",
@@ -80,48 +74,32 @@ ROWS: list[dict[str, Any]] = [
             r"(?:desired|the engine)",
         ],
         "kind": "strong",
-        "pick": "first",
         "remedy": "Free the memory that another process or the page cache holds (only {have} of {total} GiB were free), or lower "
         "--gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) below {have}/{total}.",
-        "needs_peer": "",
         "means": "At start less memory is free than --gpu-memory-utilization claims.",
         "why": "GB10 has one memory for CPU and GPU: page cache, another container or a leak counts against it.",
         "example": "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than desired GPU memory utilization (0.95, 45.01 GiB).",
     },
     {
         "class": "memory_profiling_race",
-        "needles": ["Error in memory profiling"],
         "patterns": [r"Error in memory profiling"],
         "kind": "strong",
-        "pick": "first",
         "remedy": "Start the engines on this node one after the other: its free memory changed while vLLM was profiling.",
-        "needs_peer": "",
         "means": "The free memory grew while vLLM measured how much it uses.",
         "why": "Another process released memory during the profile run.",
         "example": "AssertionError: Error in memory profiling. Initial free memory 61.2 GiB, current free memory 70.1 GiB.",
     },
     {
         "class": "mamba_blocks",
-        "needles": ["Mamba cache blocks", "assert num_cache_lines "],
         "patterns": [r"exceeds available Mamba cache blocks", r"assert num_cache_lines >= batch"],
         "kind": "strong",
-        "pick": "first",
         "remedy": "Lower --max-num-seqs (vllm_tp2_max_num_seqs) and the graph capture sizes: the state cache has fewer lines than sequences may run.",
-        "needs_peer": "",
         "means": "A hybrid or mamba model has fewer state lines than concurrent sequences.",
         "why": "State lines come out of the same pool; the default --max-num-seqs needs more than fit.",
         "example": "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (312).",
     },
     {
         "class": "cuda_oom",
-        "needles": [
-            "OutOfMemoryError",
-            "out of memory",
-            "OUT_OF_MEMORY",
-            "cudaErrorMemoryAllocation",
-            "NVML_SUCCESS == r INTERNAL ASSERT",
-            "STATUS_ALLOC_FAILED",
-        ],
         "patterns": [
             r"OutOfMemoryError",
             r"CUDA(?: (?:driver |runtime )?[eE]rror:| failed with error)? out of memory",
@@ -135,17 +113,14 @@ ROWS: list[dict[str, Any]] = [
             r"NVML_SUCCESS == r INTERNAL ASSERT FAILED at \S{1,200}CUDACachingAllocator",
         ],
         "kind": "strong",
-        "pick": "first",
         "remedy": "Lower --gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) by about the memory of the graphs, or lower --max-num-seqs "
         "and the capture sizes.",
-        "needs_peer": "",
         "means": "An allocation on the GPU failed.",
         "why": "Activations, sampler warm-up or graph capture need memory that the KV pool already holds. After the KV line, the utilization is too high.",
         "example": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 298.00 MiB. GPU 0 has a total capacity of 119.63 GiB.",
     },
     {
         "class": "bad_argument",
-        "needles": ["error: ", "KeyError: 'invalid ", 'KeyError: "invalid ', "Tool parser '", "Reasoning parser '"],
         "patterns": [
             r"^[`'\"]{0,3}vllm(?: \w[\w-]{0,20})?: error: (?P<message>.{1,300})",
             r"^[`'\"]{0,3}[\w.-]{1,40}\.py: error: (?P<message>.{1,300})",
@@ -158,32 +133,26 @@ ROWS: list[dict[str, Any]] = [
         ],
         "kind": "weak",
         "last_words": True,
-        "pick": "first",
         "remedy": "Correct or remove this flag, which this vLLM version does not accept: {message}.",
-        "needs_peer": "",
         "means": "The command line was refused before anything started (exit code 2).",
         "why": "The flag is from another vLLM version, or its value has the wrong form.",
         "example": "vllm: error: unrecognized arguments: --no-such-flag 3",
     },
     {
         "class": "context_too_long",
-        "needles": ["is greater than the derived max_model_len"],
         "patterns": [
             r"User-specified max_model_len \((?P<context>\d+)\) is greater than the derived max_model_len"
             r"(?: \([\w.]{1,60}=(?P<limit>\d+))?"
         ],
         "kind": "weak",
-        "pick": "first",
         "remedy": "Set --max-model-len (vllm_tp2_context) to at most {limit}, which the model's config.json allows (or VLLM_ALLOW_LONG_MAX_MODEL_LEN=1).",
         "remedy_plain": "Lower --max-model-len (vllm_tp2_context) to what the model's config.json allows (or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1).",
-        "needs_peer": "",
         "means": "The requested context is longer than the model supports.",
         "why": "--max-model-len exceeds max_position_embeddings (and its rope scaling) in config.json.",
         "example": "Value error, User-specified max_model_len (999999) is greater than the derived max_model_len (max_position_embeddings=2048.0 or x).",
     },
     {
         "class": "hub_rate_limited",
-        "needles": ["Too Many Requests", "HfHubHTTPError: ", " Client Error", "rate limit"],
         "patterns": [
             r"HfHubHTTPError: 429\b",
             r"(?:\b429 Client Error|'429 )[^/]{0,60}https?://(?:[\w.-]{0,60}\.)?(?:huggingface\.co|hf\.co)/",
@@ -192,45 +161,14 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": ["Error retrieving ", "Error getting repo files", "thrown while requesting", "Retrying in"],
         "kind": "weak",
-        "pick": "first",
         "remedy": "Stage the model on every node before the start (`ansible-playbook playbooks/models.yml`) and set HF_HUB_OFFLINE=1 (vllm_tp2_extra_env). "
         "If the engine must ask the hub, wait some minutes and set HF_TOKEN (vllm_tp2_secret_env).",
-        "needs_peer": "",
         "means": "The Hugging Face hub refused the request because too many came from this address (HTTP 429).",
         "why": "vLLM asks the hub at every start unless it is offline, and requests without a token have a low limit.",
         "example": "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/org/model",
     },
     {
         "class": "weights_missing",
-        "needles": [
-            "LocalEntryNotFoundError",
-            "HFValidationError",
-            "OfflineModeIsEnabled",
-            "does not appear to have a file named",
-            "CacheNotFound",
-            "Cache directory not found",
-            "Cannot find any model weights",
-            "GatedRepoError",
-            "gated repo",
-            "RepositoryNotFoundError",
-            "weights were not initialized from checkpoint",
-            "Invalid repository ID or local directory",
-            "is not a local folder and is not a valid model identifier",
-            "couldn't connect to 'https://huggingface.co'",
-            "No supported config format found",
-            "No such file or directory: ",
-            "Repo id must be",
-            "RevisionNotFoundError",
-            "EntryNotFoundError",
-            "Can't load ",
-            "Incorrect path_or_model_id",
-            "HTTPError: 401 Client",
-            "HTTPError: 403 Client",
-            "httpx.ConnectError: ",
-            "Client error '",
-            "host='huggingface.co'",
-            " found in directory",
-        ],
         "patterns": [
             r"LocalEntryNotFoundError",
             r"(?:HFValidationError: |Repo id must be in the form ).{0,120}'(?P<path>[./~][^']{0,300})'",
@@ -267,7 +205,6 @@ ROWS: list[dict[str, Any]] = [
             "/.triton/",
         ],
         "kind": "weak",
-        "pick": "first",
         "remedy": "Put the model on this node (and every other) and mount it where vLLM looks: {path}.",
         "remedy_plain": "Stage the complete model on every node (`ansible-playbook playbooks/models.yml`), check the mount and the path, "
         "and the token if the hub is used.",
@@ -279,32 +216,20 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "weights_missing",
         "case": "vocabulary",
-        "needles": ["loading vocab file", "load vocab file", "openaipublic.blob.core.windows.net"],
         "patterns": [
             r"(?:downloading or loading|to download or load) vocab file",
             r"Error.{0,200}openaipublic\.blob\.core\.windows\.net",
         ],
         "unless": ["Retrying in"],
         "kind": "weak",
-        "pick": "first",
         "remedy": "Put o200k_base.tiktoken and cl100k_base.tiktoken on both nodes, mount the folder (container.volumes of the profile) "
         "and set TIKTOKEN_ENCODINGS_BASE (vllm_tp2_extra_env) to its path in the container.",
-        "needs_peer": "",
         "means": "The vocabulary of the gpt-oss models is missing; it is not part of the checkpoint.",
         "why": "The harmony library downloads it at the first start, and the container has no access to the internet.",
         "example": "openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download or load vocab file",
     },
     {
         "class": "weights_corrupt",
-        "needles": [
-            "SafetensorError",
-            "Error while deserializing header",
-            "incomplete metadata",
-            "MetadataIncompleteBuffer",
-            "HeaderTooLarge",
-            "PytorchStreamReader failed",
-            "invalid load key",
-        ],
         "patterns": [
             r"SafetensorError: (?P<message>.{1,200})",
             r"SafetensorError",
@@ -316,7 +241,6 @@ ROWS: list[dict[str, Any]] = [
             r"UnpicklingError: (?P<message>invalid load key.{0,100})",
         ],
         "kind": "weak",
-        "pick": "first",
         "remedy": "Compare this node's copy of the model with the manifest (`ansible-playbook site.yml --tags weights`) and copy the damaged shard again.",
         "needs_peer": "whether its copy is whole: copy the shard from the rank that has it",
         "means": "A safetensors shard is truncated or damaged on this node.",
@@ -326,18 +250,6 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "config_error",
         "case": "weights_mismatch",
-        "needles": [
-            "Attempted to load weight",
-            "Tried to load weights of size",
-            "size mismatch for ",
-            "KeyError: '",
-            "values to unpack",
-            "There is no module or parameter named",
-            "exceeds dimension size",
-            "assert param",
-            "assert layer.",
-            "loaded_weight",
-        ],
         "patterns": [
             r"(?P<message>Attempted to load weight \(.{1,80}?\) into parameter(?: \(.{1,60}\))?)",
             r"(?P<message>Tried to load weights of size .{1,160})",
@@ -352,10 +264,8 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": [*GENERIC, "KeyError: 'invalid "],
         "kind": "weak",
-        "pick": "first",
         "remedy": "The checkpoint or its quantization does not fit this vLLM ({message}). Use the vLLM version that the model card names, "
         "or another checkpoint, and check --quantization and --kv-cache-dtype. If the traceback names torch_compile_cache, empty that cache.",
-        "needs_peer": "",
         "means": "The tensors of the checkpoint do not have the names or shapes that this vLLM expects.",
         "why": "The model code of this version, the quantization format, or the draft model does not match the checkpoint.",
         "example": "AssertionError: Attempted to load weight (torch.Size([4096, 12288])) into parameter (torch.Size([4096, 8192]))",
@@ -363,24 +273,20 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "config_error",
         "case": "invalid_json",
-        "needles": ["Expecting ", "JSONDecodeError: ", "Extra data: line "],
         "patterns": [
             r"(?:JSONDecodeError: |Value error, |ValueError: )"
             r"(?P<message>(?:Expecting |Extra data|Unterminated |Invalid )[^:]{0,60}: line \d{1,9} column \d{1,9}(?: \(char \d{1,12}\))?)",
         ],
         "unless": list(GENERIC),
         "kind": "weak",
-        "pick": "first",
         "remedy": "Find the file or the argument that is not valid JSON ({message}): an empty or truncated *.json of the model "
         "(`ansible-playbook site.yml --tags weights` compares the manifest), or a JSON value in vllm_tp2_extra_args.",
-        "needs_peer": "",
         "means": "A JSON file of the model, or a JSON argument, cannot be parsed.",
         "why": "A copy or download was interrupted, git-lfs left a pointer, or quotes were lost on the command line.",
         "example": "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
     },
     {
         "class": "config_error",
-        "needles": ["ValueError", "ValidationError", "AssertionError", "NotImplementedError", "Value error, "],
         "patterns": [
             r"(?:ValueError|ValidationError|AssertionError|NotImplementedError): (?P<message>.{1,300})",
             r"^\s{0,8}Value error, (?P<message>.{1,300})",
@@ -388,29 +294,14 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": list(GENERIC),
         "kind": "weak",
-        "pick": "first",
         "remedy": "Change the setting that vLLM names: {message}",
         "remedy_plain": "Change the setting named in the lines above this one.",
-        "needs_peer": "",
         "means": "vLLM refused the configuration.",
         "why": "The line names it: a value out of range, or a combination that this model or backend does not support.",
         "example": "ValueError: Invalid launch options: `--node-rank` must be between 0 and 1; got `--node-rank 2`.",
     },
     {
         "class": "unclassified",
-        "needles": [
-            "Error",
-            "Exception",
-            "rror executing method",
-            ".exc.",
-            ".exceptions.",
-            ".error.",
-            ".errors.",
-            "gaierror: ",
-            ".error: ",
-            "TimeoutExpired: ",
-            "socket.timeout: ",
-        ],
         "patterns": [
             r"^(?:\[rank\d{1,4}\]: ?)?(?:[A-Za-z_]\w{0,60}\.){0,8}(?P<name>(?:[A-Z_]\w{0,60})?(?:Error|Exception)): (?P<message>.{1,300})",
             r"^(?:[A-Za-z_]\w{0,60}\.){0,8}(?P<name>[A-Z]\w{0,60}(?:Error|Exception))$",
@@ -423,7 +314,6 @@ ROWS: list[dict[str, Any]] = [
         "pick": "last",
         "remedy": "Read this line and the lines above it: {message}",
         "remedy_plain": "Read this line and the lines above it.",
-        "needs_peer": "",
         "means": "An error that the catalogue does not know.",
         "why": "The last exception before the engine went down is shown.",
         "example": "RuntimeError: an error without a class of its own",

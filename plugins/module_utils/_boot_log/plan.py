@@ -10,8 +10,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN, CATALOGUE
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Plan, without_digits
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Plan, built_in
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import without_digits
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, RULES, TRACEBACK
 
 #: Tried on every line, also after requests began: needles without digits, method.
@@ -40,9 +41,9 @@ FIGURES: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
 
 @lru_cache(maxsize=1)
 def literals() -> list[str]:
-    """Return all literals of facts and failures, without their digits, the longest first."""
+    """Return all literals of facts and failures, without digits, the longest first."""
     needles = {*DEATH, *BOUNDARY, TRACEBACK, *(b["needle"] for b in BENIGN), *(rule.needle for rule in RULES)}
-    needles.update(needle for entry in CATALOGUE for needle in entry["needles"])
+    needles.update(needle for classifier in built_in() for needle in classifier.needles)
     needles.update(needle for texts, _method in (*ALWAYS, *FIGURES) for needle in texts)
     return sorted({without_digits(needle) for needle in needles}, key=len, reverse=True)
 
