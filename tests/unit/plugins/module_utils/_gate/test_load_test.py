@@ -74,7 +74,7 @@ def test_speeds_are_those_of_streams_that_ran_at_the_same_time() -> None:
         pytest.param({"prompt": "a"}, good("  "), "the reply is empty", id="empty"),
         pytest.param({"prompt": "a"}, good("no " * 60), "the reply repeats", id="words over and over"),
         pytest.param({"prompt": "a"}, good("x" * 40), "the reply repeats the character", id="one character"),
-        pytest.param({"prompt": "a"}, good("Well, \u4f60\u597d\u4e16\u754c"), "drifts into another language (cjk", id="language"),
+        pytest.param({"prompt": "a"}, good("Well, \u4f60\u597d\u4e16\u754c"), "drifts into another language", id="language"),
         pytest.param({"prompt": "a"}, good("Sure <tool_call>{}"), "leaked markup", id="tool markup"),
         pytest.param({"prompt": "a"}, good("Sure <\uff5ctool\u2581calls\u2581begin\uff5c>"), "leaked markup", id="model's own markup"),
         pytest.param({"prompt": "a", "expect": "Paris."}, good(" Rome."), "the known answer is 'Paris.'", id="wrong answer"),
