@@ -24,7 +24,7 @@ def text() -> str:
     sys.path.insert(0, str(ROOT / "collections"))
     from ansible_collections.gb10.cluster.plugins.module_utils._agent.ladder import TRANSIENT
     from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN, CATALOGUE, name_of
-    from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import CLASSES, CRITERIA, MEANS, START_REMEDIES
+    from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import CLASSES, START_REMEDIES
 
     def again(name: str) -> str:
         return "no, the containers are left as they are" if name == "gate_error" else "yes" if name in TRANSIENT else "no"
@@ -32,7 +32,7 @@ def text() -> str:
     out = [
         "# Failures in vLLM's log",
         "",
-        "Generated from `_boot_log/catalogue.py`, `_gate/gate.py` and `_agent/ladder.py` in `plugins/module_utils` by `tools/failures_doc.py`; do not edit.",
+        "Generated from `_boot_log/catalogue.py`, `_gate/classes.py` and `_agent/ladder.py` in `plugins/module_utils` by `tools/failures_doc.py`; do not edit.",
         "",
         "`vllm_boot_log_info` and the gate name one of these classes as the root cause of a boot that failed. The order is their rank:",
         "of several classes in one boot the first in this table is the cause, and the others are in `failure.also`. A class can have",
@@ -66,14 +66,11 @@ def text() -> str:
             out += ["", f"**From the other rank:** {entry['needs_peer']}."]
         out += ["", f"Weight: {entry['kind']}, {KINDS[entry['kind']]}."]
     out += ["", "## What the gate reports without a log line", "", "Sources: the states of the containers, the nodes, and the criteria for a boot."]
-    for name, means in MEANS.items():
-        out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {capitalized(CLASSES[name])}."]
-        out += ["", f"**Again:** {again(name)}."]
+    for name, (means, remedy) in CLASSES.items():
+        out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {remedy}.", "", f"**Again:** {again(name)}."]
         if name == "start_failed":
             out += ["", "Known messages of the Docker Engine:", "", "| message | what to do |", "|---|---|"]
-            out += [f"| `{pattern.replace('|', '` or `')}` | {remedy} |" for pattern, remedy in START_REMEDIES]
-    for name, (means, remedy) in CRITERIA.items():
-        out += ["", f'### <a id="{name}"></a>`{name}`', "", f"**It means:** {means}", "", f"**What to do:** {remedy}", "", f"**Again:** {again(name)}."]
+            out += [f"| `{pattern.replace('|', '` or `')}` | {text} |" for pattern, text in START_REMEDIES]
     out += [
         "",
         '## <a id="benign"></a>Look-alikes that are not failures',
@@ -100,11 +97,6 @@ def text() -> str:
         "",
     ]
     return "\n".join(out)
-
-
-def capitalized(sentence: str) -> str:
-    """Return a sentence with a capital letter."""
-    return sentence[:1].upper() + sentence[1:]
 
 
 def plain(sentence: str) -> str:

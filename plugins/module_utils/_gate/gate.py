@@ -15,11 +15,11 @@ A *finding* is a dict: class, rank, host, line, line_number, remedy, message, an
 from __future__ import annotations
 
 import math
-import re
 import signal
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of, start_remedy
 
 Rank = dict[str, Any]
 Finding = dict[str, Any]
@@ -27,85 +27,13 @@ Finding = dict[str, Any]
 # How near to the root a kind of evidence is.
 ROOT, KILLED, MISSED, SYMPTOM, TAIL, GONE, SLOW = 0, 1, 2, 3, 4, 5, 6
 
-# What a rank says when the cause lies with another one: a killed or failed peer outranks these.
+# What a rank reports if another one is the cause: a killed or failed peer outranks these.
 PEER_SYMPTOMS = ("peer_lost", "rendezvous", "rpc_timeout", "nccl_error")
 
-SHORT_OF_KV = ("kv_too_small", "kv_no_memory")  # said on the head, whichever rank is the short one
+SHORT_OF_KV = ("kv_too_small", "kv_no_memory")  # printed on the head, for any rank
 
 SETTLE_SECONDS = 4.0  # how long a symptom waits for its cause to show on another rank
-BURST_SECONDS = 1.5  # a rank that runs and has written something so lately may be about to say why: a traceback follows its headline
-
-KILL_REMEDY = (
-    "see who sent it: 'journalctl -k --since -1h | grep -i -E \"oom|killed\"' on that node; where it was the kernel,"
-    " lower gpu-memory-utilization or stop what else uses memory there; where it was not, a docker stop whose grace period ran out, or another tool"
-)
-CLASSES: dict[str, str] = {
-    "oom_killed": "lower gpu-memory-utilization, stop what else uses memory there, or raise the container's memory limit where it has one; then run again",
-    "killed": KILL_REMEDY,
-    "stopped": "something stopped the container during the boot (docker stop, a restart of the Docker Engine, another tool): run again without it",
-    "container_missing": "something removed the rank's container: run site.yml again, and let nothing else manage these containers",
-    "other_release": "another tool has started this container: let the agent alone manage the containers of the group, then run site.yml again",
-    "start_failed": "correct what the message names, then run again",
-    "node_lost": "the node does not answer its head over the rail: see whether it is frozen (unified memory exhausted), off or unplugged, and whether sshd and"
-    " gb10-agent.service run there, then run again",
-    "rank_unreadable": "correct what the message names on that node (the Docker Engine, in most cases), then run again",
-    "exited": "read the last lines of that rank's log in the evidence bundle",
-    "restarted": "something restarts the container (a restart policy, a second tool), and the gate judges one boot: stop that tool, then run again",
-    "stalled": "see what the rank is waiting for in its log; where it merely needs longer (first boot: compiling for 8 to 36 minutes), raise"
-    " vllm_tp2_timeout, or that stage's vllm_tp2_phase_seconds",
-    "gate_error": "the boot was not judged: see `journalctl -u gb10-agent` on the head for the traceback, then run again",
-}
-
-# What each class means that does not come from a log. Those of CRITERIA are about a boot that came up.
-MEANS: dict[str, str] = {
-    "killed": "The engine's process was killed by a signal, and the kernel counts no OOM kill.",
-    "stopped": "The container was stopped from outside, with SIGTERM.",
-    "container_missing": "A rank has no container, although the agent started it.",
-    "other_release": "The container belongs to another release than the one that is being judged.",
-    "start_failed": "A rank was not started. It lacks something, a rail has no link, or the Docker Engine refused the container. The sentence names the cause.",
-    "node_lost": "The head's agent has not reached a node for 20 s, over SSH on the rail.",
-    "rank_unreadable": "The agent of a node answers, and the state and the log of its container cannot be read.",
-    "exited": "The container ended and its log holds no known cause.",
-    "restarted": "The container was restarted during the boot.",
-    "stalled": "A rank stayed in one stage for longer than it may.",
-    "gate_error": "The agent on the head failed while it judged the boot, so the boot has no verdict.",
-}
-CRITERIA: dict[str, tuple[str, str]] = {
-    "api_unreachable": ("The log says ready, and /v1/models does not answer.", "Read the head's log; see whether a firewall or another server is in the way."),
-    "model_differs": ("The API serves other names than the profile's.", "Another server answers on this port, or served_names differ."),
-    "context_differs": ("The context is not the profile's.", "Set max-model-len to the context that the gate wants, or change gate.context."),
-    "pool_below_floor": (
-        "The KV pool, or the concurrency that follows from it, is smaller than the profile wants.",
-        "Free memory on the rank with the least KV memory, raise gpu-memory-utilization, or lower max-num-batched-tokens.",
-    ),
-    "pool_above_ceiling": ("The KV pool is larger than this profile can have.", "Check the KV cache dtype, the model and the profile's figures."),
-    "transport_differs": ("NCCL took another way than the profile wants.", "Check /dev/infiniband in the container, memlock, NCCL_IB_HCA and the GID index."),
-    "engine_differs": ("The engine did not take a setting of the profile's.", "Check the image and the arguments."),
-    "ranks_disagree": ("The ranks differ in context, version, world size or image.", "Run site.yml on the whole group, with --tags image for the image."),
-    "completion_wrong": (
-        "A completion is not what the profile expects, or is no text.",
-        "Compare weights (--tags weights) and image on all ranks: garbled text after a good boot is damaged data or a wrong kernel.",
-    ),
-    "completion_missing": (
-        "/v1/models answers, and no completion comes back.",
-        "Read the logs of all ranks: the engine hangs or has died. If it is only slow, raise vllm_tp2_completion_timeout.",
-    ),
-}
-# What the Docker Engine says when it cannot start a container, and what helps.
-START_REMEDIES: tuple[tuple[str, str], ...] = (
-    (r"container name .* is already in use", "another container holds that name: see it in `docker ps -a`, remove it with `docker rm -f`, then run again"),
-    (r"No such image|pull access denied|manifest unknown|not found: manifest", "that node lacks the image and cannot get it by itself: run --tags image"),
-    (r"executable file not found|exec format error|no such file or directory: unknown", "the image of that name on that node is another one: run --tags image"),
-    (r"could not select device driver|unresolvable CDI|nvidia-container|unknown or invalid runtime name", "the NVIDIA container toolkit is missing or does"
-     " not see the GPU: see `nvidia-smi` and `nvidia-ctk cdi list` on that node, then run --tags docker"),
-    (r"no space left on device", "the disk of the Docker Engine on that node is full: see `docker system df` and `df -h`"),
-    (r"Cannot connect to the Docker daemon", "the Docker Engine on that node does not run: run --tags docker"),
-)  # fmt: skip
-
-
-def start_remedy(error: str) -> str:
-    """Return what helps against a start that failed, by the Docker Engine's words; empty where it is none of the known ones."""
-    return next((remedy for pattern, remedy in START_REMEDIES if re.search(pattern, error, re.I)), "")
+BURST_SECONDS = 1.5  # a rank that has just written may still print the cause: a traceback follows its headline
 
 
 def _finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> Finding:
@@ -115,7 +43,7 @@ def _finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> F
         "host": rank["host"],
         "line": more.get("line", ""),
         "line_number": more.get("line_number"),
-        "remedy": more.get("remedy") or CLASSES.get(kind, ""),
+        "remedy": more.get("remedy") or remedy_of(kind),
         "anchor": more.get("anchor") or f"docs/failures.md#{kind}",
         "message": message,
         "weight": weight,
@@ -132,7 +60,7 @@ def _log_finding(rank: Rank) -> Finding | None:
     failure = facts.get("failure")
     after = facts.get("state") == "served_then_failed"
     if not failure and after:
-        return _finding("engine_failed", rank, TAIL, "the engine served and then failed, and its log holds no known cause", remedy=CLASSES["exited"])
+        return _finding("engine_failed", rank, TAIL, "the engine served and then failed, and its log has no known cause", remedy=remedy_of("exited"))
     running = bool((rank.get("container") or {}).get("running"))
     if not failure or (_undecided(rank) and running):
         return None
@@ -141,7 +69,7 @@ def _log_finding(rank: Rank) -> Finding | None:
 
 
 def _undecided(rank: Rank) -> bool:
-    """Tell whether the rank's last failure may be harmless: an optional import, for one. A silent rank may be loading or compiling."""
+    """Return whether the rank's last failure may be harmless: an optional import, for one. A silent rank may be loading or compiling."""
     facts = rank.get("facts") or {}
     failure = facts.get("failure") or facts.get("suspicion") or {}
     return failure.get("kind") == "weak" and not failure.get("confirmed") and facts.get("state") != "served_then_failed"
@@ -157,7 +85,7 @@ def _line_finding(rank: Rank, weight: int, context: str = "") -> Finding:
 
 
 def _state_finding(rank: Rank) -> Finding | None:
-    """Read what the container's state and the node say; an OOM kill and a SIGKILL leave no line in the log."""
+    """Return the finding of the container's state or of the node. An OOM kill and a SIGKILL leave no line in the log."""
     if rank.get("lost"):
         return _finding(str(rank.get("lost_class") or "node_lost"), rank, ROOT, str(rank["lost"]))
     if rank.get("start_error"):
@@ -208,13 +136,13 @@ def findings(ranks: list[Rank]) -> list[Finding]:
     # Until when a rank must have ended to be what the others miss: a lost connection shows before the container's end, a tail class after it.
     slack = {SYMPTOM: SETTLE_SECONDS, TAIL: 0.0}
     missed = max((_when(rank) + slack[item["weight"]] for rank, item in zip(ranks, logs) if item and item["weight"] in slack), default=-1.0)
-    for rank, said in zip(ranks, logs):
-        if said and said["class"] in SHORT_OF_KV:
-            said["message"] += _least_kv(ranks, ". ")
+    for rank, logged in zip(ranks, logs):
+        if logged and logged["class"] in SHORT_OF_KV:
+            logged["message"] += _least_kv(ranks, ". ")
         state = _state_finding(rank)
-        if state and state["weight"] == GONE and not said and _when(rank) <= missed:
-            state["weight"] = MISSED  # it went without a word
-        out += [(item["weight"], _when(rank), rank["rank"], item) for item in (said, state) if item]
+        if state and state["weight"] == GONE and not logged and _when(rank) <= missed:
+            state["weight"] = MISSED  # its log has no cause
+        out += [(item["weight"], _when(rank), rank["rank"], item) for item in (logged, state) if item]
     return [item for _w, _t, _r, item in sorted(out, key=lambda entry: entry[:3])]
 
 
@@ -223,7 +151,7 @@ def _when(rank: Rank) -> float:
 
 
 def _least_kv(ranks: list[Rank], before: str) -> str:
-    """Name the rank with the least memory for the KV cache: vLLM sizes every rank's cache by it, and says so on the head alone. Empty where not known."""
+    """Name the rank with the least memory for the KV cache. vLLM sizes every rank's cache by it. Empty if not known."""
     have = {r["rank"]: finite(((r.get("facts") or {}).get("kv_cache") or {}).get("available_gib")) for r in ranks}
     known = {number: gib for number, gib in have.items() if gib is not None}
     if len(known) < len(ranks) or len(set(known.values())) < 2:
@@ -236,11 +164,11 @@ def _least_kv(ranks: list[Rank], before: str) -> str:
 
 def _stage(rank: Rank) -> int:
     stage = str((rank.get("facts") or {}).get("stage") or "")
-    return STAGES.index(stage) if stage in STAGES else -1  # no word at all
+    return STAGES.index(stage) if stage in STAGES else -1  # no line yet
 
 
 def _timed(ranks: list[Rank]) -> list[Rank]:
-    """Return the ranks whose stage has a clock: a headless worker's last words are of its KV memory or graphs, and from then on the time is the head's."""
+    """Return the ranks whose stage has a clock: a headless worker prints no stage after its KV memory or graphs, and then the head's time counts."""
     head = max((_stage(r) for r in ranks if r["rank"] == 0), default=0)
     return [r for r in ranks if r["rank"] == 0 or head <= max(_stage(r), STAGES.index("kv"))]
 
@@ -267,7 +195,7 @@ def slow(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, An
                 who = f"rank {missing[0]['rank']} on {missing[0]['host']} is not running" if missing else "no other rank has come"
                 return _finding(
                     "rendezvous", rank, SLOW, f"rank {rank['rank']} has waited {spent:.0f} s for its peers, and {who}",
-                    remedy="check the other rank's container, the master address, GLOO_SOCKET_IFNAME and the cable",
+                    remedy="Check the other rank's container, the master address, GLOO_SOCKET_IFNAME and the cable",
                 )  # fmt: skip
             return _finding("stalled", rank, SLOW, f"rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s")
     if seconds > timeout:
@@ -282,7 +210,7 @@ def slow(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, An
 def assess(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, Any]) -> tuple[str, Finding | None]:
     """Decide on a boot that is under way: ('wait', None), ('fail', finding) or ('probe', None) once the head serves.
 
-    A symptom waits for its cause: until every rank has failed or SETTLE_SECONDS are over, and until those that failed have finished what they were saying.
+    A symptom waits for its cause: until every rank has failed or SETTLE_SECONDS are over, and until those that failed have written nothing for a moment.
     """
     found = findings(ranks)
     if found:
@@ -307,18 +235,13 @@ def assess(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, 
 # --- after the head serves: facts against criteria -------------------------------------------------------------------------------
 
 
-def _check(name: str, ok: bool | None, wanted: Any, found: Any, remedy: str, kind: str) -> dict[str, Any]:
-    return {"name": name, "ok": ok, "wanted": wanted, "found": found, "remedy": remedy, "class": kind}
-
-
-def criterion_remedy(kind: str) -> str:
-    """Return a criterion's remedy as it goes into a sentence."""
-    text = CRITERIA[kind][1].rstrip(".")
-    return text[0].lower() + text[1:]
+def check(name: str, ok: bool | None, wanted: Any, found: Any, kind: str, remedy: str = "") -> dict[str, Any]:
+    """Return a check of a criterion. ok: None if not known."""
+    return {"name": name, "ok": ok, "wanted": wanted, "found": found, "remedy": remedy or remedy_of(kind), "class": kind}
 
 
 def finite(value: Any) -> float | None:
-    """Return the finite number that `value` is or says; None otherwise."""
+    """Return `value` as a finite number, None if it is not one."""
     try:
         got = float(str(value))
     except ValueError:
@@ -327,14 +250,14 @@ def finite(value: Any) -> float | None:
 
 
 def served_context(api: dict[str, Any]) -> int | None:
-    """Return the context that /v1/models tells; None where it tells none."""
+    """Return the context in the answer of /v1/models, None if it has none."""
     return next((int(m["max_model_len"]) for m in api.get("models") or [] if m.get("max_model_len")), None)
 
 
 def pool_of(head: dict[str, Any], metrics: list[dict[str, str]], context: int | None = None) -> dict[str, Any]:
     """Return the KV pool: tokens as printed, concurrency, context, effective tokens (concurrency x context), and where it was read.
 
-    The server's own metric is exact from vLLM 0.24 on; the log rounds concurrency to two decimals. `context` is the API's, where the log tells none.
+    The server's own metric is exact from vLLM 0.24 on; the log rounds concurrency to two decimals. `context` is the API's, used if the log has none.
     """
     kv = dict(head.get("kv_cache") or {})
     pool = {
@@ -354,21 +277,21 @@ def pool_of(head: dict[str, Any], metrics: list[dict[str, str]], context: int | 
     return pool
 
 
-def _bounds(name: str, found: Any, limits: dict[str, Any], kinds: tuple[str, str], remedies: tuple[str, str]) -> list[dict[str, Any]]:
+def _bounds(name: str, found: float | None, limits: dict[str, Any], below: str) -> list[dict[str, Any]]:
     out = []
     low, high = limits.get("min"), limits.get("max")
     if low is not None:
-        out.append(_check(f"{name} at least", None if found is None else found >= low, low, found, remedies[0], kinds[0]))
+        out.append(check(f"{name} at least", None if found is None else found >= low, low, found, "pool_below_floor", below))
     if high is not None:
-        out.append(_check(f"{name} at most", None if found is None else found <= high, high, found, remedies[1], kinds[1]))
+        out.append(check(f"{name} at most", None if found is None else found <= high, high, found, "pool_above_ceiling"))
     return out
 
 
-def _same(name: str, values: dict[int, Any], remedy: str) -> list[dict[str, Any]]:
+def _same(name: str, values: dict[int, Any], remedy: str = "") -> list[dict[str, Any]]:
     seen = {rank: value for rank, value in values.items() if value not in (None, "", False, {}, [])}
     if len(seen) < 2:
         return []
-    return [_check(f"{name} equal on all ranks", len({str(v) for v in seen.values()}) == 1, "equal", seen, remedy, "ranks_disagree")]
+    return [check(f"{name} equal on all ranks", len({str(v) for v in seen.values()}) == 1, "equal", seen, "ranks_disagree", remedy)]
 
 
 def image_content(rank: Rank) -> str:
@@ -391,79 +314,86 @@ def _plain(key: str, value: Any) -> str:
 
 
 def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
-    """Hold what the ranks' logs and the API say against the criteria; each check: name, ok (None: not known), wanted, found, remedy, class.
+    """Compare the ranks' logs and the API with the criteria; each check: name, ok (None: not known), wanted, found, remedy, class.
 
-    `api` is what the verb probe returned. `criteria` is a profile's `gate`.
+    `api` is the result of the verb probe. `criteria` is a profile's `gate`.
     """
     head = next(r for r in ranks if r["rank"] == 0)
-    facts = head.get("facts") or {}
+    allowed = int(criteria.get("max_restarts") or 0)
+    restarts = {r["rank"]: int((r.get("container") or {}).get("restart_count") or 0) for r in ranks}
+    return [
+        check("/v1/models answers", not api.get("error"), "a model", api.get("error") or "ok", "api_unreachable"),
+        *_model_checks(ranks, head.get("facts") or {}, api, criteria),
+        *_engine_checks(ranks, head.get("facts") or {}, criteria),
+        check("restarts at most", max(restarts.values()) <= allowed, allowed, restarts, "restarted"),
+        *_rank_checks(ranks, bool(criteria.get("same_image", True))),
+        *_end_checks(ranks),
+    ]
+
+
+def _model_checks(ranks: list[Rank], facts: dict[str, Any], api: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
+    """Check served names, context and KV pool."""
     pool = pool_of(facts, api.get("metrics") or [], served_context(api))
-    out: list[dict[str, Any]] = []
-    out.append(_check("/v1/models answers", not api.get("error"), "a model", api.get("error") or "ok", criterion_remedy("api_unreachable"), "api_unreachable"))
-    served = criteria.get("served_names") or []
-    listed = [m["id"] for m in api.get("models") or []]
+    out = []
+    served, wanted = criteria.get("served_names") or [], criteria.get("context")
     if served:
-        out.append(_check("served names", set(served) <= set(listed), served, listed, criterion_remedy("model_differs"), "model_differs"))
-    if criteria.get("context") is not None:
+        listed = [m["id"] for m in api.get("models") or []]
+        out.append(check("served names", set(served) <= set(listed), served, listed, "model_differs"))
+    if wanted is not None:
         found = served_context(api) or pool["context"]
-        out.append(
-            _check("context", None if found is None else found == criteria["context"], criteria["context"], found, criterion_remedy("context_differs"),
-                   "context_differs")
-        )  # fmt: skip
-    out += _bounds(
-        "effective KV pool (tokens)", pool["effective_tokens"], criteria.get("effective_tokens") or {}, ("pool_below_floor", "pool_above_ceiling"),
-        (criterion_remedy("pool_below_floor") + _least_kv(ranks, "; "), criterion_remedy("pool_above_ceiling")),
-    )  # fmt: skip
-    out += _bounds(
-        "concurrency at full context", pool["concurrency"], criteria.get("concurrency") or {}, ("pool_below_floor", "pool_above_ceiling"),
-        ("as for the pool: more KV memory, or a smaller context", "as for the pool"),
-    )  # fmt: skip
+        out.append(check("context", None if found is None else found == wanted, wanted, found, "context_differs"))
+    below = remedy_of("pool_below_floor") + _least_kv(ranks, "; ")
+    out += _bounds("effective KV pool (tokens)", pool["effective_tokens"], criteria.get("effective_tokens") or {}, below)
+    return out + _bounds("concurrency at full context", pool["concurrency"], criteria.get("concurrency") or {}, below)
+
+
+def _engine_checks(ranks: list[Rank], facts: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
+    """Check the transport and the settings of the engine."""
+    out = []
     wanted = criteria.get("transport") or "any"
     if wanted != "any":
         seen = {r["rank"]: ((r.get("facts") or {}).get("nccl") or {}).get("transport") for r in ranks}
-        known = {rank: t for rank, t in seen.items() if t not in (None, "unknown")}
-        ok = None if not known else all(t == wanted for t in known.values())
-        out.append(_check("transport", ok, wanted, seen, criterion_remedy("transport_differs"), "transport_differs"))
+        known = [transport for transport in seen.values() if transport not in (None, "unknown")]
+        out.append(check("transport", all(transport == wanted for transport in known) if known else None, wanted, seen, "transport_differs"))
     for key in ("kv_cache_dtype", "speculative_method", "dtype", "quantization"):
-        if criteria.get(key) is not None:
-            found = facts.get(key)
-            out.append(_check(key, None if found is None else _plain(key, found) == _plain(key, criteria[key]), criteria[key], found,
-                              f"the engine did not take the profile's {key}: check the image and the arguments", "engine_differs"))  # fmt: skip
-    allowed = int(criteria.get("max_restarts") or 0)
-    restarts = {r["rank"]: int((r.get("container") or {}).get("restart_count") or 0) for r in ranks}
-    out.append(_check("restarts at most", max(restarts.values()) <= allowed, allowed, restarts, CLASSES["restarted"], "restarted"))
-    by_rank = {r["rank"]: r.get("facts") or {} for r in ranks}
-    out += _same("context", {k: f.get("context") for k, f in by_rank.items()}, "give all ranks the same max-model-len: run site.yml on the whole group")
-    out += _same("vLLM version", {k: f.get("version") for k, f in by_rank.items()}, "use the same image on all ranks")
-    out += _same("world size", {k: f.get("world_size") for k, f in by_rank.items()}, "give all ranks the same tensor-parallel-size and nnodes")
-    for key in ("dtype", "kv_cache_dtype"):
-        names = {k: f.get(key) and _plain(key, f[key]) for k, f in by_rank.items()}
-        out += _same(key, names, f"give all ranks the same {key}: run site.yml on the whole group")
-    out += _same("image", {r["rank"]: criteria.get("same_image", True) and image_content(r) for r in ranks},
-                 "the ranks run different images under one name: distribute the image again (--tags image)")  # fmt: skip
-    for r in ranks:
-        for key, name, wanted, kind, remedy in (
-            ("stopped", "was not stopped", "no stop", "stopped", CLASSES["stopped"]),
-            ("peer_lost", "holds its peers", "connected", "peer_lost",
-             "a rank went away after the boot: read the other rank's log and its container's state, and run again"),
-        ):  # fmt: skip
-            sign = (r.get("facts") or {}).get(key)
-            if sign:
-                out.append(_check(f"rank {r['rank']} {name}", False, wanted, sign.get("line") if isinstance(sign, dict) else sign, remedy, kind))
-    out += [_still_up(r) for r in ranks]
+        wanted, found = criteria.get(key), facts.get(key)
+        if wanted is not None:
+            same = None if found is None else _plain(key, found) == _plain(key, wanted)
+            out.append(check(key, same, wanted, found, "engine_differs"))
     return out
 
 
+def _rank_checks(ranks: list[Rank], same_image: bool) -> list[dict[str, Any]]:
+    """Check that the ranks agree."""
+    by_rank = {r["rank"]: r.get("facts") or {} for r in ranks}
+    out = []
+    for key, name in (("context", "context"), ("version", "vLLM version"), ("world_size", "world size")):
+        out += _same(name, {k: f.get(key) for k, f in by_rank.items()})
+    for key in ("dtype", "kv_cache_dtype"):
+        out += _same(key, {k: f.get(key) and _plain(key, f[key]) for k, f in by_rank.items()})
+    remedy = "Distribute the image again (--tags image): the ranks run different images under one name"
+    return out + _same("image", {r["rank"]: same_image and image_content(r) for r in ranks}, remedy)
+
+
+def _end_checks(ranks: list[Rank]) -> list[dict[str, Any]]:
+    """Check that no rank has stopped, lost its peer or ended since it was ready."""
+    lost = "Read the other rank's log and its container's state, then run again: a rank ended after the boot"
+    out = []
+    for r in ranks:
+        for key, name, wanted, remedy in (("stopped", "was not stopped", "no stop", ""), ("peer_lost", "keeps its peers", "connected", lost)):
+            sign = (r.get("facts") or {}).get(key)
+            if sign:
+                out.append(check(f"rank {r['rank']} {name}", False, wanted, sign.get("line"), key, remedy))
+    return out + [_still_up(r) for r in ranks]
+
+
 def _still_up(rank: Rank) -> dict[str, Any]:
-    wrong = _state_finding(rank)
-    return _check(
-        f"rank {rank['rank']} is up", wrong is None, "running", wrong["message"] if wrong else "running", wrong["remedy"] if wrong else "",
-        wrong["class"] if wrong else "",
-    )  # fmt: skip
+    wrong = _state_finding(rank) or {}
+    return check(f"rank {rank['rank']} is up", not wrong, "running", wrong.get("message", "running"), wrong.get("class", ""), wrong.get("remedy", ""))
 
 
 def first_fault(results: list[dict[str, Any]], strict: bool = False) -> dict[str, Any] | None:
-    """Return the first check that does not hold; what is not known counts only when `strict`."""
+    """Return the first check that does not hold. What is not known counts only if `strict`."""
     return next((c for c in results if c["ok"] is False or (strict and c["ok"] is None)), None)
 
 
@@ -478,7 +408,7 @@ def _figure(value: Any) -> str:
 
 
 def sentence(group: str, finding: Finding) -> str:
-    """Say a failure in one or two sentences: who, what, the decisive line, what to do."""
+    """Return a failure as a message: rank, class, decisive line, remedy."""
     where = f"{group}: rank {finding['rank']} on {finding['host']}: {finding['class']}"
     at = f" (line {finding['line_number']} of its log)" if finding.get("line_number") else ""
     text = finding["message"].strip().rstrip(".")
@@ -486,7 +416,7 @@ def sentence(group: str, finding: Finding) -> str:
 
 
 def check_sentence(group: str, check: dict[str, Any]) -> str:
-    """Say in one or two sentences which criterion does not hold."""
+    """Return a criterion that does not hold as a message."""
     return (
         f"{group}: {check['class'] or 'criterion'}: {check['name']}: wanted {_figure(check['wanted'])}, found {_figure(check['found'])}."
         f" Remedy: {str(check['remedy']).rstrip('.')}."
@@ -494,7 +424,7 @@ def check_sentence(group: str, check: dict[str, Any]) -> str:
 
 
 def progress(rank: Rank) -> str:
-    """One line of progress: rank, host, stage, per cent of the weights, free memory."""
+    """Return one line of progress: rank, host, stage, per cent of the weights, free memory."""
     facts = rank.get("facts") or {}
     state = rank.get("container")
     stage = facts.get("stage") or ("not started" if state is None else state["status"])

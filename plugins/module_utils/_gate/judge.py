@@ -17,6 +17,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, reply
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of
 
 SLICE_SECONDS = 5.0
 GATHER_SECONDS = 2.0  # how long a boot's harmless lines may gather: each slice takes time of a node that is busy loading
@@ -34,10 +35,6 @@ Verdict = dict[str, Any]
 Search = Callable[[str, Any], Any]
 
 
-def _completion_check(name: str, ok: bool | None, wanted: str, found: str, remedy: str = "", kind: str = "completion_wrong") -> dict[str, Any]:
-    return {"name": name, "ok": ok, "wanted": wanted, "found": found, "remedy": remedy or gate.criterion_remedy(kind), "class": kind}
-
-
 def _faults(answer: Answer, prompt: str, expect: str | None, what: str) -> list[str]:
     if answer["error"] or not answer["replies"]:
         return [f"{reply.MISSING} ({answer['error'] or 'no reply'}) ({what})"]
@@ -49,17 +46,17 @@ def evaluate(expressions: Sequence[Any], data: Mapping[str, Any], search: Search
     out = []
     for item in expressions:
         entry = item if isinstance(item, dict) else {"expression": str(item)}
-        remedy = entry.get("remedy") or "it is a criterion of your own profile: see gate.expressions"
+        remedy = entry.get("remedy") or "Check gate.expressions of the profile, which has this criterion"
         found, ok = None, False
         if search is None:
-            found, remedy = "the Python library jmespath is missing", "install jmespath on the controller and run site.yml again"
+            found, remedy = "the Python library jmespath is missing", "Install jmespath on the controller and run site.yml again"
         else:
             try:
                 found = search(entry["expression"], data)
                 ok = bool(found)
             except Exception as error:  # noqa: BLE001  an expression is the user's text, and jmespath raises more than its own errors
-                found, remedy = f"the expression cannot be evaluated ({error})", "correct gate.expressions in the profile"
-        out.append({"name": entry.get("name") or entry["expression"], "ok": ok, "wanted": "true", "found": found, "class": "criterion", "remedy": remedy})
+                found, remedy = f"the expression cannot be evaluated ({error})", "Correct gate.expressions in the profile"
+        out.append(gate.check(entry.get("name") or entry["expression"], ok, "true", found, "criterion", remedy))
     return out
 
 
@@ -220,7 +217,7 @@ class Judge:
         room = min(wanted, int(context) - LONG_REPLY_TOKENS - SPARE_TOKENS) if context else wanted
         if room < min(wanted, LEAST_LONG_PROMPT):
             found = f"not asked: the context of {context} tokens has no room for it"
-            self._results.append(_completion_check("a long prompt", None, f"{wanted} tokens", found, gate.criterion_remedy("context_differs")))
+            self._results.append(gate.check("a long prompt", None, f"{wanted} tokens", found, "completion_wrong", remedy_of("context_differs")))
             return
         # KV memory that is pinned reserves nothing for a long prefill. The text of the reply is not judged: any token may follow a row of numbers.
         answer = yield {"requests": [{"prompt": COUNT_ON, "prompt_tokens": room, "max_tokens": LONG_REPLY_TOKENS}], "concurrency": 1}
@@ -257,10 +254,10 @@ class Judge:
             good = bool(replies) and not faults
             found = "; ".join(faults) or (reply.shown(replies[0]) if good else "none")
             missing = not replies or any(fault.startswith(reply.MISSING) for fault in faults)
-            out.append(_completion_check("a real completion", good, expect or "text", found, "", "completion_missing" if missing else "completion_wrong"))
+            out.append(gate.check("a real completion", good, expect or "text", found, "completion_missing" if missing else "completion_wrong"))
         if expect and any(reply.cut_while_reasoning(r) for r in replies):
-            remedy = "raise gate.completion.max_tokens, or turn the reasoning off in gate.completion.body"
-            out.append(_completion_check("the known answer", None, expect, "the reply ended in its reasoning", remedy))
+            remedy = "Raise gate.completion.max_tokens, or turn the reasoning off in gate.completion.body"
+            out.append(gate.check("the known answer", None, expect, "the reply ended in its reasoning", "completion_wrong", remedy))
         return out
 
     def _expressions(self) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ DECISIONS = [
         10.0, "fail", "startup_free_memory", 1,
     ),
     ("a log's cause beats the exit code", [rank(0), rank(1, facts=failed("bad_argument"), container=dead(2), failed_at=9.9)], 10.0, "fail", "bad_argument", 1),
-    ("stopped by somebody", [rank(0), rank(1, container=dead(143), failed_at=1.0)], 10.0, "fail", "stopped", 1),
+    ("stopped from outside", [rank(0), rank(1, container=dead(143), failed_at=1.0)], 10.0, "fail", "stopped", 1),
     ("ended with a code and no line", [rank(0), rank(1, container=dead(3), failed_at=1.0)], 10.0, "fail", "exited", 1),
     ("no container", [rank(0), rank(1, container=None, failed_at=9.9)], 10.0, "fail", "container_missing", 1),
     ("a line that need not be fatal, boot goes on", [rank(0, facts=MAYBE, seconds=10.0, changed_at=9.0, failed_at=9.0), rank(1)], 10.0, "wait", None, None),
@@ -317,7 +317,7 @@ def test_progress_shows_stage_per_cent_and_memory() -> None:
         ('could not select device driver "nvidia" with capabilities: [[gpu]]', "nvidia-smi"),
         ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all", "nvidia-ctk"),
         ("write /var/lib/docker/tmp/x: no space left on device", "df -h"),
-        ("something nobody has seen", "correct what the message names"),
+        ("something else", "Correct what the message names"),
     ],
 )
 def test_a_container_that_does_not_start_has_a_remedy_of_its_own(error: str, word: str) -> None:

@@ -182,7 +182,7 @@ UNHAPPY = [
     ("wrong answer", [says(BOOT), says(WORKER)], {}, API | {"replies": [dict(API["replies"][0], text=" Rome.")]}, "completion_wrong"),
     ("no completion", [says(BOOT), says(WORKER)], {}, API | {"replies": [dict(API["replies"][0], ok=False, error="HTTP 500: dead")]}, "HTTP 500: dead"),
     ("no reply in time", [says(BOOT), says(WORKER)], {}, API | {"replies": [dict(API["replies"][0], ok=False, status=0, error="no reply within 5 s")]},
-     "completion_missing: a real completion: wanted Paris., found no completion came back (no reply within 5 s). Remedy: read the logs of all ranks"),
+     "completion_missing: a real completion: wanted Paris., found no completion came back (no reply within 5 s). Remedy: Read the logs of all ranks"),
     ("another server on the port", [says(BOOT), says(WORKER)], {}, API | {"error": "does not answer as a vLLM server does", "replies": [], "models": []},
      "api_unreachable"),
     ("another release", [says(BOOT), says(WORKER, container=state(labels={"gb10.cluster.release": "5e1f"}))], {"release": "4f0c"}, API,
@@ -293,13 +293,13 @@ def test_worker_that_dies_after_its_last_slice_does_not_pass() -> None:
 def test_expression_that_raises_is_a_failed_check(expression: str) -> None:
     trial = Trial([says(BOOT), says(WORKER)], criteria={"expressions": [expression]})
     assert "the expression cannot be evaluated" in trial.msg
-    assert "Remedy: correct gate.expressions in the profile." in trial.msg
+    assert "Remedy: Correct gate.expressions in the profile." in trial.msg
 
 
 def test_expressions_without_jmespath_name_the_remedy() -> None:
     [check] = judges.evaluate(["pool.concurrency"], {}, None)
     assert check["ok"] is False
-    assert "install jmespath on the controller" in check["remedy"]
+    assert "Install jmespath on the controller" in check["remedy"]
     assert judges.evaluate([], {}, None) == []
 
 
