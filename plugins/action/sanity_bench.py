@@ -52,7 +52,7 @@ class ActionModule(ActionBase):
             for line in load_test.stream_lines(row) if args["streams"] else [load_test.table(rows)[-1]] if len(rows) > 1 else load_test.table(rows):
                 display.display(f"{group}  {line}")
         message = load_test.complaint(group, rows)
-        if message:  # the faults are told in full; all good replies beside them would bury them
+        if message:  # the faults are printed in full, without the good replies
             rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]
         return {
             "changed": False, "failed": bool(message), "rows": rows, "table": load_test.table(rows),
@@ -60,7 +60,7 @@ class ActionModule(ActionBase):
         }  # fmt: skip
 
     def _release(self, group: str, folder: str) -> dict[str, Any]:
-        """Return what the role has written about the release that serves: after a rollback this is not what the inventory says."""
+        """Return what the role has written about the release that serves. After a rollback the inventory differs from it."""
         out = self._execute_module(module_name="ansible.builtin.slurp", module_args={"src": f"{folder}/release.json"}, task_vars=self.vars)
         if out.get("unreachable"):
             return dict(self._lost(out))

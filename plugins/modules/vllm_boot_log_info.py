@@ -490,10 +490,10 @@ def read_command(module: AnsibleModule, log: BootLog, command: str, what: str, r
     with tempfile.NamedTemporaryFile(dir=module.tmpdir, prefix="boot-log-") as handle:
         code, out, err = module.run_command(f"{command} > {shlex.quote(handle.name)} 2>&1", use_unsafe_shell=True)
         if code != 0:
-            said = ""
+            printed = ""
             with contextlib.suppress(OSError):
-                said = Path(handle.name).read_bytes()[-300:].decode("utf-8", "replace").strip()
-            module.fail_json(msg=f"{what} cannot be read, `{command}` ended with {code} ({said or err.strip() or out.strip() or 'no text'}): {remedy}")
+                printed = Path(handle.name).read_bytes()[-300:].decode("utf-8", "replace").strip()
+            module.fail_json(msg=f"{what} cannot be read, `{command}` ended with {code} ({printed or err.strip() or out.strip() or 'no text'}): {remedy}")
         read_file(module, log, handle.name, what)
 
 

@@ -13,7 +13,7 @@ version_added: 0.1.0
 description:
   - Asks the OpenAI-compatible API from the node that it runs on, so that an API bound to the loopback address answers too.
   - Returns what came back and judges nothing; M(gb10.cluster.kv_pool_gate) and the sanity playbook do.
-  - C(/health) is not asked; it goes on answering 200 beside a dead rank until somebody sends a request.
+  - C(/health) is not requested. With a dead rank it answers 200 until the next request.
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
@@ -89,7 +89,7 @@ http_status:
   returned: always
   sample: 200
 version:
-  description: The server's version; empty where it does not say.
+  description: The server's version, empty if the server does not report it.
   type: str
   returned: always
   sample: 0.32.0+cpu
@@ -124,7 +124,7 @@ replies:
       description: How many tokens it has.
       type: int
     prompt_tokens:
-      description: How many tokens the prompt had.
+      description: Number of tokens of the prompt.
       type: int
     seconds:
       description: How long it took.

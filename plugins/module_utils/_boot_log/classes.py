@@ -88,7 +88,7 @@ def clip(text: str) -> str:
 
 
 class Failure:
-    """The first (or last, where the class says so) line of one class in one boot."""
+    """The first line (the last one if the class has `pick: last`) of one class in one boot."""
 
     def __init__(self, classifier: Classifier, message: str, number_: int, line: Line, groups: dict[str, str], after_ready: bool, stage: int) -> None:
         self.classifier = classifier

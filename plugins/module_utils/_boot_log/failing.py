@@ -142,7 +142,7 @@ class Failing(Figures):
             known.groups = failure.groups
 
     def _survived(self, failure: Failure) -> bool:
-        """Return whether the boot went on after a failure that need not end it, say an optional import."""
+        """Return whether the boot went on after a failure that need not end it, such as an optional import."""
         classifier = failure.classifier
         if classifier.kind != "weak" or classifier.entry.get("last_words") or failure.after_ready:
             return False
@@ -151,7 +151,7 @@ class Failing(Figures):
         return (self.stage if self.end_stage < 0 else self.end_stage) > failure.stage
 
     def _explained(self) -> bool:
-        """Return whether the log has already told what the engine dies of, or that it kills its own processes."""
+        """Return whether the log already has the cause of the end, or the engine kills its own processes."""
         if self.killed_itself:
             return True
         return bool(self.death) and any(f.classifier.kind != "tail" and f.classifier.name not in _p.CONSEQUENCES for f in self.failures.values())
@@ -192,7 +192,7 @@ class Failing(Figures):
         return ("starting" if self.stage > 0 or self.death else "unknown"), [], suspicion
 
     def confirmed(self, ranked: list[Failure]) -> bool:
-        """Return whether more than a weak line says that the boot failed."""
+        """Return whether more than a weak line shows that the boot failed."""
         root = ranked[0].classifier
         if root.kind != "weak" or root.entry.get("last_words"):
             return True
@@ -216,7 +216,7 @@ class Failing(Figures):
 
 
 def _groups(classifier: Classifier, match: re.Match[str], message: str) -> dict[str, str]:
-    """Return what a line of a class says, by the names of its groups."""
+    """Return the figures and names in a line of a class, by the names of the groups."""
     groups = {k: v for k, v in match.groupdict().items() if v}
     for detail in classifier.details:
         extra = detail.search(message)

@@ -90,7 +90,7 @@ ROWS: list[dict[str, Any]] = [
             r"AssertionError: (?P<message>Torch not compiled with CUDA enabled)",
             r"No such file or directory: '(?P<message>ninja|nvcc)'",
         ],
-        # A health check or a command beside the server.
+        # A health check or a command next to the server.
         "unless": ["runtime exec failed"],
         "kind": "weak",
         "remedy": "Use another image, or add what this one lacks: {message}.",
@@ -165,7 +165,7 @@ ROWS: list[dict[str, Any]] = [
         "remedy": "Read the container's state (`docker ps -a`) and `journalctl -k` of this node: the worker process ended with exit code {code}.",
         "remedy_plain": "Read the worker's own lines above this one, its container's state (`docker ps -a`) and `journalctl -k`: the worker process ended.",
         "needs_peer": "its log, if the worker that died ran there",
-        "means": "A worker process ended; this line does not say why.",
+        "means": "A worker process ended. This line does not show the cause.",
         "why": "A signal leaves no line of its own: out-of-memory kill, SIGKILL, or an abort in native code.",
         "example": "Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down executor.",
     },
@@ -202,7 +202,7 @@ ROWS: list[dict[str, Any]] = [
         "kind": "tail",
         "remedy": "Get the whole log of both ranks: the cause stands above this line or in the other rank's log.",
         "needs_peer": "its log: this one does not hold the cause",
-        "means": "The engine went down; this log, or this part of it, does not say why.",
+        "means": "The engine ended. This log, or this part of it, does not show the cause.",
         "why": "The log was cut, only one stream was captured, or the cause is on the other node.",
         "example": "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
     },

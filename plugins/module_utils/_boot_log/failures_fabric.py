@@ -34,7 +34,7 @@ ROWS: list[dict[str, Any]] = [
         "or bring the rail up that carries the address (`ansible-playbook site.yml --tags roce`).",
         "remedy_plain": "Compare VLLM_HOST_IP, --master-addr and engine.api.host with `ip -br addr` on this node. "
         "Correct the one that this node does not have, or bring the rail up that carries it (`ansible-playbook site.yml --tags roce`).",
-        "means": "vLLM was told to listen on an address that this node does not have.",
+        "means": "vLLM is configured to listen on an address that this node does not have.",
         "why": "The address belongs to the other node, or the interface that carries it is down.",
         "example": "zmq.error.ZMQError: Cannot assign requested address (addr='tcp://192.0.2.11:41257')",
     },

@@ -34,7 +34,7 @@ INIT = re.compile(
 ENGINE = re.compile(r"Initializing a V1 LLM engine \(v([^)\s]{1,80})\)")
 #: The one sentence of a request's error that is the engine's own; all else there may be a user's text.
 DEAD_ENGINE = re.compile(r"vllm\.v1\.engine\.exceptions\.EngineDeadError: EngineCore encountered an issue\. See stack trace \(?above\)? for the root cause\.")
-#: What a dying engine says of itself, before it prints what it was working on.
+#: The first line of the dump of a dying engine.
 DUMP = re.compile(r"(?:Dumping input data for )?V1 LLM engine \(v([^)\s]{1,80})\) with config:")
 RANK = re.compile(r"world_size=(\d{1,6}) rank=(\d{1,6}) local_rank=(-?\d{1,6}) distributed_init_method=(\S{1,200}) backend=(\w{1,20})(?:\s|$|,)")
 RANK_ASSIGNED = re.compile(r"rank (\d{1,6}) in world size (\d{1,6}) is assigned as (.{0,300})")
@@ -49,7 +49,7 @@ STOPPED = re.compile(
 )
 ARGS = re.compile(r"non-default args: \{")
 READY = re.compile(r"^(?:Application startup complete\b|Uvicorn running on )")
-#: The front-end in Rust accepts requests; before July 2026 it said that it starts when it had the engine and its socket.
+#: The front-end in Rust accepts requests. Before July 2026 the line was about its start, with engine and socket.
 READY_RUST = re.compile(r"^(?:OpenAI server is ready to accept requests|starting OpenAI server)\b.{0,200}?\bbind_address=\"?(\S{1,200}?)\"?(?:\s|$)")
 ACCESS = re.compile(r'^\s{0,8}(?:[\w.:\[\]()/-]{1,160} - ")?(GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[^\s"]{0,2000}) HTTP/[\d.]{1,3}" (\d{3})\b')
 NCCL_VERSION = re.compile(r"vLLM is using nccl==([\d.]{1,20}\d)|NCCL version (\d[\w.+]{1,40})")
@@ -95,7 +95,7 @@ DEATH = (
     "ActorDiedError",
     "terminate called",
 )
-#: Classes of what a rank says when another one, or its own kernel, ended it.
+#: Classes of what a rank reports if another rank, or its own kernel, ended it.
 CONSEQUENCES = frozenset(("unclassified", "peer_lost", "rpc_timeout", "oom_killed"))
 #: Classes of what a rank reports when all are stopped.
 SHUTDOWN_SYMPTOMS = frozenset(("peer_lost", "rpc_timeout", "nccl_error", "worker_died"))

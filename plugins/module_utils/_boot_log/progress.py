@@ -207,7 +207,7 @@ class Progress:
             self.failures.setdefault(weak.classifier.name, weak)
 
     def _note_end(self) -> None:
-        """Keep the stage that the boot had reached when it began to end: what other ranks still print does not count."""
+        """Keep the stage at which the boot began to end: what other ranks still print does not count."""
         if self.end_stage < 0:
             self.end_stage = self.stage
 

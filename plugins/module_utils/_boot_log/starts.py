@@ -31,7 +31,7 @@ def begins(boot: Boot, line: Line) -> bool:
 def _is_banner(boot: Boot, line: Line, over: bool) -> bool:
     """Return whether a line is one that vLLM prints once a boot, and the boot is already further."""
     message = line.message
-    # a record without a fact, say of chunked prefill, can stand before the banner
+    # a record without a fact, for example of chunked prefill, can stand before the banner
     configured = boot.stage > STAGE_NUMBER["config"] or (boot.stage == STAGE_NUMBER["config"] and bool(boot.facts_))
     later = over or configured or ("args" in boot.lines and not (line.procs and line.procs[0][0].startswith("ApiServer_")))
     if not later or (boot.frozen and line.level is None and not line.procs):

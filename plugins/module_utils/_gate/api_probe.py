@@ -126,7 +126,7 @@ def _hang_up(connection: socket.socket, late: threading.Event) -> None:
 
 
 def no_reply(seconds: float) -> str:
-    """Say that a request was given up after so many seconds."""
+    """Return the message for a request without a reply after so many seconds."""
     return f"{NO_REPLY} {seconds:g} s"
 
 
@@ -213,7 +213,7 @@ def ask(
         fault = f"{url}/v1/models does not answer ({'HTTP ' + str(status) if status else text[:120]})"
     version, metrics = "", []
     replies: list[dict[str, Any]] = []
-    # While the engine computes, the API has time to say the rest.
+    # While the engine computes, the API answers the other requests.
     with concurrent.futures.ThreadPoolExecutor(max(1, concurrency)) as pool:
         waited = [pool.submit(server.complete, model or models[0]["id"], request) for request in requests or [] if models]
         if status == 200:
@@ -230,7 +230,7 @@ def ask(
 
 
 def sentence(env_file: str | None, error: OSError) -> str:
-    """Say that the key could not be read, and why."""
+    """Return the message for a key that cannot be read."""
     return f"Cannot read the API key from {env_file}: {error}"
 
 

@@ -23,7 +23,7 @@ PROMPTS: tuple[dict[str, Any], ...] = (
     {"prompt": "List the eight planets of the solar system from the sun outwards, one a line.", "expect": "Neptune"},
     {"prompt": "Erkläre in drei deutschen Sätzen, was ein Arbeitsspeicher ist.", "body": _OWN_SAMPLING},
     {"prompt": "A file was edited by two people at once. Describe step by step how you would reconcile both versions.", "body": _OWN_SAMPLING},
-    {"prompt": "You may call tools in your work, but none is needed here: say in two sentences what a checksum proves.", "body": _OWN_SAMPLING},
+    {"prompt": "You may call tools in your work, but none is needed here: explain in two sentences what a checksum proves.", "body": _OWN_SAMPLING},
     {"prompt": "Repeat this sentence exactly once: The worker starts first, then the head.", "expect": "The worker starts first, then the head."},
     {"prompt": "Tell a story of about 150 words about a lighthouse keeper who repairs a radio.", "body": _OWN_SAMPLING},
     {"prompt": "Which is heavier, a kilogram of iron or a kilogram of feathers? Give a short reason.", "body": _OWN_SAMPLING},

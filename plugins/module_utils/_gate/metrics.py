@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What /metrics of a vLLM server tells about its progress, and what follows if a completion does not come. Pure."""
+"""The progress of a vLLM server by its /metrics, and the verdict if a completion does not come. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Limits(NamedTuple):
 
     answer: float  # after it, a server that computes for others is busy
     wedge: float  # how long tokens stand still before the engine counts as frozen
-    total: float  # the longest wait for a completion of a server that computes for nobody else
+    total: float  # the longest wait for a completion of a server without other requests
 
 
 def sample(text: str) -> Sample | None:

@@ -1,4 +1,4 @@
-"""The filter: text to facts, and sentences for what is no text."""
+"""The filter: text to facts, and messages for other input."""
 
 from __future__ import annotations
 

@@ -161,13 +161,13 @@ def test_a_wrong_call_is_refused_in_a_sentence(tools: Path, params: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"container": "x"}, "Container x does not exist on this host: `docker ps -a` lists its containers."),
         ({"since": "yesterday"}, "since is 'yesterday'. A time such as 2026-11-21T05:00:00Z, an age such as 30m, started or all is expected."),
     ],
 )
 @pytest.mark.usefixtures("engine")
-def test_a_container_that_cannot_be_read_is_refused_in_a_sentence(tools: Path, params: dict[str, Any], said: str) -> None:
+def test_a_container_that_cannot_be_read_is_refused_in_a_sentence(tools: Path, params: dict[str, Any], message: str) -> None:
     """With what was expected."""
-    assert container(tools, **params)["msg"] == said
+    assert container(tools, **params)["msg"] == message

@@ -18,7 +18,7 @@ PAGE = "vllm:num_requests_running {running}\nvllm:num_requests_waiting 0.0\nvllm
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers as the class attributes say."""
+    """Answers by its class attributes."""
 
     models: tuple[int, str] = (200, json.dumps({"data": [{"id": "m"}]}))
     completion: tuple[int, str] = (200, json.dumps({"choices": [{"text": " Paris.", "finish_reason": "length"}]}))

@@ -22,7 +22,7 @@ METRICS = (
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers as the class attributes say."""
+    """Answers by its class attributes."""
 
     key = ""
     completion: tuple[int, str] = (200, json.dumps({"choices": [{"text": " Paris.", "finish_reason": "stop"}], "usage": {"completion_tokens": 7}}))
@@ -46,7 +46,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._answer(*self.completion)
 
     def log_message(self, *_args: Any) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 @pytest.fixture
@@ -173,10 +173,15 @@ def test_server_that_counts_no_tokens_is_reported(server: tuple[type[Handler], s
 @pytest.mark.parametrize(
     ("api", "url"),
     [
-        ({"port": 8000}, "http://127.0.0.1:8000"), ({"host": "", "port": 1}, "http://127.0.0.1:1"), ({"host": "0.0.0.0", "port": 1}, "http://127.0.0.1:1"),
-        ({"host": "::", "port": 1}, "http://127.0.0.1:1"), ({"host": None, "port": 1}, "http://127.0.0.1:1"),
-        ({"host": "10.0.0.11", "port": 8888}, "http://10.0.0.11:8888"), ({"host": "fd00::1", "port": 8888}, "http://[fd00::1]:8888"),
-        ({"host": "[fd00::1]", "port": 8888}, "http://[fd00::1]:8888"), ({"host": "localhost", "port": 8888}, "http://localhost:8888"),
+        ({"port": 8000}, "http://127.0.0.1:8000"),
+        ({"host": "", "port": 1}, "http://127.0.0.1:1"),
+        ({"host": "0.0.0.0", "port": 1}, "http://127.0.0.1:1"),
+        ({"host": "::", "port": 1}, "http://127.0.0.1:1"),
+        ({"host": None, "port": 1}, "http://127.0.0.1:1"),
+        ({"host": "10.0.0.11", "port": 8888}, "http://10.0.0.11:8888"),
+        ({"host": "fd00::1", "port": 8888}, "http://[fd00::1]:8888"),
+        ({"host": "[fd00::1]", "port": 8888}, "http://[fd00::1]:8888"),
+        ({"host": "localhost", "port": 8888}, "http://localhost:8888"),
     ],
 )
 def test_api_url_follows_the_address_that_the_api_binds(api: dict[str, Any], url: str) -> None:
@@ -213,8 +218,10 @@ def test_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("status", "text", "error"),
     [
-        (500, "EngineDeadError", "HTTP 500: EngineDeadError"), (200, "[]", "the answer is not a completion"),
-        (0, "ConnectionResetError: reset", "no answer: ConnectionResetError"), (0, "no reply within 5 s", "no reply within 5 s"),
+        (500, "EngineDeadError", "HTTP 500: EngineDeadError"),
+        (200, "[]", "the answer is not a completion"),
+        (0, "ConnectionResetError: reset", "no answer: ConnectionResetError"),
+        (0, "no reply within 5 s", "no reply within 5 s"),
     ],
 )
 def test_replies_that_are_none(status: int, text: str, error: str) -> None:

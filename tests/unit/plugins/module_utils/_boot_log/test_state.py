@@ -123,7 +123,7 @@ def test_a_decisive_line_needs_no_second_sign() -> None:
     [CORE + "Traceback (most recent call last):\n", IN_WORKER],
 )
 def test_a_log_cut_in_the_traceback_of_an_engine_process_has_failed(first: str) -> None:
-    """The name of the exception is the last line, which the cut takes away."""
+    """The name of the exception is in the last line, which is missing."""
     assert verdict(BANNER + LOADING + first + CORE + '  File "/x.py", line 1, in f\n') == ("failed", "unclassified")
     assert verdict(BANNER + LOADING + first + KV) == ("starting", None)
 

@@ -50,11 +50,11 @@ API = {"error": "", "http_status": 200, "models": [{"id": "m", "max_model_len": 
 DECISIONS = [
     ("both booting", [rank(0), rank(1)], 10.0, "wait", None, None),
     ("head ready by its log", [rank(0, facts=READY), rank(1)], 10.0, "probe", None, None),
-    ("head ready by its API, log says nothing", [rank(0, http_status=200), rank(1)], 10.0, "probe", None, None),
+    ("head ready by its API, nothing in the log", [rank(0, http_status=200), rank(1)], 10.0, "probe", None, None),
     ("root cause on the worker", [rank(0), rank(1, facts=failed("weights_missing"), failed_at=9.9)], 10.0, "fail", "weights_missing", 1),
     ("root cause on the head", [rank(0, facts=failed("kv_too_small"), failed_at=9.0), rank(1)], 10.0, "fail", "kv_too_small", 0),
     ("worker killed, no line", [rank(0), rank(1, container=dead(137), failed_at=9.9)], 10.0, "fail", "killed", 1),
-    ("worker OOM-killed, engine says so", [rank(0), rank(1, container=dead(137, oom_killed=True), failed_at=9.9)], 10.0, "fail", "oom_killed", 1),
+    ("worker OOM-killed, reported by the engine", [rank(0), rank(1, container=dead(137, oom_killed=True), failed_at=9.9)], 10.0, "fail", "oom_killed", 1),
     (
         "worker OOM-killed by the host's kernel",
         [rank(0), rank(1, container=dead(137), memory={"oom_kills": 6}, failed_at=9.9)], 10.0, "fail", "oom_killed", 1,
@@ -122,23 +122,23 @@ DECISIONS = [
         [rank(0), rank(1, facts=failed("bad_argument"), container=dead(2), memory={"oom_kills": 6}, failed_at=9.9)], 10.0, "fail", "bad_argument", 1,
     ),
     (
-        "who went without a word is what the other misses",
+        "a rank that ended without a line is what the other misses",
         [rank(0, facts=failed("peer_lost"), failed_at=9.0), rank(1, container=dead(139), failed_at=9.5)], 10.0, "fail", "exited", 1,
     ),
     (
-        "who was stopped before the other failed is the cause",
+        "a rank that was stopped before the other failed is the cause",
         [rank(0, facts=failed("engine_failed"), failed_at=9.0), rank(1, container=dead(143), failed_at=8.0)], 10.0, "fail", "stopped", 1,
     ),
     (
-        "but the other may be about to say why",
+        "but the other may still print the cause",
         [rank(0, facts=failed("engine_failed"), failed_at=9.0, changed_at=9.5), rank(1, container=dead(1), failed_at=8.0)], 10.0, "wait", None, None,
     ),
     (
-        "who ended after the other had failed is not",
+        "a rank that ended after the other failed is not",
         [rank(0, facts=failed("engine_failed"), failed_at=5.0), rank(1, container=dead(0), failed_at=6.0)], 10.0, "fail", "engine_failed", 0,
     ),
     (
-        "who went long after the other had lost it did not",
+        "a rank that ended long after the other lost it is not",
         [rank(0, facts=failed("peer_lost"), failed_at=1.0), rank(1, container=dead(1), failed_at=9.5)], 10.0, "fail", "peer_lost", 0,
     ),
     ("a restart that is allowed", [rank(0), rank(1, container=container(restart_count=1), max_restarts=1)], 10.0, "wait", None, None),
@@ -243,7 +243,7 @@ def test_ranks_that_disagree_about_a_dtype_fail() -> None:
 
 
 def test_the_rank_with_the_least_kv_memory_is_named() -> None:
-    """vLLM says on the head that the pool is too small, whichever rank is the short one."""
+    """vLLM reports on the head that the pool is too small, for any rank."""
     have: list[dict[str, Any]] = [{"kv_cache": {"available_gib": gib}} for gib in (14.43, 10.02)]
     short = "rank 1 on spark-2 has the least KV memory: 10.02 GiB (rank 0 14.43)"
     _what, finding = gate.assess([rank(0, facts=failed("kv_too_small") | have[0], failed_at=1.0), rank(1, facts=have[1])], 2.0, 9.0, {})
@@ -338,7 +338,7 @@ def test_an_exit_by_a_signal_is_named() -> None:
     ("line", "decided"),
     [
         ("vllm: error: unrecognized arguments: --no-such-flag", "fail"),  # argparse's last words: nothing else prints them
-        ("ValueError: User-specified max_model_len (9999) is greater than the derived max_model_len", "wait"),  # a request's check can say so too
+        ("ValueError: User-specified max_model_len (9999) is greater than the derived max_model_len", "wait"),  # the check of a request prints it too
     ],
 )
 def test_last_words_need_no_proof_and_other_weak_lines_do(line: str, decided: str) -> None:

@@ -114,7 +114,7 @@ def state(**more: Any) -> dict[str, Any]:
 DEAD = state(running=False, status="exited", exit_code=137)
 
 
-def says(*pieces: bytes, container: dict[str, Any] | None = None, gone: bool = False) -> Answer:
+def logged(*pieces: bytes, container: dict[str, Any] | None = None, gone: bool = False) -> Answer:
     """Return slices with these pieces, one after the other, then nothing more; the container is as given from the last piece on."""
     rest = list(pieces)
 
@@ -153,7 +153,7 @@ class Trial:
 
 
 def test_good_boot_passes_with_a_receipt() -> None:
-    trial = Trial([says(BOOT[:60], BOOT[60:]), says(WORKER)], release="4f0c", weights={"proof": "5c1e"})
+    trial = Trial([logged(BOOT[:60], BOOT[60:]), logged(WORKER)], release="4f0c", weights={"proof": "5c1e"})
     assert trial.verdict["passed"]
     assert trial.msg == "pair1 serves: every criterion holds."
     receipt = trial.verdict["receipt"]
@@ -166,34 +166,34 @@ def test_good_boot_passes_with_a_receipt() -> None:
 
 
 def test_restart_that_the_profile_allows_passes() -> None:
-    assert Trial([says(BOOT), says(WORKER, container=state(restart_count=1))], criteria={"max_restarts": 1}).verdict["passed"]
+    assert Trial([logged(BOOT), logged(WORKER, container=state(restart_count=1))], criteria={"max_restarts": 1}).verdict["passed"]
 
 
 UNHAPPY = [
     ("worker: unknown flag",
-     [says(WORKER), says(WORKER, b"vllm: error: unrecognized arguments: --nope\n", container=state(running=False, status="exited", exit_code=2))],
+     [logged(WORKER), logged(WORKER, b"vllm: error: unrecognized arguments: --nope\n", container=state(running=False, status="exited", exit_code=2))],
      {}, API, "rank 1 on spark-2: bad_argument"),
-    ("worker killed", [says(WORKER), says(WORKER, container=DEAD)], {}, API, "rank 1 on spark-2: killed"),
-    ("worker has no container", [says(WORKER), says(gone=True)], {}, API, "rank 1 on spark-2: container_missing"),
-    ("worker could not be started", [says(WORKER), says(gone=True)], {"errors": {1: "no such image: x"}}, API, "start_failed: no such image: x"),
-    ("pool too small", [says(BOOT), says(WORKER)], {"criteria": {"effective_tokens": {"min": 9000}}}, API, "wanted 9,000, found 8,192"),
-    ("context differs", [says(BOOT), says(WORKER)], {"criteria": {"context": 8192}}, API, "context_differs: context: wanted 8,192, found 4,096"),
-    ("ranks disagree", [says(BOOT), says(WORKER.replace(b"4096", b"2048"))], {}, API, "ranks_disagree"),
-    ("wrong answer", [says(BOOT), says(WORKER)], {}, API | {"replies": [dict(API["replies"][0], text=" Rome.")]}, "completion_wrong"),
-    ("no completion", [says(BOOT), says(WORKER)], {}, API | {"replies": [dict(API["replies"][0], ok=False, error="HTTP 500: dead")]}, "HTTP 500: dead"),
-    ("no reply in time", [says(BOOT), says(WORKER)], {}, API | {"replies": [dict(API["replies"][0], ok=False, status=0, error="no reply within 5 s")]},
+    ("worker killed", [logged(WORKER), logged(WORKER, container=DEAD)], {}, API, "rank 1 on spark-2: killed"),
+    ("worker has no container", [logged(WORKER), logged(gone=True)], {}, API, "rank 1 on spark-2: container_missing"),
+    ("worker could not be started", [logged(WORKER), logged(gone=True)], {"errors": {1: "no such image: x"}}, API, "start_failed: no such image: x"),
+    ("pool too small", [logged(BOOT), logged(WORKER)], {"criteria": {"effective_tokens": {"min": 9000}}}, API, "wanted 9,000, found 8,192"),
+    ("context differs", [logged(BOOT), logged(WORKER)], {"criteria": {"context": 8192}}, API, "context_differs: context: wanted 8,192, found 4,096"),
+    ("ranks disagree", [logged(BOOT), logged(WORKER.replace(b"4096", b"2048"))], {}, API, "ranks_disagree"),
+    ("wrong answer", [logged(BOOT), logged(WORKER)], {}, API | {"replies": [dict(API["replies"][0], text=" Rome.")]}, "completion_wrong"),
+    ("no completion", [logged(BOOT), logged(WORKER)], {}, API | {"replies": [dict(API["replies"][0], ok=False, error="HTTP 500: dead")]}, "HTTP 500: dead"),
+    ("no reply in time", [logged(BOOT), logged(WORKER)], {}, API | {"replies": [dict(API["replies"][0], ok=False, status=0, error="no reply within 5 s")]},
      "completion_missing: a real completion: wanted Paris., found no completion came back (no reply within 5 s). Remedy: Read the logs of all ranks"),
-    ("another server on the port", [says(BOOT), says(WORKER)], {}, API | {"error": "does not answer as a vLLM server does", "replies": [], "models": []},
+    ("another server on the port", [logged(BOOT), logged(WORKER)], {}, API | {"error": "does not answer as a vLLM server does", "replies": [], "models": []},
      "api_unreachable"),
-    ("another release", [says(BOOT), says(WORKER, container=state(labels={"gb10.cluster.release": "5e1f"}))], {"release": "4f0c"}, API,
+    ("another release", [logged(BOOT), logged(WORKER, container=state(labels={"gb10.cluster.release": "5e1f"}))], {"release": "4f0c"}, API,
      "rank 1 on spark-2: other_release"),
-    ("a user's own criterion", [says(BOOT), says(WORKER)],
+    ("a user's own criterion", [logged(BOOT), logged(WORKER)],
      {"criteria": {"expressions": [{"name": "four at once", "expression": "pool.concurrency >= `4`", "remedy": "lower the context"}]}}, API,
      "four at once: wanted true, found False. Remedy: lower the context."),
-    ("out of time", [says(WORKER), says(WORKER)], {"timeout": 30.0}, API, "stalled: no verdict after"),
-    ("frozen head while a completion is asked for", [says(BOOT), says(WORKER)], {"completion_timeout": 5.0}, lambda _arguments: None,
+    ("out of time", [logged(WORKER), logged(WORKER)], {"timeout": 30.0}, API, "stalled: no verdict after"),
+    ("frozen head while a completion is asked for", [logged(BOOT), logged(WORKER)], {"completion_timeout": 5.0}, lambda _arguments: None,
      "api_unreachable: /v1/models answers"),
-    ("node that never answers", [lambda _arguments: None, says(WORKER)], {}, API, "rank 0 on spark-1: node_lost"),
+    ("node that never answers", [lambda _arguments: None, logged(WORKER)], {}, API, "rank 0 on spark-1: node_lost"),
 ]  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def after(number: int, first: Answer, then: Callable[[], Any]) -> Answer:
 
 
 def test_node_that_stops_answering_is_lost() -> None:
-    trial = Trial([says(WORKER), after(2, says(WORKER), lambda: RankLost("Connection timed out"))])
+    trial = Trial([logged(WORKER), after(2, logged(WORKER), lambda: RankLost("Connection timed out"))])
     assert "rank 1 on spark-2: node_lost" in trial.msg
     assert "Connection timed out" in trial.msg
     assert 20 <= trial.clock.now <= 30
@@ -229,20 +229,20 @@ SILENT = "The Docker Engine is not running."
 
 @pytest.mark.parametrize("answer", [RankError(SILENT), {"failed": True, "msg": SILENT, "container": None}], ids=["verb", "slice"])
 def test_docker_engine_that_stops_is_not_a_lost_node(answer: Any) -> None:
-    trial = Trial([says(WORKER), after(2, says(WORKER), lambda: answer)])
+    trial = Trial([logged(WORKER), after(2, logged(WORKER), lambda: answer)])
     assert "rank 1 on spark-2: rank_unreadable" in trial.msg
     assert SILENT in trial.msg
 
 
 def test_session_that_is_cut_for_less_than_the_limit_changes_nothing() -> None:
-    worker = says(WORKER)
+    worker = logged(WORKER)
     calls: list[int] = []
 
     def cut(arguments: Mapping[str, Any]) -> Any:
         calls.append(1)
         return RankLost("broken pipe") if 2 <= len(calls) <= 8 else worker(arguments)
 
-    trial = Trial([after(60, says(WORKER), lambda: says(BOOT)({"container": "gb10-pair1-rank0"})), cut])
+    trial = Trial([after(60, logged(WORKER), lambda: logged(BOOT)({"container": "gb10-pair1-rank0"})), cut])
     assert trial.verdict["passed"], trial.msg
 
 
@@ -252,12 +252,12 @@ def test_worker_that_dies_during_a_completion_is_reported_before_it_ends() -> No
     def api(_arguments: Mapping[str, Any]) -> None:
         asked.append(1.0)
 
-    alive, dead = says(WORKER), says(container=DEAD)
+    alive, dead = logged(WORKER), logged(container=DEAD)
 
     def worker(arguments: Mapping[str, Any]) -> Any:
         return dead(arguments) if asked else alive(arguments)
 
-    trial = Trial([says(BOOT), worker], api)
+    trial = Trial([logged(BOOT), worker], api)
     assert "rank 1 on spark-2: killed" in trial.msg
     assert trial.clock.now < 60
 
@@ -271,7 +271,7 @@ def test_worker_that_dies_after_its_last_slice_does_not_pass() -> None:
         return API
 
     trial_worker: list[Any] = [None]
-    alive = says(WORKER)
+    alive = logged(WORKER)
 
     class Late(Node):
         def begin(self, verb: str, limit: float, /, **arguments: Any) -> Done:
@@ -282,7 +282,7 @@ def test_worker_that_dies_after_its_last_slice_does_not_pass() -> None:
             return super().begin(verb, limit, **arguments)
 
     clock = Time()
-    nodes = [Late(0, clock, says(BOOT), api), Late(1, clock, alive, api)]
+    nodes = [Late(0, clock, logged(BOOT), api), Late(1, clock, alive, api)]
     actor = Actor("pair1", nodes, Memory(), clock)
     judge = judges.Judge("pair1", HOSTS, "", CRITERIA)
     verdict = boot.Boot(converge.Converge(actor, actor.desired()), judge, "").follow()
@@ -291,7 +291,7 @@ def test_worker_that_dies_after_its_last_slice_does_not_pass() -> None:
 
 @pytest.mark.parametrize("expression", ["length(pool.tokens) > `1`", "pool.["], ids=["at run time", "syntax"])
 def test_expression_that_raises_is_a_failed_check(expression: str) -> None:
-    trial = Trial([says(BOOT), says(WORKER)], criteria={"expressions": [expression]})
+    trial = Trial([logged(BOOT), logged(WORKER)], criteria={"expressions": [expression]})
     assert "the expression cannot be evaluated" in trial.msg
     assert "Remedy: Correct gate.expressions in the profile." in trial.msg
 
@@ -305,14 +305,14 @@ def test_expressions_without_jmespath_name_the_remedy() -> None:
 
 def test_reply_of_reasoning_alone_passes_and_leaves_the_known_answer_open() -> None:
     thinks = dict(API["replies"][0], text="", reasoning="The user asks for a capital.", finish_reason="length")
-    verdict = Trial([says(BOOT), says(WORKER)], API | {"replies": [thinks]}).verdict
+    verdict = Trial([logged(BOOT), logged(WORKER)], API | {"replies": [thinks]}).verdict
     assert verdict["passed"]
     assert "the known answer" in [check["name"] for check in verdict["checks"] if check["ok"] is None]
 
 
 @pytest.mark.parametrize(("context", "asked"), [(4096, 4096 - 4 - 64), (65536, 28000), (1024, None)], ids=["capped", "whole", "no room"])
 def test_long_prompt_fits_the_served_context(context: int, asked: int | None) -> None:
-    trial = Trial([says(BOOT), says(WORKER)], API | {"models": [{"id": "m", "max_model_len": context}]}, criteria={"long_prompt_tokens": 28000})
+    trial = Trial([logged(BOOT), logged(WORKER)], API | {"models": [{"id": "m", "max_model_len": context}]}, criteria={"long_prompt_tokens": 28000})
     assert trial.verdict["passed"]
     assert [request.get("prompt_tokens") for call in trial.nodes[0].asked for request in call["requests"]] == [None] + [asked] * (asked is not None)
     assert ("a long prompt" in [check["name"] for check in trial.verdict["checks"] if check["ok"] is None]) is (asked is None)
@@ -325,7 +325,7 @@ def test_long_prompt_needs_a_reply_of_any_text(ok: bool) -> None:
     def api(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return API | ({"replies": [long]} if arguments["requests"][0].get("prompt_tokens") else {})
 
-    trial = Trial([says(BOOT), says(WORKER)], api, criteria={"long_prompt_tokens": 2000})
+    trial = Trial([logged(BOOT), logged(WORKER)], api, criteria={"long_prompt_tokens": 2000})
     assert trial.verdict["passed"] is ok
     assert ok or "no reply within 5 s) (a prompt of 2000 tokens)" in trial.msg
 
@@ -334,14 +334,14 @@ def test_api_that_goes_away_between_requests_does_not_pass() -> None:
     def api(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return API if arguments["concurrency"] == 1 else API | {"replies": [], "models": [], "error": "/v1/models does not answer"}
 
-    trial = Trial([says(BOOT), says(WORKER)], api, criteria={"concurrent_requests": 4})
+    trial = Trial([logged(BOOT), logged(WORKER)], api, criteria={"concurrent_requests": 4})
     assert "completion_missing" in trial.msg
     assert "4 requests at once" in trial.msg
 
 
 def test_body_of_the_completion_reaches_the_server() -> None:
     body = {"chat_template_kwargs": {"enable_thinking": False}}
-    trial = Trial([says(BOOT), says(WORKER)], criteria={"completion": {"prompt": "x", "body": body}})
+    trial = Trial([logged(BOOT), logged(WORKER)], criteria={"completion": {"prompt": "x", "body": body}})
     assert [call["requests"][0]["body"] for call in trial.nodes[0].asked] == [body]
 
 
@@ -360,5 +360,5 @@ def test_recordings_of_a_real_pair(name: str, sentence: str) -> None:
     """What only both logs together show is found: each rank's recording is fed in pieces, and its container then ends as the recording did."""
     logs = [(samples() / "recorded" / f"{name}-{who}.log").read_bytes() for who in ("head", "worker")]
     ended = None if "disagree" in name else state(running=False, status="exited", exit_code=1)
-    slices = [says(*[log[i : i + 2000] for i in range(0, len(log), 2000)], container=ended) for log in logs]
+    slices = [logged(*[log[i : i + 2000] for i in range(0, len(log), 2000)], container=ended) for log in logs]
     assert sentence in Trial(slices, criteria={}).msg

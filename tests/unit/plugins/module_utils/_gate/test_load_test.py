@@ -1,4 +1,4 @@
-"""Concurrent prompts: what is sent, how replies are judged, what the table and the sentence say."""
+"""Concurrent prompts: what is sent, how replies are judged, the table and the message."""
 
 from __future__ import annotations
 
