@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write docs/profiles.md from profiles/*.yml and the schema; with --check only say whether it is up to date."""
+"""Write docs/profiles.md from profiles/*.yml and the schema; with --check only test whether it is up to date."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD = """\
 <!-- Written by tools/profiles_doc.py from profiles/*.yml: change those, then run it. -->
 # Profiles
 
-A profile is a serving system as data: image, model, every argument of `vllm serve`, environment, container, and what a good boot shows.
+A profile is a serving system as data: image, model, all arguments of `vllm serve`, environment, container, and what a good boot must show.
 One variable selects it. `ansible-playbook playbooks/profiles.yml` prints this page's table and the selected profile.
 
 ```yaml
@@ -33,7 +33,7 @@ gb10_profile: dspark-nvfp4-1m        # the default
 
 {table}
 
-The pool is in effective tokens (maximum concurrency x context); the gate fails a boot below or above it. A dash: nothing is published.
+The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. A dash means not published.
 
 ## A profile of your own
 
@@ -54,13 +54,13 @@ gb10_profiles:
 ```
 
 - `gate.context`, `gate.kv_cache_dtype` and `gate.speculative_method` follow the arguments: leave them out.
-- Inherited bounds go where they lose their meaning: `gate.concurrency` with another `max-model-len`, the upper bounds with another
-  `gpu-memory-utilization`, all of them with another `kv-cache-dtype`. Bounds of your own always count.
+- Inherited bounds that an argument invalidates are removed: `gate.concurrency` with another `max-model-len`, the upper bounds with another
+  `gpu-memory-utilization`, all of them with another `kv-cache-dtype`. Your own bounds always count.
 - A profile under a shipped name changes the shipped one, without `extends`. Shipped profiles build on shipped ones only.
-- A profile may stand on its own: `summary`, `image.reference`, `model.id` and `model.path` are the least it needs.
-- A key that does not exist, a value of the wrong type, a contradiction: one sentence says which key, what was found and what is expected.
-- Secrets have no place here. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
-- The shipped profiles answer on every address of the head, as their seeds do. Set an API key, or `engine.api.host: 127.0.0.1`.
+- A profile without `extends` needs at least `summary`, `image.reference`, `model.id` and `model.path`.
+- An unknown key, a value of the wrong type or a contradiction is an error with the key, the value and what is expected.
+- A profile must not contain secrets. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
+- The shipped profiles listen on all addresses of the head, as their seeds do. Set an API key, or `engine.api.host: 127.0.0.1`.
 
 ### Arguments
 
@@ -71,7 +71,7 @@ To put one at another place, name it with its placeholder, as in `host: "{{host}
 
 ### Environment
 
-Weakest first: `env`; `head_env` or `worker_env`; what the fabric says of this node ({fabric}), which also removes every other one of
+Weakest first: `env`; `head_env` or `worker_env`; the fabric variables of this node ({fabric}), which also remove all others of
 these from the profile; `NODE_RANK`, `HEADLESS`, `MASTER_ADDR`, `MASTER_PORT`, `VLLM_HOST_IP`; the user's extra environment.
 
 ### Ray
@@ -79,23 +79,23 @@ these from the profile; `NODE_RANK`, `HEADLESS`, `MASTER_ADDR`, `MASTER_PORT`, `
 With `executor: ray` the head's container starts Ray's head, then the engine; the others wait for its port, join and stay. Each node keeps its own
 `engine.ray.own_env`, which Ray would otherwise overwrite with the head's.
 
-The lab cannot show it: with Ray 2.60 and a running cluster, vLLM 0.32 for CPU ends its boot with `ValueError: current platform cpu does not support ray.`
+The lab cannot test it: with Ray 2.60 and a running cluster, vLLM 0.32 for CPU ends its boot with `ValueError: current platform cpu does not support ray.`
 (`initialize_ray_cluster`; only CUDA, ROCm and XPU name a Ray resource). Tried on 2026-11-21.
 The rendered files are tested against the seed's, argument by argument.
 
-## The plan: which pool to expect
+## The plan: the estimated pool
 
-`kv_pool_plan` reckons `utilization x MemTotal - weights - reserve` for each rank; the smallest, divided by the bytes a token, is the pool.
-The figures are calibrated on measured boots (one of each profile's, so that one is 0.0 by construction); the error on each:
+`kv_pool_plan` computes `utilization x MemTotal - weights - reserve` for each rank. The smallest result, divided by the bytes a token, is the pool.
+The figures are calibrated on measured boots (one of each profile, whose error is 0.0 by construction). The error on each:
 
 {calibration}
 
-The stated error is the profile's `plan.error_percent`. It grows by 2 to 8 points for each argument that differs from the measured boot, and
-where the pool is smaller than the measured one: what varies from boot to boot are GiB, not percent of the rest. Nothing is expected where the KV
-dtype, the block size, the quantization, the number of ranks or the model differ (a profile with another `model.id` inherits no plan), nor with
-`num-gpu-blocks-override` or `cpu-offload-gb`. Unknown never blocks. A boot is refused only when even the upper end of the error is below what the
-gate needs, when pinned KV memory does not fit beside the weights, or when vLLM's start check would fail.
-Without `plan.kv_bytes_per_token`, a model's `config.json` gives it where all layers are alike; hybrid models stay unknown.
+The stated error is the profile's `plan.error_percent`. It grows by 2 to 8 points for each argument that differs from the measured boot. It also
+grows if the pool is smaller than the measured one, because what varies from boot to boot are GiB. Nothing is estimated if the KV dtype, the block
+size, the quantization, the number of ranks or the model differ (a profile with another `model.id` inherits no plan), or with
+`num-gpu-blocks-override` or `cpu-offload-gb`. Unknown figures never block. A boot is refused only if the upper end of the error is below what the
+gate needs, if pinned KV memory does not fit next to the weights, or if vLLM's start check would fail.
+Without `plan.kv_bytes_per_token`, it is computed from the model's `config.json` if all layers are alike. Hybrid models stay unknown.
 
 """
 SPARK_GIB = 121.69  # what a DGX Spark reports
@@ -119,11 +119,11 @@ TOKENS = (
     ("boot log 071, 27.85 GiB, Qwen3-235B on four GPUs, from config.json", 27.85, (QWEN3_235B, 4), 621392),
 )
 UNKNOWN = (
-    ("11.97 GiB, 21.54, 18.63 pinned, 15.01, 4.00 pinned", "1,219,414; 1,942,028; 652,465; 934,680; 414,615", "not foretold: models not named"),
+    ("11.97 GiB, 21.54, 18.63 pinned, 15.01, 4.00 pinned", "1,219,414; 1,942,028; 652,465; 934,680; 414,615", "not estimated: models not named"),
     (
         "boot logs 001, 003, 005, 009, 011: hybrid models",
         "519,920; 1,251,446; 177,440; 1,934,432; 623,040",
-        "not foretold: a token's cost depends on the context",
+        "not estimated: a token's cost depends on the context",
     ),
 )
 
@@ -197,7 +197,7 @@ def main(argv: list[str]) -> int:
     if "--check" in argv:
         if PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted:
             return 0
-        print(f"{PAGE.relative_to(ROOT)} is not what tools/profiles_doc.py writes: run it", file=sys.stderr)
+        print(f"{PAGE.relative_to(ROOT)} differs from the output of tools/profiles_doc.py. Run it", file=sys.stderr)
         return 1
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(wanted, encoding="utf-8")

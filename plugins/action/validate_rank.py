@@ -78,7 +78,7 @@ class ActionModule(ActionBase):
         clash = load_test.port_clash(ports)
         if clash:
             raise AnsibleActionFail(f"{host}: {clash}: change it in the profile {profile['name']}.")
-        foretold = self._plan(args)  # on every rank, so that none writes its files when the group is refused
+        estimate = self._plan(args)  # on every rank, so that none writes its files when the group is refused
         refusal = compose_refusal(args["compose"])
         if refusal:
             raise AnsibleActionFail(
@@ -90,7 +90,7 @@ class ActionModule(ActionBase):
             f"{group['name']} rank {group['rank']}, profile {profile['name']}, image {profile['image']['reference']}",
             "the fabric's variables (NCCL, GLOO) and the release's name are added on the node",
             f"secrets, in a file of mode 0600 on the node: {', '.join(args['secret_names']) or 'none'}",
-            f"KV pool: {foretold if group['rank'] == 0 else 'see the head'}",
+            f"KV pool: {estimate if group['rank'] == 0 else 'see the head'}",
             f"docker compose config: {NOT_TRIED if refusal is None else 'passed'}",
         ]
         if args["dest"]:
@@ -108,7 +108,7 @@ class ActionModule(ActionBase):
 
     def _plan(self, args: dict[str, Any]) -> str:
         if args["plan"] == "off":
-            return "not foretold (vllm_tp2_plan is off)"
+            return "not estimated (vllm_tp2_plan is off)"
         ranks = [{"host": host, **args["memory"]} for host in args["group"]["hosts"]]
         try:
             plan = kv_estimate.make_plan(args["profile"], ranks)
@@ -116,7 +116,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{args['group']['name']}: {error}") from error
         if plan["verdict"] == "refused" and args["plan"] == "enforce":
             raise AnsibleActionFail(
-                f"{args['group']['name']}: {plan['msg']} That is for nodes as they are sold; give yours with -e validate_memory (KiB), or"
+                f"{args['group']['name']}: {plan['msg']} The estimate is for factory default nodes. Give the memory of yours with -e validate_memory (KiB), or"
                 " vllm_tp2_plan=report."
             )
         return str(plan["msg"])

@@ -81,7 +81,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
 
-# Follows the checkout's links, and works from an installed collection as well.
+# Works in a checkout, through its links, and in an installed collection.
 PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"
 
 
@@ -89,7 +89,7 @@ PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@lru_cache(maxsize=4)  # a task asks a dozen times, and the files do not change meanwhile
+@lru_cache(maxsize=4)  # a task reads them a dozen times, and the files do not change in a run
 def shipped_profiles(directory: Path = PROFILES_DIR) -> dict[str, Any]:
     """Return the collection's own profiles, name to raw mapping."""
     if not directory.is_dir():
@@ -99,7 +99,7 @@ def shipped_profiles(directory: Path = PROFILES_DIR) -> dict[str, Any]:
         try:
             out[path.stem] = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506  # either loader is a safe one
         except (OSError, yaml.YAMLError) as exc:
-            raise AnsibleError(f"profile {path.stem}: {path} is no readable YAML: {exc}") from exc
+            raise AnsibleError(f"profile {path.stem}: {path} is not valid YAML: {exc}") from exc
     return out
 
 

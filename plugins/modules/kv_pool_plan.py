@@ -2,20 +2,20 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Foretell a boot's KV pool from the profile and the nodes' measured memory."""
+"""Estimate the KV pool of a boot from the profile and the measured memory of the nodes."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: kv_pool_plan
-short_description: Foretell the KV pool of a boot, and refuse one that cannot pass
+short_description: Estimate the KV pool of a boot, and refuse one that cannot pass
 version_added: 0.1.0
 description:
-  - A large model takes 8 to 36 minutes to boot and then dies, or serves with half the pool, because a node had 2 GiB too little. This
-    module says so in a second, from the profile's figures and each rank's measured memory.
-  - It foretells vLLM's start check (C(gpu_memory_utilization) times the total against what is free) and the pool that the tightest rank
-    leaves, with its stated error, and names the one change that would fit.
-  - What it does not know never blocks. Without figures the verdict is V(unknown), and the gate judges the boot.
+  - A large model takes 8 to 36 minutes to boot and then dies, or serves with half the pool, because a node has 2 GiB too little. This
+    module reports it in a second, from the profile's figures and each rank's measured memory.
+  - It computes vLLM's start check (C(gpu_memory_utilization) times the total against the free memory) and the pool that the rank with the least
+    memory leaves, with its stated error, and names the one change that would fit.
+  - Unknown figures never block. Without them the verdict is V(unknown), and the gate judges the boot.
   - It reads nothing but its arguments and changes nothing. Run it on the controller, once for a serving group.
 extends_documentation_fragment:
   - gb10.cluster.attributes
@@ -90,14 +90,14 @@ msg:
   returned: always
   type: str
   sample: >-
-    dspark-nvfp4-1m: expected is a pool of 1,762,995 tokens (+-6.8 %), and at least 1,890,000 are needed; short is spark-b (rank 1), which has
+    dspark-nvfp4-1m: Estimated KV pool: 1,762,995 tokens (+-6.8 %), at least 1,890,000 are needed. spark-b (rank 1) has the least memory:
     12.8 GiB for the KV cache of 95.7 GiB after 75.0 GiB of weights and 7.9 GiB reserve: set gpu-memory-utilization to 0.81.
 warnings_found:
-  description: What is worth knowing though it does not refuse the boot.
+  description: Warnings about a boot that is not refused.
   returned: always
   type: list
   elements: str
-  sample: ["spark-b decides: the other ranks have up to 1.6 GiB more for the KV cache"]
+  sample: ["spark-b decides: the other ranks have up to 1.6 GiB more for the KV cache."]
 expected_tokens:
   description: Effective tokens (maximum concurrency times context) that the tightest rank leaves; null when unknown.
   returned: always
@@ -136,7 +136,7 @@ remedy:
   type: str
   sample: set gpu-memory-utilization to 0.81
 utilization:
-  description: The C(gpu_memory_utilization) that was reckoned with.
+  description: The C(gpu_memory_utilization) of the estimate.
   returned: always
   type: float
   sample: 0.8

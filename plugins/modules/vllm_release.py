@@ -128,7 +128,7 @@ def main() -> None:
     except OSError as error:
         module.fail_json(
             msg=f"The release {params['release']} cannot be written on this node: {error.filename}: {error.strerror}."
-            " Make room or take away what is in the way there, or set vllm_tp2_directory to another place."
+            " Free the space or remove what blocks the path, or set vllm_tp2_directory to another place."
         )
     module.exit_json(changed=bool(changes) or points or new_receipt, path=folder, diff=diff)
 

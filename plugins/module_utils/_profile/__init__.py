@@ -1,6 +1,6 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE to the collection: serving profiles, the KV pool to expect, and the Compose file of a rank."""
+"""Serving profiles, the estimate of the KV pool, and the Compose file of a rank."""
 
 from __future__ import annotations

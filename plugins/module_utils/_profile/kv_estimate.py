@@ -1,12 +1,11 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PUBLIC: the KV pool to expect, before anything boots, pure.
+"""Estimate the KV pool of a boot from a profile and the memory of the nodes.
 
-vLLM gives the KV cache what is left of ``gpu_memory_utilization x total`` after weights and a reserve (activations,
-CUDA graphs, NCCL, and on unified memory the page cache that the profiling run could not tell apart). The rank with
-least decides for all. A profile's ``plan`` carries weights, reserve and bytes a token, calibrated on measured boots;
-where a figure is missing the answer is ``unknown``, which never blocks.
+vLLM gives the KV cache what is left of ``gpu_memory_utilization x total`` after weights and a reserve (activations, CUDA graphs, NCCL, and on
+unified memory the page cache that the profiling run counts as used). The rank with the least decides for all. A profile's ``plan`` has weights,
+reserve and bytes a token, calibrated on measured boots. If a figure is missing the verdict is ``unknown``, which never blocks.
 
 Units: ``_gib`` GiB, ``_kib`` KiB, tokens are *effective* tokens (maximum concurrency x context), as the gate counts them.
 """
@@ -16,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int
@@ -23,9 +23,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema impor
 
 GIB = 2**30
 KIB_PER_GIB = 2**20
-# vLLM's default where a profile says nothing: 0.9 up to 0.19, 0.92 from 0.20 on.
+# vLLM's default: 0.9 up to 0.19, 0.92 from 0.20 on.
 DEFAULT_UTILIZATION = {True: 0.92, False: 0.9, None: 0.92}
-# Where the reserve was measured with other values of these, the expectation is less certain by so many percent points.
+# If the reserve was measured with other values of these, the error grows by so many percent points.
 UNCERTAIN = {
     "max-num-seqs": 4.0,
     "max-num-batched-tokens": 6.0,
@@ -35,19 +35,24 @@ UNCERTAIN = {
     "speculative-config": 8.0,
     "max-model-len": 2.0,
 }
-# How much of the reserve each point of an argument that has so many may take away or add: with neither drafter nor graphs and a smaller batch,
-# seed 004 booted with about half the reserve.
+# An argument with so many points also changes the reserve, by so many percent a point: with neither drafter nor graphs and a smaller batch, seed 004
+# booted with about half the reserve.
 RESERVE_POINTS, RESERVE_PERCENT_A_POINT = 6.0, 2.0
-# Not the same memory at all: nothing is expected when one of these differs.
+# If one of these differs, the memory cannot be compared, and nothing is estimated.
 DECISIVE = ("kv-cache-dtype", "quantization", "block-size", "pipeline-parallel-size", "data-parallel-size", "num-gpu-blocks-override", "cpu-offload-gb")
 # Highest utilization proposed where the profile's plan names none: seed 000 calls 0.80 to 0.82 the practical limit on a GB10.
 PROPOSE_UP_TO = 0.82
 KV_BYTES = {"auto": None, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0, "float": 4.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0}
+# Keys of a config.json with which a token's cost depends on the context.
+CONTEXT_DEPENDENT = (
+    "index_topk", "compress_ratios", "sliding_window_pattern", "full_attention_interval", "mamba_num_heads", "ssm_state_size",
+    "hybrid_override_pattern", "sliding_window",
+)  # fmt: skip
 DTYPE_BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0}
 
 
 class PlanError(ValueError):
-    """The inputs cannot be read; the text says which and what was expected."""
+    """An input is not valid. The text names it and what is expected."""
 
 
 def _number(value: Any, what: str) -> float | None:
@@ -65,7 +70,7 @@ def _number(value: Any, what: str) -> float | None:
 
 
 def utilization_of(args: Mapping[str, Any], version: str | None = None) -> float:
-    """Return gpu_memory_utilization as a fraction, vLLM's own default for the version where the profile has none."""
+    """Return gpu_memory_utilization as a fraction, or vLLM's default for the version."""
     value = _number(args.get("gpu-memory-utilization"), "engine.args.gpu-memory-utilization")
     if value is None:
         return DEFAULT_UTILIZATION[checks_memavailable(version)]
@@ -108,26 +113,18 @@ def kv_bytes_from_config(config: Mapping[str, Any], tensor_parallel: int, kv_dty
     kinds = config.get("layer_types")
     if isinstance(kinds, Sequence) and not isinstance(kinds, str) and len({str(k) for k in kinds}) > 1:
         return None, "the model mixes kinds of attention layers, whose tokens cost differently"
-    for key in (
-        "index_topk",
-        "compress_ratios",
-        "sliding_window_pattern",
-        "full_attention_interval",
-        "mamba_num_heads",
-        "ssm_state_size",
-        "hybrid_override_pattern",
-    ):
+    if not config.get("use_sliding_window", True):
+        config = {**config, "sliding_window": None}
+    for key in CONTEXT_DEPENDENT:
         if config.get(key):
             return None, f"the model's {key} makes a token's cost depend on the context"
-    if config.get("sliding_window") and config.get("use_sliding_window", True):
-        return None, "the model's sliding_window makes a token's cost depend on the context"
     if kv_dtype not in KV_BYTES:
         return None, f"the KV cache dtype {kv_dtype} has a layout of its own"
     size = KV_BYTES[kv_dtype]
     if size is None:
         size = DTYPE_BYTES.get(str(config.get("torch_dtype") or config.get("dtype")))
         if size is None:
-            return None, "the model's config names no dtype that is known here"
+            return None, "the model's config has an unknown dtype"
     rank, rope = config.get("kv_lora_rank"), config.get("qk_rope_head_dim")
     if isinstance(rank, int) and isinstance(rope, int):
         if kv_dtype.startswith("fp8"):
@@ -161,7 +158,7 @@ def _differs(one: Any, two: Any) -> bool:
 
 
 def _uncertainty(profile: Mapping[str, Any], size: int) -> tuple[float, float, str | None]:
-    """Return (error in percent of the pool, error in percent of the reserve, reason why nothing can be expected or None)."""
+    """Return (error in percent of the pool, error in percent of the reserve, reason why nothing can be estimated, or None)."""
     plan, args = profile["plan"], profile["engine"]["args"]
     error = float(plan["error_percent"] if plan["error_percent"] is not None else 15.0)
     if size != plan["ranks"]:
@@ -180,108 +177,162 @@ def _uncertainty(profile: Mapping[str, Any], size: int) -> tuple[float, float, s
     return min(error, 40.0), reserve, None
 
 
-def _rank_plan(memory: dict[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Figures:
+    """What the estimate of all ranks depends on; None is not known."""
+
+    utilization: float
+    pinned: float | None  # GiB of KV memory
+    weights: float | None  # GiB
+    reserve: float | None  # GiB
+    bytes: float | None  # a token and rank
+    memavailable: bool | None  # see checks_memavailable
+    limit: float  # highest utilization to propose
+    check_skipped: bool
+
+    @property
+    def missing(self) -> list[str]:
+        """The keys of the profile's plan without which the pool cannot be estimated. Pinned memory needs only the bytes a token."""
+        pinned = self.pinned is not None
+        known = {"weights_gib_per_rank": pinned or self.weights, "reserve_gib": pinned or self.reserve, "kv_bytes_per_token": self.bytes}
+        return [name for name, value in known.items() if value is None]
+
+
+def _rank_plan(memory: dict[str, Any], figures: _Figures) -> dict[str, Any]:
     """Return one rank's budget, available KV memory and start check."""
-    utilization, weights, reserve = figures["utilization"], figures["weights"], figures["reserve"]
-    budget = utilization * memory["total_gib"]
-    pinned = figures["pinned"]
-    available = pinned if pinned is not None else (None if weights is None or reserve is None else budget - weights - reserve)
+    budget = figures.utilization * memory["total_gib"]
+    available = figures.pinned
+    if available is None and figures.weights is not None and figures.reserve is not None:
+        available = budget - figures.weights - figures.reserve
+    free = memory["free_gib"] if figures.memavailable is False else memory["available_gib"]
     start = "unknown"
-    free = {True: memory["available_gib"], False: memory["free_gib"], None: memory["available_gib"]}[figures["memavailable"]]
-    if figures["check_skipped"]:
+    if figures.check_skipped:
         start = "skipped"
     elif memory["engine_running"]:
         start = "later"
     elif free is not None:
         start = "ok" if free >= budget else "refused"
-        if start == "ok" and figures["memavailable"] is None and memory["free_gib"] is not None and memory["free_gib"] < budget:
+        if start == "ok" and figures.memavailable is None and memory["free_gib"] is not None and memory["free_gib"] < budget:
             start = "ok if the image reads MemAvailable"
     return {
         **memory,
         "budget_gib": budget,
-        "weights_gib": weights,
-        "reserve_gib": reserve,
+        "weights_gib": figures.weights,
+        "reserve_gib": figures.reserve,
         "kv_gib": available,
         "start_check": start,
         "start_check_gib": free,
-        "tokens": None,
+        "tokens": None if figures.missing or available is None or not figures.bytes else max(0, int(available * GIB / figures.bytes)),
     }
 
 
-def _floor2(value: float) -> float:
+def _round_down(value: float) -> float:
     return math.floor(value * 100 + 1e-9) / 100
 
 
-def _ceil2(value: float) -> float:
+def _round_up(value: float) -> float:
     return math.ceil(value * 100 - 1e-9) / 100
 
 
-def _spread(raw: float, error: float, reserve: float, plan: Mapping[str, Any], per: float) -> float:
-    """Return by how many tokens the pool may differ. A boot's memory varies by GiB, whatever is left of it for the pool: a small pool has no small error."""
-    return max(max(raw, plan["measured_pool_tokens"] or 0) * error, (plan["reserve_gib"] or 0.0) * reserve * GIB / per) / 100
-
-
-def _fmt(tokens: float) -> str:
-    return f"{round(tokens):,}"
-
-
-def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], figures: Mapping[str, Any], needed: float | None) -> str:
+def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], figures: _Figures, needed: float | None) -> str:
     """Return the one change that lets the start check pass."""
-    fits = _floor2(min(r["start_check_gib"] / r["total_gib"] for r in ranks if r["start_check_gib"] is not None))
-    per, weights = figures["bytes"], figures["weights"]
-    if needed is not None and per and weights is not None and figures["reserve"] is not None:
-        fits = min(fits, figures["limit"])
-        pool = min(fits * r["total_gib"] - weights - figures["reserve"] for r in ranks) * GIB / per
+    fits = _round_down(min(r["start_check_gib"] / r["total_gib"] for r in ranks if r["start_check_gib"] is not None))
+    if needed is not None and figures.bytes and figures.weights is not None and figures.reserve is not None:
+        fits = min(fits, figures.limit)
+        pool = min(fits * r["total_gib"] - figures.weights - figures.reserve for r in ranks) * GIB / figures.bytes
         if pool >= needed:
             return f"set gpu-memory-utilization to {fits:.2f}"
-    elif fits >= 0.5 and (weights is None or all(fits * r["total_gib"] > weights for r in ranks)):
+    elif fits >= 0.5 and (figures.weights is None or all(fits * r["total_gib"] > figures.weights for r in ranks)):
         return f"set gpu-memory-utilization to {fits:.2f} or less"
     return (
-        f"free {short['budget_gib'] - short['start_check_gib']:.1f} GiB on {short['host']}: stop what holds it, drop the page cache, "
-        "and reboot the node if the driver kept it"
+        f"free {short['budget_gib'] - short['start_check_gib']:.1f} GiB on {short['host']}: stop the processes that use it, drop the page cache, "
+        "and reboot the node if the driver keeps it"
     )
 
 
-def _room(rank: Mapping[str, Any], figures: Mapping[str, Any]) -> float:
-    """Return what a rank may fill: what is free now, or all where the check is skipped, comes later or reads nothing."""
+def _room(rank: Mapping[str, Any], figures: _Figures) -> float:
+    """Return the memory that a rank may fill: what is free now, or all if the start check does not apply."""
     free = rank["start_check_gib"]
-    return float(rank["total_gib"] if free is None or figures["check_skipped"] or rank["engine_running"] else free)
+    return float(rank["total_gib"] if free is None or figures.check_skipped or rank["engine_running"] else free)
 
 
-def _smaller(expected: float, gate: Mapping[str, Any]) -> str:
-    """Return which context or bounds a pool of `expected` tokens still holds."""
-    context, figure = gate["context"], int(expected) // 1000 * 1000
+def _smaller(tokens: float, gate: Mapping[str, Any]) -> str:
+    """Return the context or bounds that a pool of `tokens` can serve, as a remedy."""
+    context, figure = gate["context"], int(tokens) // 1000 * 1000
     if figure < 1000:
         return "use a smaller model, a smaller quantization or more nodes"
     lower = []
     if gate["effective_tokens"]["min"] is not None and gate["effective_tokens"]["min"] > figure:
         lower.append(f"gate.effective_tokens.min to {figure}")
-    if context is not None and expected < context:
+    if context is not None and tokens < context:
         return f"set max-model-len to {figure} or less" + "".join(f" and lower {bound}" for bound in lower)
     if gate["concurrency"]["min"] is not None and context and gate["concurrency"]["min"] * context > figure:
         lower.append(f"gate.concurrency.min to {math.floor(figure / context * 100) / 100:.2f}")
-    return f"lower {' and '.join(lower)} if that pool will do, or use fewer sequences and batched tokens"
+    return f"lower {' and '.join(lower)} if that pool is enough, or use fewer sequences and batched tokens"
 
 
-def _pool_remedy(ranks: Sequence[Mapping[str, Any]], figures: Mapping[str, Any], needed: float, low: float, gate: Mapping[str, Any]) -> str:
-    """Return the one change that makes the pool fit; what is to be lowered is lowered to what even the worst of the stated error (`low`) holds."""
-    pool = needed * figures["bytes"] / GIB
-    if figures["pinned"] is not None:
-        if figures["weights"] is None or all(figures["weights"] + (figures["reserve"] or 0.0) + pool <= _room(r, figures) for r in ranks):
-            return f"raise kv-cache-memory-bytes to {math.ceil(needed * figures['bytes'])}"
-        return _smaller(low, gate)
-    total = min(r["total_gib"] for r in ranks)
-    utilization = _ceil2((figures["weights"] + figures["reserve"] + pool) / total)
-    if utilization <= figures["limit"] and all(utilization * r["total_gib"] <= _room(r, figures) for r in ranks):
-        return f"set gpu-memory-utilization to {utilization:.2f}"
-    return _smaller(low, gate)
+def _pool_remedy(result: Mapping[str, Any], figures: _Figures, gate: Mapping[str, Any]) -> str:
+    """Return the one change that makes the pool fit. A bound is lowered to what the lower end of the error can serve."""
+    ranks, needed = result["ranks"], result["needed_tokens"]
+    reserve, weights = figures.reserve or 0.0, figures.weights or 0.0
+    pool = needed * (figures.bytes or 0.0) / GIB
+    if figures.pinned is not None:
+        if figures.weights is None or all(weights + reserve + pool <= _room(r, figures) for r in ranks):
+            return f"raise kv-cache-memory-bytes to {math.ceil(needed * (figures.bytes or 0.0))}"
+    else:
+        utilization = _round_up((weights + reserve + pool) / min(r["total_gib"] for r in ranks))
+        if utilization <= figures.limit and all(utilization * r["total_gib"] <= _room(r, figures) for r in ranks):
+            return f"set gpu-memory-utilization to {utilization:.2f}"
+    return _smaller(result["low_tokens"], gate)
 
 
 def check_profile(profile: Mapping[str, Any]) -> None:
-    """Refuse a mapping that is no resolved profile, saying how to get one."""
+    """Raise PlanError for a mapping that is not a resolved profile."""
     for key in ("name", "engine", "gate", "plan", "env", "container"):
         if key not in profile:
             raise PlanError(f"profile has no {key}, expected a resolved profile: pass lookup('gb10.cluster.profile')")
+
+
+def _figures(profile: Mapping[str, Any], per: float | None, version: str | None, comparable: bool) -> _Figures:
+    args, plan = profile["engine"]["args"], profile["plan"]
+    return _Figures(
+        utilization=utilization_of(args, version),
+        pinned=pinned_gib(args),
+        weights=plan["weights_gib_per_rank"] if comparable else None,
+        reserve=plan["reserve_gib"] if comparable else None,
+        bytes=per,
+        memavailable=checks_memavailable(version),
+        limit=PROPOSE_UP_TO if plan["utilization_limit"] is None else plan["utilization_limit"],
+        check_skipped=profile["env"].get("VLLM_SKIP_INIT_MEMORY_CHECK") == "1" or profile["container"]["gpus"] == "none",
+    )
+
+
+def _needed(gate: Mapping[str, Any]) -> int | None:
+    """Return the tokens that the gate asks for, and at least one request of full length."""
+    needs = [tokens for tokens in (gate["effective_tokens"]["min"], gate["context"]) if tokens is not None]
+    if gate["concurrency"]["min"] is not None and gate["context"] is not None:
+        needs.append(round(gate["concurrency"]["min"] * gate["context"], 3))
+    return math.ceil(max(needs)) if needs else None
+
+
+def _estimate(rows: Sequence[Mapping[str, Any]], figures: _Figures, plan: Mapping[str, Any], error: float, reserve_error: float) -> dict[str, Any]:
+    """Return the pool that the rank with the least memory leaves, with its error; only the error if a figure is not known."""
+    if figures.missing or not figures.bytes:
+        return {"expected_tokens": None, "low_tokens": None, "high_tokens": None, "short_rank": None, "error_percent": error}
+    short = min(rows, key=lambda r: (r["kv_gib"], r["rank"]))
+    tokens = short["kv_gib"] * GIB / figures.bytes
+    spread = tokens * error / 100
+    if figures.pinned is None:
+        # What varies from boot to boot are GiB, so that the error of a small pool is not smaller.
+        reserve = (plan["reserve_gib"] or 0.0) * reserve_error * GIB / figures.bytes
+        spread = max(max(tokens, plan["measured_pool_tokens"] or 0) * error, reserve) / 100
+    return {
+        "expected_tokens": short["tokens"],
+        "low_tokens": max(0, int(tokens - spread)),
+        "high_tokens": max(0, int(tokens + spread)),
+        "short_rank": short["rank"],
+        "error_percent": min(100.0, round(100 * spread / short["tokens"], 1)) if short["tokens"] else error,
+    }
 
 
 def make_plan(
@@ -290,20 +341,20 @@ def make_plan(
     version: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return what to expect of a boot, and whether it can pass.
+    """Return the estimate of a boot, and whether it can pass.
 
     :param profile: a resolved profile.
     :param ranks: one mapping a rank: ``rank``, ``host``, ``total_kib``, ``available_kib``, ``free_kib`` (or _kb, KiB all the same),
         ``engine_running`` (true while this group's old engine still holds its memory).
-    :param version: the image's vLLM version where known; decides which figure its start check reads.
-    :param config: the model's config.json, for bytes a token where the profile has none.
+    :param version: the image's vLLM version if known; decides which figure its start check reads.
+    :param config: the model's config.json, for bytes a token if the profile has none.
     :returns: ``verdict`` (ok, refused, unknown), ``msg``, ``warnings``, ``expected_tokens``, ``error_percent``, ``low_tokens``, ``high_tokens``,
         ``needed_tokens``, ``short_rank`` (the one that decides), ``remedy``, ``utilization``, ``kv_bytes_per_token`` and ``ranks``.
-    :raises PlanError: unreadable inputs.
+    :raises PlanError: an input that is not valid.
     """
     if not ranks:
-        raise PlanError("there is no rank to plan for, expected one entry a rank with total_kib, available_kib and free_kib")
-    args, plan, gate = profile["engine"]["args"], profile["plan"], profile["gate"]
+        raise PlanError("ranks is empty, expected one entry a rank with total_kib, available_kib and free_kib")
+    args, plan = profile["engine"]["args"], profile["plan"]
     memories = [_memory(entry, i) for i, entry in enumerate(ranks)]
     error, reserve_error, unknown = _uncertainty(profile, len(memories))
     per, why = plan["kv_bytes_per_token"], ""
@@ -311,123 +362,90 @@ def make_plan(
         tensor = args.get("tensor-parallel-size")
         count = len(memories) if tensor in (None, PLACEHOLDERS["tensor-parallel-size"]) else human_int(tensor) or len(memories)
         per, why = kv_bytes_from_config(config, count, str(args.get("kv-cache-dtype") or "auto"))
-    figures: dict[str, Any] = {
-        "utilization": utilization_of(args, version),
-        "pinned": pinned_gib(args),
-        "weights": plan["weights_gib_per_rank"],
-        "reserve": plan["reserve_gib"],
-        "bytes": per,
-        "memavailable": checks_memavailable(version),
-        "limit": PROPOSE_UP_TO if plan["utilization_limit"] is None else plan["utilization_limit"],
-        "check_skipped": profile["env"].get("VLLM_SKIP_INIT_MEMORY_CHECK") == "1" or profile["container"]["gpus"] == "none",
-    }
-    if unknown is not None:
-        figures["weights"] = figures["reserve"] = None
-    rows = [_rank_plan(m, figures) for m in memories]
-    missing = [
-        name
-        for name, value in (("weights_gib_per_rank", figures["weights"]), ("reserve_gib", figures["reserve"]), ("kv_bytes_per_token", per))
-        if value is None and not (figures["pinned"] is not None and name != "kv_bytes_per_token")
-    ]
-    needs = [n for n in (gate["effective_tokens"]["min"], gate["context"]) if n is not None]
-    if gate["concurrency"]["min"] is not None and gate["context"] is not None:
-        needs.append(round(gate["concurrency"]["min"] * gate["context"], 3))
-    needed = max(needs) if needs else None
+    figures = _figures(profile, per, version, unknown is None)
+    rows = [_rank_plan(memory, figures) for memory in memories]
     result: dict[str, Any] = {
-        "verdict": "unknown",
-        "msg": "",
-        "warnings": [],
-        "expected_tokens": None,
-        "low_tokens": None,
-        "high_tokens": None,
-        "error_percent": error,
-        "needed_tokens": None if needed is None else math.ceil(needed),
-        "short_rank": None,
+        **_estimate(rows, figures, plan, error, reserve_error),
+        "verdict": "ok",
         "remedy": None,
-        "utilization": figures["utilization"],
+        "warnings": _page_cache_warnings(rows),
+        "needed_tokens": _needed(profile["gate"]),
+        "utilization": figures.utilization,
         "kv_bytes_per_token": per,
         "ranks": rows,
     }
-    if not missing:
-        for row in rows:
-            row["tokens"] = max(0, int(row["kv_gib"] * GIB / per)) if per else None
-        short = min(rows, key=lambda r: (r["kv_gib"], r["rank"]))
-        expected, raw = short["tokens"], short["kv_gib"] * GIB / per
-        spread = raw * error / 100 if figures["pinned"] is not None else _spread(raw, error, reserve_error, plan, per)
-        result.update(
-            expected_tokens=expected,
-            low_tokens=max(0, int(raw - spread)),
-            high_tokens=max(0, int(raw + spread)),
-            short_rank=short["rank"],
-        )
-        if expected:
-            result["error_percent"] = min(100.0, round(100 * spread / expected, 1))
-    _judge(result, profile, figures, unknown, missing, why)
-    for row in rows:
-        for key, value in row.items():
-            if isinstance(value, float):
-                row[key] = round(value, 2)
+    if any(row["start_check"] == "refused" for row in rows):
+        text = _refuse_start(result, figures)
+    elif result["expected_tokens"] is None:
+        reason = unknown or f"plan.{' and plan.'.join(figures.missing)} unknown" + (f", and {why}" if why else "")
+        result["verdict"], text = "unknown", f"the KV pool cannot be estimated ({reason}). The gate judges the boot."
+    else:
+        text = _judge_pool(result, figures, profile["gate"])
+    result["msg"] = f"{profile['name']}: {text}"
+    result["ranks"] = [{key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
     return result
 
 
-def _judge(result: dict[str, Any], profile: Mapping[str, Any], figures: Mapping[str, Any], unknown: str | None, missing: Sequence[str], why: str) -> None:
-    """Fill verdict, message, warnings and remedy."""
+def _page_cache_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{row['host']} has {row['free_gib']:.1f} GiB free and {row['available_gib']:.1f} GiB available, and the engine asks for {row['budget_gib']:.1f}. "
+        "An image older than vLLM 0.20 reads the first figure and refuses to start. Drop the page cache first."
+        for row in rows
+        if row["start_check"] == "ok if the image reads MemAvailable"
+    ]
+
+
+def _refuse_start(result: dict[str, Any], figures: _Figures) -> str:
+    """Refuse a boot whose start check fails; return the sentence."""
+    rows = result["ranks"]
+    short = max((row for row in rows if row["start_check"] == "refused"), key=lambda row: row["budget_gib"] - row["start_check_gib"])
+    result.update(verdict="refused", short_rank=short["rank"], remedy=_start_remedy(short, rows, figures, result["needed_tokens"]))
+    figure = "MemFree" if figures.memavailable is False else "MemAvailable"
+    return (
+        f"{short['host']} (rank {short['rank']}) has {short['start_check_gib']:.1f} of {short['total_gib']:.1f} GiB ({figure}), but "
+        f"gpu-memory-utilization {figures.utilization:g} asks for {short['budget_gib']:.1f} GiB, so vLLM refuses to start: {result['remedy']}."
+    )
+
+
+def _judge_pool(result: dict[str, Any], figures: _Figures, gate: Mapping[str, Any]) -> str:
+    """Compare the estimated pool with the memory and with what is needed. Set verdict, remedy and warnings; return the sentence."""
     rows, needed, expected = result["ranks"], result["needed_tokens"], result["expected_tokens"]
-    name, utilization = profile["name"], figures["utilization"]
-    for row in rows:
-        if row["start_check"] == "ok if the image reads MemAvailable":
-            result["warnings"].append(
-                f"{row['host']} has {row['free_gib']:.1f} GiB free and {row['available_gib']:.1f} GiB available, and the engine "
-                f"asks for {row['budget_gib']:.1f}: "
-                "an image older than vLLM 0.20 reads the first and refuses to start; drop the page cache first"
-            )
-    refused = [r for r in rows if r["start_check"] == "refused"]
-    if refused:
-        short = max(refused, key=lambda r: r["budget_gib"] - r["start_check_gib"])
-        result["verdict"], result["short_rank"] = "refused", short["rank"]
-        result["remedy"] = _start_remedy(short, rows, figures, needed)
-        what = "MemFree" if figures["memavailable"] is False else "MemAvailable"
-        result["msg"] = (
-            f"{name}: {short['host']} (rank {short['rank']}) has {short['start_check_gib']:.1f} of {short['total_gib']:.1f} GiB ({what}), but "
-            f"gpu-memory-utilization {utilization:g} asks for {short['budget_gib']:.1f} GiB, so vLLM refuses to start: {result['remedy']}."
-        )
-        return
-    if expected is None:
-        reason = unknown or ("plan.{} unknown".format(" and plan.".join(missing)) + (f", and {why}" if why else ""))
-        result["msg"] = f"{name}: no pool can be foretold ({reason}); the gate will judge the boot."
-        return
-    short = next(r for r in rows if r["rank"] == result["short_rank"])
-    figure = f"{_fmt(expected)} tokens (+-{result['error_percent']:g} %)"
-    if not expected or result["error_percent"] >= 100:
-        figure = f"{_fmt(expected)} tokens (at most {_fmt(result['high_tokens'])})"
-    others = [r for r in rows if r is not short]
-    pinned, held = figures["pinned"], (figures["weights"] or 0.0) + (figures["pinned"] or 0.0)
-    where = f"{short['host']} (rank {short['rank']}), which has {short['kv_gib']:.1f} GiB{' pinned' if pinned is not None else ''} for the KV cache"
-    if pinned is None:
-        where += f" of {short['budget_gib']:.1f} GiB after {short['weights_gib']:.1f} GiB of weights and {short['reserve_gib']:.1f} GiB reserve"
+    short = next(row for row in rows if row["rank"] == result["short_rank"])
+    error = f"+-{result['error_percent']:g} %" if expected and result["error_percent"] < 100 else f"at most {result['high_tokens']:,}"
+    pool = f"Estimated KV pool: {expected:,} tokens ({error})"
+    kind = "" if figures.pinned is None else " pinned"
+    least = f"{short['host']} (rank {short['rank']}) has the least memory: {short['kv_gib']:.1f} GiB{kind} for the KV cache"
+    if figures.pinned is None:
+        least += f" of {short['budget_gib']:.1f} GiB after {short['weights_gib']:.1f} GiB of weights and {short['reserve_gib']:.1f} GiB reserve"
     if needed is not None and result["high_tokens"] < needed:
-        result["verdict"] = "refused"
-        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(result["low_tokens"]), profile["gate"])
-        result["msg"] = f"{name}: expected is a pool of {figure}, and at least {_fmt(needed)} are needed; short is {where}: {result['remedy']}."
-        return
-    tight = min(rows, key=lambda r: _room(r, figures))
-    room = _room(tight, figures)
-    if pinned is not None and figures["weights"] is not None and held + (figures["reserve"] or 0.0) > room:
-        left = room - figures["weights"] - (figures["reserve"] or 0.0)
-        remedy = f"set kv-cache-memory-bytes to {int(left * GIB)} or less" if left > 0 else "free memory there, or use a smaller model or more nodes"
-        text = f"{tight['host']} (rank {tight['rank']}) has {room:.1f} GiB for {figures['weights']:.1f} GiB of weights and {pinned:.1f} GiB of pinned KV cache"
-        if held > room:
-            result.update(verdict="refused", remedy=remedy, short_rank=tight["rank"], msg=f"{name}: {text}, which do not fit: {remedy}.")
-            return
-        result["warnings"].append(f"{text}, which leaves {room - held:.1f} GiB for all else: a long prompt may end the engine; {remedy}")
-    result["verdict"] = "ok"
+        result.update(verdict="refused", remedy=_pool_remedy(result, figures, gate))
+        return f"{pool}, at least {needed:,} are needed. {least}: {result['remedy']}."
+    refusal = _judge_pinned(result, figures)
+    if refusal:
+        return refusal
     if needed is not None and expected < needed:
-        result["remedy"] = _pool_remedy(rows, figures, float(needed), float(result["low_tokens"]), profile["gate"])
-        result["warnings"].append(f"it may be short: {_fmt(needed)} tokens are needed and {figure} expected; if the gate fails, {result['remedy']}")
-    gap = max((r["kv_gib"] - short["kv_gib"] for r in others), default=0.0)
+        result["remedy"] = _pool_remedy(result, figures, gate)
+        result["warnings"].append(f"The pool may be too small: {needed:,} tokens are needed. {pool}. If the gate fails, {result['remedy']}.")
+    gap = max(row["kv_gib"] - short["kv_gib"] for row in rows)
     if gap >= 1.0:
-        result["warnings"].append(f"{short['host']} decides: the other ranks have up to {gap:.1f} GiB more for the KV cache")
-    if any(r["start_check"] == "later" for r in rows):
-        result["warnings"].append("the old engine still holds its memory: it is waited for once that one has stopped (vllm_tp2_wait_available)")
-    wanted = "" if needed is None else f", {_fmt(needed)} needed"
-    result["msg"] = f"{name}: expected is a pool of {figure}{wanted}; it is decided by {where}."
+        result["warnings"].append(f"{short['host']} decides: the other ranks have up to {gap:.1f} GiB more for the KV cache.")
+    if any(row["start_check"] == "later" for row in rows):
+        result["warnings"].append("The old engine still uses its memory. The agent waits for that memory after the stop (vllm_tp2_wait_available).")
+    return f"{pool}{'' if needed is None else f', {needed:,} needed'}. {least}."
+
+
+def _judge_pinned(result: dict[str, Any], figures: _Figures) -> str:
+    """Refuse pinned KV memory that does not fit next to the weights and return the sentence, or warn if little is left; empty if it is not refused."""
+    tight = min(result["ranks"], key=lambda row: _room(row, figures))
+    room = _room(tight, figures)
+    if figures.pinned is None or figures.weights is None or figures.weights + figures.pinned + (figures.reserve or 0.0) <= room:
+        return ""
+    left, rest = room - figures.weights - (figures.reserve or 0.0), room - figures.weights - figures.pinned
+    remedy = f"set kv-cache-memory-bytes to {int(left * GIB)} or less" if left > 0 else "free memory there, or use a smaller model or more nodes"
+    use = f"{figures.weights:.1f} GiB of weights and {figures.pinned:.1f} GiB of pinned KV cache"
+    text = f"{tight['host']} (rank {tight['rank']}) has {room:.1f} GiB for {use}"
+    if rest < 0:
+        result.update(verdict="refused", remedy=remedy, short_rank=tight["rank"])
+        return f"{text}, which do not fit: {remedy}."
+    result["warnings"].append(f"{text}, which leaves {rest:.1f} GiB for all else. A long prompt may end the engine: {remedy}.")
+    return ""

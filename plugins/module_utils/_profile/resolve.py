@@ -116,7 +116,7 @@ def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | No
 
 
 def adjusted(profile: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a resolved ``profile`` with one more layer on it, checked again, as if a profile had extended it.
+    """Return a resolved ``profile`` with one more layer on it, checked again, as if a profile extended it.
 
     What was derived from an argument (the gate's context, for one) follows the layer's argument.
 

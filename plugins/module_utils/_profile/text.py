@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: profiles as text for people: a table of all, a sheet for one; for playbooks/profiles.yml and docs/profiles.md."""
+"""Profiles as text: a table of all, a sheet for one; for playbooks/profiles.yml and docs/profiles.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADLINES = (
 
 
 def thousands(value: Any) -> str:
-    """Return a count with thin separators, or a dash."""
+    """Return a count with separators, or a dash."""
     return "-" if value is None else f"{value:,}"
 
 
@@ -78,7 +78,7 @@ def table(profiles: Mapping[str, Mapping[str, Any]], selected: str = "") -> list
 
 
 def sheet(profile: Mapping[str, Any]) -> list[str]:
-    """Return one profile as lines: what it gives, what it needs, what a good boot shows, what to know."""
+    """Return one profile as lines: what it offers, what it needs, what a good boot shows, what to know."""
     image, model, gate, box, plan = profile["image"], profile["model"], profile["gate"], profile["container"], profile["plan"]
     args = profile["engine"]["args"]
     api = profile["engine"]["api"]
@@ -117,7 +117,7 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
         ("answer", json.dumps(gate["completion"]["expect"], ensure_ascii=False) if gate["completion"]["expect"] is not None else "any sane one"),
     ]
     lines += [f"  {k}: {v}" for k, v in shows]
-    for title, items in (("Know", profile["notes"]), ("Not as its seed says", deviation_lines(profile)), ("Sources", profile["sources"])):
+    for title, items in (("Know", profile["notes"]), ("Differs from its seed", deviation_lines(profile)), ("Sources", profile["sources"])):
         if items:
             lines += ["", title] + [f"  - {item}" for item in items]
     return lines
@@ -126,6 +126,6 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
 def deviation_lines(profile: Mapping[str, Any]) -> list[str]:
     """Return the deviations, one line each."""
     return [
-        "{}: {} {}".format(", ".join(d["keys"]), f"the seed says {d['seed']!r}." if d["seed"] is not None else "the seed is silent.", d["why"])
+        "{}: {} {}".format(", ".join(d["keys"]), f"the seed has {d['seed']!r}." if d["seed"] is not None else "not in the seed.", d["why"])
         for d in profile["deviations"]
     ]

@@ -1,6 +1,6 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE to the collection: the releases of a serving group, and what its ranks show of them."""
+"""The releases of a serving group, and the state of its ranks."""
 
 from __future__ import annotations

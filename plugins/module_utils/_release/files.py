@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Write a release of a serving group on a rank's node, its receipt, and the link to the current one."""
+"""Write a release of a serving group on a rank's node, its receipt, and the link to the current one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECEIPT = "receipt.json"
 
 
 def found(path: str) -> tuple[str | None, int]:
-    """Return a file's text and mode; None where there is none."""
+    """Return a file's text and mode; None if there is none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             return handle.read(), stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
@@ -28,7 +28,7 @@ def found(path: str) -> tuple[str | None, int]:
 
 
 def differences(folder: str, wanted: dict[str, tuple[str, int]]) -> list[tuple[FileChange, int]]:
-    """Return what has to be written, each with the mode that is there, in its order: the Compose file last."""
+    """Return the files to write in their order, the Compose file last, each with its present mode."""
     out = []
     for name in sorted(wanted, key=lambda each: (each == COMPOSE, each)):
         text, mode = wanted[name]
@@ -57,7 +57,7 @@ def readable(text: str | None) -> bool:
 
 
 def write(change: FileChange) -> None:
-    """Write a file, never readable by more than its mode says: the mode of a file that is there is put right before its text."""
+    """Write a file that is never readable by more users than its mode allows: the mode of an existing file is corrected before its text."""
     if change.before is not None:
         os.chmod(change.path, change.mode)
     if change.changed:
@@ -70,7 +70,7 @@ def write_receipt(path: str, receipt: Mapping[str, Any]) -> None:
 
 
 def point(link: str, target: str) -> None:
-    """Make a link, atomically over an older one. Raises OSError where something else lies there."""
+    """Make a link, atomically over an older one. Raises OSError if a folder is there."""
     temporary = f"{link}.new-{os.getpid()}"
     os.symlink(target, temporary)
     try:

@@ -33,7 +33,7 @@ def unread(info: Mapping[str, Any]) -> str:
 
 
 def rank_fault(info: Mapping[str, Any]) -> str:
-    """Return why a rank that was read cannot serve, as a phrase; empty if nothing speaks against it."""
+    """Return why a rank that was read cannot serve, as a phrase; empty if it can."""
     containers = list(info.get("containers") or [])
     if not any(each["running"] for each in containers):
         return f"the container {containers[0]['name']} {ended(containers[0])}" if containers else "no container exists"
@@ -50,7 +50,7 @@ def group_status(
 
     state: serves, busy, starting, unserved (no completion came back, and nothing shows why), down, stopped (on request), absent, unknown.
     faults: why the group cannot serve, one phrase a rank, only what needs a restart. ask: whether a completion can tell more.
-    should_serve: whether a release is current and nobody stopped the group. ok: whether the group is as it should be.
+    should_serve: whether a release is current and the group was not stopped on request. ok: whether the group is in its desired state.
     """
     where = [f"rank {rank} on {host}" for rank, host in enumerate(hosts)]
     read = [(place, info) for place, info in zip(where, infos) if not unread(info)]

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. What one rank has on its node: releases, containers, processes, weights, memory. Reads only."""
+"""What one rank has on its node: releases, containers, processes, weights, memory. Reads only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Releases: what names one, and what makes a rank need a (re)start. Pure."""
+"""Releases: the name of one, and the reasons for a start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def release_id(contents: Iterable[Any]) -> str:
 
 
 def fingerprint(secrets: Mapping[str, Any], salt: str) -> str:
-    """Stand for secrets in a release's name: another value makes another release, and nothing of the value can be read back."""
+    """Return what stands for secrets in a release's name: another value gives another release, and the value cannot be read back."""
     if not any(secrets.values()):
         return ""
     text = json.dumps(dict(secrets), sort_keys=True, default=str)
@@ -72,7 +72,7 @@ def start_reasons(
     forced: bool = False,
     judged: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return why this rank's group must be (re)started for `release`, one phrase each; none where all is as it should be.
+    """Return why this rank's group must be (re)started for `release`, one phrase each; none if it serves as desired.
 
     `info` is what vllm_rank_info returned, `rank` names the rank and its host ("rank 1 on lab-2"), `probe` is what vllm_liveness returned on the
     head (None elsewhere, and if it did not run). A server that is busy, frozen or silent gives no reason: a restart would end requests that may

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The text that a run ends with. Pure."""
+"""The text at the end of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.release impo
 
 
 def seconds_text(seconds: float) -> str:
-    """Say a duration as people do: 48 s, 7 min 05 s."""
+    """Return a duration as text: 48 s, 7 min 05 s."""
     whole = round(seconds)
     return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60:02d} s"
 
@@ -26,7 +26,7 @@ def stage_times(marks: Sequence[tuple[str, float]], end: float) -> list[tuple[st
 
 
 def boot_stages(receipt: Mapping[str, Any]) -> str:
-    """Say where the head's boot spent its time; empty where nothing is known."""
+    """Return the time of each stage of the head's boot; empty if not known."""
     ranks = receipt.get("ranks") or []
     stages = [s for s in (ranks[0].get("stages") or []) if s[0]] if ranks else []
     if not stages:
@@ -62,8 +62,8 @@ def group_text(
 ) -> list[str]:
     """Return the lines about one serving group.
 
-    `result` is the role's exported vllm_tp2_result of the head. `changed` has the names of the tasks that changed a host of the group (None: nobody
-    counted them), `lost` the hosts of the group that failed or were unreachable.
+    `result` is the role's exported vllm_tp2_result of the head. `changed` has the names of the tasks that changed a host of the group (None:
+    not counted), `lost` the hosts of the group that failed or were unreachable.
     """
     pending = check_mode and bool(result.get("changes"))
     receipt = {} if pending else result.get("receipt") or {}

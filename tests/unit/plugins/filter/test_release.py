@@ -21,9 +21,9 @@ def test_the_controllers_receipts_count_and_a_broken_one_is_passed_over(tmp_path
 
 
 def test_a_lost_way_back_is_a_warning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(Display, "warning", lambda _self, text, **_more: said.append(text))
+    warned: list[str] = []
+    monkeypatch.setattr(Display, "warning", lambda _self, text, **_more: warned.append(text))
     head = {"current": "r2", "releases": [{"id": "r2", "good": True}, {"id": "r1", "good": True}]}
     found = release.lost_ways([head, {"current": "r2", "releases": []}], ["a", "b"], "r2", GOOD, "pair1")
-    assert said == [f"pair1: {sentence}" for sentence in found]
-    assert "b does not keep its files any more" in said[0]
+    assert warned == [f"pair1: {sentence}" for sentence in found]
+    assert "b does not keep its files any more" in warned[0]

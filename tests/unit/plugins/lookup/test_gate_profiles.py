@@ -30,7 +30,7 @@ def boot(context: int, tokens: int, one_line: bool) -> bytes:
 
 
 def verdict(profile: dict[str, Any], log: bytes, context: int) -> dict[str, Any] | None:
-    """Judge one head's log by a profile's gate; the engine's dtype and method are taken as told."""
+    """Judge one head's log by a profile's gate; the engine's dtype and method are those of the profile."""
     facts = parse(log)
     facts |= {key: profile["gate"][key] for key in ("kv_cache_dtype", "speculative_method", "dtype")}
     rank = {"rank": 0, "host": "h", "facts": facts, "container": None, "seen": False}

@@ -46,7 +46,7 @@ def test_faults_are_ansible_errors() -> None:
 
 def test_unreadable_yaml_and_missing_directory(tmp_path: Path) -> None:
     (tmp_path / "bad.yml").write_text("a: [")
-    with pytest.raises(AnsibleError, match=r"profile bad: .*bad\.yml is no readable YAML"):
+    with pytest.raises(AnsibleError, match=r"profile bad: .*bad\.yml is not valid YAML"):
         lookup.shipped_profiles(tmp_path)
     with pytest.raises(AnsibleError, match="installation is incomplete"):
         lookup.shipped_profiles(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""The bound of a whole boot: a user's own, else the profile's total; as the role's default says it, judged as the gate judges it."""
+"""The time limit of a boot: the user's, else the profile's total, as the role's default and the gate compute it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def rank(number: int) -> dict[str, Any]:
     [({}, {}, 2700), ({"total": 4000}, {}, 4000), ({}, {"vllm_tp2_phase_seconds": {"total": 50}}, 50), ({"total": 4000}, {"vllm_tp2_timeout": 9000}, 9000)],
     ids=["default", "the profile's", "with the stages'", "the user's"],
 )
-def test_the_whole_boot_has_the_profiles_total_unless_the_user_says_otherwise(phases: dict[str, Any], user: dict[str, Any], seconds: int) -> None:
-    """The role's defaults hand the gate its timeout; `total` among the limits of the stages bounds nothing by itself."""
+def test_time_limit_of_a_boot_is_the_users_or_the_profiles_total(phases: dict[str, Any], user: dict[str, Any], seconds: int) -> None:
+    """The gate gets its timeout from the role's defaults. It does not read `total` among the limits of the stages."""
     defaults = yaml.safe_load((REPO / "roles" / "vllm_tp2" / "defaults" / "main.yml").read_text(encoding="utf-8"))
     own = {"extends": "dspark-nvfp4-1m", "launch": {"phase_seconds": phases}}
     variables = {**defaults, "vllm_tp2_profile": resolve("mine", shipped_profiles(), {"mine": own}), **user}

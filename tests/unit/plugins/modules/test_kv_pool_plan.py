@@ -55,7 +55,7 @@ def test_unknown_never_fails() -> None:
     [
         ({"image": {}}, [rank("a", BIG)], "profile has no name, expected a resolved profile"),
         (resolve("fp8-1m", SHIPPED), [{"host": "a"}], "total_kib of a is missing"),
-        (resolve("fp8-1m", SHIPPED), [], "there is no rank to plan for"),
+        (resolve("fp8-1m", SHIPPED), [], "ranks is empty"),
     ],
 )
 def test_unreadable_inputs_are_one_sentence(profile: dict[str, Any], ranks: list[dict[str, Any]], text: str) -> None:

@@ -39,7 +39,7 @@ def test_a_release_is_written_once(capsys: pytest.CaptureFixture[str], tmp_path:
     assert (again["changed"], again["diff"]) == (False, [])
 
 
-def test_a_mode_or_a_text_that_somebody_changed_is_put_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_restores_a_changed_mode_or_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run(capsys, tmp_path, files=FILES)
     release = tmp_path / "releases/4f0c"
     (release / "compose.yaml").chmod(0o666)
@@ -50,14 +50,14 @@ def test_a_mode_or_a_text_that_somebody_changed_is_put_right(capsys: pytest.Capt
     assert mode(release / "compose.yaml") == 0o640
 
 
-def test_check_mode_says_the_same_and_writes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_check_mode_predicts_the_change_and_writes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     wanted = {"files": FILES, "secrets": "A=b\n", "receipt": {"passed": True}, "current": True}
-    foretold = run(capsys, tmp_path, **wanted, _ansible_check_mode=True)
+    predicted = run(capsys, tmp_path, **wanted, _ansible_check_mode=True)
     assert list(tmp_path.iterdir()) == []
     done = run(capsys, tmp_path, **wanted)
-    assert foretold["changed"]
+    assert predicted["changed"]
     assert done["changed"]
-    assert foretold["diff"] == done["diff"]
+    assert predicted["diff"] == done["diff"]
 
 
 @pytest.mark.parametrize("lost", [None, '{"passed": tr'], ids=["absent", "cut off"])
@@ -85,19 +85,17 @@ def test_a_newer_receipt_is_no_change_and_current_is_one(capsys: pytest.CaptureF
     assert run(capsys, tmp_path, current=True)["changed"] is False
 
 
-def test_what_is_in_the_way_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_error_names_what_blocks_the_path(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "releases").write_text("a file")
     out = run(capsys, tmp_path, files=FILES)
     assert out["failed"]
     assert out["msg"] == (
         f"The release 4f0c cannot be written on this node: {tmp_path}/releases/4f0c/release.json: Not a directory."
-        " Make room or take away what is in the way there, or set vllm_tp2_directory to another place."
+        " Free the space or remove what blocks the path, or set vllm_tp2_directory to another place."
     )
 
 
-def test_missing_space_names_the_file_and_its_file_system(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_space_names_the_file_and_its_file_system(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -29,12 +29,12 @@ def test_the_page_is_what_the_tool_writes() -> None:
     assert doc_tool().main(["--check"]) == 0, "run tools/profiles_doc.py"
 
 
-def test_check_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_fails_for_another_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tool = doc_tool()
     monkeypatch.setattr(tool, "ROOT", ROOT)
     monkeypatch.setattr(tool, "PAGE", ROOT / "docs" / "no-such-page.md")
     assert tool.main(["--check"]) == 1
-    assert "docs/no-such-page.md is not what tools/profiles_doc.py writes: run it" in capsys.readouterr().err
+    assert "docs/no-such-page.md differs" in capsys.readouterr().err
 
 
 def test_table() -> None:
@@ -67,12 +67,12 @@ def test_spans(bounds: tuple[Any, Any], text: str) -> None:
     ("image", "word"),
     [({"reference": "a"}, "pull"), ({"reference": "a", "pull": False}, "load"), ({"reference": "a", "pull": False, "build": {"note": "n"}}, "build")],
 )
-def test_how_the_image_comes(image: dict[str, Any], word: str) -> None:
+def test_source_of_the_image(image: dict[str, Any], word: str) -> None:
     assert t.row(resolve("x", {"x": {**LEAST, "image": image}}))[8] == word
 
 
-def test_the_sheet_quotes_the_seed_where_the_profile_differs() -> None:
+def test_sheet_quotes_the_seed_if_the_profile_differs() -> None:
     text = "\n".join(t.sheet(PROFILES["piecewise-200k"]))
-    assert "engine.args.enable-prefix-caching: the seed says '--prefix-caching'." in text
+    assert "engine.args.enable-prefix-caching: the seed has '--prefix-caching'." in text
     assert "container memory limit: 100G" in text
     assert "None" not in text

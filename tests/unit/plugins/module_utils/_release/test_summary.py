@@ -1,4 +1,4 @@
-"""What a run ends with, and what status says."""
+"""What a run ends with, and the text of status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_nothing_changed_only_if_no_task_changed_anything() -> None:
     assert row(summary.group_text(same, "h", [], changed={}), "changed") == "nothing"
     lines = summary.group_text(same, "h", [], changed={"one": ["vllm_tp2 : apply | Write the release"], "two": ["a"] * 4})
     assert (row(lines, "changed"), row(lines, "tasks")) == ("no restart", "one: 1 task (Write the release); two: 4 tasks")
-    assert row(summary.group_text(same, "h", []), "changed") == "no restart", "nobody counted"
+    assert row(summary.group_text(same, "h", []), "changed") == "no restart", "not counted"
 
 
 def test_a_host_that_failed_or_was_unreachable_leaves_it_unknown_whether_the_group_serves() -> None:
