@@ -382,7 +382,7 @@ def test_rollback_goes_to_the_kept_release_by_the_agent(pair: Pair) -> None:
         (group / "releases" / OLD).mkdir()
         for name in ("compose.yaml", "release.json"):
             (group / "releases" / OLD / name).write_text((group / "releases" / NEW / name).read_text(encoding="utf-8"), encoding="utf-8")
-    done = pair.play(tasks="rollback", variables={"__vllm_tp2_rollback_release": ""})
+    done = pair.play(tasks="rollback", variables={})
     assert done.rc == 0, done.stdout
     assert pair.log[0] == f"one desires serving {NEW}"
     assert f"pair1 went from release {OLD} to {NEW}, profile p, 48 s without service" in " ".join(done.stdout.split())

@@ -42,7 +42,7 @@ def test_batch_is_a_serving_group_in_any_host_order(tmp_path: Path, limit: tuple
 
 def test_reports_how_long_nothing_served(tmp_path: Path) -> None:
     result = {"group": "pair1", "head": "s1", "release": "4f0c", "profile": "mine", "changes": ["release a -> 4f0c"], "unserved_seconds": 50}
-    tasks = [task for task in PLAYS["Upgrade"]["tasks"] if task["name"].startswith("Say how long")]
+    tasks = [task for task in PLAYS["Upgrade"]["tasks"] if task["name"].startswith("Report how long")]
     done = play(tmp_path, {"Upgrade": tasks}, vllm_tp2_result=result)
     assert done.rc == 0, done.stdout
     assert "pair1: 50 s without service (release 4f0c, profile mine)" in " ".join(done.stdout.split())

@@ -1,4 +1,4 @@
-"""The rendering filters: thin, and their faults are Ansible's."""
+"""The rendering filters turn errors into those of Ansible."""
 
 from __future__ import annotations
 
