@@ -1,4 +1,4 @@
-"""uma_info on captured trees, through the module's own front door."""
+"""The module uma_info on captured trees."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_who_sets_what(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_links_of_a_tree_lead_into_the_tree_and_ubuntus_link_has_its_own_place(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_are_followed_within_the_tree_and_read_in_their_order(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tree, "etc/sysctl.conf", "vm.swappiness = 10\n")
     put(tree, "opt/mine.conf", "vm.swappiness = 7\n")
     put(tree, "etc/sysctl.d/README", "")
@@ -99,15 +99,7 @@ def test_links_of_a_tree_lead_into_the_tree_and_ubuntus_link_has_its_own_place(t
     assert ask(tree, capsys)["vm"]["vm.swappiness"]["wins"] == "/etc/sysctl.d/99-sysctl.conf"
 
 
-def test_a_leaking_node_with_nothing_running(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with (tree / "proc/meminfo").open("a") as handle:
-        handle.write("CmaTotal: 0 kB\nCmaFree: 940604 kB\n")
-    (tree / "proc/buddyinfo").write_text("Node 0, zone   Normal  9  9  9\n")
-    result = ask(tree, capsys)
-    assert [entry["id"] for entry in result["problems"]] == ["kho-cma-leak", "memory-fragmented"]
-
-
-def test_an_engine_is_seen_by_its_name_and_by_its_device(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_is_found_by_name_and_by_device(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tree, "proc/7/comm", "VLLM::EngineCore\n")
     put(tree, "proc/8/comm", "python3\n")
     (tree / "proc/8/fd").mkdir()
@@ -117,9 +109,9 @@ def test_an_engine_is_seen_by_its_name_and_by_its_device(tree: Path, capsys: pyt
 
 
 CONTAINERS = {
-    "systemd says so": ("run/systemd/container", "docker\n", "docker"),
-    "docker's mark": (".dockerenv", "", "docker"),
-    "podman's mark": ("run/.containerenv", "", "podman"),
+    "systemd": ("run/systemd/container", "docker\n", "docker"),
+    "docker": (".dockerenv", "", "docker"),
+    "podman": ("run/.containerenv", "", "podman"),
     "the environment of pid 1": ("proc/1/environ", "PATH=/x\0container=lxc\0", "lxc"),
 }
 
@@ -130,7 +122,7 @@ def test_containers_are_recognized(tree: Path, capsys: pytest.CaptureFixture[str
     assert ask(tree, capsys)["container"] == expected
 
 
-def test_a_kernel_that_prints_no_memavailable_and_no_sum_of_huge_pages(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_without_memavailable_and_without_the_sum_of_huge_pages(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {"MemTotal": 121.69, "MemFree": 82.0, "AnonPages": 2.0, "Cached": 3.0, "Active(file)": 0.5, "Inactive(file)": 1.5}
     text = "".join(f"{key}: {int(value * GIB_KB)} kB\n" for key, value in rows.items())
     put(tree, "proc/meminfo", text + "HugePages_Total:   16384\nHugePages_Free:    16384\nHugepagesize:       2048 kB\n")
@@ -140,42 +132,18 @@ def test_a_kernel_that_prints_no_memavailable_and_no_sum_of_huge_pages(tree: Pat
     assert result["vllm_start"]["memavailable"]["highest_utilization"] == 0.69
 
 
-def test_an_empty_tree_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_tree_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = ask(tmp_path, capsys)
-    assert result["failed"] is True
-    assert result["msg"] == f"/proc/meminfo is not valid: it has neither MemTotal nor MemFree (read below {tmp_path})"
+    assert (result["failed"], f"(read below {tmp_path})" in result["msg"]) == (True, True)
 
 
-ODD_FILES = {
-    "no zones": ("proc/zoneinfo", ""),
-    "zones of text": ("proc/zoneinfo", "Node x, zone\nNode 0, zone Normal\n        managed many\n        protection: (a, b)\n"),
-    "no blocks": ("proc/buddyinfo", "Node 0, zone   Normal\nNode 0, zone Normal 1 two 3\n"),
-    "swaps of text": ("proc/swaps", "Filename Type Size Used Priority\n/swap.img file 1 2 x\n/dev/zram0 partition 7 0 100\nshort\n"),
-    "settings of text": ("proc/sys/vm/min_free_kbytes", "many\n"),
-    "negative settings": ("proc/sys/vm/swappiness", "-1\n"),
-    "a crash size of text": ("sys/kernel/kexec_crash_size", "none\n"),
-    "bytes": ("proc/buddyinfo", "\x00\x01Node"),
-    "a meminfo that is cut": ("proc/meminfo", "MemTotal:       127600000 kB\nMemFr"),
-}
-
-
-@pytest.mark.parametrize(("path", "text"), ODD_FILES.values(), ids=ODD_FILES.keys())
-def test_odd_files_are_survived(tree: Path, capsys: pytest.CaptureFixture[str], path: str, text: str) -> None:
-    put(tree, path, text)
+@pytest.mark.parametrize("text", ["", "Node x, zone\nNode 0, zone Normal\n  managed many\n  protection: (a, b)\n/swap.img file 1 2 x\n", "\x00\x01Node"])
+def test_files_other_than_meminfo_may_be_missing_or_not_valid(tree: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    for path in [path for path in tree.rglob("*") if path.is_file() and path.name != "meminfo"]:
+        path.write_text(text) if text else path.unlink()
     assert ask(tree, capsys).get("failed") is not True
 
 
-def test_every_file_may_be_missing_but_meminfo(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in [path for path in tree.rglob("*") if path.is_file() and path.name != "meminfo"]:
-        text = path.read_text()
-        path.unlink()
-        assert ask(tree, capsys).get("failed") is not True, path
-        path.mkdir()
-        assert ask(tree, capsys).get("failed") is not True, path
-        path.rmdir()
-        path.write_text(text)
-
-
-def test_the_documented_sample_has_every_key(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_returns_the_documented_keys(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documented = set(yaml.safe_load(uma_info.RETURN))
     assert documented == set(ask(tree, capsys)) - {"changed", "invocation"}

@@ -19,7 +19,7 @@ def test_uses_the_highest_version_that_both_support(version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("newest", "oldest", "said"),
+    ("newest", "oldest", "expected"),
     [
         ("1.60", "1.40", "/v1.52"),
         ("1.45", "1.44", "/v1.45"),
@@ -28,14 +28,14 @@ def test_uses_the_highest_version_that_both_support(version: str) -> None:
         (None, None, "reports the API version 'None'"),
     ],
 )
-def test_chooses_within_both_ranges_or_names_them(newest: str | None, oldest: str | None, said: str) -> None:
+def test_chooses_within_both_ranges_or_names_them(newest: str | None, oldest: str | None, expected: str) -> None:
     reply = {"Version": "9.9", "ApiVersion": newest, "MinAPIVersion": oldest}
-    if said.startswith("/"):
-        assert client.choose_api(reply) == said
+    if expected.startswith("/"):
+        assert client.choose_api(reply) == expected
         return
     with pytest.raises(DockerError) as error:
         client.choose_api(reply)
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize("version", list(VERSIONS))

@@ -1,4 +1,4 @@
-"""Unified memory: the kernel's files, the cost of a floor, what vLLM sees, and what is wrong."""
+"""Unified memory: files of the kernel, the cost of a floor, what vLLM reads, and problems."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def node(**values: float) -> dict[str, int]:
     return {key: int(value * GIB_KB) for key, value in {**base, **values}.items()}
 
 
-def test_zones_are_read_by_name_and_empty_ones_left_out() -> None:
+def test_zones_are_parsed_without_empty_ones() -> None:
     assert memory.parse_zoneinfo(ZONEINFO, 4) == [
         Zone(0, "DMA", 8000, 400, 500, 600, 20, 1920),
         Zone(0, "Normal", 32000, 800, 1000, 1200, 0, 0),
@@ -69,24 +69,18 @@ def test_zones_are_read_by_name_and_empty_ones_left_out() -> None:
 
 
 @pytest.mark.parametrize(("page_kb", "total"), [(4, 40000), (16, 160000), (64, 640000)])
-def test_the_page_size_is_what_makes_the_zones_add_up(page_kb: int, total: int) -> None:
+def test_the_page_size_is_the_one_with_which_the_zones_add_up(page_kb: int, total: int) -> None:
     assert memory.page_size_kb({"MemTotal": total}, ZONEINFO) == page_kb
     assert memory.page_size_kb({"MemTotal": total}, None) == 4
 
 
-@pytest.mark.parametrize("text", [None, "", "nonsense\n", "MemTotal: lots kB\n"])
-def test_an_empty_meminfo_is_said(text: str | None) -> None:
-    with pytest.raises(memory.UmaError, match="neither MemTotal nor MemFree"):
-        memory.parse_meminfo(text)
-
-
-def test_this_kernels_own_memavailable_is_what_we_calculate() -> None:
+def test_computes_memavailable_as_this_kernel() -> None:
     """The calculation against the kernel that runs the tests: within 2 % of MemTotal."""
     facts = memory_facts.gather(Node())
     assert abs(memory.available_kb(facts.meminfo, facts.zones) - facts.meminfo["MemAvailable"]) < facts.meminfo["MemTotal"] // 50
 
 
-def test_this_kernels_own_watermarks_are_what_we_calculate() -> None:
+def test_computes_watermarks_as_this_kernel() -> None:
     """While a boost lasts, /proc/zoneinfo shows the watermarks with it. A guest's zones need not add up to its MemTotal (memory that comes on demand)."""
     zones = memory_facts.gather(Node()).zones
     floor = int(Path("/proc/sys/vm/min_free_kbytes").read_text())
@@ -108,7 +102,7 @@ BOOSTED = """Node 0, zone   Normal
 
 
 @pytest.mark.parametrize("boost", [0, 5000, 2000000])
-def test_a_boost_is_in_the_watermarks_that_the_kernel_prints_and_not_in_its_reserve(boost: int) -> None:
+def test_a_boost_is_in_the_printed_watermarks_and_not_in_the_reserve(boost: int) -> None:
     zones = memory.parse_zoneinfo(BOOSTED.format(boost=boost, min=10000 + boost, low=40000 + boost, high=70000 + boost), 4)
     assert (zones[0].low_kb, zones[0].boost_kb) == ((40000 + boost) * 4, boost * 4)
     free = 20000000 * 4
@@ -123,13 +117,6 @@ def test_the_cost_of_a_floor(floor: int, least: float, most: float) -> None:
     """4 GiB were measured at 6.2 GiB."""
     meminfo = node(**{"Active(file)": 1.0, "Inactive(file)": 1.0})
     assert least <= memory.gib(memory.floor_cost_kb(meminfo, SPARK, STOCK, (floor, 10))) <= most
-
-
-def test_a_field_reports_refusal_is_foreseen() -> None:
-    """A 4 GiB floor made 0.84 refuse with 98.89 GiB available against 102.22 wanted; 0.81 would have started."""
-    assert round(0.84 * 121.69, 2) == 102.22
-    assert memory.highest_utilization(int(98.89 * GIB_KB), TOTAL_121) == 0.81
-    assert memory.highest_utilization(int(100.6 * GIB_KB), TOTAL_121) < 0.84
 
 
 @given(st.integers(0, 8 * GIB_KB), st.integers(0, 8 * GIB_KB), st.integers(1, 1000))
@@ -160,14 +147,6 @@ def test_a_real_119_gib_node() -> None:
 
 
 @needs_shared
-def test_stock_values_of_a_real_node_cost_a_third_of_a_gib() -> None:
-    text = (samples() / "host-vm-defaults.spark1.txt").read_text()
-    stock = dict(re.findall(r"^(\w+)=(\d+)$", text, re.MULTILINE))
-    zones = memory.watermarks([SPARK[1]._replace(managed_kb=TOTAL_121)], int(stock["min_free_kbytes"]), int(stock["watermark_scale_factor"]))
-    assert 0.25 < memory.gib(zones[0].high_kb) < 0.35
-
-
-@needs_shared
 def test_the_kho_leak_before_and_after() -> None:
     text = (samples() / "meminfo.kho-leak-before-after.txt").read_text()
     leaking = memory.parse_meminfo(text)
@@ -175,10 +154,11 @@ def test_the_kho_leak_before_and_after() -> None:
     found = memory.cma_problem(leaking, "7.0.0-1019-nvidia", "quiet", 0)
     assert found is not None
     assert found["id"] == "kho-cma-leak"
-    assert "CmaFree is 940604 kB with CmaTotal 0 kB on kernel 7.0.0-1019-nvidia" in found["message"]
     after = re.search(r"after kho=off:  CmaFree (\d+), MemFree \(idle\) (\d+) GiB", text)
     assert after is not None
-    assert memory.cma_problem({"CmaTotal": 0, "CmaFree": int(after.group(1))}) is None
+    for free in (int(after.group(1)), 100):
+        assert memory.cma_problem({"CmaTotal": free, "CmaFree": free}) is None
+    assert memory.cma_problem({"MemFree": 1}) is None
 
 
 KHO: dict[str, tuple[str, int | None, str]] = {
@@ -198,11 +178,6 @@ def test_the_kho_remedy_fits_the_node(cmdline: str, crash: int | None, remedy: s
     assert "6.17.0-1032" not in same["remedy"]
 
 
-@pytest.mark.parametrize("meminfo", [{"MemFree": 1}, {"CmaTotal": 100, "CmaFree": 100}, {"CmaTotal": 0}])
-def test_no_kho_leak(meminfo: dict[str, int]) -> None:
-    assert memory.cma_problem(meminfo) is None
-
-
 STUCK: dict[str, tuple[dict[str, int], list[str], str]] = {
     "a failed run left 33 GiB": (node(MemFree=80.0), [], "35.69 GiB of 121.69 GiB belong to no process"),
     "about 100 GiB until reboot": (node(MemFree=12.0, MemAvailable=14.0), [], "wait up to 60 s"),
@@ -220,10 +195,6 @@ def test_memory_that_stays_with_the_driver(meminfo: dict[str, int], users: list[
     assert (found is not None) is bool(expected)
     if found is not None:
         assert expected in found["message"] + found["remedy"]
-
-
-def test_a_partial_meminfo_accuses_nobody() -> None:
-    assert memory.stuck_problem({"MemTotal": TOTAL_121, "MemFree": 0}, []) is None
 
 
 @needs_shared
@@ -260,10 +231,6 @@ def test_fragmentation(blocks: tuple[int, ...], total: int, users: list[str], fr
     assert (memory.fragmentation_problem(state, {"MemTotal": total}, users) is not None) is fragmented
 
 
-def test_no_buddyinfo_is_no_verdict() -> None:
-    assert memory.fragmentation_problem(memory.fragmentation([], [], 4), {"MemTotal": TOTAL_121}, []) is None
-
-
 @needs_shared
 def test_memavailable_that_is_cache() -> None:
     """22.5 GiB available, 2.5 GiB really free: the figures at the moment the driver logged NV_ERR_NO_MEMORY."""
@@ -292,7 +259,7 @@ def test_a_boosted_floor(vm: dict[str, int], expected: str) -> None:
     assert (found is not None) is bool(expected)
 
 
-def test_all_problems_of_a_node_come_together() -> None:
+def test_all_problems_of_a_node_are_returned() -> None:
     meminfo = {**node(MemFree=80.0), "CmaTotal": 0, "CmaFree": 940604}
     state = memory.fragmentation([Buddy(0, "Normal", (9, 9))], SPARK, 4)
     vm = {"min_free_kbytes": 3145728, "watermark_boost_factor": 15000}
