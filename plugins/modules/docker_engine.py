@@ -200,11 +200,13 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    changes: list[str] = []
     try:
         setup = Setup(Node("/", runner(module, optional=True)), module.params, module.check_mode)
+        changes = setup.edit.changes.messages  # also of a run that fails later
         result = setup.present() if module.params["state"] == "present" else setup.absent()
     except (DockerError, RecordError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=str(error), changes=changes)
     except OSError as error:
         module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}). Run with become, and check whether the file system is read-only.")
     module.exit_json(**result)

@@ -164,11 +164,13 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    changes: list[str] = []
     try:
         policy = MemoryPolicy(Node("/", runner(module, optional=True)), module.params, module.check_mode)
+        changes = policy.edit.changes.messages  # also of a run that fails later
         result = policy.present() if module.params["state"] == "present" else policy.absent()
     except (SysctlError, RecordError, UmaError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=str(error), changes=changes)
     except OSError as error:
         module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}). Run with become, and check whether the file system is read-only.")
     module.exit_json(**result)

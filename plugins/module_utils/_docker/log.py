@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. A container's log and state as the Docker Engine sends them. Pure: bytes and dicts in, bytes and dicts out."""
+"""PRIVATE. Parse the log and the state of a container as the Docker Engine sends them. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
-#: How much earlier than a record before it a record may be stamped: the two streams of a container are read and stamped independently.
+#: A record may be this much older than the one before it: the engine reads and stamps the two streams of a container independently.
 OUT_OF_ORDER_NS = 2 * 10**9
 
 
 def stamp_to_ns(text: bytes | str) -> int:
-    """Turn an RFC 3339 time (as Docker prints it) into nanoseconds since the epoch; 0 if it is not one."""
+    """Return the nanoseconds since the epoch of an RFC 3339 time, as Docker prints it; 0 if the text is not one."""
     raw = text.encode() if isinstance(text, str) else text
     match = _STAMP.match(raw)
     if not match:
@@ -34,7 +34,7 @@ def stamp_to_ns(text: bytes | str) -> int:
 
 
 def ns_to_stamp(time_ns: int) -> str:
-    """Return a time in nanoseconds since the epoch as Docker prints it, always with nine digits: texts sort as times do."""
+    """Return a time in nanoseconds since the epoch as Docker prints it, with nine digits, so that the texts sort as the times do."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time_ns // 10**9)) + f".{time_ns % 10**9:09d}Z"
 
 
@@ -86,7 +86,7 @@ def _record(raw: bytes) -> Record:
 
 
 class Reader:
-    """Reads a log that grows, in parts, without a loss and without a repeat.
+    """Reads a growing log in parts, each record once.
 
     The log is ordered by writing, not by time: a record of one stream may carry an earlier time than a record of the other stream before it, and
     several records may carry the same time. The engine returns the records since a time in the order of writing. So the position is a time,
@@ -102,11 +102,11 @@ class Reader:
 
     @property
     def cursor(self) -> str:
-        """Where the next reader continues."""
+        """The position for the next reader."""
         return f"{self.since}:{self.count}"
 
     def read(self, pieces: Iterable[bytes], limit: int, stamps: bool = False) -> bytes:
-        """Return the new text in what the engine sent since `self.since`. Stops after the record that reaches `limit` bytes.
+        """Return the new text of what the engine has sent since `self.since`. Ends with the record that reaches `limit` bytes.
 
         `stamps` begins each line with its time and a blank.
         """
@@ -127,7 +127,7 @@ class Reader:
         return b"".join(out)
 
     def _advance(self, times: list[int]) -> None:
-        """Move the position behind what needs not be read again.
+        """Move the position to the first record that must be read again.
 
         Engines before 23 return the records that are not older than `since`, later ones all from the first of these on. Both return the same
         where all records before the position are older than all after it.
@@ -144,7 +144,7 @@ class Reader:
 
 
 def text_of(pieces: Iterable[bytes], limit: int) -> tuple[bytes, bool]:
-    """Return the last `limit` bytes of a log's text, and whether something before them was left out. Takes constant memory."""
+    """Return the last `limit` bytes of a log's text, and whether it is longer. Uses constant memory."""
     kept: deque[bytes] = deque()
     size, cut = 0, False
     for record in records(pieces):
@@ -161,7 +161,7 @@ def text_of(pieces: Iterable[bytes], limit: int) -> tuple[bytes, bool]:
 
 
 def state_of(inspection: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Reduce an inspection to what the gate and the status need; None stays None (no such container)."""
+    """Return the keys of an inspection that the gate and the status use; None if there is no container."""
     if inspection is None:
         return None
     state = inspection.get("State") or {}
@@ -186,7 +186,7 @@ def state_of(inspection: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def memory_of(meminfo: str, vmstat: str = "") -> dict[str, int]:
-    """Read the figures (KiB) that a boot on unified memory is judged by, and the kernel's count of OOM kills."""
+    """Return the memory figures of a boot, in KiB, and the number of OOM kills of the kernel."""
     wanted = {"MemTotal": "total_kib", "MemFree": "free_kib", "MemAvailable": "available_kib", "SwapTotal": "swap_total_kib", "SwapFree": "swap_free_kib"}
     out: dict[str, int] = {}
     for line in meminfo.splitlines():

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. From the output of a module that did not run to its cause and remedy. Pure."""
+"""PRIVATE. The cause and the remedy of a module that did not run, from its output. Pure."""
 
 from __future__ import annotations
 

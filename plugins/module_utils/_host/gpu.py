@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The power that the GPUs of a node draw. Pure.
+"""PRIVATE. The power of the GPUs of a node. Pure.
 
 An engine that waits in a collective shows full utilization and draws the power of an idle one: 1 to 3 W more, against 45 W more at work.
 """
