@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Follow a pull or build on its node and show how far it is. See the module of the same name for its options."""
+"""Follow a pull or build on its node and show the progress. See the module of the same name for its options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import Follo
 
 
 class ActionModule(FollowedAction):
-    """Start, follow, finish."""
+    """Pull or build."""
 
     MODULE = "gb10.cluster.image_get"
     shown = ""
@@ -22,8 +22,9 @@ class ActionModule(FollowedAction):
         return str(self._task.args.get("how"))
 
     def progress(self, report: dict[str, Any]) -> str:
-        """Return the engine's last words, when they are new."""
-        if report["says"] == self.shown:
+        """Return the last output of docker if it is new."""
+        text = report.get("text", "")
+        if text == self.shown:
             return ""
-        self.shown = report["says"]
-        return f"{time.monotonic() - self.began:.0f} s  {self.shown}"
+        self.shown = text
+        return f"{time.monotonic() - self.began:.0f} s  {text}" if text else ""

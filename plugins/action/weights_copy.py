@@ -1,69 +1,41 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Follow a copy on its node and show how far it is. See the module of the same name for its options."""
+"""Follow a copy on its node and show the progress. See the module of the same name for its options."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
-
-MODULE = "gb10.cluster.weights_copy"
-SHOW_SECONDS = 5.0
-LOST_AFTER = 5
+from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import FollowedAction
 
 
-class ActionModule(ActionBase):
-    """Start, follow, put in place."""
+class ActionModule(FollowedAction):
+    """Copy."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+    MODULE = "gb10.cluster.weights_copy"
+    before: tuple[float, int] = (0.0, 0)
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the module's result."""
-        super().run(tmp, task_vars)
-        self.vars = task_vars or {}
-        args = dict(self._task.args)
-        args.pop("step", None)
-        if self._task.check_mode or args.get("state") == "absent" or not args.get("fetch"):
-            return self.step(args, "plain")
-        out = self.step(args, "start")
-        if out.get("failed"):
-            return out
-        out = self.follow(args)
-        return out if out.get("failed") else self.step(args, "install")
+    def what(self) -> str:
+        """Return what is copied: weights or image."""
+        return str(self._task.args.get("name", "weights")).partition("-")[0]
 
-    def step(self, args: dict[str, Any], name: str) -> dict[str, Any]:
-        """Run the module for one step."""
-        return dict(self._execute_module(module_name=MODULE, module_args={**args, "step": name}, task_vars=self.vars))
+    def is_long(self) -> bool:
+        """Return whether there is something to fetch."""
+        return super().is_long() and self._task.args.get("state") != "absent" and bool(self._task.args.get("fetch"))
 
-    def follow(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Show the progress until the fetch has ended; a node that does not answer for a while is asked again."""
-        host, display = str(self.vars.get("inventory_hostname")), Display()
-        brief = {"path": args["path"], "name": args.get("name", "weights"), "fetch": args["fetch"][:1]}
-        what = str(args.get("name", "")).split("-", maxsplit=1)[0]
-        shown_at, before, misses = -SHOW_SECONDS, (time.monotonic(), 0), 0
-        while True:
-            out = self.step(brief, "status")
-            if out.get("failed") or out.get("unreachable") or "report" not in out:
-                misses += 1
-                if misses >= LOST_AFTER:
-                    out.setdefault("msg", f"{host} does not answer; what it has fetched stays there, run again")
-                    return {**out, "failed": True}
-                time.sleep(1.0)
-                continue
-            misses, report, now = 0, out["report"], time.monotonic()
-            if report.get("state") == "failed":
-                return {"failed": True, "changed": False, "msg": str(report.get("error"))}
-            if now - shown_at >= SHOW_SECONDS or report.get("state") == "done":
-                rate = (int(report.get("moved") or 0) - before[1]) / max(now - before[0], 1e-3)
-                if report.get("state") == "done":
-                    rate = int(report.get("moved") or 0) / max(float(report.get("copy_seconds") or 0), 1e-3)
-                display.display(f"  {manifest.progress_line(host, report, rate, what + ' ' if what else '')}")
-                shown_at, before = now, (now, int(report.get("moved") or 0))
-            if report.get("state") == "done":
-                return {}
+    def progress(self, report: dict[str, Any]) -> str:
+        """Return share, size, rate and files, and the time left if it is long."""
+        now, total, done, moved = time.monotonic(), int(report.get("total", 0)), int(report.get("done", 0)), int(report.get("moved", 0))
+        if report["state"] == "running" and done >= total > 0:
+            return f"checking {manifest.human(total)}  {100 * int(report['hashed']) // total} %"
+        rate = (moved - self.before[1]) / max(now - (self.before[0] or self.began), 1e-3)
+        if report["state"] == "done":
+            rate = moved / max(float(report["copy_seconds"]), 1e-3)
+        self.before = (now, moved)
+        left = (total - done) / rate / 60 if rate > 0 else 0
+        files = f"{report.get('files_done', 0)} of {report.get('files', 0)} files"
+        eta = f"  {left:.0f} min left" if left >= 1.5 else ""
+        return f"{100 * done // total if total else 100:3d} %  {manifest.human(done)} of {manifest.human(total)}  {rate / 1e6:.0f} MB/s  {files}{eta}"

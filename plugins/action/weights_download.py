@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Follow a download on its node and show how far it is. See the module of the same name for its options."""
+"""Follow a download on its node and show the progress. See the module of the same name for its options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import Follo
 
 
 class ActionModule(FollowedAction):
-    """Start, follow, finish."""
+    """Download."""
 
     MODULE = "gb10.cluster.weights_download"
     before: tuple[float, int] = (0.0, 0)
@@ -23,7 +23,7 @@ class ActionModule(FollowedAction):
         return "download"
 
     def progress(self, report: dict[str, Any]) -> str:
-        """Return share, size and the rate since it was shown last."""
+        """Return share, size and the rate since the last line."""
         now, done = time.monotonic(), int(report["done"])
         rate = (done - self.before[1]) / max(now - self.before[0], 1e-3) if self.before[1] else 0.0
         share = f"{100 * done // report['total']:3d} %  " if report.get("total") else ""

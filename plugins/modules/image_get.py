@@ -108,10 +108,7 @@ id:
 """
 
 import os
-import re
-import shlex
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -119,47 +116,46 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import unit_job
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
-SLICE_SECONDS = 2.0
+WRONG = ("error", "denied", "not found", "failed", "cannot", "no such", "no space")
+REMEDIES = (
+    (
+        "no such host|lookup|connection|timeout",
+        "give the node a way to the registry, or load the image on one rank (docker load) and the others get it from there",
+    ),
+    (
+        "denied|unauthorized|not found|manifest unknown",
+        "check image.reference of the profile, and log in on the node as root (docker login) for a private image",
+    ),
+    ("no space", "free space in Docker's data folder"),
+)
 
 
 def commands(params: Mapping[str, Any]) -> list[list[str]]:
-    """Return docker's command lines, in order. Raises ImageError."""
+    """Return the docker commands, in order. Raises ImageError."""
     reference = params["reference"]
     if params["how"] == "pull":
         if not params["digest"]:
             return [["docker", "pull", reference]]
-        head, _sep, tail = reference.rpartition("/")
-        name = (head + "/" if head else "") + tail.split(":", 1)[0]
-        pinned = f"{name}@{params['digest']}"
+        head, slash, tail = reference.rpartition("/")
+        pinned = f"{head}{slash}{tail.split(':', 1)[0]}@{params['digest']}"
         return [["docker", "pull", pinned], ["docker", "tag", pinned, reference]]
-    out = []
+    out: list[list[str]] = []
     files = list(params["dockerfiles"])
-    for index, dockerfile in enumerate(files):
+    stages = [f"{reference if ':' in reference.rpartition('/')[2] else reference + ':latest'}-step{number}" for number in range(1, len(files))]
+    for dockerfile, base, tag in zip(files, ["", *stages], [*stages, reference]):
         where = os.path.join(params["context"], dockerfile)
         if os.path.isabs(dockerfile) or ".." in dockerfile.split("/") or not os.path.isfile(where):
             raise ImageError(f"{dockerfile} is not in the build context: put it there, or correct image.build.dockerfiles of the profile")
-        last = index == len(files) - 1
-        argv = ["docker", "build", "--network", "host", "--file", where, "--tag", reference if last else stage(reference, index)]
-        arguments = {**params["build_args"], **({"BASE_IMAGE": stage(reference, index - 1)} if index else {})}
-        for key, value in arguments.items():
+        argv = ["docker", "build", "--network", "host", "--file", where, "--tag", tag]
+        for key, value in {**params["build_args"], **({"BASE_IMAGE": base} if base else {})}.items():
             argv += ["--build-arg", f"{key}={value}"]
-        if last and params["label"]:
+        if tag == reference and params["label"]:
             argv += ["--label", f"{image_plan.BUILD_LABEL}={params['label']}"]
         out.append([*argv, params["context"]])
     return out
-
-
-def script(todo: Sequence[Sequence[str]], report: str) -> str:
-    """Return a shell script that runs command after command, stops at the first that fails, and leaves output and exit code behind."""
-    lines = [" ".join(shlex.quote(word) for word in argv) for argv in todo]
-    return "( " + " && ".join(lines) + f" ) >{shlex.quote(report)}.log 2>&1\necho '{{\"rc\": '$?'}}' >{shlex.quote(report)}\n"
-
-
-def stage(reference: str, index: int) -> str:
-    """Return the name of an intermediate result."""
-    return f"{reference if ':' in reference.rsplit('/', 1)[-1] else reference + ':latest'}-step{index + 1}"
 
 
 def progress(log: str) -> str:
@@ -168,30 +164,20 @@ def progress(log: str) -> str:
     done = {line.split(":", 1)[0] for line in log.splitlines() if line.endswith((": Pull complete", ": Already exists"))}
     if layers:
         return f"{len(done)} of {len(layers)} layers"
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1][:100] if lines else ""
+    return unit_job.last_line(log)[:100] if log.strip() else ""
 
 
-def why(log: str, params: Mapping[str, Any]) -> str:
+def explain_failure(log: str, params: Mapping[str, Any]) -> str:
     """Return the decisive line of a failed pull or build, with its remedy."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    wrong = [line for line in lines if re.search(r"error|denied|not found|failed|cannot|no such|no space", line, re.IGNORECASE)]
-    last = (wrong or lines or ["no output"])[-1][:300]
+    wrong = [line for line in log.splitlines() if any(word in line.lower() for word in WRONG)]
+    last = unit_job.last_line("\n".join(wrong) or log)
     if params["how"] == "build":
-        return f"building {params['reference']} did not end well ({last}): correct the Dockerfiles in image_build_context; finished steps are kept"
-    low = last.lower()
-    remedy = "run again, finished layers are kept"
-    if "no such host" in low or "lookup" in low or "connection" in low or "timeout" in low:
-        remedy = "give the node a way to the registry, or load the image on one rank (docker load) and the others get it from there"
-    elif "denied" in low or "unauthorized" in low or "not found" in low or "manifest unknown" in low:
-        remedy = "check image.reference of the profile, and log in on the node as root (docker login) for a closed one"
-    elif "no space" in low:
-        remedy = "make room where Docker keeps its data"
-    return f"pulling {params['reference']} did not end well ({last}): {remedy}"
+        return f"building {params['reference']} failed ({last}): correct the Dockerfiles in image_build_context; finished steps are kept"
+    return f"pulling {params['reference']} failed ({last}): {unit_job.remedy_of(last, REMEDIES, 'run again, finished layers are kept')}"
 
 
 def main() -> None:
-    """Do one step, or all."""
+    """Pull or build."""
     module = AnsibleModule(
         argument_spec={
             "how": {"type": "str", "choices": ["pull", "build"], "required": True},
@@ -203,7 +189,7 @@ def main() -> None:
             "label": {"type": "str", "default": ""},
             "name": {"type": "str", "default": "image"},
             "max_seconds": {"type": "int", "default": 14400},
-            "step": {"type": "str", "choices": ["start", "status", "plain"], "default": "plain"},
+            "step": unit_job.STEP,
         },
         required_if=[("how", "build", ("context",))],
         supports_check_mode=True,
@@ -211,45 +197,27 @@ def main() -> None:
     params = module.params
     if module.check_mode:
         module.exit_json(changed=True, id="")
-
     job = Job(params["name"] + "-get", runner(module))
-    log_path = job.report + ".log"
 
-    def log() -> str:
-        try:
-            with open(log_path, encoding="utf-8", errors="replace") as handle:
-                return handle.read()
-        except OSError:
-            return ""
+    def start() -> None:
+        todo = commands(params)
+        job.prepare()
+        job.start_commands(todo, params["max_seconds"], f"{params['how']} {params['reference']}", ["Environment=HOME=/root"])
 
     try:
-        if params["step"] in ("start", "plain"):
-            todo = commands(params)
-            program = os.path.join(job.prepare(), "run.sh")
-            with open(program, "w", encoding="utf-8") as handle:
-                handle.write(script(todo, job.report))
-            job.launch(["/bin/sh", program], params["max_seconds"], f"{params['how']} {params['reference']}", ["Environment=HOME=/root"])
-        if params["step"] == "start":
-            module.exit_json(changed=False, id="")
-        end = time.monotonic() + (SLICE_SECONDS if params["step"] == "status" else params["max_seconds"])
-        while job.active() and time.monotonic() < end:
-            time.sleep(0.1)
-        if job.active():
-            module.exit_json(changed=False, id="", report={"state": "running", "says": progress(log())})
-        report, text = job.read(), log()
-        if os.path.exists(log_path):
-            os.unlink(log_path)
+        unit_job.follow(module, job, start, lambda: {"text": progress(job.output())})
+        rc, log = job.read().get("rc"), job.output()
         job.stop()
-        if report.get("rc") != 0:
-            raise ImageError(why(text, params))
+        if rc != 0:
+            raise ImageError(explain_failure(log, params))
         image = images.inspect_image(params["reference"])
         if image is None:
-            raise ImageError(f"docker said that it has {params['reference']} and does not know it: look at journalctl -u docker on the node")
+            raise ImageError(f"docker succeeded, but {params['reference']} is not in the engine: see journalctl -u docker on the node")
     except (ImageError, JobError, DockerError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename} cannot be written ({error.strerror}): run with become")
-    module.exit_json(changed=True, id=(image or {}).get("Id"), report={"state": "done", "says": ""})
+    module.exit_json(changed=True, id=(image or {}).get("Id"), report={"state": "done"})
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ options:
     description:
       - The plugin on the controller calls the module for one step after the other; leave it out.
     type: str
-    choices: [start, status, install, plain]
+    choices: [start, status, plain]
     default: plain
 author:
   - The gb10.cluster authors (@gb10-cluster)
@@ -166,74 +166,54 @@ left:
 """
 
 import posixpath
-import time
-from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, unit_job
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
-SLICE_SECONDS = 2.0
 
-
-def check_room(path: str, fetch: Sequence[dict[str, Any]], reserve: int) -> None:
-    """Refuse what does not fit. Raises ManifestError."""
-    waiting = model_folder.staged(path)
-    need = sum({str(i["sha256"]): max(0, int(i["size"]) - waiting.get(str(i["sha256"]), 0)) for i in fetch}.values())
-    free = model_folder.free_bytes(path)
-    if need and need + reserve > free:
-        raise ManifestError(
-            f"{manifest.human(free)} are free on the file system of {path}, and {manifest.human(need)} are to be copied there with "
-            f"{manifest.human(reserve)} left over: make {manifest.human(need + reserve - free)} of room; nothing was copied"
-        )
+def check_room(params: dict[str, Any], path: str) -> None:
+    """Fail if the files do not fit. Raises ManifestError."""
+    problem = manifest.space_problem(path, params["fetch"], model_folder.staged(path), model_folder.free_bytes(path), params["reserve_bytes"])
+    if problem:
+        raise ManifestError(f"{problem}; nothing was copied")
 
 
 def start(job: Job, params: dict[str, Any], path: str) -> None:
-    """Start the unit. Raises ManifestError, JobError, OSError."""
+    """Start the fetch. Raises ManifestError, JobError, OSError."""
     for item in params["fetch"]:
         bad = manifest.check_path(str(item["path"]))
         if bad:
             raise ManifestError(f"{item['path']!r} {bad}: it is not copied")
-    check_room(path, params["fetch"], params["reserve_bytes"])
+    check_room(params, path)
     model_folder.Installer(path, params["owner"], params["group"]).folder(posixpath.dirname(path))
     files = [{"name": i["path"], "size": i["size"], "sha256": i["sha256"], "provider": i.get("provider", 0)} for i in params["fetch"]]
     spec = {key: params[key] for key in ("providers", "user", "password", "streams")}
-    job.start("fetch", {**spec, "files": files, "staging": model_folder.staging_path(path)}, params["max_seconds"])
+    job.start_copy("fetch", {**spec, "files": files, "staging": model_folder.staging_path(path)}, params["max_seconds"])
 
 
-def status(job: Job, wait: float) -> dict[str, Any]:
-    """Return the state of the fetch, at once when it has ended, else after `wait` seconds."""
-    end = time.monotonic() + wait
-    while True:
-        running = job.active()
-        report = job.read()
-        if report.get("state") in ("done", "failed"):
-            return report
-        if not running:
-            done, total = manifest.human(report.get("done", 0)), manifest.human(report.get("total", 0))
-            error = f"the copy was ended from outside after {done} of {total}: run again, it goes on from there (journalctl -u {job.unit} may say more)"
-            return {**report, "state": "failed", "error": error}
-        if time.monotonic() >= end:
-            return report
-        time.sleep(0.1)
-
-
-def figures(report: dict[str, Any]) -> dict[str, Any]:
-    """Return a finished fetch in figures."""
-    seconds = max(float(report.get("copy_seconds") or 0), 1e-3)
-    total = float(report.get("updated") or 0) - float(report.get("started") or 0)
+def fetch(module: AnsibleModule, job: Job, path: str) -> dict[str, Any]:
+    """Fetch the files and return the figures of the copy. Raises ManifestError, JobError, OSError."""
+    unit_job.follow(module, job, lambda: start(job, module.params, path), job.read)
+    report = job.read()
+    if report.get("state") != "done":
+        done, total = manifest.human(report.get("done", 0)), manifest.human(report.get("total", 0))
+        ended = f"the copy was ended from outside after {done} of {total}: run again, it goes on from there (see journalctl -u {job.unit})"
+        raise JobError(str(report.get("error") or ended))
+    seconds = max(float(report["copy_seconds"]), 1e-3)
     return {
-        "moved_bytes": int(report.get("moved") or 0),
-        "mb_per_second": int(int(report.get("moved") or 0) / seconds / 1e6),
-        "seconds": {"transfer": round(seconds, 2), "total": round(total, 2)},
+        "moved_bytes": report["moved"],
+        "mb_per_second": int(report["moved"] / seconds / 1e6),
+        "seconds": {"transfer": round(seconds, 2), "total": round(report["updated"] - report["started"], 2)},
+        "report": report,
     }
 
 
 def main() -> None:
-    """Do one step, or all."""
+    """Fetch and install, or remove."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
@@ -250,14 +230,12 @@ def main() -> None:
             "owner": {"type": "int", "default": -1},
             "group": {"type": "int", "default": -1},
             "max_seconds": {"type": "int", "default": 14400},
-            "step": {"type": "str", "choices": ["start", "status", "install", "plain"], "default": "plain"},
+            "step": unit_job.STEP,
         },
         supports_check_mode=True,
     )
     params = module.params
-    path, node = posixpath.normpath(params["path"]), Node("/")
-
-    job, step = Job(params["name"] + "-fetch", runner(module)), params["step"]
+    path, node, job = posixpath.normpath(params["path"]), Node("/"), Job(params["name"] + "-fetch", runner(module))
     work = bool(params["fetch"] or params["links"] or params["remove"])
     result: dict[str, Any] = {"changed": work, "copied": [item.get("path") for item in params["fetch"]], "removed": [], "left": []}
     try:
@@ -265,22 +243,10 @@ def main() -> None:
             removed, left = model_folder.absent(node, path, module.check_mode)
             module.exit_json(changed=bool(removed), copied=[], removed=removed, left=left)
         if module.check_mode or not work:
-            check_room(path, params["fetch"], params["reserve_bytes"])
+            check_room(params, path)
             module.exit_json(**result)
-        if step in ("start", "plain") and params["fetch"]:
-            start(job, params, path)
-        if step == "start":
-            module.exit_json(changed=False)
-        if step in ("status", "plain") and params["fetch"]:
-            report = status(job, SLICE_SECONDS if step == "status" else float(params["max_seconds"]))
-            if step == "status":
-                module.exit_json(changed=False, report=report)
-            if report["state"] == "failed":
-                module.fail_json(msg=str(report["error"]))
-        if step == "status":
-            module.exit_json(changed=False, report={"state": "done"})
         if params["fetch"]:
-            result.update(figures(job.read()))
+            result.update(fetch(module, job, path))
         model_folder.install(node, path, params["fetch"], params["links"], params["remove"], params["owner"], params["group"])
         job.stop()
     except (ManifestError, JobError, RecordError) as error:

@@ -124,17 +124,27 @@ model_bytes:
 
 import os
 import posixpath
-import time
+import stat
 from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, unit_job
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
-SLICE_SECONDS = 2.0
+REMEDIES = (
+    ("no module named.*huggingface_hub", "set weights_download_image to an image that has huggingface_hub"),
+    ("401|403|gated", "set weights_hf_token to a token that may read it, and accept the model's terms on the hub"),
+    ("no such image|unable to find image", "run the image role first"),
+    ("repositorynotfound|404|revisionnotfound", "check model.id and model.revision of the profile, and the token for a private model"),
+    (
+        "resolve|connection|max retries|network is unreachable",
+        "give the node a way to the hub (HF_ENDPOINT, a proxy), or put the model on one rank yourself and set weights_download to never",
+    ),
+    ("no space", "free space on the disk; the next run resumes"),
+)
 PROGRAM = """
 import os, sys
 model, revision, layout, path = sys.argv[1:5]
@@ -145,15 +155,16 @@ snapshot_download(repo_id=model, revision=revision, **where)
 
 
 def size_of(path: str) -> int:
-    """Return the bytes of all regular files below a folder."""
+    """Return the bytes of all regular files below a folder. Of an unfinished file, its blocks count."""
     total = 0
     for folder, _rest, names in os.walk(path):
         for name in names:
             try:
                 info = os.lstat(os.path.join(folder, name))
-            except OSError:
+            except OSError:  # renamed by the download
                 continue
-            total += info.st_blocks * 512 if name.endswith(".incomplete") else (0 if os.path.islink(os.path.join(folder, name)) else info.st_size)
+            if stat.S_ISREG(info.st_mode):
+                total += info.st_blocks * 512 if name.endswith(".incomplete") else info.st_size
     return total
 
 
@@ -166,12 +177,12 @@ def environment(params: Mapping[str, Any]) -> str:
         rows["HF_ENDPOINT"] = params["endpoint"]
     for key, value in rows.items():
         if "\n" in value:
-            raise ManifestError(f"{key} holds a line break: give it without")
+            raise ManifestError(f"{key} has a line break: remove it")
     return "".join(f"{key}={value}\n" for key, value in rows.items())
 
 
 def command(params: Mapping[str, Any], path: str, name: str, env_file: str) -> list[str]:
-    """Return docker's words; the token is only in the env file."""
+    """Return the docker command. The token is only in the env file."""
     store = posixpath.normpath(params["store"])
     return [
         "docker", "run", "--rm", "--pull", "never", "--name", name, "--network", "host", "--env-file", env_file, "--volume", f"{store}:{store}",
@@ -179,30 +190,38 @@ def command(params: Mapping[str, Any], path: str, name: str, env_file: str) -> l
     ]  # fmt: skip
 
 
-def why(log: str, params: Mapping[str, Any]) -> str:
-    """Return the decisive line of a failed download, with its remedy."""
+def explain_failure(log: str, params: Mapping[str, Any]) -> str:
+    """Return the last line of a failed download, with its remedy."""
     text = log.replace(params["token"], "********") if params["token"] else log
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = lines[-1][:300] if lines else "no output"
-    low = text.lower()
-    remedy = "run again, it goes on from there"
-    if "no module named" in low and "huggingface_hub" in low:
-        remedy = "set weights_download_image to an image that has huggingface_hub"
-    elif "401" in low or "403" in low or "gatedrepo" in low or "gated" in low:
-        remedy = "set weights_hf_token to a token that may read it, and accept the model's terms on the hub"
-    elif "no such image" in low or "unable to find image" in low:
-        remedy = "run the image role first"
-    elif "repositorynotfound" in low or "404" in low or "revisionnotfound" in low:
-        remedy = "check model.id and model.revision of the profile, and the token for a closed model"
-    elif "resolve" in low or "connection" in low or "max retries" in low or "network is unreachable" in low:
-        remedy = "give the node a way to the hub (HF_ENDPOINT, a proxy), or put the model on one rank yourself and set weights_download to never"
-    elif "no space" in low:
-        remedy = "make room on the disk; it goes on from there"
-    return f"downloading {params['model']} did not end well ({last}): {remedy}"
+    remedy = unit_job.remedy_of(text, REMEDIES, "run again, it goes on from there")
+    return f"downloading {params['model']} failed ({unit_job.last_line(text)}): {remedy}"
+
+
+def check_place(params: Mapping[str, Any], path: str) -> None:
+    """Fail if the download may not write to the folder, or if there is not enough room. Raises ManifestError."""
+    if not (path + "/").startswith(posixpath.normpath(params["store"]) + "/"):
+        raise ManifestError(f"{path} is not below {params['store']}, the folder that the download may write to: correct weights_path or weights_model_store")
+    size, free = int(params["size_gib"] * manifest.GIB), model_folder.free_bytes(path)
+    need = max(0, size - size_of(path)) + params["reserve_bytes"]
+    if size and need > free:
+        raise ManifestError(
+            f"{manifest.human(free)} are free on the file system of {path}, and {manifest.human(need)} are needed for {params['model']}: "
+            f"free {manifest.human(need - free)}, or set gb10_model_store to a larger disk; nothing was downloaded"
+        )
+
+
+def start(job: Job, params: Mapping[str, Any], path: str) -> None:
+    """Start the container. Raises ManifestError, JobError, OSError."""
+    job.run(["docker", "rm", "-f", job.unit])
+    os.makedirs(params["store"], mode=0o755, exist_ok=True)
+    env_file = os.path.join(job.prepare(), "env")
+    with os.fdopen(os.open(env_file, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as handle:
+        handle.write(environment(params))
+    job.start_commands([command(params, path, job.unit, env_file)], params["max_seconds"], f"download {params['model']}", ["UMask=0022"])
 
 
 def main() -> None:
-    """Do one step, or all."""
+    """Download."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
@@ -218,64 +237,29 @@ def main() -> None:
             "reserve_bytes": {"type": "int", "default": 1073741824},
             "name": {"type": "str", "default": "weights"},
             "max_seconds": {"type": "int", "default": 86400},
-            "step": {"type": "str", "choices": ["start", "status", "plain"], "default": "plain"},
+            "step": unit_job.STEP,
         },
         supports_check_mode=True,
     )
-    params = module.params
-    path = posixpath.normpath(params["path"])
-
-    run = runner(module)
-    job = Job(params["name"] + "-download", run)
-    total = int(params["size_gib"] * manifest.GIB)
+    params, path = module.params, posixpath.normpath(module.params["path"])
+    job, total = Job(params["name"] + "-download", runner(module)), int(params["size_gib"] * manifest.GIB)
     try:
-        if not (path + "/").startswith(posixpath.normpath(params["store"]) + "/"):
-            raise ManifestError(
-                f"{path} is not below {params['store']}, the folder that the download may write to: correct weights_path or weights_model_store"
-            )
-        need = max(0, total - size_of(path)) + params["reserve_bytes"]
-        free = model_folder.free_bytes(path)
-        if params["step"] != "status" and total and need > free:
-            raise ManifestError(
-                f"{manifest.human(free)} are free on the file system of {path}, and {manifest.human(need)} are needed for {params['model']}: "
-                f"make {manifest.human(need - free)} of room, or point gb10_model_store to a larger disk; nothing was downloaded"
-            )
+        if params["step"] != "status":
+            check_place(params, path)
         if module.check_mode:
             module.exit_json(changed=True, model_bytes=size_of(path))
-        if params["step"] in ("start", "plain"):
-            os.makedirs(params["store"], mode=0o755, exist_ok=True)
-            folder = job.prepare()
-            env_file = os.path.join(folder, "env")
-            with os.fdopen(os.open(env_file, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as handle:
-                handle.write(environment(params))
-            run(["docker", "rm", "-f", job.unit])
-            # The shell keeps the container's output and exit code for the next step, which may come from another run.
-            shell = ["/bin/sh", "-c", 'report=$1; shift; "$@" >"$report.log" 2>&1; echo "{\\"rc\\": $?}" >"$report"', "sh", job.report]
-            job.launch([*shell, *command(params, path, job.unit, env_file)], params["max_seconds"], f"download {params['model']}", ["UMask=0022"])
-        if params["step"] == "start":
-            module.exit_json(changed=False, model_bytes=0)
-        end = time.monotonic() + (SLICE_SECONDS if params["step"] == "status" else params["max_seconds"])
-        while job.active() and time.monotonic() < end:
-            time.sleep(0.2)
-        have = size_of(path)
-        if job.active():
-            module.exit_json(changed=False, model_bytes=have, report={"state": "running", "done": have, "moved": have, "total": total})
-        report = job.read()
-        log = ""
-        if os.path.exists(job.report + ".log"):
-            with open(job.report + ".log", encoding="utf-8", errors="replace") as handle:
-                log = handle.read()[-20000:]
-            os.unlink(job.report + ".log")
+        unit_job.follow(module, job, lambda: start(job, params, path), lambda: {"done": size_of(path), "total": total})
+        rc, log = job.read().get("rc"), job.output()
         job.stop()
-        if report.get("rc") != 0:
-            raise JobError(why(log, params))
+        if rc != 0:
+            job.run(["docker", "rm", "-f", job.unit])  # it outlives a unit that was ended by its time limit
+            raise JobError(explain_failure(log, params))
     except (ManifestError, JobError) as error:
-        if params["step"] != "status" and not module.check_mode:
-            run(["docker", "rm", "-f", job.unit])
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or path} cannot be written ({error.strerror}): run with become")
-    module.exit_json(changed=True, model_bytes=have, report={"state": "done", "done": have, "moved": have, "total": max(total, have)})
+    done = size_of(path)
+    module.exit_json(changed=True, model_bytes=done, report={"state": "done", "done": done, "total": max(total, done)})
 
 
 if __name__ == "__main__":

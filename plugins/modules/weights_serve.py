@@ -132,8 +132,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer import mani
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
-READY_SECONDS = 20.0
-
 
 def offered(root: str, names: Sequence[str]) -> dict[str, str]:
     """Return name -> absolute path for files that lie in the folder themselves. Raises ManifestError."""
@@ -141,7 +139,7 @@ def offered(root: str, names: Sequence[str]) -> dict[str, str]:
     for name in names:
         where = model_folder.inside(root, name)
         if not os.path.isfile(where) or os.path.islink(where):
-            raise ManifestError(f"{where} is no regular file any more: run again, so that the manifest is read anew")
+            raise ManifestError(f"{where} is not a regular file any more: run again, so that the manifest is read again")
         out[name] = where
     return out
 
@@ -180,8 +178,8 @@ def main() -> None:
     try:
         files = offered(os.path.realpath(params["root"]), params["files"])
         spec = {key: params[key] for key in ("listen", "port", "allow", "user", "password", "idle_seconds")}
-        job.start("serve", {**spec, "files": files}, params["max_seconds"])
-        report = job.wait_ready(READY_SECONDS)
+        job.start_copy("serve", {**spec, "files": files}, params["max_seconds"])
+        report = job.wait_ready()
     except (ManifestError, JobError) as error:
         job.stop()
         module.fail_json(msg=str(error))

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A long step on a node, followed from the controller: started, asked how far it is, shown, returned when done."""
+"""Long work on a node, followed from the controller: start it, show the progress, return the result."""
 
 from __future__ import annotations
 
@@ -11,46 +11,47 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-SHOW_SECONDS = 10.0
+SHOW_SECONDS = 5.0
 LOST_AFTER = 5
 RETRY_SECONDS = 2.0
 
 
 class FollowedAction(ActionBase):
-    """The action of a module with the steps `start`, `status` and `plain`; a subclass names the module and says how far it is."""
+    """The action of a module that uses `unit_job.follow`."""
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
     MODULE = ""
 
     def what(self) -> str:
-        """Return what is under way, in a word."""
+        """Return the kind of the work in one word."""
         raise NotImplementedError
 
     def progress(self, report: dict[str, Any]) -> str:
-        """Return the text to show now; empty for nothing new."""
+        """Return the text to show now, empty for none."""
         raise NotImplementedError
+
+    def is_long(self) -> bool:
+        """Return whether the module starts a unit."""
+        return not self._task.check_mode
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the module's result."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        args = {key: value for key, value in self._task.args.items() if key != "step"}
 
         def step(name: str) -> dict[str, Any]:
-            return dict(self._execute_module(module_name=self.MODULE, module_args={**args, "step": name}, task_vars=variables))
+            return dict(self._execute_module(module_name=self.MODULE, module_args={**self._task.args, "step": name}, task_vars=variables))
 
-        if self._task.check_mode:
-            return step("plain")
         self.began = time.monotonic()
-        out = step("start")
-        if out.get("failed"):
+        out = step("start" if self.is_long() else "plain")
+        if out.get("failed") or not self.is_long():
             return out
-        host, display = str(variables.get("inventory_hostname")), Display()
+        host = str(variables.get("inventory_hostname"))
         shown_at, misses = 0.0, 0
         while True:
             out = step("status")
-            report = out.get("report")
+            report = out.pop("report", None)  # only for this plugin
             if report is None:
                 misses += 1
                 if out.get("msg") and not out.get("unreachable") and not out.get("module_stderr"):
@@ -59,12 +60,11 @@ class FollowedAction(ActionBase):
                     return {**out, "failed": True, "msg": f"{host} does not answer; the {self.what()} goes on there by itself, run again"}
                 time.sleep(RETRY_SECONDS)
                 continue
-            misses = 0
-            if report["state"] == "done":
-                return {key: value for key, value in out.items() if key != "report"}  # that was for this plugin
-            now = time.monotonic()
-            if now - shown_at >= SHOW_SECONDS:
+            misses, done = 0, report["state"] == "done"
+            if done or time.monotonic() - shown_at >= SHOW_SECONDS:
                 text = self.progress(report)
                 if text:
-                    display.display(f"  {host}: {self.what()} {text}")
-                    shown_at = now
+                    Display().display(f"  {host}: {self.what()} {text}")
+                    shown_at = time.monotonic()
+            if done:
+                return out

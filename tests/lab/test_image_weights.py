@@ -259,5 +259,5 @@ def test_dockerfiles_are_built_on_one_rank_and_sent(lab: Lab, tmp_path: Path) ->
 def test_unreachable_registry_is_reported(lab: Lab) -> None:
     run = play(lab, "image", image_reference="registry.invalid/gb10-test:1", image_pull=True)
     assert run.rc != 0
-    assert "pulling registry.invalid/gb10-test:1 did not end well" in output(run)
+    assert "pulling registry.invalid/gb10-test:1 failed" in output(run)
     assert "give the node a way to the registry, or load the image on one rank" in output(run)

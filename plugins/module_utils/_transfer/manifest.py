@@ -1,17 +1,17 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PUBLIC: what a model's files are, and what each rank lacks, pure.
+"""PUBLIC: the files of a model, and what each rank lacks. Pure.
 
-A *manifest* is a mapping as :mod:`model_folder` reads it from a node; paths are relative to the model's folder, with ``/``:
+A *manifest* is a mapping that :mod:`model_folder` reads from a node. Paths are relative to the model's folder, with ``/``:
 
-- ``path``, ``exists``, ``layout`` (``hub`` or ``directory``), ``commit`` (hub: the snapshot that counts, or "");
+- ``path``, ``exists``, ``layout`` (``hub`` or ``directory``), ``commit`` (hub: the selected snapshot, or "");
 - ``files``: path -> ``{"size": bytes, "sha256": hex, "mtime_ns": int}``; ``links``: path -> target as written;
 - ``selected``: the paths (files and links) that the engine reads; the rest is other revisions and caches;
-- ``missing`` (shards that the index names and the folder lacks), ``incomplete`` (unfinished downloads), ``damaged`` (files whose content
-  is not what the hub says), ``problems`` (sentences);
-- ``agreed``: path -> ``[size, sha256, mtime_ns]`` as all ranks had it last time; ``copied``: paths that an earlier run brought;
-- ``free_bytes`` on the file system of the folder.
+- ``missing`` (shards of the index that are not in the folder), ``incomplete`` (unfinished downloads), ``damaged`` (files with another content than
+  the hub promises), ``problems`` (sentences);
+- ``agreed``: path -> ``[size, sha256, mtime_ns]`` that all ranks had last time; ``copied``: paths that an earlier run copied;
+- ``staged``: SHA-256 -> bytes that an interrupted copy has written; ``free_bytes`` on the file system of the folder.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 IGNORED_FOLDERS = (".cache", ".git", ".locks", ".no_exist")
 IGNORED_SUFFIXES = (".lock",)
-# What an engine may load beside the weights; a rank that has more of these than the others would load something else.
+# An engine may load these as well. A rank that has more of them than the others would load something else.
 LOADED = (*WEIGHTS, ".json", ".jinja", ".model", ".py", ".txt", ".tiktoken", ".jsonl")
 GIB = 1024**3
-COMMIT = re.compile(r"[0-9a-f]{40}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class ManifestError(ValueError):
-    """The model cannot be used or copied; the text is a sentence for the user."""
+    """The model cannot be used or copied. The text is a sentence for the user."""
 
 
 def record_name(path: str) -> str:
@@ -43,7 +43,7 @@ def record_name(path: str) -> str:
 
 
 def human(count: float) -> str:
-    """Return bytes as a reader wants them: `1.5 GiB`, `700 MiB`, `12 KiB`, `5 bytes`."""
+    """Return bytes in a readable unit: `1.5 GiB`, `700 MiB`, `12 KiB`, `5 bytes`."""
     for unit, size in (("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
         if count >= size * 0.9995:
             value = count / size
@@ -76,23 +76,22 @@ def check_link(path: str, target: str) -> str:
 
 
 def ignored(path: str) -> bool:
-    """Tell whether a path is a cache or a lock, which nobody loads."""
+    """Return whether a path is a cache or a lock, which no engine loads."""
     return any(part in IGNORED_FOLDERS for part in path.split("/")[:-1]) or path.endswith(IGNORED_SUFFIXES)
 
 
 def resolve_commit(refs: Mapping[str, str], snapshots: Iterable[str], revision: str) -> tuple[str, str]:
-    """Return (commit, problem) for a revision in a Hugging Face cache; offline, the engine does exactly this."""
+    """Return (commit, problem) for a revision in a Hugging Face cache, as an engine without a network resolves it."""
     known = sorted(set(snapshots))
+    commit = refs.get(revision, revision if revision in known else "").strip()
+    if commit in known:
+        return commit, ""
+    present = ", ".join(known) or "none"
     if revision in refs:
-        commit = refs[revision].strip()
-        if commit in known:
-            return commit, ""
-        return "", f"refs/{revision} names the snapshot {commit!r}, which is not there (present: {', '.join(known) or 'none'}): download that revision again"
-    if revision in known:
-        return revision, ""
+        return "", f"refs/{revision} names the snapshot {commit!r}, which is not available (snapshots: {present}): download that revision again"
     if len(known) == 1:
-        return "", f"refs/{revision} is missing, so an engine that is offline finds no model: printf %s {known[0]} > refs/{revision} sets it"
-    return "", f"refs/{revision} is missing (snapshots: {', '.join(known) or 'none'}): download the model, or set the profile's model.revision"
+        return "", f"refs/{revision} is missing, so an engine without a network finds no model: printf %s {known[0]} > refs/{revision} sets it"
+    return "", f"refs/{revision} is missing (snapshots: {present}): download the model, or set the profile's model.revision"
 
 
 def select(layout: str, files: Iterable[str], links: Mapping[str, str], commit: str, revision: str) -> list[str]:
@@ -103,71 +102,44 @@ def select(layout: str, files: Iterable[str], links: Mapping[str, str], commit: 
     if not commit:
         return []
     prefix = f"snapshots/{commit}/"
-    chosen = {path for path in names if path.startswith(prefix)}
-    for path, target in links.items():
-        if path.startswith(prefix):
-            chosen.add(path)
-            blob = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-            if blob in names:
-                chosen.add(blob)
-    if f"refs/{revision}" in names:
-        chosen.add(f"refs/{revision}")
-    return sorted(chosen)
-
-
-def shards_of_index(text: str) -> list[str]:
-    """Return the file names that a `*.index.json` needs. Raises ManifestError."""
-    try:
-        table = json.loads(text)["weight_map"]
-        return sorted({str(name) for name in table.values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(f"is no index of shards ({type(error).__name__}: {error})") from error
+    chosen = {path for path in [*names, *links] if path.startswith(prefix)}
+    blobs = {posixpath.normpath(posixpath.join(posixpath.dirname(path), links[path])) for path in chosen if path in links}
+    return sorted(chosen | ((blobs | {f"refs/{revision}"}) & names))
 
 
 def missing_shards(indexes: Mapping[str, str], present: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return (missing paths, sentences) for indexes (path -> text) against the paths that are there; links whose target is gone do not count."""
-    have = set(present)
+    """Return (missing paths, sentences) for indexes (path -> text of `*.index.json`) and the paths that are present."""
     missing: set[str] = set()
     problems = []
     for path, text in sorted(indexes.items()):
-        folder = posixpath.dirname(path)
         try:
-            needed = [posixpath.join(folder, name) for name in shards_of_index(text)]
-        except ManifestError as error:
-            problems.append(f"{path} {error}: fetch it again")
+            names = {str(name) for name in json.loads(text)["weight_map"].values()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            problems.append(f"{path} is not an index of shards ({type(error).__name__}: {error}): fetch it again")
             continue
-        missing.update(name for name in needed if name not in have)
+        missing.update({posixpath.join(posixpath.dirname(path), name) for name in names}.difference(present))
     return sorted(missing), problems
 
 
-def upstream_of_blob(path: str) -> tuple[str, str]:
-    """Return (kind, hash) that a hub blob's name promises: sha256 for a large file, git for a small one; empty strings for other paths."""
+def promised_by_name(path: str) -> str:
+    """Return the SHA-256 that the name of a large hub blob promises; empty for other paths."""
     folder, _sep, name = path.rpartition("/")
-    if folder == "blobs" and re.fullmatch(r"[0-9a-f]{64}", name):
-        return "sha256", name
-    if folder == "blobs" and COMMIT.fullmatch(name):
-        return "git", name
-    return "", ""
+    return name if folder == "blobs" and SHA256.fullmatch(name) else ""
 
 
-def upstream_of_metadata(text: str) -> str:
-    """Return the SHA-256 that Hugging Face's local metadata (commit, etag, time) promises; empty where it holds another kind of hash."""
-    lines = text.splitlines()
-    return lines[1].strip() if len(lines) > 1 and re.fullmatch(r"[0-9a-f]{64}", lines[1].strip()) else ""
-
-
-def git_blob_header(size: int) -> bytes:
-    """Return what git hashes before a blob's content."""
-    return f"blob {size}\0".encode()
+def promised_by_metadata(text: str) -> str:
+    """Return the SHA-256 in Hugging Face's local metadata (commit, etag, time); empty for another kind of hash."""
+    etag = [*text.splitlines(), "", ""][1].strip()
+    return etag if SHA256.fullmatch(etag) else ""
 
 
 def complete(manifest: Mapping[str, Any]) -> bool:
-    """Tell whether a rank has the whole model, ready to serve from and to copy from."""
+    """Return whether a rank has the whole model."""
     return bool(manifest.get("exists")) and not complaints(manifest)
 
 
 def complaints(manifest: Mapping[str, Any]) -> list[str]:
-    """Return what keeps a manifest from being complete, as sentences without the node's name."""
+    """Return why a manifest is not complete, as sentences without the node's name."""
     if not manifest.get("exists"):
         return [f"{manifest.get('path')} does not exist"]
     found = list(manifest["problems"])
@@ -176,20 +148,20 @@ def complaints(manifest: Mapping[str, Any]) -> list[str]:
     if manifest["incomplete"]:
         found.append(f"a download has not finished: {listing(manifest['incomplete'])}")
     if manifest["damaged"]:
-        found.append(f"the content is not what the hub says: {listing(manifest['damaged'])}")
+        found.append(f"the content differs from the hub's: {listing(manifest['damaged'])}")
     if not found and not any(path.endswith(WEIGHTS) for path in manifest["selected"]):
-        found.append(f"there is no file of weights ({', '.join('*' + end for end in WEIGHTS)}) in {manifest['path']}")
+        found.append(f"{manifest['path']} has no weights file ({', '.join('*' + end for end in WEIGHTS)})")
     return found
 
 
 def listing(names: Sequence[str], most: int = 6) -> str:
-    """Return names joined by commas, the tail counted."""
+    """Return names joined by commas, with the number of those after the first `most`."""
     names = [str(name) for name in names]
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def proof(files: Mapping[str, Mapping[str, Any]], links: Mapping[str, str], paths: Iterable[str]) -> str:
-    """Return one SHA-256 over the given paths: equal proofs mean equal names, sizes, contents and links."""
+    """Return one SHA-256 over the names, sizes, contents and links of the given paths."""
     digest = hashlib.sha256()
     for path in sorted(paths):
         if path in links:
@@ -204,14 +176,22 @@ def proof(files: Mapping[str, Mapping[str, Any]], links: Mapping[str, str], path
 # --- what each rank lacks ---------------------------------------------------------------------------------------------------------
 
 
-def choose_source(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], wanted: str = "auto") -> int:
-    """Return the rank whose files are the measure: the user's choice, else the first that is complete, else the first that has most.
+def space_problem(path: str, fetch: Iterable[Mapping[str, Any]], staged: Mapping[str, int], free: int, reserve: int) -> str:
+    """Return why files do not fit on the file system of a path, or an empty string. What an interrupted copy has written needs no space."""
+    need = sum({str(item["sha256"]): max(0, int(item["size"]) - int(staged.get(str(item["sha256"]), 0))) for item in fetch}.values())
+    if not need or need + reserve <= free:
+        return ""
+    return (
+        f"{human(free)} free on the file system of {path}, and {human(need)} are to be copied there with {human(reserve)} left over: "
+        f"free {human(need + reserve - free)}, or set gb10_model_store to a larger disk"
+    )
 
-    Raises ManifestError for a host that is not in the group.
-    """
+
+def choose_source(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], wanted: str = "auto") -> int:
+    """Return the rank whose files the others get: the user's choice, the first complete one, or the one with most bytes. Raises ManifestError."""
     if wanted not in ("auto", ""):
         if wanted not in hosts:
-            raise ManifestError(f"weights_source is {wanted}, which is no host of this serving group: give one of {', '.join(hosts)}, or auto")
+            raise ManifestError(f"weights_source is {wanted}, which is not a host of this serving group: set one of {', '.join(hosts)}, or auto")
         return list(hosts).index(wanted)
     for rank, manifest in enumerate(manifests):
         if complete(manifest):
@@ -220,99 +200,66 @@ def choose_source(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], 
     return sizes.index(max(sizes))
 
 
-def _agreed(manifests: Sequence[Mapping[str, Any]], source: int) -> dict[str, list[Any]]:
-    merged: dict[str, list[Any]] = {}
-    for manifest in manifests:
-        for path, entry in (manifest.get("agreed") or {}).items():
-            merged.setdefault(path, list(entry))
-    merged.update({path: list(entry) for path, entry in (manifests[source].get("agreed") or {}).items()})
-    return merged
+def _damaged_since(agreed: Mapping[str, Sequence[Any]], manifests: Sequence[Mapping[str, Any]], source: int) -> tuple[set[str], list[str]]:
+    """Return (shards that were damaged at the source since all ranks agreed, notes).
 
-
-def _changed_at_source(manifests: Sequence[Mapping[str, Any]], source: int) -> tuple[set[str], list[str]]:
-    """Return (paths damaged at the source, notes): weights that differ from what all ranks agreed on, while another rank still has that.
-
-    One shard of many with the same size, or an unchanged time of change, is damage; most shards at once, or another size, is a new model.
+    A shard with another content and the same size, of which another rank has the agreed content, is damaged if its mtime is the old one or if
+    less than half of the shards changed. Otherwise it is a new version of the model.
     """
     base = manifests[source]
-    agreed = _agreed(manifests, source)
     shards = [path for path in base["selected"] if path in base["files"] and path.endswith(WEIGHTS)]
-    suspects = []
+    suspects = {}  # path -> whether the mtime is unchanged
     for path in shards:
         now, then = base["files"][path], agreed.get(path)
-        if then is None or now["sha256"] == then[1]:
-            continue
-        held = any(m.get("exists") and m["files"].get(path, {}).get("sha256") == then[1] for m in manifests)
-        if held and now["size"] == then[0]:
-            suspects.append((path, now["mtime_ns"] == then[2]))
+        if then and now["sha256"] != then[1] and now["size"] == then[0] and any(m["files"].get(path, {}).get("sha256") == then[1] for m in manifests):
+            suspects[path] = now["mtime_ns"] == then[2]
     many = len(suspects) * 2 >= len(shards)
-    damaged = {path for path, same_time in suspects if same_time or not many}
-    new = [path for path, _rest in suspects if path not in damaged]
-    notes = [f"{listing(new)}: the content has changed since the last run and is taken as a new version"] if new else []
-    return damaged, notes
+    damaged = {path for path, same_time in suspects.items() if same_time or not many}
+    new = [path for path in suspects if path not in damaged]
+    return damaged, [f"{listing(new)}: the content has changed since the last run and is used as a new version"] if new else []
 
 
-def _truth(manifests: Sequence[Mapping[str, Any]], source: int) -> tuple[dict[str, dict[str, Any]], dict[str, str], list[str], list[str]]:
-    """Return (files with `ranks` that hold each, links, what nobody holds, notes)."""
+def _desired_files(manifests: Sequence[Mapping[str, Any]], source: int) -> tuple[dict[str, dict[str, Any]], list[str], list[str]]:
+    """Return (files with the `ranks` that have each, paths that no rank has, notes)."""
     base = manifests[source]
-    rotten, notes = _changed_at_source(manifests, source)
-    agreed = _agreed(manifests, source)
-    rotten |= set(base["damaged"])
-    wanted: dict[str, str | None] = {}
-    for path in base["selected"]:
-        if path in base["files"]:
-            wanted[path] = None if path in rotten else str(base["files"][path]["sha256"])
-    for path in base["missing"]:
-        wanted[path] = None
-    truth: dict[str, dict[str, Any]] = {}
-    lost = []
-    for path, content in wanted.items():
+    agreed: dict[str, Any] = {}
+    for manifest in [base, *manifests]:
+        agreed = {**manifest["agreed"], **agreed}
+    damaged, notes = _damaged_since(agreed, manifests, source)
+    damaged |= set(base["damaged"])
+    desired, lost = {}, []
+    for path in [*(path for path in base["selected"] if path in base["files"]), *base["missing"]]:
+        content = promised_by_name(path)
+        if not content and path in base["files"] and path not in damaged:
+            content = base["files"][path]["sha256"]
+        content = content or (agreed.get(path) or [0, ""])[1]
         holders = []
-        expected = content or (agreed.get(path) or [0, None])[1]
-        kind, named = upstream_of_blob(path)
-        if kind == "sha256":
-            expected = named
         for rank, manifest in enumerate(manifests):
-            entry = manifest["files"].get(path) if manifest.get("exists") else None
-            if entry is None or path in manifest["damaged"] or (rank == source and path in rotten):
-                continue
-            if expected is None or entry["sha256"] == expected:
-                expected = expected or entry["sha256"]
+            entry = manifest["files"].get(path)
+            bad = entry is None or path in manifest["damaged"] or (rank == source and path in damaged)
+            if not bad and entry["sha256"] == (content or entry["sha256"]):
+                content = entry["sha256"]
                 holders.append(rank)
-        if not holders:
-            lost.append(path)
-            continue
-        first = source if source in holders else holders[0]
-        entry = manifests[first]["files"][path]
-        truth[path] = {"size": entry["size"], "sha256": entry["sha256"], "mtime_ns": entry["mtime_ns"], "ranks": holders, "from": first}
-    links = {path: base["links"][path] for path in base["selected"] if path in base["links"]}
-    for path in list(lost):
-        target = next((m["links"][path] for m in manifests if m.get("exists") and path in m["links"]), None)
-        if target is None:
-            continue
-        # A shard of a hub cache is a link: take it, and the blob it leads to, from the rank that has both.
-        blob = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        holders = [r for r, m in enumerate(manifests) if m.get("exists") and blob in m["files"] and blob not in m["damaged"]]
         if holders:
-            entry = manifests[holders[0]]["files"][blob]
-            truth[blob] = {"size": entry["size"], "sha256": entry["sha256"], "mtime_ns": entry["mtime_ns"], "ranks": holders, "from": holders[0]}
-            links[path] = target
-            lost.remove(path)
-    return truth, links, lost, notes
+            first = source if source in holders else holders[0]
+            desired[path] = {**manifests[first]["files"][path], "ranks": holders, "from": first}
+        else:
+            lost.append(path)
+    return desired, lost, notes
 
 
 def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: str = "auto", reserve_bytes: int = 0) -> dict[str, Any]:
-    """Return what has to be copied so that all ranks have what the source has.
+    """Return what has to be copied until all ranks have what the source has.
 
     :param hosts: names by rank; ``manifests``: one for each.
-    :param reserve_bytes: what must stay free on a rank's disk after the copy.
+    :param reserve_bytes: bytes that must stay free on a rank's disk after the copy.
     :returns: ``source`` (host), ``source_rank``, ``usable`` (false: the source has to download first), ``complaints`` (why), ``equal``, ``bytes``
         and ``files`` (of the whole model), ``proof``, ``expected`` (path -> size, sha256, mtime_ns), ``links``, ``ranks`` (for each rank:
         ``host``, ``fetch`` (a list of ``path``, ``size``, ``sha256``, ``mtime_ns``, ``provider`` (rank)), ``links``, ``remove``, ``bytes``, ``why``,
-        ``recorded`` (whether this rank remembers exactly this)),
+        ``recorded`` (whether this rank has recorded exactly this)),
         ``offers`` (for each rank the paths that others fetch from it), ``awaits`` (for each rank whether it will fetch what the source downloads first;
-        never where the plan is usable), ``refusals`` (sentences: no room, foreign files) and ``notes``.
-    :raises ManifestError: a host that is not in the group.
+        false if the plan is usable), ``refusals`` (sentences: too little space, files of another model) and ``notes``.
+    :raises ManifestError: the source is not a host of the group.
     """
     base_rank = choose_source(hosts, manifests, source)
     base = manifests[base_rank]
@@ -322,129 +269,98 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
         "awaits": [rank != base_rank and not complete(each) for rank, each in enumerate(manifests)], "refusals": [], "notes": [],
     }  # fmt: skip
     if not base.get("exists"):
-        out["complaints"] = complaints(base)
-        return out
-    truth, links, lost, notes = _truth(manifests, base_rank)
-    out["notes"] = notes
-    hard = list(base["problems"])
+        return {**out, "complaints": complaints(base)}
+    desired, lost, out["notes"] = _desired_files(manifests, base_rank)
+    links = {path: base["links"][path] for path in base["selected"] if path in base["links"]}
+    out["complaints"] = list(base["problems"])
     if lost:
-        hard.append(f"no rank has a good copy of {listing(lost)}")
+        out["complaints"].append(f"no rank has a good copy of {listing(lost)}")
     if base["incomplete"]:
-        hard.append(f"a download has not finished: {listing(base['incomplete'])}")
-    if not hard and not any(path.endswith(WEIGHTS) for path in [*truth, *links]):
-        hard = complaints(base)
-    if hard:
-        out["complaints"] = hard
+        out["complaints"].append(f"a download has not finished: {listing(base['incomplete'])}")
+    if not any(path.endswith(WEIGHTS) for path in [*desired, *links]):
+        out["complaints"] = out["complaints"] or complaints(base)
+    if out["complaints"]:
         return out
-    paths = [*truth, *links]
     out.update(
         usable=True,
         awaits=[False for _each in hosts],
-        expected={path: {key: entry[key] for key in ("size", "sha256", "mtime_ns")} for path, entry in truth.items()},
+        expected={path: {key: entry[key] for key in ("size", "sha256", "mtime_ns")} for path, entry in desired.items()},
         links=links,
-        bytes=sum(int(entry["size"]) for entry in truth.values()),
-        files=len(truth),
-        proof=proof(truth, links, paths),
+        bytes=sum(int(entry["size"]) for entry in desired.values()),
+        files=len(desired),
+        proof=proof(desired, links, [*desired, *links]),
     )
     for rank, host in enumerate(hosts):
-        out["ranks"].append(_rank_plan(rank, host, manifests[rank], truth, links, out, str(base["layout"]), reserve_bytes))
+        out["ranks"].append(_rank_plan(rank, host, manifests[rank], desired, out, reserve_bytes))
+    for each in out["ranks"]:
+        for item in each["fetch"]:
+            out["offers"][item["provider"]].append(item["path"])
     out["offers"] = [sorted(set(names)) for names in out["offers"]]
     out["equal"] = not any(item["fetch"] or item["links"] or item["remove"] for item in out["ranks"]) and not out["refusals"]
     return out
 
 
 def _rank_plan(
-    rank: int,
-    host: str,
-    manifest: Mapping[str, Any],
-    truth: Mapping[str, Mapping[str, Any]],
-    links: Mapping[str, str],
-    out: dict[str, Any],
-    layout: str,
-    reserve: int,
+    rank: int, host: str, manifest: Mapping[str, Any], desired: Mapping[str, Mapping[str, Any]], out: dict[str, Any], reserve: int
 ) -> dict[str, Any]:
-    have_files = manifest["files"] if manifest.get("exists") else {}
-    have_links = manifest["links"] if manifest.get("exists") else {}
+    """Return the entry of one rank in `ranks`, and add to `refusals`."""
     fetch, why = [], []
-    for path, entry in sorted(truth.items()):
-        mine = have_files.get(path)
+    for path, entry in sorted(desired.items()):
         if rank in entry["ranks"]:
             continue
-        if mine is not None:
-            why.append(f"{path} has another content (SHA-256 {str(mine['sha256'])[:12]} instead of {str(entry['sha256'])[:12]})")
-        fetch.append({**{key: entry[key] for key in ("size", "sha256", "mtime_ns")}, "path": path, "provider": entry["from"]})
-        out["offers"][int(entry["from"])].append(path)
-    wrong_links = {path: target for path, target in links.items() if have_links.get(path) != target}
-    copied = set(manifest.get("copied") or [])
-    known = set(truth) | set(links)
-    extra = [path for path in manifest.get("selected", []) if path not in known and layout == "directory" and path.endswith(LOADED)] if have_files else []
-    remove = sorted(path for path in extra if path in copied)
-    foreign = sorted(path for path in extra if path not in copied)
-    if foreign:
+        if path in manifest["files"]:
+            why.append(f"{path} {_other_content(manifest['files'][path], entry)}")
+        fetch.append({**out["expected"][path], "path": path, "provider": entry["from"]})
+    loaded = [path for path in manifest["selected"] if path.endswith(LOADED) and path not in desired and path not in out["links"]]
+    extra = sorted(loaded) if manifest["layout"] == "directory" else []
+    unknown = [path for path in extra if path not in manifest["copied"]]
+    if unknown:
         out["refusals"].append(
-            f"{host} has {listing(foreign)} in {manifest['path']}, which {out['source']} has not, so the ranks would load different things: "
+            f"{host} has {listing(unknown)} in {manifest['path']}, which {out['source']} has not, so the ranks would load different things: "
             f"move it away on {host}, or put it on {out['source']} too"
         )
-    staged = {str(key): int(value) for key, value in (manifest.get("staged") or {}).items()}
-    need = sum({str(item["sha256"]): max(0, int(item["size"]) - staged.get(str(item["sha256"]), 0)) for item in fetch}.values())
-    free = int(manifest.get("free_bytes") or 0)
-    if need and need + reserve > free:
-        out["refusals"].append(
-            f"{host} has {human(free)} free on the file system of {manifest['path']}, and {human(need)} are to be copied there with {human(reserve)} "
-            f"left over: make {human(need + reserve - free)} of room, or point gb10_model_store to a larger disk"
-        )
-    agreed = {path: [entry["size"], entry["sha256"], entry["mtime_ns"]] for path, entry in truth.items()}
+    problem = space_problem(manifest["path"], fetch, manifest["staged"], manifest["free_bytes"], reserve)
+    if problem:
+        out["refusals"].append(f"{host} has {problem}")
     return {
-        "host": host, "fetch": fetch, "links": wrong_links, "remove": remove, "bytes": sum(int(i["size"]) for i in fetch), "why": why,
-        "recorded": {path: list(entry) for path, entry in (manifest.get("agreed") or {}).items()} == agreed,
-    }  # fmt: skip
+        "host": host,
+        "fetch": fetch,
+        "links": {path: target for path, target in out["links"].items() if manifest["links"].get(path) != target},
+        "remove": [path for path in extra if path not in unknown],
+        "bytes": sum(int(item["size"]) for item in fetch),
+        "why": why,
+        "recorded": manifest["agreed"] == {path: [entry["size"], entry["sha256"], entry["mtime_ns"]] for path, entry in desired.items()},
+    }
+
+
+def _other_content(mine: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    return f"has another content (SHA-256 {str(mine['sha256'])[:12]} instead of {str(expected['sha256'])[:12]})"
 
 
 def ways(group: Mapping[str, Any], offers: Iterable[Mapping[str, Any] | None], rank: int) -> list[list[dict[str, Any]]]:
-    """Return for each rank the ways from `rank` to what it offers: address, port, and this rank's own address on the same rail.
+    """Return for each rank the addresses of its offer: address, port, and this rank's own address on the same rail.
 
     :param group: the serving group's ``members`` with ``host`` and ``fabric``.
-    :param offers: by rank, what weights_serve returned there (``listen``, a list of ``address`` and ``port``); anything else where nothing is offered.
+    :param offers: by rank, the result of weights_serve (``listen``, a list of ``address`` and ``port``); anything else if nothing is offered.
     """
-    members = list(group["members"])
-    mine = list(members[rank].get("fabric") or [])
+    rails = [list(member.get("fabric") or []) for member in group["members"]]
     out = []
-    for member, offer in zip(members, offers):
-        theirs = list(member.get("fabric") or [])
-        found = []
-        for place in (offer or {}).get("listen") or []:
-            rail = theirs.index(place["address"]) if place["address"] in theirs else -1
-            found.append({"address": place["address"], "port": int(place["port"]), "bind": mine[rail] if 0 <= rail < len(mine) else ""})
-        out.append(found)
+    for theirs, offer in zip(rails, offers):
+        binds = dict(zip(theirs, rails[rank]))
+        out.append([{**place, "port": int(place["port"]), "bind": binds.get(place["address"], "")} for place in (offer or {}).get("listen") or []])
     return out
 
 
 def compare(manifest: Mapping[str, Any], expected: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) -> list[str]:
-    """Return how a rank's files differ from the expected ones, one sentence each; none when they are equal."""
+    """Return how a rank's files differ from the expected ones, one sentence each."""
     found = []
     for path, entry in sorted(expected.items()):
-        mine = (manifest.get("files") or {}).get(path)
+        mine = manifest["files"].get(path)
         if mine is None:
             found.append(f"{path} is missing")
-        elif int(mine["size"]) != int(entry["size"]):
-            found.append(f"{path} has {mine['size']} bytes instead of {entry['size']}")
         elif mine["sha256"] != entry["sha256"]:
-            found.append(f"{path} has another content (SHA-256 {str(mine['sha256'])[:12]} instead of {str(entry['sha256'])[:12]})")
+            found.append(f"{path} {_other_content(mine, entry)}")
     for path, target in sorted(links.items()):
-        mine_link = (manifest.get("links") or {}).get(path)
-        if mine_link != target:
-            found.append(f"{path} {'is missing' if mine_link is None else f'leads to {mine_link}'} instead of {target}")
+        if manifest["links"].get(path) != target:
+            found.append(f"{path} is a link to {manifest['links'].get(path)} instead of {target}")
     return found
-
-
-def progress_line(host: str, state: Mapping[str, Any], rate: float, what: str = "") -> str:
-    """Return one line about a running copy; `rate` in bytes a second."""
-    total, done = int(state.get("total") or 0), int(state.get("done") or 0)
-    percent = 100 * done // total if total else 100
-    if total and done >= total and state.get("state") == "running":
-        share = 100 * int(state.get("hashed") or 0) // total
-        return f"{host}: {what}checking {human(total)}  {share} %"
-    left = (total - done) / rate if rate > 0 else 0
-    eta = f"  {left / 60:.0f} min left" if left >= 90 else ""
-    files = f"{state.get('files_done', 0)} of {state.get('files', 0)} files"
-    return f"{host}: {what}{percent:3d} %  {human(done)} of {human(total)}  {rate / 1e6:.0f} MB/s  {files}{eta}"

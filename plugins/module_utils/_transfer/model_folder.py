@@ -1,17 +1,17 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The one place that reads a model's folder: walk it, hash it in parallel, remember the hashes, put fetched files in place.
+"""PRIVATE. A model's folder on a node: read it into a manifest, hash it in parallel, record the hashes, install fetched files.
 
-A hash is remembered for (size, time of change, time of inode change, inode) in the record `weights-<name>-<hash of the path>`.
+A hash is valid for (size, mtime, ctime, inode) of a file. The record is `weights-<name>-<hash of the path>`.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,33 +21,30 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 
 WORKERS = 8
-record_name = manifest.record_name
+DOWNLOADS = ".cache/huggingface/download"
 
 
 def staging_path(path: str) -> str:
-    """Return the folder beside a model where fetched files wait, on the same file system."""
+    """Return the folder for fetched files, next to the model on the same file system."""
     parent, name = os.path.split(path.rstrip("/"))
     return os.path.join(parent, f".gb10-incoming-{name}")
 
 
 def nearest(path: str) -> str:
-    """Return the nearest existing folder of a path."""
-    while path and not os.path.isdir(path):
-        parent = os.path.dirname(path)
-        if parent == path:
-            break
-        path = parent
-    return path or "/"
+    """Return the nearest existing folder of an absolute path."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def free_bytes(path: str) -> int:
-    """Return what a writer may still put on the file system of a path."""
+    """Return the bytes that can be written on the file system of a path."""
     table = os.statvfs(nearest(path))
     return table.f_bavail * table.f_frsize
 
 
 def walk(root: str) -> tuple[dict[str, os.stat_result], dict[str, str], list[str]]:
-    """Return (regular files, links, problems) below a folder; nothing is followed. Raises OSError."""
+    """Return (regular files, links, problems) below a folder, without following links. Raises OSError."""
     files: dict[str, os.stat_result] = {}
     links: dict[str, str] = {}
     problems: list[str] = []
@@ -71,36 +68,26 @@ def walk(root: str) -> tuple[dict[str, os.stat_result], dict[str, str], list[str
                 elif stat.S_ISREG(info.st_mode):
                     files[path] = info
                 else:
-                    problems.append(f"{path} is neither a file nor a link: move it away")
+                    problems.append(f"{path} is not a file or a link: move it away")
     return files, links, problems
 
 
 def key_of(info: os.stat_result) -> list[int]:
-    """Return what must be unchanged for a remembered hash to hold."""
+    """Return what must be unchanged for a recorded hash to be valid."""
     return [info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino]
 
 
 def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[str, Sequence[Any]], fresh: bool) -> tuple[dict[str, list[Any]], int]:
-    """Return (path -> key, sha256, git hash or ""; bytes read) for all files; `fresh` reads them all again. Raises OSError."""
-    out: dict[str, list[Any]] = {}
-    todo = []
-    for path, info in files.items():
-        known = cache.get(path)
-        if not fresh and known and list(known[:4]) == key_of(info):
-            out[path] = list(known)
-        else:
-            todo.append(path)
+    """Return (path -> key and sha256; bytes read) for all files; `fresh` reads all of them. Raises OSError."""
+    out = {path: list(cache[path]) for path, info in files.items() if not fresh and path in cache and list(cache[path][:4]) == key_of(info)}
+    todo = sorted(set(files) - set(out), key=lambda path: -files[path].st_size)
 
     def one(path: str) -> None:
         where = os.path.join(root, path)
-        git = None
-        if manifest.upstream_of_blob(path)[0] == "git":
-            git = hashlib.sha1(manifest.git_blob_header(files[path].st_size), usedforsecurity=False)
-        digest = http_copy.sha256_file(where, git)
-        out[path] = [*key_of(os.stat(where, follow_symlinks=False)), digest, git.hexdigest() if git else ""]
+        digest = http_copy.sha256_file(where)
+        out[path] = [*key_of(os.stat(where, follow_symlinks=False)), digest]
 
-    todo.sort(key=lambda path: -files[path].st_size)
-    with concurrent.futures.ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, WORKERS))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, WORKERS)) as pool:
         list(pool.map(one, todo))
     return out, sum(files[path].st_size for path in todo)
 
@@ -111,14 +98,14 @@ def _text(path: str) -> str:
 
 
 def _damaged(root: str, layout: str, hashes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the files with another SHA-256 than the hub promises: by the name of a blob, or in the metadata of a download into a plain folder."""
     bad = []
     for path, entry in hashes.items():
-        kind, promised = manifest.upstream_of_blob(path) if layout == "hub" else ("", "")
+        promised = manifest.promised_by_name(path) if layout == "hub" else ""
         if layout == "directory" and path.endswith(manifest.WEIGHTS):
             with contextlib.suppress(OSError):
-                promised = manifest.upstream_of_metadata(_text(os.path.join(root, ".cache/huggingface/download", path + ".metadata")))
-                kind = "sha256" if promised else ""
-        if kind and promised != (entry[4] if kind == "sha256" else entry[5]):
+                promised = manifest.promised_by_metadata(_text(os.path.join(root, DOWNLOADS, path + ".metadata")))
+        if promised and promised != entry[4]:
             bad.append(path)
     return sorted(bad)
 
@@ -128,13 +115,13 @@ def _incomplete(root: str, layout: str, files: Iterable[str]) -> list[str]:
         have = set(files)
         return sorted(path for path in have if path.endswith(".incomplete") and path.split(".", 1)[0] not in have)
     found = [path for path in files if path.endswith(".incomplete")]
-    for folder, _rest, names in os.walk(os.path.join(root, ".cache/huggingface/download")):
+    for folder, _rest, names in os.walk(os.path.join(root, DOWNLOADS)):
         found += [os.path.relpath(os.path.join(folder, name), root) for name in names if name.endswith(".incomplete")]
     return sorted(found)
 
 
 def staged(path: str) -> dict[str, int]:
-    """Return the room that an earlier copy's files have already taken: SHA-256 -> bytes; somewhat more than what arrived, for a copy reserves ahead."""
+    """Return the disk space of an interrupted copy: SHA-256 -> bytes. It is a bit more than what arrived, because a copy preallocates."""
     folder = staging_path(path)
     out: dict[str, int] = {}
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -146,42 +133,37 @@ def staged(path: str) -> dict[str, int]:
     return out
 
 
+def _commit(root: str, files: Iterable[str], links: Iterable[str], revision: str) -> tuple[str, str]:
+    """Return (commit, problem) of a Hugging Face cache."""
+    refs = {name[5:]: _text(os.path.join(root, name)) for name in files if name.startswith("refs/")}
+    return manifest.resolve_commit(refs, {name.split("/")[1] for name in [*files, *links] if name.startswith("snapshots/")}, revision)
+
+
 def read(node: Node, path: str, layout: str, revision: str, fresh: bool, save: bool) -> dict[str, Any]:
     """Read a model's folder into a manifest (see :mod:`manifest`), with `hashed_bytes`. Raises OSError, RecordError."""
     root = os.path.realpath(path)
+    record = node.load_record(manifest.record_name(path))
     out: dict[str, Any] = {
         "path": path, "exists": False, "layout": layout, "commit": "", "files": {}, "links": {}, "selected": [], "missing": [], "incomplete": [],
-        "damaged": [], "problems": [], "agreed": {}, "copied": [], "free_bytes": free_bytes(path), "staged": staged(path), "hashed_bytes": 0,
-        "bytes": 0, "proof": "",
+        "damaged": [], "problems": [], "agreed": record.get("agreed", {}), "copied": record.get("copied", []), "free_bytes": free_bytes(path),
+        "staged": staged(path), "hashed_bytes": 0, "bytes": 0, "proof": "",
     }  # fmt: skip
-    record = node.load_record(record_name(path))
-    out["agreed"], out["copied"] = dict(record.get("agreed", {})), list(record.get("copied", []))
     if not os.path.isdir(root):
-        if os.path.lexists(path):
-            out["problems"] = [f"{path} is not a folder"]
+        return {**out, "problems": [f"{path} is not a folder"] if os.path.lexists(path) else []}
+    found, links, problems = walk(root)
+    if not found:
         return out
-    files, links, problems = walk(root)
-    if not files:
-        return out
-    incomplete = _incomplete(root, layout, files)
-    files = {name: info for name, info in files.items() if not name.endswith(".incomplete")}
-    hashes, read_bytes = hash_files(root, files, record.get("cache", {}), fresh)
+    files = {name: info for name, info in found.items() if not name.endswith(".incomplete")}
+    hashes, hashed_bytes = hash_files(root, files, record.get("cache", {}), fresh)
     for link, target in sorted(links.items()):
         bad = manifest.check_link(link, target)
         if bad:
-            problems.append(f"{link} {bad}: copy the file to where the link is, or point the profile's model to where it lies")
-    commit = ""
-    if layout == "hub":
-        refs = {name[5:]: _text(os.path.join(root, name)) for name in files if name.startswith("refs/")}
-        commit, bad = manifest.resolve_commit(refs, {name.split("/")[1] for name in [*files, *links] if name.startswith("snapshots/")}, revision)
-        problems += [bad] if bad else []
+            problems.append(f"{link} {bad}: copy the file to the place of the link, or set the profile's model to its target")
+    commit, bad = _commit(root, files, links, revision) if layout == "hub" else ("", "")
     selected = manifest.select(layout, files, links, commit, revision)
-    chosen = set(selected)
-    present = [name for name in selected if name in files or os.path.exists(os.path.join(root, name))]
+    present = [name for name in selected if os.path.exists(os.path.join(root, name))]
     indexes = {name: _text(os.path.join(root, name)) for name in present if name.endswith(".index.json")}
     missing, unread = manifest.missing_shards(indexes, present)
-    dangling = [name for name in selected if name in links and not os.path.exists(os.path.join(root, name))]
-    damaged = _damaged(root, layout, hashes)
     table = {name: {"size": entry[0], "sha256": entry[4], "mtime_ns": entry[1]} for name, entry in sorted(hashes.items())}
     out.update(
         exists=True,
@@ -189,61 +171,55 @@ def read(node: Node, path: str, layout: str, revision: str, fresh: bool, save: b
         files=table,
         links=dict(sorted(links.items())),
         selected=selected,
-        missing=sorted({*missing, *dangling}),
-        incomplete=incomplete,
-        damaged=[name for name in damaged if layout == "directory" or name in chosen],
-        problems=problems + unread,
-        hashed_bytes=read_bytes,
+        missing=sorted({*missing, *selected}.difference(present)),
+        incomplete=_incomplete(root, layout, found),
+        damaged=[name for name in _damaged(root, layout, hashes) if name in selected],
+        problems=[*problems, *([bad] if bad else []), *unread],
+        hashed_bytes=hashed_bytes,
         bytes=sum(table[name]["size"] for name in selected if name in table),
         proof=manifest.proof(table, links, selected),
     )
     if save and record.get("cache") != hashes:
-        node.save_record(record_name(path), {**record, "path": path, "cache": hashes})
+        node.save_record(manifest.record_name(path), {**record, "path": path, "cache": hashes})
     return out
 
 
-def agree(node: Node, path: str, expected: Mapping[str, Mapping[str, Any]], copied: Iterable[str] = (), gone: Iterable[str] = ()) -> bool:
-    """Remember what all ranks have, and what a copy brought or removed; whether the record changed. Raises OSError, RecordError."""
-    record = node.load_record(record_name(path))
-    before = dict(record)
-    agreed = {name: [entry["size"], entry["sha256"], entry["mtime_ns"]] for name, entry in expected.items()}
-    record.update(path=path, agreed=agreed, copied=sorted((set(record.get("copied", [])) | set(copied)) - set(gone)))
-    if record == before:
-        return False
-    node.save_record(record_name(path), record)
-    return True
+def agree(node: Node, path: str, expected: Mapping[str, Mapping[str, Any]]) -> None:
+    """Record what all ranks have. Raises OSError, RecordError."""
+    name = manifest.record_name(path)
+    agreed = {file: [entry["size"], entry["sha256"], entry["mtime_ns"]] for file, entry in expected.items()}
+    node.save_record(name, {**node.load_record(name), "path": path, "agreed": agreed})
 
 
 def inside(root: str, name: str) -> str:
-    """Return where a relative path lies below a folder, and refuse one that leads out through a link. Raises ManifestError."""
-    bad = manifest.check_path(name)
-    where = os.path.join(root, name)
+    """Return the path of a file below a folder. Raises ManifestError if it is outside, for example through a link."""
+    bad, where = manifest.check_path(name), os.path.join(root, name)
     if not bad:
-        parent = os.path.realpath(nearest(os.path.dirname(where)))
-        real = os.path.realpath(root)
-        bad = "" if parent == real or (parent + "/").startswith(real + "/") or not os.path.isdir(real) else f"leads to {parent}, out of the model's folder"
+        real, parent = os.path.realpath(root), os.path.realpath(nearest(os.path.dirname(where)))
+        if os.path.isdir(real) and not (parent + "/").startswith(real + "/"):
+            bad = f"leads to {parent}, outside the model's folder"
     if bad:
         raise ManifestError(f"{name} {bad}: nothing was written there; remove that link on this node")
     return where
 
 
 class Installer:
-    """Puts fetched files, links and folders in place, owned like the folder they come into."""
+    """Creates files, links and folders with the owner of the folder that they are in."""
 
     def __init__(self, path: str, owner: int = -1, group: int = -1) -> None:
-        """Take the owner of the nearest existing folder unless one is given."""
+        """Take the owner, by default the one of the nearest existing folder."""
         self.root = os.path.realpath(path)
         info = os.stat(nearest(self.root))
         self.owner = info.st_uid if owner < 0 else owner
         self.group = info.st_gid if group < 0 else group
 
     def own(self, path: str) -> None:
-        """Give a path its owner. Raises OSError."""
+        """Set the owner of a path. Raises OSError."""
         if os.geteuid() == 0:
             os.chown(path, self.owner, self.group, follow_symlinks=False)
 
     def folder(self, path: str) -> None:
-        """Make a folder and its parents. Raises OSError."""
+        """Create a folder and its parents. Raises OSError."""
         made = []
         while not os.path.isdir(path):
             made.append(path)
@@ -253,29 +229,22 @@ class Installer:
             os.chmod(item, 0o755)  # noqa: S103  an engine's container may run as any user and reads the model
             self.own(item)
 
-    def file(self, staged_file: str, name: str, mtime_ns: int, last: bool) -> None:
-        """Put a fetched file in place; `last` moves it, else a copy is made. Raises ManifestError, OSError."""
+    def file(self, staged_file: str, name: str, mtime_ns: int, move: bool) -> None:
+        """Move or copy a fetched file to its place. Raises ManifestError, OSError."""
         where = inside(self.root, name)
         self.folder(os.path.dirname(where))
-        if not last:
-            copy = f"{staged_file}.copy"
-            with open(staged_file, "rb") as source, open(copy, "wb") as sink:
-                while True:
-                    data = source.read(1 << 22)
-                    if not data:
-                        break
-                    sink.write(data)
-            staged_file = copy
+        if not move:
+            staged_file = shutil.copyfile(staged_file, f"{staged_file}.copy")
         os.chmod(staged_file, 0o644)
         self.own(staged_file)
         os.utime(staged_file, ns=(mtime_ns, mtime_ns))
         os.replace(staged_file, where)
 
     def link(self, name: str, target: str) -> None:
-        """Make or replace a link. Raises ManifestError, OSError."""
+        """Create or replace a link. Raises ManifestError, OSError."""
         bad = manifest.check_link(name, target)
         if bad:
-            raise ManifestError(f"{name} {bad}: it is not made")
+            raise ManifestError(f"{name} {bad}: it is not created")
         where = inside(self.root, name)
         self.folder(os.path.dirname(where))
         temporary = f"{where}.gb10-new"
@@ -286,7 +255,7 @@ class Installer:
         os.replace(temporary, where)
 
     def remove(self, name: str) -> None:
-        """Remove a file or link, and the folders that are empty then. Raises ManifestError, OSError."""
+        """Remove a file or link, and the folders that are empty after that. Raises ManifestError, OSError."""
         where = inside(self.root, name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(where)
@@ -308,63 +277,45 @@ def install(
     owner: int = -1,
     group: int = -1,
 ) -> None:
-    """Put everything in place and remember it: the hashes are those that the fetch has just checked. Raises ManifestError, OSError."""
-    place = Installer(path, owner, group)
-    staging = staging_path(path)
+    """Install fetched files and links, remove files, and record the hashes that the fetch has checked. Raises ManifestError, OSError, RecordError."""
+    place, staging, name = Installer(path, owner, group), staging_path(path), manifest.record_name(path)
     place.folder(place.root)
-    ours = set(node.load_record(record_name(path)).get("copied", []))
-    # A file that was here before is its owner's, even when it is repaired: only what is new counts as brought.
-    brought = {name for name in [*(str(item["path"]) for item in fetch), *links] if name in ours or not os.path.lexists(os.path.join(place.root, name))}
+    record = node.load_record(name)
+    cache, copied = dict(record.get("cache", {})), set(record.get("copied", []))
+    # A file that was here before belongs to its owner, even if it is repaired: only new ones count as copied.
+    copied |= {file for file in [*(str(item["path"]) for item in fetch), *links] if not os.path.lexists(os.path.join(place.root, file))}
     for index, item in enumerate(fetch):
-        again = any(later["sha256"] == item["sha256"] for later in fetch[index + 1 :])
-        place.file(os.path.join(staging, str(item["sha256"])), str(item["path"]), int(item["mtime_ns"]), not again)
-    for name, target in links.items():
-        place.link(name, target)
-    for name in remove:
-        place.remove(name)
-    with contextlib.suppress(OSError):
-        for name in os.listdir(staging):
-            os.unlink(os.path.join(staging, name))
-        os.rmdir(staging)
-    record = node.load_record(record_name(path))
-    cache = dict(record.get("cache", {}))
+        needed_again = any(later["sha256"] == item["sha256"] for later in fetch[index + 1 :])
+        place.file(os.path.join(staging, str(item["sha256"])), str(item["path"]), int(item["mtime_ns"]), not needed_again)
+    for link, target in links.items():
+        place.link(link, target)
+    for file in remove:
+        place.remove(file)
+        cache.pop(file, None)
+    shutil.rmtree(staging, ignore_errors=True)
     for item in fetch:
-        name = str(item["path"])
-        info = os.stat(os.path.join(place.root, name), follow_symlinks=False)
-        cache[name] = [*key_of(info), item["sha256"], manifest.upstream_of_blob(name)[1] if manifest.upstream_of_blob(name)[0] == "git" else ""]
-    for name in remove:
-        cache.pop(name, None)
-    record.update(path=path, cache=cache, copied=sorted((set(record.get("copied", [])) | brought) - set(remove)))
-    node.save_record(record_name(path), record)
+        cache[str(item["path"])] = [*key_of(os.stat(os.path.join(place.root, str(item["path"])), follow_symlinks=False)), item["sha256"]]
+    node.save_record(name, {**record, "path": path, "cache": cache, "copied": sorted(copied.difference(remove))})
 
 
 def absent(node: Node, path: str, check: bool) -> tuple[list[str], list[str]]:
-    """Remove what a copy brought and nobody changed since; return (removed, left because it changed). Raises ManifestError, OSError, RecordError."""
-    name = record_name(path)
+    """Remove what was copied and is unchanged; return (removed, changed and kept). Raises ManifestError, OSError, RecordError."""
+    name, root, staging = manifest.record_name(path), os.path.realpath(path), staging_path(path)
     record = node.load_record(name)
-    root = os.path.realpath(path)
-    removed, left = [], []
+    removed: list[str] = []
+    left: list[str] = []
     for item in record.get("copied", []):
         where = os.path.join(root, item)
-        if not os.path.lexists(where):
-            continue
-        known = record.get("cache", {}).get(item)
-        info = os.stat(where, follow_symlinks=False)
-        if stat.S_ISREG(info.st_mode) and known is not None and list(known[:2]) != key_of(info)[:2]:
-            left.append(item)
-            continue
-        removed.append(item)
-    staging = staging_path(path)
-    waiting = os.path.isdir(staging)
+        if os.path.lexists(where):
+            info, known = os.stat(where, follow_symlinks=False), record.get("cache", {}).get(item)
+            changed = stat.S_ISREG(info.st_mode) and known is not None and list(known[:2]) != key_of(info)[:2]
+            (left if changed else removed).append(item)
+    interrupted = [os.path.basename(staging)] if os.path.isdir(staging) else []
     if not check:
-        place = Installer(path)
         for item in removed:
-            place.remove(item)
-        if waiting:
-            for item in os.listdir(staging):
-                os.unlink(os.path.join(staging, item))
-            os.rmdir(staging)
+            Installer(path).remove(item)
+        shutil.rmtree(staging, ignore_errors=True)
         if removed and os.path.isdir(root) and not os.listdir(root):
             os.rmdir(root)
         node.save_record(name, {})
-    return removed + ([os.path.basename(staging)] if waiting else []), left
+    return removed + interrupted, left

@@ -1,9 +1,10 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Runs :mod:`http_copy` on a node as a transient systemd unit, which ends by itself even when the controller is gone.
+"""PRIVATE. Long work on a node as a transient systemd unit, which ends by itself even if the controller is gone.
 
-A job `name` lives in `/run/gb10-cluster/copy-<name>/` (0700; removed by the unit when it ends) and reports into a file beside that folder.
+A job `name` has the folder `/run/gb10-cluster/copy-<name>/` (0700; removed by the unit at its end) and a report in a file next to that folder.
+The action plugin of a followed module (`plugin_utils/followed.py`) runs it with the steps `start` and `status`. Without a step it waits.
 """
 
 from __future__ import annotations
@@ -11,98 +12,140 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy
 
 RUN = "/run/gb10-cluster"
+READY_SECONDS = 20.0
+SLICE_SECONDS = 2.0
+STEP: dict[str, Any] = {"type": "str", "choices": ["start", "status", "plain"], "default": "plain"}
 
 
 class JobError(Exception):
-    """A job cannot be started or has ended badly; the text is a sentence for the user."""
+    """A job cannot be started or has failed. The text is a sentence for the user."""
 
 
-def source_of_program() -> str:
-    """Return the text of http_copy, out of AnsiballZ's archive as well as from a checkout. Raises JobError."""
-    text = http_copy.__loader__.get_source(http_copy.__name__)  # type: ignore[union-attr]  # every loader of a plain module has it
-    if not text:
-        raise JobError("the copying program is not readable in this module's archive: report this with the output of ansible --version")
-    return str(text)
+def last_line(text: str) -> str:
+    """Return the last line that is not empty."""
+    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "no output")
+
+
+def remedy_of(text: str, remedies: Sequence[tuple[str, str]], default: str) -> str:
+    """Return the remedy of the first pattern that is in the text."""
+    return next((remedy for pattern, remedy in remedies if re.search(pattern, text, re.IGNORECASE)), default)
 
 
 class Job:
     """One transient unit, `gb10-copy-<name>`."""
 
     def __init__(self, name: str, run: Runner, folder: str = RUN) -> None:
-        """Name it; `run` runs a command on the node."""
+        """Take the name; `run` runs a command on the node."""
         self.unit = f"gb10-copy-{name}"
         self.run = run
         self.folder = os.path.join(folder, f"copy-{name}")
         self.report = os.path.join(folder, f"copy-{name}.json")
+        self.log = f"{self.report}.log"
 
     def active(self) -> bool:
         """Whether the unit runs."""
         return self.run(["systemctl", "is-active", "--quiet", f"{self.unit}.service"])[0] == 0
 
     def read(self) -> dict[str, Any]:
-        """Return what the job has reported last; empty before the first report."""
+        """Return the last report of the job, empty if there is none."""
         try:
             with open(self.report, encoding="utf-8") as handle:
                 return dict(json.load(handle))
         except (OSError, ValueError):
             return {}
 
+    def output(self) -> str:
+        """Return what the commands of the job have printed so far."""
+        try:
+            with open(self.log, encoding="utf-8", errors="replace") as handle:
+                return handle.read()
+        except OSError:
+            return ""
+
     def prepare(self) -> str:
-        """End an earlier job of the same name and make this one's folder (0700), which the unit removes; return it. Raises OSError."""
+        """End an earlier job of the same name and create the folder; return it. Raises OSError."""
         self.stop()
         os.makedirs(os.path.dirname(self.folder), mode=0o755, exist_ok=True)
         os.mkdir(self.folder, 0o700)
         return self.folder
 
-    def start(self, mode: str, job: Mapping[str, Any], seconds: int) -> None:
-        """Write an http_copy job and start it. Raises JobError, OSError."""
+    def start_copy(self, mode: str, job: Mapping[str, Any], seconds: int) -> None:
+        """Start `serve` or `fetch` of http_copy with a job. Raises JobError, OSError."""
         self.prepare()
+        source = http_copy.__loader__.get_source(http_copy.__name__)  # type: ignore[union-attr]  # AnsiballZ has a loader too
         program, spec = os.path.join(self.folder, "rail_copy.py"), os.path.join(self.folder, "job.json")
         http_copy.write_json(spec, {**job, {"serve": "ready", "fetch": "progress"}[mode]: self.report})
         with open(program, "w", encoding="utf-8") as handle:
-            handle.write(source_of_program())
-        self.launch([sys.executable or "/usr/bin/python3", program, mode, spec], seconds, f"{mode} files on the fabric", ["NoNewPrivileges=yes"])
+            handle.write(str(source))
+        self.launch([sys.executable, program, mode, spec], seconds, f"{mode} files on the fabric", ["NoNewPrivileges=yes"])
 
-    def launch(self, command: Sequence[str], seconds: int, says: str, properties: Sequence[str] = ()) -> None:
-        """Start a command as the unit; the folder goes when it ends. Raises JobError."""
-        argv = ["systemd-run", "--quiet", "--collect", f"--unit={self.unit}", f"--description=gb10.cluster: {says}"]
+    def start_commands(self, commands: Sequence[Sequence[str]], seconds: int, description: str, properties: Sequence[str] = ()) -> None:
+        """Start commands one after the other, until one fails. The report has the return code. Call prepare() first. Raises JobError, OSError."""
+        steps = " && ".join(shlex.join(argv) for argv in commands)
+        program = os.path.join(self.folder, "run.sh")
+        with open(program, "w", encoding="utf-8") as handle:
+            handle.write(f"( {steps} ) >{shlex.quote(self.log)} 2>&1\necho '{{\"rc\": '$?'}}' >{shlex.quote(self.report)}\n")
+        self.launch(["/bin/sh", program], seconds, description, properties)
+
+    def launch(self, command: Sequence[str], seconds: int, description: str, properties: Sequence[str]) -> None:
+        """Start a command as the unit. Raises JobError."""
+        argv = ["systemd-run", "--quiet", "--collect", f"--unit={self.unit}", f"--description=gb10.cluster: {description}"]
         argv += [f"--property={item}" for item in (f"RuntimeMaxSec={seconds}", f"ExecStopPost=/bin/rm -rf {self.folder}", *properties)]
         rc, out, err = self.run([*argv, *command])
         if rc != 0:
             shutil.rmtree(self.folder, ignore_errors=True)
-            last = ((err or out).strip().splitlines() or ["no output"])[-1]
-            raise JobError(f"systemd-run could not start {self.unit} ({last}): run with become, on a node that runs systemd")
+            raise JobError(f"systemd-run could not start {self.unit} ({last_line(err or out)}): run with become, on a node that runs systemd")
 
-    def wait_ready(self, seconds: float) -> dict[str, Any]:
-        """Return the first report. Raises JobError when none comes."""
-        end = time.monotonic() + seconds
+    def wait_ready(self) -> dict[str, Any]:
+        """Return the first report. Raises JobError if there is none in READY_SECONDS."""
+        end = time.monotonic() + READY_SECONDS
         while time.monotonic() < end:
             report = self.read()
             if report:
                 return report
             time.sleep(0.05)
-        raise JobError(f"{self.unit} has reported nothing for {seconds:.0f} s: journalctl -u {self.unit} on the node says why")
+        raise JobError(f"{self.unit} has not reported within {READY_SECONDS:.0f} s: see journalctl -u {self.unit} on the node")
 
     def stop(self) -> bool:
-        """End the unit and remove its files; whether there was anything."""
-        was = self.active()
-        if was:
+        """End the unit and remove its files; return whether there were any."""
+        found = self.active()
+        if found:
             self.run(["systemctl", "stop", f"{self.unit}.service"])
         self.run(["systemctl", "reset-failed", f"{self.unit}.service"])
-        there = os.path.isdir(self.folder) or os.path.exists(self.report)
+        found = found or os.path.isdir(self.folder) or os.path.exists(self.report)
         shutil.rmtree(self.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.unlink(self.report)
+        for path in (self.report, self.log):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         with contextlib.suppress(OSError):
             os.rmdir(os.path.dirname(self.folder))
-        return was or there
+        return found
+
+
+def follow(module: Any, job: Job, start: Callable[[], None], progress: Callable[[], Mapping[str, Any]]) -> None:
+    """Start the unit and wait for its end, as the option `step` of the module requires; return when the unit has ended.
+
+    The step `start` ends the module after the start. The step `status` ends it after SLICE_SECONDS with a `report` if the unit still runs.
+    """
+    step = module.params["step"]
+    if step != "status":
+        start()
+    if step == "start":
+        module.exit_json(changed=False)
+    end = time.monotonic() + SLICE_SECONDS
+    while job.active():
+        if step == "status" and time.monotonic() >= end:
+            module.exit_json(changed=False, report={**progress(), "state": "running"})
+        time.sleep(0.1)

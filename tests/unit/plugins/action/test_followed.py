@@ -1,4 +1,4 @@
-"""A long step followed from the controller: what it shows, and how it ends; for the pull or build and for the download."""
+"""Long work followed from the controller: the progress, and the ends."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.action import image_get, weights_download
+from ansible_collections.gb10.cluster.plugins.action import image_get, weights_copy, weights_download
 from ansible_collections.gb10.cluster.plugins.plugin_utils import followed
 
 LOST: dict[str, Any] = {"unreachable": True, "msg": "timed out"}
-DONE = {"report": {"state": "done"}, "changed": True}
+END = {"state": "done", "done": 2 << 30, "moved": 2 << 30, "total": 2 << 30, "copy_seconds": 2.147483648}
+DONE: dict[str, Any] = {"report": END, "changed": True}
+KINDS = [image_get, weights_download, weights_copy]
 RESULT = {"changed": True}  # the report was for the action plugin
 
 
-def follow(kind: Any, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], check: bool = False) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Run the action over scripted answers; return (result, lines shown, steps asked for)."""
+def follow(
+    kind: Any, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], check: bool = False, **args: Any
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Run the action with scripted results; return (result, lines shown, steps called)."""
     shown: list[str] = []
     steps: list[str] = []
     rest = list(answers)
@@ -33,38 +37,55 @@ def follow(kind: Any, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, A
     monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
     monkeypatch.setattr(Display, "display", lambda _self, text, **_k: shown.append(text))
     action = kind.ActionModule.__new__(kind.ActionModule)
-    action._task = SimpleNamespace(check_mode=check, args={"how": "pull", "step": "ignored"})
+    action._task = SimpleNamespace(check_mode=check, args={"how": "pull", "name": "weights-pair1", "fetch": [{}], **args})
     action._execute_module = execute
     return action.run(None, {"inventory_hostname": "spark-1"}), shown, steps
 
 
-def says(text: str) -> dict[str, Any]:
-    return {"report": {"state": "running", "says": text}}
+def running(**report: Any) -> dict[str, Any]:
+    return {"report": {"state": "running", **report}}
 
 
-def test_a_pull_shows_each_new_word_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, shown, steps = follow(image_get, monkeypatch, [{}, says("layer 1"), says("layer 1"), says("layer 2"), DONE])
+def test_pull_shows_each_new_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["layer 1", "layer 1", "layer 2"]
+    out, shown, steps = follow(image_get, monkeypatch, [{}, *(running(text=text) for text in texts), {"report": {"state": "done"}, "changed": True}])
     assert out == RESULT
     assert [line.split(" s  ")[1] for line in shown] == ["layer 1", "layer 2"]
     assert all(line.startswith("  spark-1: pull ") for line in shown)
     assert steps == ["start", *["status"] * 4]
 
 
-def test_a_download_shows_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    half = {"report": {"state": "running", "done": 1 << 30, "total": 2 << 30}}
-    out, shown, _steps = follow(weights_download, monkeypatch, [{}, half, DONE])
+def test_download_shows_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, shown, _steps = follow(weights_download, monkeypatch, [{}, running(done=1 << 30, total=2 << 30), DONE])
     assert out == RESULT
-    assert shown[0].startswith("  spark-1: download  50 %")
+    assert shown[0].startswith("  spark-1: download  50 %  1.0 GiB")
 
 
-@pytest.mark.parametrize("kind", [image_get, weights_download])
-def test_the_ends(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert follow(kind, monkeypatch, [{"plain": 1}], check=True)[0] == {"plain": 1}
+def test_copy_shows_share_rate_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = {"done": 1 << 30, "moved": 0, "total": 2 << 30, "files": 4, "files_done": 1, "hashed": 1 << 30}
+    out, shown, _steps = follow(weights_copy, monkeypatch, [{}, running(), running(**half), running(**{**half, "done": 2 << 30}), DONE])
+    assert out == RESULT
+    assert shown[1] == "  spark-1: weights  50 %  1.0 GiB of 2.0 GiB  0 MB/s  1 of 4 files"
+    assert shown[2] == "  spark-1: weights checking 2.0 GiB  50 %"
+    assert shown[3] == "  spark-1: weights 100 %  2.0 GiB of 2.0 GiB  1000 MB/s  0 of 0 files"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ends(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = {"failed": True, "msg": "no space"}
     assert follow(kind, monkeypatch, [refused])[0] == refused
-    broken = {"failed": True, "msg": "the registry refuses"}
-    assert follow(kind, monkeypatch, [{}, broken])[0] == broken
+    assert follow(kind, monkeypatch, [{}, refused])[0] == refused
     lost = follow(kind, monkeypatch, [{}, *[LOST] * followed.LOST_AFTER])[0]
     assert lost["failed"]
-    assert "spark-1 does not answer; the " in lost["msg"]
+    assert "spark-1 does not answer" in lost["msg"]
     assert follow(kind, monkeypatch, [{}, LOST, DONE])[0] == RESULT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_check_mode_is_one_call(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert follow(kind, monkeypatch, [RESULT], check=True)[::2] == (RESULT, ["plain"])
+
+
+@pytest.mark.parametrize("arguments", [{"fetch": []}, {"state": "absent"}])
+def test_copy_without_files_is_one_call(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert follow(weights_copy, monkeypatch, [RESULT], **arguments)[::2] == (RESULT, ["plain"])

@@ -1,4 +1,4 @@
-"""What is run to download, where the token goes, and what is said when it fails."""
+"""The command of a download, the place of the token, and the message if it fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.modules import weights_download
@@ -19,13 +18,13 @@ PARAMS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_token_is_in_the_env_file_and_nowhere_else() -> None:
+def test_token_is_only_in_the_env_file() -> None:
     argv = weights_download.command(PARAMS, "/srv/models/hub/models--o--n", "gb10-copy-x", "/run/x/env")
     assert "hf_secret" not in " ".join(argv)
     assert argv[argv.index("--env-file") + 1] == "/run/x/env"
     assert "HF_TOKEN=hf_secret\n" in weights_download.environment(PARAMS)
     assert "HF_TOKEN" not in weights_download.environment({**PARAMS, "token": ""})
-    assert "hf_secret" not in weights_download.why("error: hf_secret is wrong", PARAMS)
+    assert "hf_secret" not in weights_download.explain_failure("error: hf_secret is wrong", PARAMS)
     with pytest.raises(ManifestError, match="line break"):
         weights_download.environment({**PARAMS, "token": "a\nLD_PRELOAD=x"})
 
@@ -43,12 +42,12 @@ def test_only_the_store_is_mounted() -> None:
         ("RepositoryNotFoundError: 404", "model.id"),
         ("MaxRetryError: Failed to resolve 'huggingface.co'", "a way to the hub"),
         ("docker: Error: No such image: vllm:1", "image role"),
-        ("OSError: No space left on device", "make room"),
+        ("OSError: No space left on device", "free space"),
         ("", "no output"),
     ],
 )
-def test_a_failure_is_told_with_its_remedy(log: str, words: str) -> None:
-    assert words in weights_download.why(log, PARAMS)
+def test_failure_is_reported_with_its_remedy(log: str, words: str) -> None:
+    assert words in weights_download.explain_failure(log, PARAMS)
 
 
 def test_size_counts_files_once(tmp_path: Path) -> None:
@@ -67,19 +66,18 @@ def test_the_program_downloads_to_the_place_of_the_layout(tmp_path: Path, layout
     assert json.loads(done.stdout) == {"repo_id": "o/n", "revision": "main", **where}
 
 
-@pytest.mark.parametrize("check", [True, False], ids=["check mode", "for real"])
-def test_a_refusal_ends_an_earlier_download_but_not_in_check_mode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], check: bool
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"path": "elsewhere"}, "is not below"), ({"size_gib": 10**9}, "nothing was downloaded")],
+    ids=["outside-the-store", "disk"],
+)
+def test_refusal_in_check_mode_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: dict[str, Any], message: str
 ) -> None:
-    ran: list[list[str]] = []
-
-    def run_command(_module: AnsibleModule, argv: list[str], **_more: Any) -> tuple[int, str, str]:
-        ran.append(argv)
-        return 0, "", ""
-
-    monkeypatch.setattr(AnsibleModule, "run_command", run_command)
-    arguments = {"path": str(tmp_path / "elsewhere"), "store": str(tmp_path / "store"), "model": "o/n", "layout": "hub", "image": "vllm:1"}
-    with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
+    monkeypatch.setenv("PATH", "")  # no command can be run
+    store = tmp_path / "store"
+    given = {"path": str(store / "m"), "store": str(store), "model": "o/n", "image": "vllm:1", "_ansible_check_mode": True, **arguments}
+    with patch_module_args(given), pytest.raises(SystemExit):
         weights_download.main()
-    assert "is not below" in json.loads(capsys.readouterr().out)["msg"]
-    assert [argv[:3] for argv in ran] == ([] if check else [["docker", "rm", "-f"]])
+    assert message in json.loads(capsys.readouterr().out)["msg"]
+    assert not store.exists()
