@@ -2,7 +2,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pull an image, or build it from Dockerfiles that stand on one another."""
+"""Pull an image, or build it from one or more Dockerfiles."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ module: image_get
 short_description: Pull an image, or build it
 version_added: 0.1.0
 description:
-  - Pulls by digest where one is given and names the result as the profile does, or builds several Dockerfiles one after the other, each
-    with the last one's result as the build argument C(BASE_IMAGE).
-  - Shows progress. The work is a transient systemd unit, so that it goes on when the connection breaks.
+  - Pulls by digest if one is given, and tags the result. Or builds Dockerfiles one after the other, each with the previous result as the
+    build argument C(BASE_IMAGE).
+  - Shows progress. The work is a transient systemd unit, so that it continues if the connection breaks.
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -24,7 +24,7 @@ attributes:
   idempotent:
     support: none
     details:
-      - It always pulls or builds; call it when the image is not there.
+      - It always pulls or builds. Call it if the image is not available.
 options:
   how:
     description:
@@ -34,17 +34,17 @@ options:
     required: true
   reference:
     description:
-      - Name and tag that the image gets.
+      - Name and tag of the image.
     type: str
     required: true
   digest:
     description:
-      - Pull exactly this, C(sha256:...).
+      - Digest to pull, C(sha256:...).
     type: str
     default: ''
   context:
     description:
-      - Folder on the node with the Dockerfiles and what they copy.
+      - Folder on the node with the Dockerfiles and the files that they copy.
     type: path
   dockerfiles:
     description:
@@ -54,12 +54,12 @@ options:
     default: [Dockerfile]
   build_args:
     description:
-      - Build arguments for all of them. Not for secrets, they stay in the image's history.
+      - Build arguments for all Dockerfiles. Not for secrets: they stay in the image's history.
     type: dict
     default: {}
   label:
     description:
-      - Hash of the context, kept as a label of the image.
+      - Hash of the context, stored as a label of the image.
     type: str
     default: ''
   name:
@@ -69,12 +69,12 @@ options:
     default: image
   max_seconds:
     description:
-      - Seconds after which it is ended in any case.
+      - Seconds after which the pull or build is ended.
     type: int
     default: 14400
   step:
     description:
-      - The plugin on the controller calls the module for one step after the other; leave it out.
+      - Internal. The action plugin sets it.
     type: str
     choices: [start, status, plain]
     default: plain

@@ -2,7 +2,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node has of a container image, in a form that can be compared with other nodes."""
+"""Read a container image in a form that can be compared with other nodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ module: image_info
 short_description: Read an image so that it can be compared with another node's
 version_added: 0.1.0
 description:
-  - Returns the image's id, its repository digests, its layers and a fingerprint over content and configuration, and which layers the
-    engine has of all its images, so that only the missing ones need to be sent.
+  - Returns the image's id, its repository digests, its layers and a fingerprint of content and configuration.
+  - Returns the layers of all images of the engine, so that only missing ones are sent.
 extends_documentation_fragment:
   - gb10.cluster.attributes.info
 options:
@@ -28,7 +28,7 @@ options:
     default: ''
   keep:
     description:
-      - How many of the images that came through this collection are to stay, for C(info.surplus).
+      - How many imported images stay, for C(info.surplus).
     type: int
     default: 2
   docker_socket:
@@ -41,7 +41,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at the image
+- name: Read the image
   gb10.cluster.image_info:
     reference: vllm/vllm-openai:v0.24.0
   become: true
@@ -52,8 +52,8 @@ RETURN = r"""
 info:
   description:
     - The image. C(layers) are diff ids, bottom first, C(size) and C(free_bytes) bytes, C(store) is V(classic) or V(containerd), C(fingerprint) one
-      SHA-256 over content and configuration, C(build) the hash of the build context that it was made from, C(served) the fingerprint of the
-      image that this group's compile caches belong to, C(surplus) how many images M(gb10.cluster.image_record) would drop.
+      SHA-256 over content and configuration, C(build) the hash of its build context, C(served) the fingerprint of the
+      image that this group's compile caches belong to, C(surplus) how many images M(gb10.cluster.image_record) would remove.
   returned: success
   type: dict
   sample:

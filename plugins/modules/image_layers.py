@@ -114,7 +114,7 @@ def save(params: dict[str, Any], folder: str) -> list[dict[str, Any]]:
     reference, socket_path = params["reference"], params["docker_socket"]
     image = images.inspect_image(reference, socket_path)
     if image is None:
-        raise ImageError(f"{reference} is no longer on this node: run again")
+        raise ImageError(f"{reference} is not on this node any more: run again")
     free, need = model_folder.free_bytes(folder), int(image.get("Size") or 0) + RESERVE
     if need > free:
         raise ImageError(

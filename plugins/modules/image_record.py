@@ -2,18 +2,18 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Remember which images came here through us, drop old ones, and wipe the compile caches of another image."""
+"""Record the imported images, remove old ones, and empty the compile caches of another image."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: image_record
-short_description: Remember images, drop old ones, wipe compile caches
+short_description: Record images, remove old ones, empty compile caches
 version_added: 0.1.0
 description:
-  - Remembers in C(/var/lib/gb10-cluster/image.json) which image a serving group uses on this node and which images came here through this collection.
-  - Empties the compile caches when they belong to another image; JIT caches of another build cost minutes of hanging at best.
-  - Removes those images that came through this collection, are in use by no container, and are more than O(keep).
+  - Records in C(/var/lib/gb10-cluster/image.json) which image a serving group uses on this node, and which images this collection imported.
+  - Empties the compile caches if they belong to another image. An engine can hang on the JIT caches of another build.
+  - Removes imported images that no container uses, except the newest O(keep).
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -26,7 +26,7 @@ attributes:
 options:
   state:
     description:
-      - V(absent) removes every image that came through this collection and is in use by no container, and forgets.
+      - V(absent) removes all imported images that no container uses, and the record.
     type: str
     choices: [present, absent]
     default: present
@@ -42,7 +42,7 @@ options:
     required: true
   imported:
     description:
-      - Whether the image came here in this run.
+      - Whether this run imported the image.
     type: bool
     default: false
   wipe:
@@ -58,12 +58,12 @@ options:
     default: []
   store:
     description:
-      - The model store; nothing outside of it is ever wiped.
+      - The model store. Nothing outside of it is emptied.
     type: path
     required: true
   keep:
     description:
-      - How many of the images that came through this collection stay, the ones in use included; V(0) keeps all.
+      - How many imported images stay, including those in use. V(0) keeps all.
     type: int
     default: 2
   docker_socket:
@@ -76,7 +76,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Remember the image, keep one older one
+- name: Record the image, keep one older one
   gb10.cluster.image_record:
     group: pair1
     reference: vllm-dspark-runtime:mine
@@ -123,15 +123,15 @@ RECORD = "image"
 
 
 def check_cache(path: str, store: str) -> str:
-    """Return a cache folder's real place, which must lie below the model store. Raises ImageError."""
+    """Return the real path of a cache folder, which must be below the model store. Raises ImageError."""
     real, root = os.path.realpath(path), os.path.realpath(store)
     if not real.startswith(root.rstrip("/") + "/") or root == "/":
-        raise ImageError(f"the compile cache {path} leads to {real}, outside the model store {store}: it is not wiped; correct container.cache_dirs")
+        raise ImageError(f"the compile cache {path} leads to {real}, outside the model store {store}: it is not emptied; correct container.cache_dirs")
     return real
 
 
 def wipe(folders: Sequence[str], store: str, check: bool) -> list[str]:
-    """Empty these folders, which stay themselves; return those that held something. Raises ImageError, OSError."""
+    """Empty these folders; return those that were not empty. Raises ImageError, OSError."""
     emptied = []
     for path, real in [(path, check_cache(path, store)) for path in folders]:
         if not os.path.isdir(real) or not os.listdir(real):
@@ -149,40 +149,28 @@ def wipe(folders: Sequence[str], store: str, check: bool) -> list[str]:
 def drop(imported: list[dict[str, Any]], gone: Sequence[str], socket_path: str, check: bool) -> tuple[list[str], list[str]]:
     """Remove images by id from the engine and the list; return (removed, sentences on what stays). Raises DockerError."""
     removed, left = [], []
-    # The engine refuses to remove what is in use; check mode has to look.
-    containers = client.list_containers([], socket_path) if check and gone else []
+    containers = client.list_containers([], socket_path) if gone else []
     users = {str(each.get("ImageID")): str((each.get("Names") or [each.get("Id")])[0]).lstrip("/") for each in containers}
-    for item in list(imported):
-        if item["id"] not in gone:
-            continue
-        stays = f"{item['reference']} ({str(item['id'])[7:19]}) stays"
+    for item in [each for each in imported if each["id"] in gone]:
         image = images.inspect_image(str(item["id"]), socket_path)
-        names = (image or {}).get("RepoTags") or []
-        if image is None:
-            imported.remove(item)
-            continue
-        if check:
-            if item["id"] in users:
-                left.append(f"{stays}: the container {users[item['id']]} uses it")
-            else:
-                removed.append(str(item["id"]))
-            continue
-        refused = ""
-        for target in names or [item["id"]]:
-            status, said = images.call("DELETE", f"/images/{target}", socket_path)
-            if status >= 400 and status != 404:  # 409 where a container uses it
-                refused = said or f"the Docker Engine answers HTTP {status}"
+        reason = f"the container {users[item['id']]} uses it" if item["id"] in users else ""
+        for target in [] if check or reason or image is None else image.get("RepoTags") or [item["id"]]:
+            status, message = images.call("DELETE", f"/images/{target}", socket_path)
+            if status >= 400 and status != 404:
+                reason = message or f"the Docker Engine answers HTTP {status}"
                 break
-        if refused:
-            left.append(f"{stays}: {refused}")
-        else:
+        if reason and image:
+            left.append(f"{item['reference']} ({str(item['id'])[7:19]}) stays: {reason}")
+            continue
+        if image:
             removed.append(str(item["id"]))
+        if not check or not image:
             imported.remove(item)
     return removed, left
 
 
 def main() -> None:
-    """Remember, wipe, drop."""
+    """Record, empty, remove."""
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -209,9 +197,9 @@ def main() -> None:
         else:
             image = images.info(params["reference"], params["docker_socket"])
             if check and params["imported"]:
-                image = {**image, "exists": True, "id": ""}  # what would come is not here yet, and another one may have its name
+                image = {**image, "exists": True, "id": ""}  # the new image is not here yet, and an older one may have its name
             if not image["exists"]:
-                raise ImageError(f"there is no {params['reference']} on this node: nothing was remembered or wiped")
+                raise ImageError(f"{params['reference']} is not on this node: nothing was recorded or emptied")
             if params["imported"]:
                 imported = [item for item in imported if item["id"] != image["id"]]
                 imported.append({"id": image["id"], "reference": params["reference"], "at": int(time.time())})

@@ -2,21 +2,21 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bring files from another rank over the fabric, checked and resumable; or remove what was brought."""
+"""Fetch files from another rank over the fabric, checked and resumable, or remove them."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: weights_copy
-short_description: Bring a model's files from another rank over the fabric
+short_description: Fetch a model's files from another rank over the fabric
 version_added: 0.1.0
 description:
-  - Fetches the named files, several at once, from what M(gb10.cluster.weights_serve) offers on another rank, checks each against its SHA-256,
-    and puts them in place together at the end, so that nobody ever sees half a file under its name.
-  - Shows progress while it runs. The fetching itself is a transient systemd unit on the node; what it has brought waits in a folder
-    C(.gb10-incoming-NAME) beside the model, and a run after an interruption goes on from there.
-  - Refuses before the first byte when the disk has not enough room.
-  - Remembers what it brought. O(state=absent) removes just that, unless it was changed since.
+  - Fetches files that M(gb10.cluster.weights_serve) serves on another rank, several at once, and checks the SHA-256 of each. All are moved to their
+    places at the end, so that no file is incomplete under its name.
+  - Shows progress. A transient systemd unit on the node fetches the files into the folder C(.gb10-incoming-NAME) next to the model.
+    After an interruption, the next run resumes there.
+  - Fails before the first byte if there is not enough disk space.
+  - Records the copied files. O(state=absent) removes those that are unchanged.
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -27,7 +27,7 @@ attributes:
   idempotent:
     support: full
     details:
-      - It changes nothing when there is nothing to fetch, link or remove.
+      - It changes nothing if there is nothing to fetch, link or remove.
 options:
   path:
     description:
@@ -36,7 +36,7 @@ options:
     required: true
   state:
     description:
-      - V(present) fetches, V(absent) removes what earlier runs have brought.
+      - V(present) fetches, V(absent) removes the files that earlier runs have copied.
     type: str
     choices: [present, absent]
     default: present
@@ -47,13 +47,13 @@ options:
     default: weights
   fetch:
     description:
-      - What to fetch, a list of C(path), C(size) in bytes, C(sha256), C(mtime_ns) and C(provider), an index into O(providers).
+      - Files to fetch, a list of C(path), C(size) in bytes, C(sha256), C(mtime_ns) and C(provider), an index into O(providers), V(0) by default.
     type: list
     elements: dict
     default: []
   links:
     description:
-      - Links to make, targets by path.
+      - Links to create, targets by path.
     type: dict
     default: {}
   remove:
@@ -64,7 +64,7 @@ options:
     default: []
   providers:
     description:
-      - For each provider a list of ways to it, each with C(address), C(port) and C(bind), this node's address on the same rail.
+      - For each provider a list of its addresses, each with C(address), C(port) and C(bind), this node's address on the same rail.
     type: list
     elements: raw
     default: []
@@ -84,27 +84,27 @@ options:
     default: 4
   reserve_bytes:
     description:
-      - What must stay free on the disk.
+      - Bytes that must stay free on the disk.
     type: int
     default: 1073741824
   owner:
     description:
-      - User id that the files belong to, V(-1) for the owner of the folder they come into.
+      - User id that the files belong to, V(-1) for the owner of their folder.
     type: int
     default: -1
   group:
     description:
-      - Group id that the files belong to, V(-1) for the group of the folder they come into.
+      - Group id that the files belong to, V(-1) for the group of their folder.
     type: int
     default: -1
   max_seconds:
     description:
-      - Seconds after which the fetching ends in any case.
+      - Seconds after which the copy is ended.
     type: int
     default: 14400
   step:
     description:
-      - The plugin on the controller calls the module for one step after the other; leave it out.
+      - Internal. The action plugin sets it.
     type: str
     choices: [start, status, plain]
     default: plain
@@ -113,7 +113,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Bring one shard from the head
+- name: Fetch one shard from the head
   gb10.cluster.weights_copy:
     path: /srv/models/tiny
     fetch: "{{ plan.ranks[1].fetch }}"
@@ -122,7 +122,7 @@ EXAMPLES = r"""
     password: "{{ secret_of_this_run }}"
   become: true
 
-- name: Remove what was brought
+- name: Remove the copied files
   gb10.cluster.weights_copy:
     path: /srv/models/tiny
     state: absent
@@ -131,34 +131,34 @@ EXAMPLES = r"""
 
 RETURN = r"""
 copied:
-  description: Paths that were fetched, or would be.
+  description: Paths that were fetched, in check mode those that would be fetched.
   returned: success
   type: list
   elements: str
   sample: [model-00002-of-00004.safetensors]
 moved_bytes:
-  description: Bytes that came over the fabric in this run, an earlier run's part not counted.
-  returned: when something was fetched
+  description: Bytes that were copied over the fabric in this run.
+  returned: when files were fetched
   type: int
   sample: 2147483648
 mb_per_second:
   description: Speed of the transfer itself, in 10^6 bytes a second.
-  returned: when something was fetched
+  returned: when files were fetched
   type: int
   sample: 2410
 seconds:
-  description: Seconds from the first byte to the last, and the checking after it, C(total).
-  returned: when something was fetched
+  description: Seconds of the transfer, and C(total) with the check of the hashes.
+  returned: when files were fetched
   type: dict
   sample: {transfer: 0.9, total: 2.1}
 removed:
-  description: With O(state=absent), what was removed.
+  description: With O(state=absent), the removed files.
   returned: success
   type: list
   elements: str
   sample: []
 left:
-  description: With O(state=absent), what was brought and stays because it was changed since.
+  description: With O(state=absent), the copied files that stay because they were changed.
   returned: success
   type: list
   elements: str

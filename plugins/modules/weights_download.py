@@ -12,9 +12,9 @@ short_description: Download a model from a Hugging Face hub
 version_added: 0.1.0
 description:
   - Runs C(huggingface_hub.snapshot_download) in a container of the image that serves the model, so that nothing is installed on the node.
-  - Shows progress. An interrupted download goes on where it stopped, and goes on by itself when the controller is gone.
-  - The token is handed over in a C(0600) file below C(/run) that is removed with the download; it is in no command line and in no log.
-  - Refuses before the first byte when the disk has not enough room for what the profile says.
+  - Shows progress. An interrupted download resumes where it stopped. It continues if the controller is gone.
+  - The token is in a C(0600) file below C(/run) that is removed with the download. It is not in a command line or a log.
+  - Fails before the first byte if there is not enough disk space for the size in the profile.
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -25,7 +25,7 @@ attributes:
   idempotent:
     support: none
     details:
-      - It always asks the hub; call it when the model is not whole.
+      - It always connects to the hub. Call it if the model is not complete.
 options:
   path:
     description:
@@ -34,12 +34,12 @@ options:
     required: true
   store:
     description:
-      - The folder that is mounted into the container; O(path) lies below it.
+      - The folder that is mounted into the container. O(path) must be below it.
     type: path
     required: true
   layout:
     description:
-      - V(hub) makes a Hugging Face cache folder, V(directory) a plain one.
+      - V(hub) creates a Hugging Face cache folder, V(directory) a plain one.
     type: str
     choices: [directory, hub]
     default: hub
@@ -55,7 +55,7 @@ options:
     default: main
   image:
     description:
-      - An image with Python and C(huggingface_hub); it has to be on the node.
+      - An image on the node with Python and C(huggingface_hub).
     type: str
     required: true
   python:
@@ -65,22 +65,22 @@ options:
     default: python3
   token:
     description:
-      - Access token for a closed model.
+      - Access token for a private model.
     type: str
     default: ''
   endpoint:
     description:
-      - Another hub than huggingface.co, a URL.
+      - URL of another hub than huggingface.co.
     type: str
     default: ''
   size_gib:
     description:
-      - The model's size in GiB, for the check of the disk; V(0) for unknown.
+      - The model's size in GiB, for the check of the disk space. V(0) for unknown.
     type: float
     default: 0
   reserve_bytes:
     description:
-      - What must stay free on the disk.
+      - Bytes that must stay free on the disk.
     type: int
     default: 1073741824
   name:
@@ -90,12 +90,12 @@ options:
     default: weights
   max_seconds:
     description:
-      - Seconds after which the download is ended in any case.
+      - Seconds after which the download is ended.
     type: int
     default: 86400
   step:
     description:
-      - The plugin on the controller calls the module for one step after the other; leave it out.
+      - Internal. The action plugin sets it.
     type: str
     choices: [start, status, plain]
     default: plain

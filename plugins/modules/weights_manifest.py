@@ -2,7 +2,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The manifest of a model's folder: size and SHA-256 of every file, and what is wrong with it."""
+"""Read the manifest of a model's folder: size and SHA-256 of each file, and its faults."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ short_description: Read, check and compare a model's folder
 version_added: 0.1.0
 description:
   - Reads every file of a model, a plain folder or a Hugging Face cache (C(models--org--name)), and returns sizes, SHA-256 hashes and links.
-  - Names what is wrong with it - shards that the index names and the folder lacks, unfinished downloads, files whose content is not what
-    the hub promised, a revision without its ref, links that lead out of the folder.
-  - Hashes are taken in parallel and remembered in C(/var/lib/gb10-cluster) for as long as size, times and inode of a file stay the same.
-  - With O(expected), fails unless the node has exactly these files, and then remembers them as what all ranks agreed on.
-  - The model itself is never changed.
+  - Reports faults. Examples are shards of the index that are missing, unfinished downloads, files with another SHA-256 than the hub promises,
+    a revision without its ref, and links to the outside.
+  - Hashes are computed in parallel and recorded in C(/var/lib/gb10-cluster). They are valid while size, times and inode of a file stay the same.
+  - With O(expected), fails if the node does not have these files, and records them as the files of all ranks.
+  - Does not change the model.
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
   check_mode:
     support: full
     details:
-      - In check mode not even the remembered hashes are written.
+      - In check mode, the hashes are not recorded.
   diff_mode:
     support: none
   idempotent:
@@ -47,17 +47,17 @@ options:
     default: main
   verify:
     description:
-      - V(fast) hashes what is new or changed, V(full) everything.
+      - V(fast) hashes new and changed files, V(full) all files.
     type: str
     choices: [fast, full]
     default: fast
   expected:
     description:
-      - What the node must have, as a mapping of paths to C(size), C(sha256) and C(mtime_ns).
+      - Files that the node must have, as a mapping of paths to C(size), C(sha256) and C(mtime_ns).
     type: dict
   links:
     description:
-      - The links that the node must have beside O(expected), as a mapping of paths to targets.
+      - Links that the node must have, as a mapping of paths to targets.
     type: dict
     default: {}
 author:
@@ -65,7 +65,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at the model, and hash every byte of it again
+- name: Read the model, and hash each file again
   gb10.cluster.weights_manifest:
     path: /srv/models/hub/models--deepseek-ai--DeepSeek-V4-Flash
     layout: hub
@@ -73,7 +73,7 @@ EXAMPLES = r"""
   become: true
   register: model
 
-- name: Say what is wrong with it
+- name: Show its faults
   ansible.builtin.debug:
     msg: "{{ model.manifest.missing + model.manifest.damaged + model.manifest.problems }}"
 """
@@ -81,9 +81,9 @@ EXAMPLES = r"""
 RETURN = r"""
 manifest:
   description:
-    - The model as it lies on the node. C(files) has C(size) in bytes, C(sha256) and C(mtime_ns) by path, C(links) the target by path,
-      C(selected) the paths that the engine reads, C(missing), C(incomplete), C(damaged) and C(problems) what is wrong,
-      C(free_bytes) what the file system has left and C(proof) one SHA-256 over all that is selected.
+    - The model on the node. C(files) has C(size) in bytes, C(sha256) and C(mtime_ns) by path, C(links) the target by path,
+      C(selected) the paths that the engine reads, C(missing), C(incomplete), C(damaged) and C(problems) its faults,
+      C(free_bytes) the free space of the file system and C(proof) one SHA-256 over all that is selected.
   returned: always
   type: dict
   sample:
@@ -102,7 +102,7 @@ manifest:
     hashed_bytes: 0
     proof: 5c1e...
 complaints:
-  description: What keeps the model from being complete, as sentences; empty when it is.
+  description: Why the model is not complete, as sentences. Empty if it is complete.
   returned: always
   type: list
   elements: str
@@ -118,7 +118,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer import mani
 
 
 def main() -> None:
-    """Read, compare where asked, report."""
+    """Read the model, compare it with `expected`, and return the manifest."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
@@ -139,7 +139,7 @@ def main() -> None:
             wrong = manifest.compare(found, params["expected"], params["links"])
             if wrong:
                 module.fail_json(
-                    msg=f"{path} is not what the other ranks have: {manifest.listing(wrong, 4)}; run again to copy that",
+                    msg=f"{path} differs from the other ranks: {manifest.listing(wrong, 4)}; run again to copy these files",
                     manifest=found,
                     complaints=complaints,
                 )
@@ -149,7 +149,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     except OSError as error:
         where = error.filename or path
-        module.fail_json(msg=f"{where} cannot be read ({error.strerror}): run with become, and look at the disk's health where it says I/O error")
+        module.fail_json(msg=f"{where} cannot be read ({error.strerror}): run with become, and check the disk if this is an I/O error")
     found["seconds"] = round(time.monotonic() - started, 2)
     module.exit_json(changed=False, manifest=found, complaints=complaints)
 

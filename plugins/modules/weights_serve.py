@@ -2,33 +2,33 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Offer named files to the other ranks on the fabric for the time of one copy."""
+"""Serve named files to the other ranks on the fabric during one copy."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: weights_serve
-short_description: Offer files on the fabric for the time of one copy
+short_description: Serve files on the fabric during one copy
 version_added: 0.1.0
 description:
-  - Starts a transient systemd unit that offers the named files, and no others, read-only over HTTP on the given addresses, to the given
-    peers, with a password that is made for one run.
-  - The unit ends with O(state=absent), or by itself when nobody has asked for O(idle_seconds) or after O(max_seconds), so that nothing
-    stays open when the controller is gone. The password lies in a C(0600) file below C(/run) until then.
-  - What is offered is not encrypted. On a cable between two nodes no other machine can read it.
+  - Starts a transient systemd unit that serves only the named files, read-only over HTTP, on the given addresses, to the given
+    peers, with a password for one run.
+  - The unit ends with O(state=absent), after O(idle_seconds) without a request, or after O(max_seconds). So it ends even if the controller is gone.
+    Until then the password is in a C(0600) file below C(/run).
+  - The copy is not encrypted. On a cable between two nodes no other machine can read it.
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
   check_mode:
     support: full
     details:
-      - In check mode nothing is started or stopped.
+      - In check mode, nothing is started or stopped.
   diff_mode:
     support: none
   idempotent:
     support: none
     details:
-      - Each call with O(state=present) starts anew.
+      - Each call with O(state=present) starts a new unit.
 options:
   name:
     description:
@@ -54,7 +54,7 @@ options:
     default: 0
   allow:
     description:
-      - Addresses that may ask.
+      - Addresses of the peers.
     type: list
     elements: str
     default: []
@@ -64,7 +64,7 @@ options:
     type: path
   files:
     description:
-      - What is offered, relative to O(root).
+      - Files to serve, relative to O(root).
     type: list
     elements: str
     default: []
@@ -84,7 +84,7 @@ options:
     default: 120
   max_seconds:
     description:
-      - Seconds after which the unit ends in any case.
+      - Seconds after which the unit ends.
     type: int
     default: 14400
 author:
@@ -92,7 +92,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Offer one shard to the other rank
+- name: Serve one shard to the other rank
   gb10.cluster.weights_serve:
     name: weights-pair1
     listen: [192.168.200.11]
@@ -106,13 +106,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 listen:
-  description: The addresses and ports that answer.
+  description: Addresses and ports of the unit.
   returned: success
   type: list
   elements: dict
   sample: [{address: 192.168.200.11, port: 40123}]
 total:
-  description: The size of all files that are offered.
+  description: Size of all served files.
   returned: with O(state=present), outside check mode
   type: str
   sample: 148 GiB
@@ -134,7 +134,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job im
 
 
 def offered(root: str, names: Sequence[str]) -> dict[str, str]:
-    """Return name -> absolute path for files that lie in the folder themselves. Raises ManifestError."""
+    """Return name -> absolute path of files in the folder. Raises ManifestError if one is a link or leads outside."""
     out = {}
     for name in names:
         where = model_folder.inside(root, name)
@@ -172,7 +172,7 @@ def main() -> None:
         module.exit_json(changed=there, unit=unit, listen=[])
     for key in ("listen", "allow", "password"):
         if not params[key]:
-            module.fail_json(msg=f"{key} is empty, and files are offered to named peers only: the serving group has no fabric addresses, set gb10_fabric_cidrs")
+            module.fail_json(msg=f"{key} is empty, and files are served to named peers only: the serving group has no fabric addresses, set gb10_fabric_cidrs")
     if module.check_mode:
         module.exit_json(changed=True, unit=unit, listen=[])
     try:

@@ -108,8 +108,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     """One connection: replies to GET for the files of the job, and to nothing else."""
 
     protocol_version = "HTTP/1.1"
-    server_version = "gb10"
-    sys_version = ""
     timeout = 60
     server: _Server
 
@@ -148,10 +146,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             offset += sent
             self.server.last = time.monotonic()
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
-        if len(args) > 1 and not str(args[1]).startswith("2"):
-            sys.stderr.write(f"{self.client_address[0]} {format % args}\n")
-
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
@@ -169,10 +163,6 @@ class _Server(http.server.ThreadingHTTPServer):
         """Drop a peer that is not a rank of the group."""
         self.last = time.monotonic()
         return not self.allow or client_address[0] in self.allow
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the base class calls it so
-        """Report a broken connection in one line."""
-        sys.stderr.write(f"{client_address[0]}: {sys.exc_info()[1]}\n")
 
 
 def start_servers(job: Mapping[str, Any]) -> list[_Server]:
@@ -329,12 +319,8 @@ class Fetch:
             connection.request("GET", "/" + urllib.parse.quote(str(item["name"])), headers={**self.headers, "Range": f"bytes={offset}-"})
             response = connection.getresponse()
             if response.status != 206 or response.length != left:
-                reasons = {401: "it refused the password of this run", 404: "it does not offer the file", 416: "the file there is shorter than its manifest"}
-                raise CopyError(
-                    "{} replied {} for {} ({}): run again, so that the manifest is read again".format(
-                        place["address"], response.status, item["name"], reasons.get(response.status, f"{response.length} bytes instead of {left}")
-                    )
-                )
+                reply = f"{response.status} {response.reason}, {response.length} of {left} bytes"
+                raise CopyError(f"{place['address']} replied {reply} for {item['name']}: run again, so that the manifest is read again")
             os.lseek(descriptor, offset, os.SEEK_SET)
             early = response.read1(CHUNK)  # empties the buffer of the response; the rest is read from the socket
             os.write(descriptor, early)
@@ -348,16 +334,16 @@ class Fetch:
 
     def check(self, item: Mapping[str, Any]) -> bool:
         """Hash a fetched file. Keep it under its hash, or remove it."""
-        good = sha256_file(self.part(item)) == str(item["sha256"])
-        if good:
-            os.replace(self.part(item), self.whole(item))
-        else:
+        if sha256_file(self.part(item)) != item["sha256"]:
             os.unlink(self.part(item))
+            with self.lock:
+                self.done -= int(item["size"])
+            return False
+        os.replace(self.part(item), self.whole(item))
         with self.lock:
-            self.files_done += good
-            self.hashed += int(item["size"]) * good
-            self.done -= int(item["size"]) * (not good)
-        return good
+            self.files_done += 1
+            self.hashed += int(item["size"])
+        return True
 
     def round(self, items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Fetch and hash files; return those with another content. Raises CopyError, OSError."""

@@ -10,7 +10,7 @@ A *manifest* is a mapping that :mod:`model_folder` reads from a node. Paths are 
 - ``selected``: the paths (files and links) that the engine reads; the rest is other revisions and caches;
 - ``missing`` (shards of the index that are not in the folder), ``incomplete`` (unfinished downloads), ``damaged`` (files with another content than
   the hub promises), ``problems`` (sentences);
-- ``agreed``: path -> ``[size, sha256, mtime_ns]`` that all ranks had last time; ``copied``: paths that an earlier run copied;
+- ``agreed``: path -> ``[size, sha256, mtime_ns]`` of all ranks after the last run; ``copied``: paths that an earlier run copied;
 - ``staged``: SHA-256 -> bytes that an interrupted copy has written; ``free_bytes`` on the file system of the folder.
 """
 

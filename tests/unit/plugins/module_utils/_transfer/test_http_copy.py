@@ -22,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.http_copy import CopyError
 
 AUTH = {"user": "gb10", "password": "s3cret pass:word"}
-FILES = {"a.safetensors": os.urandom(3 << 20), "sub/b ü.json": b"{}", "empty.txt": b""}
+FILES = {"a.safetensors": bytes(range(256)) * 3 * 4096, "sub/b ü.json": b"{}", "empty.txt": b""}
 BIG = FILES["a.safetensors"]
 BIG_PART = f"{hashlib.sha256(BIG).hexdigest()}.part"
 
@@ -168,7 +168,7 @@ def test_changed_source_is_reported(tmp_path: Path, service: tuple[str, int], so
 
 @pytest.mark.parametrize("key", ["password", "user"])
 def test_password_is_required(tmp_path: Path, service: tuple[str, int], key: str) -> None:
-    with pytest.raises(CopyError, match=r"401 .*refused the password"):
+    with pytest.raises(CopyError, match="replied 401"):
         http_copy.Fetch(fetch_job(tmp_path, service, **{key: "wrong"})).run()
     assert ask(service, "/a.safetensors", Authorization="")[0] == 401
 
