@@ -53,7 +53,7 @@ def test_repairs_and_the_state_of_the_group_are_reported() -> None:
     assert row(lines, "changed") == "image tag of one"
 
 
-def test_a_group_that_does_not_answer_is_not_said_to_serve() -> None:
+def test_title_for_a_group_that_does_not_answer() -> None:
     title = summary.group_text(RESULT | {"changes": [], "sentence": "pair1 is busy: 4 requests running, tokens advance."}, "h", [])[0]
     assert title == "pair1 is busy: 4 requests running, tokens advance."
     assert summary.group_text(RESULT | {"sentence": "pair1 does not serve"}, "h", [])[0] == "pair1 serves", "it was started since"
