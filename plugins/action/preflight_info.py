@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Call the module of the same name, and note the controller's clock around it."""
+"""Run the module of the same name, and add the clock of the controller before and after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_access import No
 
 
 class ActionModule(NodeAction):
-    """The module's result with `clock`: a node's time lies between the two where the clocks agree, whatever the connection took."""
+    """The result of the module with `clock`. If the clocks agree, the time of the node is between the two values."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run it."""

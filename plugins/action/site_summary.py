@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Print what a run leaves behind. See the module of the same name."""
+"""Print the summary of a run. See the module of the same name."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.action.site_stage import read_marks
 from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 
 class ActionModule(ActionBase):
-    """Read what the roles exported, print it, return it."""
+    """Print and return the results that the roles exported."""
 
     TRANSFERS_FILES = False
     BYPASS_HOST_LOOP = True  # once, on localhost or, where --limit leaves it out, on the first host that is left
     _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Print one paragraph a serving group."""
+        """Print one paragraph for each serving group."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
         self.validate_argument_spec(argument_spec={})
-        times = summary.stage_times(read_marks(), time.time())
+        times = summary.stage_times(RUN.roles, time.time())
         lines: list[str] = []
         left = set(variables.get("ansible_play_hosts_all") or ()) - set(variables.get("ansible_play_hosts") or ()) | RUN.unreachable
         for host in variables["groups"].get("gb10", []):

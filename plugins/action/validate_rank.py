@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Check what one rank is rendered to, on the controller alone. See the module of the same name for its options."""
+"""Check the rendered files of one rank, on the controller only. See the module of the same name for its options."""
 
 from __future__ import annotations
 
@@ -17,40 +17,36 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 
-NOT_TRIED = "not tried, this computer has no docker compose"
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-def _run(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    # Fixed words, and the file on standard input.
-    return subprocess.run(words, check=False, capture_output=True, text=True, input=text, timeout=60)  # noqa: S603  see above
-
-
 def compose_refusal(compose: dict[str, Any]) -> str | None:
-    """Return what Docker Compose has against a file; empty where it passes, None where this computer has no Docker Compose."""
+    """Return why Docker Compose refuses a file; empty if it accepts it, None if this computer has no Docker Compose."""
     docker = shutil.which("docker")
     if not docker:
         return None
-    # The file of secrets lies on the nodes only.
+    # The file of secrets is only on the nodes.
     services = {name: {key: value for key, value in service.items() if key != "env_file"} for name, service in compose["services"].items()}
     try:
-        if _run(docker, "compose", "version").returncode != 0:
+        if subprocess.run([docker, "compose", "version"], check=False, capture_output=True, timeout=60).returncode != 0:  # noqa: S603  fixed words
             return None
-        done = _run(docker, "compose", "--project-name", "validate", "--file", "-", "config", "--quiet", text=yaml.dump({"services": services}, Dumper=_Dumper))
+        words = [docker, "compose", "--project-name", "validate", "--file", "-", "config", "--quiet"]
+        text = yaml.dump({"services": services}, Dumper=_Dumper)
+        done = subprocess.run(words, check=False, capture_output=True, text=True, input=text, timeout=60)  # noqa: S603  fixed words, the file is stdin
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"it could not be run ({error})"
     return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
 
 
 class ActionModule(ActionBase):
-    """Ports, forecast, Docker Compose; then print or write."""
+    """Checks ports, KV pool and Docker Compose, then prints or writes the files."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
     _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what was found as lines; failed with a sentence where something does not hold."""
+        """Return the lines of the report."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
         host = str(variables.get("inventory_hostname", "localhost"))
@@ -67,7 +63,7 @@ class ActionModule(ActionBase):
                 "dest": {"type": "path"},
             }
         )
-        # Ansible's values know where they come from, which neither YAML writer likes.
+        # YAML cannot represent the tagged values of Ansible.
         args = json.loads(json.dumps(args))
         profile, group = args["profile"], args["group"]
         engine = profile["engine"]
@@ -78,7 +74,7 @@ class ActionModule(ActionBase):
         clash = load_test.port_clash(ports)
         if clash:
             raise AnsibleActionFail(f"{host}: {clash}: change it in the profile {profile['name']}.")
-        estimate = self._plan(args)  # on every rank, so that none writes its files when the group is refused
+        estimate = self._estimate(args)  # on every rank, so that no rank of a refused group writes its files
         refusal = compose_refusal(args["compose"])
         if refusal:
             raise AnsibleActionFail(
@@ -91,7 +87,7 @@ class ActionModule(ActionBase):
             "the fabric's variables (NCCL, GLOO) and the release's name are added on the node",
             f"secrets, in a file of mode 0600 on the node: {', '.join(args['secret_names']) or 'none'}",
             f"KV pool: {estimate if group['rank'] == 0 else 'see the head'}",
-            f"docker compose config: {NOT_TRIED if refusal is None else 'passed'}",
+            f"docker compose config: {'skipped, this computer has no docker compose' if refusal is None else 'passed'}",
         ]
         if args["dest"]:
             folder = Path(args["dest"]).expanduser() / group["name"] / f"rank{group['rank']}-{host}"
@@ -106,7 +102,7 @@ class ActionModule(ActionBase):
             lines.append(text)
         return {"changed": False, "msg": lines, "_ansible_verbose_always": True}
 
-    def _plan(self, args: dict[str, Any]) -> str:
+    def _estimate(self, args: dict[str, Any]) -> str:
         if args["plan"] == "off":
             return "not estimated (vllm_tp2_plan is off)"
         ranks = [{"host": host, **args["memory"]} for host in args["group"]["hosts"]]
@@ -116,7 +112,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{args['group']['name']}: {error}") from error
         if plan["verdict"] == "refused" and args["plan"] == "enforce":
             raise AnsibleActionFail(
-                f"{args['group']['name']}: {plan['msg']} The estimate is for factory default nodes. Give the memory of yours with -e validate_memory (KiB), or"
-                " vllm_tp2_plan=report."
+                f"{args['group']['name']}: {plan['msg']} The estimate is for the factory-default memory of the nodes. Set yours with -e validate_memory (KiB),"
+                " or set vllm_tp2_plan=report."
             )
         return str(plan["msg"])

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: preflight_info
-short_description: Read everything that preflight judges of one node
+short_description: Read the facts of one node for preflight
 version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:
-  - Reads what the machine is, its kernel, driver, firmware, DGX OS version, memory, fabric, Docker Engine, containers, disks, ports and clock.
-  - Asks the agent of a serving group, where one is installed. The agent on the head calls the workers over the rail, for at most 17 seconds.
-  - Judges nothing but memory and fabric, as M(gb10.cluster.uma_info) and M(gb10.cluster.roce_info) do; M(gb10.cluster.preflight_report)
-    joins all ranks and judges them.
-  - Changes nothing. The action plugin of the same name adds when the controller called, which tells how far the clocks are apart.
+  - Reads the machine, its kernel, driver, firmware, DGX OS version, memory, fabric, Docker Engine, containers, disks, ports and clock.
+  - Calls the agent of a serving group, if one is installed. The agent on the head calls the workers over the rail, for at most 17 seconds.
+  - Reports the problems of memory and fabric, as M(gb10.cluster.uma_info) and M(gb10.cluster.roce_info) do. M(gb10.cluster.preflight_report)
+    checks all ranks.
+  - Changes nothing. The action plugin of the same name adds the time of the call on the controller, to compare the clocks.
 requirements:
   - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
 extends_documentation_fragment:
@@ -255,7 +255,7 @@ def main() -> None:
     )
     root = module.params["root"]
     if not os.path.isdir(root):
-        module.fail_json(msg=f"root is {root}, which is no folder on this machine; give the folder that holds proc/, sys/ and cmd/")
+        module.fail_json(msg=f"root is {root}, which is not a folder on this machine. Set the folder that has proc/, sys/ and cmd/")
 
     def run(argv: Sequence[str]) -> tuple[int, str, str]:
         wanted = argv[2] if argv[0] == "timeout" else argv[0]

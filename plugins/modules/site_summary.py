@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: site_summary
-short_description: Print what a run leaves behind
+short_description: Print the summary of a run
 version_added: 0.1.0
 description:
-  - Prints, for each serving group, its endpoint, model, KV pool and concurrency, what changed, where the time went, the receipt and a curl line that works.
-  - A group with a host that failed or was unreachable is not reported as serving. What changed agrees with the recap if the playbook is one of the
-    collection, whose callback counts the tasks.
+  - Prints, for each serving group, its endpoint, model, KV pool and concurrency, what changed, the time of each role, the receipt and a curl line.
+  - A group with a host that failed or was unreachable is not reported as serving. Changed tasks and times are
+    those of the callback C(gb10_tally), which Ansible loads for the playbooks of the collection.
   - This is an action plugin; it runs on the controller and touches no host.
 author:
   - The gb10.cluster authors (@gb10-cluster)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: validate_rank
-short_description: Check what one rank is rendered to, without asking its node
+short_description: Check the rendered files of one rank without its node
 version_added: 0.1.0
 description:
-  - Checks the ports, foretells the KV pool, lets Docker Compose read the file where the controller has it, and prints or writes the Compose
-    file and the environment. The playbook C(validate.yml) is made of it.
-  - This is an action plugin; it runs on the controller and touches no host.
+  - Checks the ports, estimates the KV pool, checks the file with Docker Compose if the controller has it, and prints or writes the Compose
+    file and the environment. The playbook C(validate.yml) runs it.
+  - This is an action plugin. It runs on the controller and contacts no host.
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
@@ -34,16 +34,16 @@ options:
     type: dict
     required: true
   secret_names:
-    description: The names of the secrets, which are in neither of them.
+    description: The names of the secrets, which are not in these files.
     type: list
     elements: str
     default: []
   memory:
-    description: C(total_kib), C(available_kib) and C(free_kib) that each node is taken to have.
+    description: The assumed C(total_kib), C(available_kib) and C(free_kib) of each node.
     type: dict
     required: true
   plan:
-    description: Whether a refused forecast fails the task (V(enforce)), is only printed (V(report)), or none is made (V(off)).
+    description: Whether a refused estimate fails the task (V(enforce)) or is only printed (V(report)). V(off) makes none.
     type: str
     choices: [enforce, report, "off"]
     default: enforce
@@ -52,7 +52,7 @@ options:
     type: int
     default: 22
   dest:
-    description: A folder on the controller to write to. The Compose file is printed when left out.
+    description: A folder on the controller to write to. Without it, the Compose file is printed.
     type: path
 extends_documentation_fragment:
   - gb10.cluster.attributes
@@ -60,7 +60,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Check what this host is rendered to
+- name: Check the rendered files of this host
   gb10.cluster.validate_rank:
     group: "{{ lookup('gb10.cluster.serving_group') }}"
     profile: "{{ lookup('gb10.cluster.profile') }}"
@@ -74,7 +74,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 msg:
-  description: What was found, one line each.
+  description: The lines of the report.
   type: list
   elements: str
   returned: success

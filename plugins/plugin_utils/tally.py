@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: what the tasks of this run did to each host. Controller only.
+"""PRIVATE: what the tasks of this run changed on each host, and when the roles started. Controller only.
 
 The callback next to the playbooks writes it in Ansible's main process. A task is a fork of that process, so an action plugin reads it here.
 """
@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Tally:
-    """Names of the tasks that changed something, by host; hosts that were unreachable. `kept` is False where no callback writes it."""
+    """Tasks that changed something, by host; unreachable hosts; roles with their start. `kept` is False if no callback writes it."""
 
     kept: bool = False
     changed: dict[str, list[str]] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
+    roles: list[tuple[str, float]] = field(default_factory=list)
 
 
 RUN = Tally()

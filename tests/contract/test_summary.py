@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from playbook import LOCAL_PAIR, REPO, Run, run
 
-# A playbook in a folder with the collection's callback, as playbooks/ has it.
+# A playbook in a folder with the collection's callback, as playbooks/ has it. Another playbook imports it, as site.yml does.
 PLAY = """
 - name: Serve
   hosts: gb10
   gather_facts: false
+  roles:
+    - slow
   tasks:
     - name: Write
       ansible.builtin.command: "true"
@@ -41,8 +44,11 @@ PLAY = """
 
 def play(folder: Path, **variables: object) -> Run:
     (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    (folder / "play.yml").write_text(PLAY, encoding="utf-8")
-    (folder / "callback_plugins").symlink_to(REPO / "playbooks" / "callback_plugins")
+    (folder / "play.yml").write_text("- name: Import\n  ansible.builtin.import_playbook: playbooks/site.yml\n", encoding="utf-8")
+    (folder / "playbooks/roles/slow/tasks").mkdir(parents=True)
+    (folder / "playbooks/roles/slow/tasks/main.yml").write_text("- name: Wait\n  ansible.builtin.pause: {seconds: 1}\n", encoding="utf-8")
+    (folder / "playbooks/site.yml").write_text(PLAY, encoding="utf-8")
+    (folder / "playbooks/callback_plugins").symlink_to(REPO / "playbooks" / "callback_plugins")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
     return run(folder, "play.yml", folder / "hosts.yml", variables=variables, env=env, project=folder)
 
@@ -61,4 +67,5 @@ def test_the_summary_agrees_with_the_recap(tmp_path: Path, write: bool, how: str
     assert title in done.stdout
     assert changed in done.stdout
     assert ("changed      nothing" in done.stdout) == (not write and not how)
+    assert re.search(r"slow \d+ s", done.stdout)
     assert done.changed == ({("two", "Write")} if write else set())
