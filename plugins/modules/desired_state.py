@@ -103,8 +103,6 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, standing
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import ADMIN_SOCKET
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 
 SECONDS = 30.0
 ARGUMENTS = ("state", "release", "by", "reasons", "options", "takeover")
@@ -119,7 +117,7 @@ def line(desired: Mapping[str, Any]) -> str:
 
 
 def desire(params: Mapping[str, Any], check_mode: bool, call: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Set the desired state. Raises AgentMissing, RankError, RankLost, OSError."""
+    """Set the desired state. Raises the errors of client.call()."""
     try:
         before = call("state", timeout=SECONDS)
     except client.AgentMissing:
@@ -164,10 +162,8 @@ def main() -> None:
     )
     try:
         result = desire(module.params, module.check_mode, client.call)
-    except (client.AgentMissing, RankError, RankLost) as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=f"The agent's socket {ADMIN_SOCKET} cannot be used: {error.strerror}. Run with become.")
+    except client.ERRORS as error:
+        module.fail_json(msg=client.sentence(error))
     module.exit_json(**result)
 
 

@@ -86,15 +86,14 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import ADMIN_SOCKET, CONFIG
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import CONFIG
 
 SECONDS = 10.0
 Call = Callable[..., dict[str, Any]]
 
 
 def first_answer(call: Call, pause: Callable[[float], None]) -> dict[str, Any]:
-    """Return the reply to `hello`; an agent that has just been started gets 10 s. Raises AgentMissing, RankError, RankLost, OSError."""
+    """Return the reply to `hello`; an agent that has just been started gets 10 s. Raises the errors of client.call()."""
     for _attempt in range(int(SECONDS / 0.5)):
         try:
             return call("hello", timeout=SECONDS)
@@ -104,17 +103,17 @@ def first_answer(call: Call, pause: Callable[[float], None]) -> dict[str, Any]:
 
 
 def lines(holds: Sequence[Mapping[str, Any]]) -> str:
-    """Return holds as lines of a diff."""
-    return "".join(f"{each.get('name')}: {each.get('reason')}\n" for each in holds)
+    """Return holds as sorted lines of a diff."""
+    return "".join(sorted(f"{each.get('name')}: {each.get('reason')}\n" for each in holds))
 
 
 def hold(params: Mapping[str, Any], check_mode: bool, call: Call, pause: Callable[[float], None] = time.sleep) -> dict[str, Any]:
-    """Take or release a hold. Raises AgentMissing, RankError, RankLost, OSError."""
+    """Take or release a hold. Raises the errors of client.call()."""
     before = list(first_answer(call, pause).get("holds") or [])
     others = [each for each in before if each.get("name") != params["name"]]
     present = params["state"] == "present"
     after = [*others, {"name": params["name"], "reason": params["reason"]}] if present else others
-    changed = lines(sorted(after, key=lambda each: str(each.get("name")))) != lines(sorted(before, key=lambda each: str(each.get("name"))))
+    changed = lines(after) != lines(before)
     if not check_mode and present:
         call("hold", timeout=SECONDS, name=params["name"], reason=params["reason"], seconds=params["seconds"])
     elif not check_mode and changed:
@@ -144,10 +143,8 @@ def main() -> None:
         module.fail_json(msg=f"{params['seconds']} is not a valid number of seconds. Use 1 or more.")
     try:
         result = hold(params, module.check_mode, client.call)
-    except (client.AgentMissing, RankError, RankLost) as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=f"The agent's socket {ADMIN_SOCKET} cannot be used: {error.strerror}. Run with become.")
+    except client.ERRORS as error:
+        module.fail_json(msg=client.sentence(error))
     module.exit_json(**result)
 
 

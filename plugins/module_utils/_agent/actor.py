@@ -124,7 +124,7 @@ class Actor:
             return [dict(event) for event in self._events if int(event["n"]) > since]
 
     def acknowledge(self, generation: int) -> None:
-        """Record that the outcome of a generation was read by whoever waits for it."""
+        """Record that the outcome of a generation was read by its follower."""
         with self.lock:
             if self._outcome["generation"] == generation and self._outcome["final"] and not self._outcome["delivered"]:
                 self.update(delivered=True)

@@ -117,7 +117,7 @@ class Calls:
         return wrong
 
     def hold_off(self) -> None:
-        """Wait while somebody holds the group. Raises Superseded."""
+        """Wait while a rank has a hold. Raises Superseded."""
         shown = ""
         while True:
             held = [hold for found in self.each("hello", READ_LIMIT) if isinstance(found, dict) for hold in found.get("holds") or []]

@@ -24,6 +24,15 @@ class AgentMissing(Exception):  # noqa: N818  a state of the node
         super().__init__(f"The agent is not running on this node ({cause}). Run site.yml, or `systemctl start gb10-agent`.")
 
 
+#: What call() and send() raise.
+ERRORS = (AgentMissing, RankError, OSError)
+
+
+def sentence(error: Exception) -> str:
+    """Return one of ERRORS as a sentence for the user of a module."""
+    return f"The agent's socket {ADMIN_SOCKET} cannot be used: {error.strerror}. Run with become." if isinstance(error, OSError) else str(error)
+
+
 def call(verb: str, *, socket: str = ADMIN_SOCKET, timeout: float = TIMEOUT, **arguments: Any) -> dict[str, Any]:
     """Send a verb to the agent and return its result. `timeout` bounds each read and write, in seconds.
 

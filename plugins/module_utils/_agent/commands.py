@@ -53,15 +53,11 @@ class Group:
         self.name, self.rank, self.hosts = str(self.config["group"]), int(self.config["rank"]), list(self.config["hosts"])
         self.host = str(self.hosts[self.rank])
         self.folder = config.group_folder(self.config)
-        self._admin, self._keys_dir, self._run_dir = admin, keys_dir, run_dir
+        self.admin, self._keys_dir, self._run_dir = admin, keys_dir, run_dir
 
     def call(self, verb: str, timeout: float = client.TIMEOUT, **arguments: Any) -> dict[str, Any]:
         """Ask this node's agent. Raises AgentMissing, RankError, PermissionError."""
-        return client.send({**arguments, "verb": verb}, socket=self._admin, timeout=timeout)
-
-    def send(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Send a verb whose arguments may have any name."""
-        return client.send(arguments, socket=self._admin, timeout=LONGEST_CALL)
+        return client.send({**arguments, "verb": verb}, socket=self.admin, timeout=timeout)
 
     def peers(self) -> list[Peer]:
         """Return the sessions to the other ranks; a worker has none."""
@@ -74,7 +70,7 @@ class Group:
             raise CommandError(f"{self.host} is rank {self.rank} of {self.name}. Run `gb10 {what}` on the head {self.hosts[0]}.")
 
 
-def say(text: str) -> None:
+def show(text: str) -> None:
     """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
@@ -94,14 +90,14 @@ def status(group: Group, _options: argparse.Namespace) -> int:
     if group.rank:
         return _status_here(group)
     state = group.call("state")
-    say(report.desired_line(group.name, state["desired"]))
-    say(report.outcome_line(state["outcome"]))
+    show(report.desired_line(group.name, state["desired"]))
+    show(report.outcome_line(state["outcome"]))
     for hold in state.get("holds") or []:
-        say(report.hold_line(hold))
+        show(report.hold_line(hold))
     looks = []
     for number, host, look, problem in _looks(group):
         looks.append(look)
-        say(report.rank_line(number, host, look, problem))
+        show(report.rank_line(number, host, look, problem))
     return 0 if report.agrees(state["desired"], state["outcome"], looks) else DIFFERS
 
 
@@ -125,10 +121,10 @@ def _status_here(group: Group) -> int:
     hello, look = group.call("hello"), _look(group)
     owner = hello.get("owner") or {}
     owned = f"owned by the head {str(owner['head'])[:12]} of {owner.get('group')}" if owner else "not owned by a head yet"
-    say(f"{group.host} is rank {group.rank} of {group.name}, {owned}. Generation: {hello.get('generation')}. Head: {group.hosts[0]}.")
+    show(f"{group.host} is rank {group.rank} of {group.name}, {owned}. Generation: {hello.get('generation')}. Head: {group.hosts[0]}.")
     for hold in hello.get("holds") or []:
-        say(report.hold_line(hold))
-    say(report.rank_line(group.rank, group.host, look))
+        show(report.hold_line(hold))
+    show(report.rank_line(group.rank, group.host, look))
     fits = not look.get("engine_error") and runs(look) != bool(hello.get("stopped"))
     return 0 if fits else DIFFERS
 
@@ -138,7 +134,7 @@ def events(group: Group, options: argparse.Namespace) -> int:
     group.need_head("events")
     found = group.call("events", since=0, wait=0.0, generation=0)["events"]
     for event in found[-options.number :] if options.number > 0 else []:
-        say(report.event_line(event))
+        show(report.event_line(event))
     return 0
 
 
@@ -147,11 +143,11 @@ def why(group: Group, _options: argparse.Namespace) -> int:
     group.need_head("why")
     reply = group.call("events", since=0, wait=0.0, generation=0)
     for line in report.why_lines(reply["outcome"], reply["events"], group.folder):
-        say(line)
+        show(line)
     return 0
 
 
-def show_logs(group: Group, options: argparse.Namespace) -> int:
+def print_logs(group: Group, options: argparse.Namespace) -> int:
     """Print the container logs of all ranks that this node reaches."""
     try:
         since = logs.seconds_of(options.since)
@@ -166,7 +162,7 @@ def show_logs(group: Group, options: argparse.Namespace) -> int:
     sources = [logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks]
     for line in logs.merged(sources, problems.append):
         if wanted.search(line.text):
-            say(logs.shown(line))
+            show(logs.shown(line))
     for problem in problems:
         complain(problem)
     return 1 if problems else 0
@@ -206,7 +202,7 @@ def _stop_here(group: Group) -> int:
     if left:
         complain(f"{group.host}: {left} still runs.")
         return DIFFERS
-    say(f"{group.host}: rank {group.rank} of {group.name} is stopped. The head does not start it again until a start is requested.")
+    show(f"{group.host}: rank {group.rank} of {group.name} is stopped. The head does not start it again until a start is requested.")
     return 0
 
 
@@ -229,7 +225,7 @@ def _desire(group: Group, options: argparse.Namespace, state: str, release: str,
     since = int(group.call("events", since=0, wait=0.0, generation=0)["next"])
     reply = group.call("desire", state=state, release=release, by=person(), reasons=list(reasons), options=settings, takeover=options.takeover)
     generation = int(reply["generation"])
-    say(f"{group.name}: {'generation ' + str(generation) + ' is under way already' if reply.get('joined') else 'generation ' + str(generation)}.")
+    show(f"{group.name}: {'generation ' + str(generation) + ' is under way already' if reply.get('joined') else 'generation ' + str(generation)}.")
     if not options.wait:
         return 0
     last = _followed(group, generation, since)
@@ -239,7 +235,7 @@ def _desire(group: Group, options: argparse.Namespace, state: str, release: str,
         return DIFFERS
     expected = "serves" if state == "serving" else "stopped"
     good = outcome.get("result") == expected and (state == "stopped" or outcome.get("release") == release)
-    (say if good else complain)(outcome.get("sentence") or f"{group.name}: {outcome.get('result')}.")
+    (show if good else complain)(outcome.get("sentence") or f"{group.name}: {outcome.get('result')}.")
     return 0 if good else DIFFERS
 
 
@@ -262,7 +258,7 @@ def _followed(group: Group, generation: int, since: int) -> dict[str, Any]:
             continue
         missing, since = 0, int(reply["next"])
         for event in reply["events"]:
-            say(report.event_line(event))
+            show(report.event_line(event))
         outcome, desired = reply["outcome"], reply["desired"]
         if not _covers(desired, generation) or (outcome.get("final") and outcome.get("generation") == desired.get("generation")):
             return reply
@@ -283,7 +279,7 @@ def person() -> str:
 def follow(group: Group, options: argparse.Namespace) -> int:
     """Print the reply of one long poll."""
     timeout = options.wait + client.TIMEOUT
-    say(json.dumps(group.call("events", timeout, since=options.since, wait=options.wait, generation=options.generation)))
+    show(json.dumps(group.call("events", timeout, since=options.since, wait=options.wait, generation=options.generation)))
     return 0
 
 
@@ -295,7 +291,7 @@ def call(group: Group, options: argparse.Namespace) -> int:
         raise CommandError(f"The arguments are not valid JSON: {error}.") from error
     if not isinstance(arguments, dict):
         raise CommandError("The arguments are not a JSON object.")
-    say(json.dumps(group.send({**arguments, "verb": options.verb})))
+    show(json.dumps(client.send({**arguments, "verb": options.verb}, socket=group.admin, timeout=LONGEST_CALL)))
     return 0
 
 
@@ -317,7 +313,7 @@ def parser() -> Parser:
     found = commands.add_parser("logs", help="the container logs of all ranks, by time")
     found.add_argument("--since", default="10m", help="90s, 10m, 2h, 1d (10m)")
     found.add_argument("--grep", default="", metavar="RE", help="only lines that match this regular expression")
-    found.set_defaults(run=show_logs)
+    found.set_defaults(run=print_logs)
     commands.add_parser("why", help="the last verdict, its evidence, and what was done").set_defaults(run=why)
     for name, run, text in (("stop", stop, "stop the group"), ("start", start, "start the release that was desired last")):
         found = commands.add_parser(name, help=text)

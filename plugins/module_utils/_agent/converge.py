@@ -69,7 +69,10 @@ class Converge(Authority):
     def run(self) -> None:
         """Converge. Raises Superseded if another state is desired meanwhile."""
         try:
-            self._run()
+            if self.desired["state"] == "stopped":
+                self._stop()
+            else:
+                self._serve()
         except Failed as failure:
             self._settle_failed(self._plain(failure), str(failure))
         except Superseded:
@@ -81,12 +84,6 @@ class Converge(Authority):
                 " Remedy: see `journalctl -u gb10-agent` on the head, and run site.yml again."
             )
             self._settle_failed(self._plain(Failed(text, "gate_error")), text)
-
-    def _run(self) -> None:
-        if self.desired["state"] == "stopped":
-            self._stop()
-        else:
-            self._serve()
 
     def _settle_failed(self, verdict: Verdict, sentence: str, **more: Any) -> None:
         if not self.actor.outcome()["verdict"]:
@@ -178,7 +175,7 @@ class Converge(Authority):
         return self.passed_before and all(releases.runs(each, self.release) for each in looks)
 
     def _halt_before(self, looks: Sequence[dict[str, Any]]) -> None:
-        """Stop whatever runs of the group, and prove it. What died, or is restarted although it was current, leaves its evidence. Raises Failed."""
+        """Stop what runs of the group, and prove it. What died, or is restarted although it was current, leaves its evidence. Raises Failed."""
         present = [state for each in looks for state in each["containers"]]
         if not present:
             return

@@ -9,7 +9,6 @@ import re
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, ssh_keys, stamp, standing
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.node import read_json
 
@@ -30,7 +29,7 @@ def state_of(known: dict[str, Any], socket: str) -> dict[str, Any]:
     verb = "hello" if known.get("rank") else "state"
     try:
         return client.call(verb, socket=socket, timeout=TIMEOUT_SECONDS, group=known.get("group", ""), head=known.get("head_id", ""), generation=0)
-    except (client.AgentMissing, RankError, OSError):
+    except client.ERRORS:
         return {}
 
 

@@ -36,7 +36,7 @@ def bound(path: str, mode: int, group: str = "") -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(path)
-        os.chmod(path, 0o600)  # nobody can connect before listen()
+        os.chmod(path, 0o600)  # before listen(), so that no other user can connect
         with contextlib.suppress(KeyError):
             if group:
                 os.chown(path, -1, grp.getgrnam(group).gr_gid)

@@ -53,7 +53,7 @@ def lines_of(ask: Ask, container: str, host: str, since: float) -> Iterator[Line
             stamp, _blank, text = raw.partition(" ")
             found = stamp_to_ns(stamp)
             moment = found or moment
-            yield Line(moment, host, text if found else raw)
+            yield Line(moment, host, text if found else raw)  # a carriage return within a line leaves a part without a stamp
         if len(data) < SLICE_BYTES:
             return
         cursor = piece["cursor"]
@@ -67,13 +67,11 @@ def merged(logs: Iterable[Iterator[Line]], problem: Callable[[Exception], None])
 def _guarded(log: Iterator[Line], problem: Callable[[Exception], None]) -> Iterator[Line]:
     try:
         yield from log
-    except Exception as error:  # noqa: BLE001  RankError, RankLost, and what an older worker may send
+    except Exception as error:  # noqa: BLE001  one rank must not end the output of the others
         problem(error)
 
 
 def shown(line: Line) -> str:
-    """Return a line as it is printed; a worker of an older version does not send times."""
-    if not line.time:
-        return f"{line.host} | {line.text}"
+    """Return a line as it is printed."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line.time // 10**9)) + f".{line.time // 10**6 % 1000:03d}Z"
     return f"{stamp} {line.host} | {line.text}"

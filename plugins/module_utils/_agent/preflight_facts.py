@@ -19,21 +19,16 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 
 Record = dict[str, Any]
-Call = Callable[[str, float], Record]
+Call = Callable[..., Record]
 
 HELLO_SECONDS = 5.0
 PEERS_SECONDS = 20.0  # more than the agent gives its workers
 
 
-def live_call(verb: str, timeout: float) -> Record:
-    """Return the result of a verb of this node's agent. Raises AgentMissing, RankError, PermissionError."""
-    return client.call(verb, timeout=timeout)
-
-
 def recorded_call(node: Node) -> Call:
     """Return a function that reads a verb's result from a captured tree."""
 
-    def call(verb: str, _timeout: float) -> Record:
+    def call(verb: str, **_options: Any) -> Record:
         text = node.read(f"/cmd/agent-{verb}.json")
         if text is None:
             raise client.AgentMissing("no recording")
@@ -75,18 +70,18 @@ def gather(node: Node, call: Call | None = None) -> Record:
     found: Record = {
         "installed": True, "group": group, "rank": rank, "pending": node.exists(config.PENDING), "active": True, "error": "", "peers": [], "sshd_problems": [],
     }  # fmt: skip
-    call = call or (live_call if node.root == "/" else recorded_call(node))
+    call = call or (client.call if node.root == "/" else recorded_call(node))
     try:
         if rank:
-            call("hello", HELLO_SECONDS)
+            call("hello", timeout=HELLO_SECONDS)
         else:
-            found["peers"] = list(call("peers", PEERS_SECONDS).get("peers") or [])
+            found["peers"] = list(call("peers", timeout=PEERS_SECONDS).get("peers") or [])
     except PermissionError:
         return {**found, "active": None, "error": "only root may ask the agent"}
     except client.AgentMissing as error:
         found.update(active=False, error=error.cause)
     except RankError as error:
-        # An older agent does not know the verb. One that refuses is running as well.
+        # An agent that refuses is running.
         if error.kind == "failed":
             found.update(active=False, error=str(error).rstrip("."))
     if rank:

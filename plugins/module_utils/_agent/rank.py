@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, protocol
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.arguments import take
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, VERBS, Caller
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, VERBS, Caller, take
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
@@ -93,10 +92,6 @@ class RankService:
             return protocol.failure(redact.redact(str(error)))
         except Exception as error:  # noqa: BLE001  the head must learn of any failure, and the service goes on
             return protocol.failure(redact.redact(f"{type(error).__name__}: {error}"))
-
-    def call(self, verb: str, **arguments: Any) -> dict[str, Any]:
-        """Return the result of a verb that local root asks for. Raises RankError."""
-        return protocol.reply_of(self.handle({**arguments, "verb": verb}, local=True))
 
     def _answer(self, request: Mapping[str, Any], local: bool) -> dict[str, Any]:
         if not isinstance(request, Mapping):

@@ -32,12 +32,20 @@ READ_VERBS = ("hello", "look", "slice", "probe")
 DECISIVE = ("verdict", "settled")
 
 
-class Waker:
-    """Wakes the actor's thread: in the middle of a step if a job has ended, between two steps only if something has changed."""
+class LiveClock:
+    """The machine's clocks and the waits of the actor's thread: an ended job ends a wait within a step, a change also one between two steps."""
 
     def __init__(self) -> None:
-        """Begin without news."""
+        """Begin without a change."""
         self._any, self._change = threading.Event(), threading.Event()
+
+    def monotonic(self) -> float:
+        """Return seconds since some time before."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Return seconds since the epoch."""
+        return time.time()
 
     def job_ended(self) -> None:
         """End a wait within a step."""
@@ -57,22 +65,6 @@ class Waker:
         """Wait between two steps."""
         self._change.wait(max(0.0, seconds))
         self._change.clear()
-
-
-class LiveClock:
-    """The machine's clocks, and waits that the waker ends."""
-
-    def __init__(self, waker: Waker) -> None:
-        """Keep the waker."""
-        self.wait = waker.wait
-
-    def monotonic(self) -> float:
-        """Return seconds since some time before."""
-        return time.monotonic()
-
-    def wall(self) -> float:
-        """Return seconds since the epoch."""
-        return time.time()
 
 
 class News:
@@ -126,7 +118,7 @@ class Service:
         self.host = str(config["hosts"][self.number])
         self._names = {"group": self.config["group"], "head": self.config["head_id"]}
         self._run_dir, self._rank, self._actor = run_dir, rank, actor
-        self.waker, self.news = Waker(), News()
+        self.clock, self.news = LiveClock(), News()
         self.store = Store(os.path.join(configuration.group_folder(self.config), configuration.STATE), self.news.add)
         self._step: Callable[[], bool] = getattr(actor, "step", bool)
         self._listeners: list[Listener] = []
@@ -162,7 +154,7 @@ class Service:
     def close(self) -> None:
         """End the loop after its step, and close the sockets."""
         self._stopping.set()
-        self.waker.changed()
+        self.clock.changed()
         self.news.add()
         for listener in self._listeners:
             listener.close()
@@ -175,12 +167,12 @@ class Service:
         if self.number:
             return
         group, head = str(self.config["group"]), str(self.config["head_id"])
-        self._peers = [Peer(peer, group, head, self.waker.job_ended, run_dir=self._run_dir) for peer in self.config["peers"]]
+        self._peers = [Peer(peer, group, head, self.clock.job_ended, run_dir=self._run_dir) for peer in self.config["peers"]]
         if self._actor is None:
             from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
 
-            ranks: list[Rank] = [Local(0, self.host, group, head, self._rank.handle, self.waker.job_ended), *self._peers]
-            self._actor = Actor(group, ranks, self.store, LiveClock(self.waker), search=_search())
+            ranks: list[Rank] = [Local(0, self.host, group, head, self._rank.handle, self.clock.job_ended), *self._peers]
+            self._actor = Actor(group, ranks, self.store, self.clock, search=_search())
             self._step = lambda: converge.step(self._actor)
 
     def _loop(self) -> None:
@@ -192,7 +184,7 @@ class Service:
                 last = ""
             except Exception as error:  # noqa: BLE001  the actor converges again
                 last = self._failed(error, last)
-            self.waker.idle(PAUSE_SECONDS if acted else IDLE_SECONDS)
+            self.clock.idle(PAUSE_SECONDS if acted else IDLE_SECONDS)
 
     def _failed(self, error: Exception, last: str) -> str:
         """Report an exception of the actor: each time in the journal, once as an event."""
@@ -218,7 +210,7 @@ class Service:
             return self._head(str(verb), request)
         reply = dict(self._rank.handle({**self._names, **request}, local=True))
         if verb not in READ_VERBS:
-            self.waker.changed()
+            self.clock.changed()
         return reply
 
     def _head(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,18 +252,14 @@ class Service:
         return found
 
     def _desire(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        if request.get("state") not in ("serving", "stopped"):
-            return protocol.failure(f"The desired state {request.get('state')!r} is not supported. Use serving or stopped.", "refused")
         try:
             reply = self._actor.desire(
-                state=request["state"], release=str(request.get("release") or ""), by=str(request.get("by") or ""), reasons=list(request.get("reasons") or []),
-                options=dict(request.get("options") or {}), takeover=bool(request.get("takeover")),
+                state=str(request.get("state")), release=str(request.get("release") or ""), by=str(request.get("by") or ""),
+                reasons=list(request.get("reasons") or []), options=dict(request.get("options") or {}), takeover=bool(request.get("takeover")),
             )  # fmt: skip
-        except RankError as error:
-            return protocol.failure(error, error.kind)
         except Refused as error:
             return protocol.failure(error, "refused")
-        self.waker.changed()
+        self.clock.changed()
         return protocol.success(reply)
 
     def _events(self, since: int, wait: float, generation: int) -> dict[str, Any]:

@@ -136,15 +136,20 @@ def _exchange(process: subprocess.Popen[bytes], line: bytes) -> bytes:
 
 
 class _Caller:
-    """What Peer and Local share: the envelope of requests."""
+    """What Peer and Local share: the envelope of requests, and the thread of a call."""
 
     def __init__(self, number: int, host: str, group: str, head: str, wake: Callable[[], None] | None) -> None:
         self.number, self.host = number, host
         self.generation = 0  # set by the actor
         self._group, self._head, self._wake = group, head, wake
 
-    def _request(self, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {**arguments, "v": protocol.PROTOCOL, "verb": verb, "group": self._group, "head": self._head, "generation": self.generation}
+    def begin(self, verb: str, limit: float, /, **arguments: Any) -> ThreadJob:
+        """Start a verb that may take `limit` seconds."""
+        request = {**arguments, "v": protocol.PROTOCOL, "verb": verb, "group": self._group, "head": self._head, "generation": self.generation}
+        return ThreadJob(lambda: protocol.reply_of(self._send(request, limit)), limit, self._wake)
+
+    def _send(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        raise NotImplementedError
 
 
 class Local(_Caller):
@@ -157,10 +162,8 @@ class Local(_Caller):
         super().__init__(number, host, group, head, wake)
         self._handle = handle
 
-    def begin(self, verb: str, limit: float, /, **arguments: Any) -> ThreadJob:
-        """Start a verb that may take `limit` seconds."""
-        request = self._request(verb, arguments)
-        return ThreadJob(lambda: protocol.reply_of(self._handle(request)), limit, self._wake)
+    def _send(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:  # noqa: ARG002  rank 0 bounds its verbs itself
+        return self._handle(request)
 
 
 class Peer(_Caller):
@@ -174,15 +177,9 @@ class Peer(_Caller):
         super().__init__(int(peer["rank"]), str(peer["host"]), group, head, wake)
         self._argv = ssh_argv(peer, keys_dir, run_dir, master=master)
 
-    def begin(self, verb: str, limit: float, /, **arguments: Any) -> ThreadJob:
-        """Start a verb that may take `limit` seconds."""
-        request = self._request(verb, arguments)
-        return ThreadJob(lambda: self._call(request, limit), limit, self._wake)
-
-    def _call(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+    def _send(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         line = ask(self._argv, protocol.encode(request), timeout)
         try:
-            reply = protocol.decode(line)
+            return protocol.decode(line)
         except RankError as error:
             raise RankLost(f"the reply is not valid ({error})") from error
-        return protocol.reply_of(reply)

@@ -33,7 +33,7 @@ class Store:
     def load(self, name: str) -> dict[str, Any]:
         """Return a file's object; empty if it is absent or unreadable."""
         with self._lock, contextlib.suppress(OSError):
-            data = self._files.load(_file(name))
+            data = self._files.load(name)
             if isinstance(data, dict):
                 return data
         return {}
@@ -41,7 +41,7 @@ class Store:
     def save(self, name: str, data: Mapping[str, Any]) -> None:
         """Write a file atomically and durably, mode 0600. Raises OSError."""
         with self._lock:
-            self._files.save(_file(name), data)
+            self._files.save(name, data)
         if self._changed:
             self._changed()
 
@@ -79,7 +79,7 @@ class Store:
         return ""
 
     def _last_number(self) -> int:
-        """Return the highest number used. A line that is cut off had a number too, which is not used again."""
+        """Return the highest number used. The number of a line that is cut off is not used again."""
         if self._last is None:
             cut = self._text(EVENTS).rpartition("\n")[2] != ""
             self._last = max((event["n"] for event in self.events()), default=0) + cut
@@ -90,10 +90,6 @@ class Store:
         with self._lock:
             lines = [line for name in (OLDER_EVENTS, EVENTS) for line in self._text(name).split("\n")]
         return [event for event in map(_event, lines) if event is not None]
-
-
-def _file(name: str) -> str:
-    return name if name.endswith(".json") else f"{name}.json"
 
 
 def _event(line: str) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, connect, logs, protocol, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, logs, protocol, report
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
@@ -201,17 +201,16 @@ def test_logs_on_a_worker_prints_its_own(group: Group, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.endswith("lab-2 | own\n")
 
 
-def test_logs_of_an_older_worker_have_the_time_of_the_line_before() -> None:
-    data = base64.b64encode(b"2026-11-23T05:00:00.000000001Z first\nno stamp\n").decode()
+def test_logs_give_the_parts_of_a_line_with_carriage_returns_one_time() -> None:
+    data = base64.b64encode(b"2026-11-23T05:00:00.000000001Z 10%\r20%\n").decode()
     found = list(logs.lines_of(lambda **_arguments: {"log": data, "cursor": "", "container": {}}, "c", "lab-2", 60))
     moment = stamp_to_ns("2026-11-23T05:00:00.000000001Z")
-    assert found == [Line(moment, "lab-2", "first"), Line(moment, "lab-2", "no stamp")]
-    assert logs.shown(found[0]) == "2026-11-23T05:00:00.000Z lab-2 | first"
-    assert logs.shown(Line(0, "lab-2", "first")) == "lab-2 | first"
+    assert found == [Line(moment, "lab-2", "10%"), Line(moment, "lab-2", "20%")]
+    assert logs.shown(found[1]) == "2026-11-23T05:00:00.000Z lab-2 | 20%"
 
 
 def test_logs_reads_until_a_slice_is_not_full() -> None:
-    full = base64.b64encode(b"x\n" * (logs.SLICE_BYTES // 2)).decode()
+    full = base64.b64encode(b"x \n" * (logs.SLICE_BYTES // 3 + 1)).decode()
     pieces = [{"log": full, "cursor": "5:1", "container": {}}, {"log": "", "cursor": "5:1", "container": {}}]
     cursors = []
 
@@ -219,7 +218,7 @@ def test_logs_reads_until_a_slice_is_not_full() -> None:
         cursors.append(arguments["cursor"])
         return pieces.pop(0)
 
-    assert sum(1 for _line in logs.lines_of(ask, "c", "lab-2", 60)) == logs.SLICE_BYTES // 2
+    assert sum(1 for _line in logs.lines_of(ask, "c", "lab-2", 60)) == logs.SLICE_BYTES // 3 + 1
     assert cursors[1:] == ["5:1"]
 
 
@@ -369,7 +368,6 @@ def test_a_user_without_access_is_told_to_use_sudo(group: Group, monkeypatch: py
 def test_connect_imports_nothing_but_what_it_needs() -> None:
     code = (
         "import sys; before = set(sys.modules); from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli;"
-        "from ansible_collections.gb10.cluster.plugins.module_utils._agent import connect;"
         "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('ansible_collections')))"
     )
     out = subprocess.run([sys.executable, "-ISc", f"import sys; sys.path[:0] = [{str(ROOT / 'collections')!r}]; {code}"], check=True, capture_output=True)
@@ -377,7 +375,7 @@ def test_connect_imports_nothing_but_what_it_needs() -> None:
 
 
 def test_the_command_dispatches_connect_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "run", lambda: 42)
+    monkeypatch.setattr(cli, "connect", lambda: 42)
     assert cli.main(["connect"]) == 42
     monkeypatch.setattr(sys, "argv", ["gb10", "connect", "anything"])
     assert cli.main() == 42

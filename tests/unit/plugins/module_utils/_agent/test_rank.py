@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, rank
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, protocol, rank
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
@@ -92,6 +92,9 @@ class Machine:
         reply = self.ask(verb, **arguments)
         assert reply["ok"], reply
         return dict(reply["result"])
+
+    def root_asks(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        return protocol.reply_of(self.service.handle({**arguments, "verb": verb}, local=True))
 
     def refusal(self, verb: str, **arguments: Any) -> str:
         reply = self.ask(verb, **arguments)
@@ -180,17 +183,17 @@ def test_a_group_that_was_renamed_needs_a_takeover(machine: Machine) -> None:
     (old / "owner.json").write_text('{"group": "old", "head": "aaaa", "generation": 3}')
     assert "lab-2 has another owner: the group old" in machine.refusal("claim")
     with pytest.raises(RankError, match="the group old"):
-        machine.service.call("own", head=HEAD, group="pair1")
-    assert machine.service.call("own", head=HEAD, group="pair1", takeover=True)["owner"] == {"group": "pair1", "head": HEAD}
+        machine.root_asks("own", head=HEAD, group="pair1")
+    assert machine.root_asks("own", head=HEAD, group="pair1", takeover=True)["owner"] == {"group": "pair1", "head": HEAD}
     assert not (old / "owner.json").exists()
     machine.do("claim")
 
 
 def test_a_takeover_changes_the_owner_and_keeps_the_generation(owned: Machine) -> None:
     with pytest.raises(RankError, match="has another owner") as error:
-        owned.service.call("own", head="bbbb", group="pair1")
+        owned.root_asks("own", head="bbbb", group="pair1")
     assert error.value.kind == "refused"
-    owned.service.call("own", head="bbbb", group="pair1", takeover=True)
+    owned.root_asks("own", head="bbbb", group="pair1", takeover=True)
     assert "has another owner" in owned.refusal("halt")
     assert owned.do("claim", head="bbbb")["generation"] == 7
 
@@ -203,9 +206,9 @@ def test_a_head_takes_no_verb_of_local_root(owned: Machine) -> None:
 
 
 def test_local_root_needs_no_owner_in_its_request(owned: Machine) -> None:
-    assert owned.service.call("halt")["left"] == []
+    assert owned.root_asks("halt")["left"] == []
     with pytest.raises(RankError, match="lab-2 has seen generation 7"):
-        owned.service.call("halt", generation=3)
+        owned.root_asks("halt", generation=3)
 
 
 # What a request may hold.
@@ -413,7 +416,7 @@ def test_record_on_a_full_disk_names_the_file(owned: Machine, monkeypatch: pytes
 def test_stop_here_outlives_the_head_and_its_generation(owned: Machine) -> None:
     owned.put_release("4f0c")
     owned.put_container("4f0c")
-    out = owned.service.call("stop_here", by="root@lab-2")
+    out = owned.root_asks("stop_here", by="root@lab-2")
     assert (out["left"], out["generation"]) == ([], 8)
     found = owned.new().handle({"verb": "hello"})["result"]
     assert (found["generation"], found["stop_generation"]) == (8, 8)
@@ -424,7 +427,7 @@ def test_stop_here_outlives_the_head_and_its_generation(owned: Machine) -> None:
 
 def test_stop_here_on_a_stopped_rank_ends_a_request_that_the_rank_has_not_seen(owned: Machine) -> None:
     owned.put_release("4f0c")
-    assert [owned.service.call("stop_here")["generation"] for _again in range(2)] == [8, 9]
+    assert [owned.root_asks("stop_here")["generation"] for _again in range(2)] == [8, 9]
     assert "was stopped by generation 9" in owned.refusal("start", release="4f0c", generation=9)
 
 
@@ -434,7 +437,7 @@ def test_stop_here_ends_a_start_that_waits(owned: Machine) -> None:
     owned.gate = threading.Event()
     replies: list[dict[str, Any]] = []
     threads = [threading.Thread(target=lambda: replies.append(owned.ask("start", release="4f0c"))) for _each in range(2)]
-    stop = threading.Thread(target=owned.service.call, args=("stop_here",))
+    stop = threading.Thread(target=owned.root_asks, args=("stop_here",))
     for thread in (*threads, stop):
         thread.start()
         time.sleep(0.1)
@@ -451,17 +454,17 @@ def test_stop_here_ends_a_start_that_waits(owned: Machine) -> None:
 
 
 def test_holds_expire_and_are_replaced_and_released_by_name(owned: Machine) -> None:
-    owned.service.call("hold", name="reboot", reason="reboot.yml", seconds=60, by="admin@ctl")
-    owned.service.call("hold", name="docker", reason="old", seconds=600)
-    owned.service.call("hold", name="docker", reason="role docker", seconds=600)
+    owned.root_asks("hold", name="reboot", reason="reboot.yml", seconds=60, by="admin@ctl")
+    owned.root_asks("hold", name="docker", reason="old", seconds=600)
+    owned.root_asks("hold", name="docker", reason="role docker", seconds=600)
     holds = owned.do("hello")["holds"]
     assert [(each["name"], each["reason"], each["by"]) for each in holds] == [("reboot", "reboot.yml", "admin@ctl"), ("docker", "role docker", "")]
     assert holds[0]["until"] == owned.now + 60
     assert mode(owned.folder / "agent/holds.json") == 0o600
     owned.now += 61
     assert [each["name"] for each in owned.new().handle({"verb": "hello"})["result"]["holds"]] == ["docker"]
-    assert owned.service.call("release_hold", name="docker") == {"holds": [], "released": True}
-    assert owned.service.call("release_hold", name="docker")["released"] is False
+    assert owned.root_asks("release_hold", name="docker") == {"holds": [], "released": True}
+    assert owned.root_asks("release_hold", name="docker")["released"] is False
 
 
 # Reading.
