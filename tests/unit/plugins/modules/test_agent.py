@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, install, stamp, unit
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, stamp, unit
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.install import Agent
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import InstallError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
@@ -217,13 +217,6 @@ def test_stamp_is_stored_when_the_installation_is_complete(node: Machine) -> Non
     with pytest.raises(InstallError):
         node.agent(stamp="5e1f", files=NEWER, **second(node))
     assert stamp.read(str(node.root)) == {}, "the installation is not complete"
-
-
-def test_one_run_is_enough_if_everything_is_known(node: Machine) -> None:
-    result = node.agent(**second(node))
-    assert result["active"]
-    assert f"{config.UNIT} started" in result["changes"]
-    assert node.agent(**second(node))["changed"] is False
 
 
 def test_check_mode_writes_nothing_and_predicts_the_changes(node: Machine) -> None:
@@ -442,12 +435,6 @@ def test_a_version_directory_that_is_a_link_is_refused(worker: Machine, tmp_path
         worker.agent(**HEAD)
 
 
-def test_a_directory_in_place_of_current_is_refused(node: Machine) -> None:
-    node.at(config.CURRENT).mkdir(parents=True)
-    with pytest.raises(InstallError, match="is not a symbolic link"):
-        node.agent()
-
-
 def test_sshd_settings_that_exclude_the_user_fail_before_anything_is_written(worker: Machine) -> None:
     worker.sshd = worker.sshd.replace("pubkeyauthentication yes", "pubkeyauthentication no\nallowusers admin")
     before = worker.tree()
@@ -472,11 +459,6 @@ def test_sshd_with_socket_activation_gets_its_run_directory(worker: Machine) -> 
     assert worker.agent(True, **HEAD)["changed"]
     assert worker.tree() == before
     assert worker.agent(**HEAD)["ssh_port"] == 2222
-
-
-def test_a_head_without_sshd_has_the_usual_port(head: Machine) -> None:
-    head.sshd = ""
-    assert head.agent(**PEERS)["ssh_port"] == 22
 
 
 @pytest.mark.parametrize(
@@ -521,9 +503,3 @@ assert not [name for name in sys.modules if name.split(".")[0] == "ansible"]
 """
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_launcher_and_the_unit_name_the_same_paths() -> None:
-    compile(install.LAUNCHER_TEXT, config.LAUNCHER, "exec")
-    assert install.LAUNCHER_TEXT.startswith("#!/usr/bin/python3 -I\n")
-    assert f"ExecStart={config.LAUNCHER} agent\n" in unit.UNIT_TEXT

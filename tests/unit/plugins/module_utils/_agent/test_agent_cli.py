@@ -164,11 +164,6 @@ def test_why_prints_the_verdict_its_evidence_and_what_was_done(group: Group, cap
     ]
 
 
-def test_why_without_a_verdict(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
-    assert group.gb10("why") == 0
-    assert capsys.readouterr().out == "There is no verdict yet.\n"
-
-
 def piece(lines: Mapping[int, str]) -> dict[str, Any]:
     now = int(time.time()) * 10**9
     data = "".join(f"{ns_to_stamp(now + offset)} {text}\n" for offset, text in lines.items())
@@ -193,12 +188,6 @@ def test_logs_prints_the_ranks_that_answer(group: Group, monkeypatch: pytest.Mon
     out, err = capsys.readouterr()
     assert out.endswith("lab-1 | one\n")
     assert err == "lab-2 does not answer: Host key verification failed.\n"
-
-
-def test_logs_on_a_worker_prints_its_own(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
-    group.ranks[1].answers["slice"] = lambda _request: protocol.success(piece({1: "own"}))
-    assert group.gb10("logs", rank=1) == 0
-    assert capsys.readouterr().out.endswith("lab-2 | own\n")
 
 
 def test_logs_give_the_parts_of_a_line_with_carriage_returns_one_time() -> None:

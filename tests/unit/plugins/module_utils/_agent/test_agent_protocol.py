@@ -26,16 +26,6 @@ def test_refuses_to_encode_more_than_the_limit() -> None:
         protocol.encode({"text": "x" * protocol.MAX_LINE})
 
 
-@pytest.mark.parametrize(("version", "accepted"), [(5, True), (4, True), (6, False), (3, False), (True, False), ("5", False), (None, False), (4.0, False)])
-def test_accepts_its_version_and_the_one_before(monkeypatch: pytest.MonkeyPatch, version: object, accepted: bool) -> None:
-    monkeypatch.setattr(protocol, "PROTOCOL", 5)
-    assert protocol.accepts(version) is accepted
-
-
-def test_returns_the_result_of_a_reply() -> None:
-    assert protocol.reply_of(protocol.success({"a": 1})) == {"a": 1}
-
-
 @pytest.mark.parametrize(("kind", "expected"), [("refused", "refused"), ("unknown", "unknown"), ("failed", "failed"), ("other", "failed"), (None, "failed")])
 def test_raises_the_error_of_a_reply_with_its_kind(kind: str | None, expected: str) -> None:
     with pytest.raises(RankError, match=r"^No\.$") as raised:

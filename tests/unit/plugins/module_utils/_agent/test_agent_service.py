@@ -20,7 +20,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import service
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import LiveClock, Service, notify
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import LiveClock, Service
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from unit.fixtures.agent.wire import FakeActor, FakeRank, configuration, descriptors, until, write_ssh
 
@@ -145,15 +145,6 @@ def test_bounds_the_connections_of_each_socket(worker: Node) -> None:
     until(lambda: worker.raw(protocol.encode({"v": 1, "verb": "hello"}), "session.sock")["ok"])
 
 
-def test_leaks_no_descriptors(worker: Node) -> None:
-    worker.call("hello")
-    until(lambda: not worker.service._listeners[0]._open)
-    before = descriptors()
-    for _number in range(200):
-        worker.call("hello")
-    until(lambda: descriptors() <= before)  # fewer, if what an earlier test left is closed meanwhile
-
-
 def test_closes_its_sockets_and_connections(tmp_path: Path) -> None:
     node = Node(tmp_path, rank=1)
     before = descriptors()
@@ -268,20 +259,6 @@ def test_peers_calls_each_worker_and_changes_nothing(pair: tuple[Node, Node]) ->
     assert (head.actor.steps, head.actor.asked, head.rank.requests) == (1, [], [])
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        ("ssh: connect to host 192.168.200.12 port 22: No route to host\n", "No route to host"),
-        ("Host key verification failed.\n", "Host key verification failed"),
-        ("gb10-agent@192.168.200.12: Permission denied (publickey).\n", "Permission denied (publickey)"),
-    ],
-)
-def test_peers_has_the_error_of_ssh(head: Node, fake_ssh: None, monkeypatch: pytest.MonkeyPatch, text: str, cause: str) -> None:
-    monkeypatch.setenv("FAKE_SSH_MODE", text)
-    (entry,) = head.call("peers")["peers"]
-    assert (entry["ok"], entry["error"], entry["protocol"]) == (False, cause, 0)
-
-
 def test_peers_waits_for_a_silent_worker_only_until_the_limit(head: Node, fake_ssh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SSH_MODE", "silent")
     monkeypatch.setattr(module, "HELLO_SECONDS", 0.2)
@@ -319,20 +296,6 @@ def test_returns_what_there_is_without_a_wait(head: Node) -> None:
     assert found["outcome"]["generation"] == found["desired"]["generation"] == 7
 
 
-def test_returns_at_once_on_a_verdict_during_the_wait(head: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GATHER_SECONDS", LIMIT)
-    found: list[dict[str, Any]] = []
-    waiting = threading.Thread(target=lambda: found.append(head.call("events", since=0, wait=LIMIT, generation=7)))
-    waiting.start()
-    until(lambda: bool(head.service._listeners[0]._open))
-    head.actor.event("progress")
-    head.service.news.add()
-    head.actor.event("verdict")
-    head.service.news.add()
-    waiting.join(LIMIT)
-    assert [event["kind"] for event in found[0]["events"]] == ["progress", "verdict"]
-
-
 def test_gathers_progress_for_a_short_time(head: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GATHER_SECONDS", 0.05)
     head.actor.event("progress")
@@ -351,14 +314,6 @@ def test_writes_of_the_actor_end_the_wait(head: Node) -> None:
 
 
 # --- the loop
-
-
-def test_the_loop_goes_on_while_there_is_something_to_do(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    node.actor.todo = [lambda: True] * 3
-    node.service.start()
-    until(lambda: node.actor.steps == 4)
-    node.service.close()
 
 
 def test_an_exception_of_the_actor_is_one_warning_and_the_loop_goes_on(
@@ -403,17 +358,6 @@ def test_jobs_end_a_wait_within_a_step_and_not_between_steps() -> None:
 
 
 # --- systemd
-
-
-def test_notifies_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    notify("READY=1")
-    for address in (str(tmp_path / "notify"), f"@gb10-test-{os.getpid()}"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-            systemd.bind(address.replace("@", "\0"))
-            monkeypatch.setenv("NOTIFY_SOCKET", address)
-            notify("READY=1")
-            assert systemd.recv(100) == b"READY=1"
 
 
 def test_sigterm_ends_the_process_cleanly(tmp_path: Path) -> None:

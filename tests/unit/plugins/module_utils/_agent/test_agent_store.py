@@ -23,41 +23,12 @@ def numbers(store: Store) -> list[int]:
     return [event["n"] for event in store.events()]
 
 
-def test_loads_what_it_saved(folder: Path) -> None:
-    Store(str(folder)).save("desired.json", {"generation": 7})
-    assert Store(str(folder)).load("desired.json") == {"generation": 7}
-    assert mode(folder) == 0o700
-    assert mode(folder / "desired.json") == 0o600
-    assert os.listdir(folder) == ["desired.json"]
-
-
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff"])
 def test_loads_nothing_from_an_absent_or_invalid_file(folder: Path, content: bytes | None) -> None:
     if content is not None:
         folder.mkdir(parents=True)
         (folder / "desired.json").write_bytes(content)
     assert Store(str(folder)).load("desired.json") == {}
-
-
-def test_syncs_a_file_and_its_folder_before_it_returns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
-    Store(str(folder)).save("desired.json", {})
-    assert [os.path.dirname(synced[0]), synced[1]] == [str(folder), str(folder)]
-
-
-def test_keeps_the_old_content_if_the_disk_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(str(folder))
-    store.save("outcome.json", {"old": True})
-
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        store.save("outcome.json", {"old": False})
-    assert store.load("outcome.json") == {"old": True}
-    assert os.listdir(folder) == ["outcome.json"]
 
 
 def test_refuses_a_folder_that_is_a_symbolic_link(folder: Path, tmp_path: Path) -> None:
@@ -116,14 +87,6 @@ def test_bounds_the_events_and_keeps_one_older_file(folder: Path, monkeypatch: p
     kept = numbers(store)
     assert kept == numbers(Store(str(folder))) == list(range(kept[0], 101))
     assert len(kept) > 10
-
-
-def test_reports_each_write(folder: Path) -> None:
-    calls = []
-    store = Store(str(folder), lambda: calls.append(1))
-    store.save("desired.json", {})
-    store.append({})
-    assert len(calls) == 2
 
 
 def test_an_event_may_have_any_line_separator_of_unicode(folder: Path) -> None:

@@ -78,7 +78,3 @@ def test_a_file_that_is_written_or_removed_takes_the_stamp_away(root: Path, name
 def test_a_broken_stamp_is_none(root: Path, text: str) -> None:
     (root / STAMP[1:]).write_text(text)
     assert stamp.read(str(root)) == {}
-
-
-def test_no_agent_no_stamp(tmp_path: Path) -> None:
-    assert stamp.read(str(tmp_path)) == {}
