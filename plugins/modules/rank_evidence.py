@@ -12,7 +12,7 @@ short_description: Collect what one rank's node shows of a serving group, withou
 version_added: 0.1.0
 description:
   - Collects the containers' inspection and log tails, processes, memory, addresses, RDMA links and the kernel's last messages into one text.
-  - Values of the releases' env files, and whatever has the shape of a key or token, are masked.
+  - Values of the releases' env files, and texts with the shape of a key or token, are masked.
   - Of each log the end is collected, at most O(tail) records and 4 MiB. The whole collection ends after O(timeout); the text names what is missing.
 author:
   - The gb10.cluster authors (@gb10-cluster)

@@ -236,7 +236,7 @@ def test_an_agent_that_is_killed_at_any_moment_continues(where: str, kinds: list
         world.crash(where, count)
         found = world.settle()
         if world.crash_after is not None:
-            break  # it had settled before
+            break  # it settled before
         moments += 1
         wanted = "new" if kinds == ["good"] or (found["result"] == "serves") else "old"
         assert world.serves(wanted), "\n".join(world.log)
@@ -621,7 +621,7 @@ def test_a_pair_that_serves_is_not_restarted_without_a_reason() -> None:
     assert order(world) == []
 
 
-def test_a_boot_after_a_death_is_judged_anew_by_a_restarted_agent() -> None:
+def test_a_boot_after_a_death_is_judged_again_by_a_restarted_agent() -> None:
     world = pair(new=["good", "killed"])
     during(world, "recording", lambda: world.kill(1))
     world.when(lambda: order(world).count("one starts new") == 2, world.crash, 2.0)

@@ -149,9 +149,9 @@ class World:
         """Let the agent's files tell that the pair was judged."""
         self.place(release)
         asked = {"state": "serving", "release": release, "by": "admin@first", "at": "2026-11-23T00:00:00Z", "reasons": [], "options": OPTIONS}
-        told = {"phase": "settled", "result": "serves", "release": release, "final": True, "sentence": f"{GROUP} serves release {release}."}
+        settled = {"phase": "settled", "result": "serves", "release": release, "final": True, "sentence": f"{GROUP} serves release {release}."}
         self.store.files["desired.json"] = json.dumps({"generation": generation, **asked})
-        self.store.files["outcome.json"] = json.dumps({"generation": generation, **told})
+        self.store.files["outcome.json"] = json.dumps({"generation": generation, **settled})
         for rank in self.ranks:
             rank.owner, rank.seen_generation = {"group": GROUP, "head": HEAD_ID}, generation
 
@@ -377,7 +377,7 @@ class World:
         rank.boot_id += 1
         rank.down_until = self._until(seconds)
         for job in rank.jobs:
-            job.sent = False  # what the node had received is lost
+            job.sent = False  # what the node received is lost
         if number == 0 and self.actor is not None:
             self.crashed = True
 
@@ -441,7 +441,7 @@ class World:
         failed = bool(outcome["verdict"]) and not outcome["verdict"]["passed"]
         disturbed = box is not None and (box.kind != "good" or self.last_fault >= box.started - 1.0)
         if not asked and not failed and not disturbed:
-            self.violate(f"{rank.host} is stopped while {GROUP} serves release {release}, and nobody asked for it")
+            self.violate(f"{rank.host} is stopped while {GROUP} serves release {release}, without a request")
 
     def watch_start(self, release: str) -> None:
         """A release starts only when no rank runs another one."""

@@ -157,7 +157,7 @@ class Agent(Code, Access, Unit):
         self.own(path, name, head_id, owner if isinstance(owner, dict) else {})
 
     def mark(self, port: int) -> None:
-        """Store the stamp of an installation that is complete. It is no change: only the next run reads it. Raises InstallError, OSError."""
+        """Store the stamp of an installation that is complete. Not a change: only the next run reads it. Raises InstallError, OSError."""
         self.require_kind(STAMP, directory=False)
         before, text = self.node.read(STAMP), stamp.text(self.params["stamp"], port, self.node.root)
         if self.params["stamp"] and before != text and not self.check_mode:

@@ -41,7 +41,7 @@ def test_a_models_config_is_read_from_a_folder_and_from_the_revision_of_a_cache(
 
 
 @pytest.mark.parametrize(
-    ("containers", "memory", "share", "said"),
+    ("containers", "memory", "share", "message"),
     [
         ([], MEMORY, 0.8, ""),
         ([{"name": "gb10-pair1-rank0", "running": False}], MEMORY, 0.8, ""),
@@ -49,8 +49,8 @@ def test_a_models_config_is_read_from_a_folder_and_from_the_revision_of_a_cache(
         ([], MEMORY | {"available_kib": 40 << 20}, 0.7, "40.0 GiB of 121.0 GiB of memory are available and 84.7 GiB are wanted before a start"),
     ],
 )
-def test_reports_what_blocks_a_start(containers: list[dict[str, Any]], memory: dict[str, int], share: float, said: str) -> None:
-    assert node.not_free(containers, memory, share) == said
+def test_reports_what_blocks_a_start(containers: list[dict[str, Any]], memory: dict[str, int], share: float, message: str) -> None:
+    assert node.not_free(containers, memory, share) == message
 
 
 def test_the_receipt_of_the_running_release_is_read_where_the_link_is_lost(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_receipt_of_the_running_release_is_read_where_the_link_is_lost(tmp_p
     assert node.receipt_of(str(tmp_path), ["gone", ""]) == {}
 
 
-def test_an_image_is_known_by_its_content_whatever_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_known_by_its_content_with_any_id(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"RootFS": {"Layers": ["sha256:1"]}, "Config": {"Cmd": ["vllm"]}, "Architecture": "arm64", "Os": "linux"}
     images = {"vllm:1": {"Id": "sha256:classic", **config}, "vllm:2": {"Id": "sha256:containerd", **config}, "vllm:3": {"Id": "sha256:3", **config, "Os": "x"}}
     monkeypatch.setattr(layers_engine, "inspect_image", lambda name, _engine: images.get(name))

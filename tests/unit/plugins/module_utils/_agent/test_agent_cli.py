@@ -342,7 +342,7 @@ def test_an_invalid_configuration_is_one_sentence(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err.startswith(f"{path} has ")
 
 
-def test_a_user_without_access_is_told_to_use_sudo(group: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_without_access_needs_sudo(group: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def denied(_arguments: dict[str, Any], **_settings: Any) -> dict[str, Any]:
         raise PermissionError(13, "Permission denied")
 

@@ -128,14 +128,14 @@ def no_space(*_arguments: Any, **_more: Any) -> None:
 # Owner and generation.
 
 
-def test_a_rank_that_nobody_claimed_changes_nothing(machine: Machine) -> None:
+def test_an_unclaimed_rank_changes_nothing(machine: Machine) -> None:
     assert machine.do("hello")["owner"] == {}
     for verb in ("start", "record", "phase"):
         assert "lab-2 has no owner yet" in machine.refusal(verb, release="4f0c", receipt={}, phase="load")
     assert not machine.folder.exists()
 
 
-def test_a_rank_that_nobody_claimed_is_stopped(machine: Machine) -> None:
+def test_an_unclaimed_rank_is_stopped(machine: Machine) -> None:
     machine.put_container("4f0c")
     assert machine.do("halt", mark="2026-11-23T05:00:00Z")["left"] == []
     assert machine.engine.containers == {}
@@ -165,8 +165,8 @@ def test_another_head_is_refused(owned: Machine, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", ["claim", "phase", "start", "halt", "record"])
 def test_a_lower_generation_is_refused(owned: Machine, verb: str) -> None:
-    said = owned.refusal(verb, generation=6, release="4f0c", phase="load", receipt={})
-    assert said == "lab-2 has seen generation 7 of the group pair1. Generation 6 is superseded."
+    message = owned.refusal(verb, generation=6, release="4f0c", phase="load", receipt={})
+    assert message == "lab-2 has seen generation 7 of the group pair1. Generation 6 is superseded."
 
 
 def test_the_highest_generation_counts_also_if_it_cannot_be_written(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,9 +236,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "arguments", "said"), WRONG, ids=[f"{verb} {' '.join(more)}" for verb, more, _said in WRONG])
-def test_arguments_that_do_not_fit_are_refused(owned: Machine, verb: str, arguments: dict[str, Any], said: str) -> None:
-    assert said in owned.refusal(verb, **arguments)
+@pytest.mark.parametrize(("verb", "arguments", "message"), WRONG, ids=[f"{verb} {' '.join(more)}" for verb, more, _message in WRONG])
+def test_arguments_that_do_not_fit_are_refused(owned: Machine, verb: str, arguments: dict[str, Any], message: str) -> None:
+    assert message in owned.refusal(verb, **arguments)
     assert owned.commands == []
 
 
