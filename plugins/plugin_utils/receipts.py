@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import replace
 
 
 def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
@@ -46,14 +45,7 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
 def write(path: Path, text: str, mode: int = 0o600) -> None:
     """Replace a file atomically. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    replace(descriptor, temporary, str(path), text, mode)
 
 
 def drift(now: dict[str, Any], before: dict[str, Any]) -> list[str]:

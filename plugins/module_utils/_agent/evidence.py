@@ -97,19 +97,7 @@ def collect(group: str, folder: str, run: Runner, *, tail: int = TAIL, seconds: 
     return redact.redact(text, secrets)
 
 
-def path_of(folder: str, label: str, name: str) -> str:
-    """Return where the evidence with this label and file name is kept below a group's folder."""
-    return os.path.join(folder, EVIDENCE, label, name)
-
-
-def exists(folder: str, label: str, name: str) -> bool:
-    """Whether this evidence is kept. Raises OSError."""
-    return Folder(folder, EVIDENCE, label).exists(name)
-
-
-def keep(folder: str, label: str, name: str, text: str) -> str:
-    """Write evidence below a group's folder, mode 0600, and remove all labels but the newest ones. Return its path. Raises OSError."""
-    place = Folder(folder, EVIDENCE, label)
-    place.write(name, text)
+def keep(folder: str, label: str, name: str, text: str) -> None:
+    """Write evidence below a group's folder, mode 0600, and remove all labels but the newest ones. Raises OSError."""
+    Folder(folder, EVIDENCE, label).write(name, text)
     Folder(folder, EVIDENCE).prune(KEPT, label)
-    return path_of(folder, label, name)

@@ -87,10 +87,12 @@ class Place:
             self.changes.step(f"{path} created")
             if not self.check_mode:
                 os.makedirs(target, mode=0o755, exist_ok=True)
-        self.permissions(path, mode, new=mode)
+                os.chmod(target, mode)
+        else:
+            self.permissions(path, mode)
 
-    def permissions(self, path: str, mode: int, new: int | None = None) -> None:
-        """Correct the mode of a path, and its owner if this is root; `new` is the mode of what check mode does not create."""
+    def permissions(self, path: str, mode: int) -> None:
+        """Correct the mode of a path, and its owner if this is root."""
         target = self.node.at(path)
         known = self.mode(path)
         if known is None:
@@ -99,9 +101,8 @@ class Place:
         wrong_owner = os.geteuid() == 0 and (found.st_uid, found.st_gid) != (0, 0)
         if stat.S_IMODE(known) == mode and not wrong_owner:
             return
-        before, after = (f"mode {stat.S_IMODE(known):04o}, owner {found.st_uid}:{found.st_gid}", f"mode {mode:04o}, owner 0:0")
-        if new is None or f"{path} created" not in self.changes.messages:
-            self.changes.live(path, f"{before}\n", f"{after}\n", [f"{path}: {before} -> {after}"])
+        before, after = f"mode {stat.S_IMODE(known):04o}, owner {found.st_uid}:{found.st_gid}", f"mode {mode:04o}, owner 0:0"
+        self.changes.live(path, f"{before}\n", f"{after}\n", [f"{path}: {before} -> {after}"])
         if not self.check_mode:
             if wrong_owner:
                 os.chown(target, 0, 0, follow_symlinks=False)

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import Run, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE, FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, VERBS, Caller, take
@@ -405,10 +405,9 @@ class RankService:
         """Return where the evidence is, and why it is missing. What was kept stays if there is nothing `new`: the containers are removed by then."""
         name = f"rank{self.rank}-{re.sub(r'[^A-Za-z0-9._-]', '_', self.host)}.txt"
         try:
-            if not new and evidence.exists(self.folder, label, name):
-                return evidence.path_of(self.folder, label, name), ""
-            collected = evidence.collect(self.group, self.folder, self._run, docker_socket=self.docker_socket)
-            return evidence.keep(self.folder, label, name, collected), ""
+            if new or not Folder(self.folder, EVIDENCE, label).exists(name):
+                evidence.keep(self.folder, label, name, evidence.collect(self.group, self.folder, self._run, docker_socket=self.docker_socket))
+            return os.path.join(self.folder, EVIDENCE, label, name), ""
         except Exception as error:  # noqa: BLE001  evidence that cannot be kept must not keep a rank from being stopped
             return "", f"The evidence of {self.host} is not kept: {reason(error)}."
 
