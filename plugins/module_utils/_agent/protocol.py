@@ -12,8 +12,6 @@ from typing import Any
 PROTOCOL = 1
 #: Bytes of one line, its end included.
 MAX_LINE = 8 << 20
-#: Verbs that the head sends to a worker; session.sock accepts no other.
-SESSION_VERBS = ("hello", "claim", "look", "slice", "probe", "phase", "start", "halt", "record")
 #: Verbs that only rank 0 answers.
 HEAD_VERBS = ("state", "desire", "events", "acknowledge", "peers")
 

@@ -18,7 +18,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE, FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, VERBS, Caller, take
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, SESSION_VERBS, VERBS, Caller, take
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
@@ -94,13 +94,11 @@ class RankService:
             return protocol.failure(redact.redact(f"{type(error).__name__}: {error}"))
 
     def _answer(self, request: Mapping[str, Any], local: bool) -> dict[str, Any]:
-        if not isinstance(request, Mapping):
-            raise refused("The request is not a mapping.")
-        name = request.get("verb")
-        verb = VERBS.get(name) if isinstance(name, str) else None
-        if not isinstance(name, str) or verb is None or (verb.guard == "local" and not local):
-            raise RankError(f"{self.host} does not support the verb {repr(name)[:60]}. Supported: {', '.join(self._supported(local))}.", "unknown")
-        method = self._methods[name]
+        name = str(request.get("verb"))
+        supported = VERBS if local else SESSION_VERBS
+        if name not in supported:
+            raise RankError(f"{self.host} does not support the verb {repr(name)[:60]}. Supported: {', '.join(supported)}.", "unknown")
+        verb, method = VERBS[name], self._methods[name]
         if verb.guard in ("read", "local"):
             return method(**take(name, verb.arguments, request))
         caller = self._caller(name, request, local)
@@ -113,10 +111,6 @@ class RankService:
         with self._work:
             self._authorize(caller, unowned)  # the owner may have changed, or a stop may have come, while this request waited
             return method(caller, **arguments)
-
-    @staticmethod
-    def _supported(local: bool) -> list[str]:
-        return [name for name, verb in VERBS.items() if local or verb.guard != "local"]
 
     def _caller(self, name: str, request: Mapping[str, Any], local: bool) -> Caller:
         owner = self._owner() if local else {}

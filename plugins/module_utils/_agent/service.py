@@ -19,16 +19,16 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import config 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Rank, Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.listener import Listener, log
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import HEAD_VERBS, SESSION_VERBS, RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import HEAD_VERBS, RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Local, Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import READ_VERBS, SESSION_VERBS
 
 IDLE_SECONDS = 5.0  # between two looks of an actor that has nothing to do
 PAUSE_SECONDS = 0.05  # between two steps that did something
 LONGEST_WAIT = 30.0  # seconds of a long poll
 GATHER_SECONDS = 2.0  # how long progress may wait for more
 HELLO_SECONDS = 15.0  # for each worker, which are asked at the same time
-READ_VERBS = ("hello", "look", "slice", "probe")
 DECISIVE = ("verdict", "settled")
 
 

@@ -142,6 +142,11 @@ VERBS: dict[str, Verb] = {
 }
 
 
+#: Verbs that the head sends to a worker; session.sock accepts no other.
+SESSION_VERBS = tuple(name for name, verb in VERBS.items() if verb.guard != "local")
+READ_VERBS = tuple(name for name, verb in VERBS.items() if verb.guard == "read")
+
+
 class Caller(NamedTuple):
     """Who asks: a group's head, and the generation of its desired state."""
 
