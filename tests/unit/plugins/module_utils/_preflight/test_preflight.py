@@ -505,7 +505,7 @@ def test_an_agent_of_another_group_has_no_finding(pair: Pair) -> None:
 def failing(error: Exception) -> preflight_facts.Call:
     """Return a socket on which every call fails."""
 
-    def call(_verb: str, _timeout: float) -> dict[str, Any]:
+    def call(_verb: str, **_options: Any) -> dict[str, Any]:
         raise error
 
     return call
