@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: from wanted rails and the files that stand on a node to what is written, moved or refused. Pure.
+"""PRIVATE: from the configured rails and the files of a node to what is written, moved or refused. Pure.
 
 Addresses are `a.b.c.d/prefix`, MTU is bytes, files are {path without leading slash: text}.
 """
@@ -32,7 +32,7 @@ KNOWN_WRITERS = {
 }
 
 
-# --- files that stand there ----------------------------------------------------------------------------------------------------
+# --- existing files ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a file says of one interface."""
+    """The configuration of one interface in a file."""
 
     interface: str
     addresses: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """One configuration file: who owns it and what it says of the interfaces asked for."""
+    """One configuration file: its owner, and its configuration of the given interfaces."""
 
     path: str
     kind: str
@@ -225,7 +225,7 @@ def read_files(files: Mapping[str, str], devices: Sequence[Device]) -> list[Conf
 
 
 def foreign_files(read: Sequence[ConfigFile]) -> list[ConfigFile]:
-    """Return the files of others that say something of the interfaces asked for."""
+    """Return the files of others that configure the given interfaces."""
     return [item for item in read if not item.own and item.claims]
 
 
@@ -242,8 +242,8 @@ def default_renderer(read: Sequence[ConfigFile]) -> str | None:
 
 
 @dataclass(frozen=True)
-class RailWish:
-    """A rail as it shall be: interface, address with prefix, MTU in bytes."""
+class RailConfig:
+    """Desired configuration of a rail: interface, address with prefix, MTU in bytes."""
 
     interface: str
     address: str
@@ -252,37 +252,37 @@ class RailWish:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done. With `refusals` nothing may be touched. `text` None means that our file must not stand there."""
+    """The plan of a change. With `refusals` nothing may be changed. `text` is None if our file must not exist."""
 
     text: str | None = None
     moves: tuple[str, ...] = ()
     adopted: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
-    ours: tuple[RailWish, ...] = field(default_factory=tuple)
+    ours: tuple[RailConfig, ...] = field(default_factory=tuple)
 
 
-def render(wishes: Sequence[RailWish], renderer: str) -> str:
-    """Return our netplan file. The renderer stands at each interface, so that the machine's own choice stays as it is."""
+def render(rails: Sequence[RailConfig], renderer: str) -> str:
+    """Return our netplan file. The renderer is set for each interface, so that the global choice of the node stays."""
     out = [MARKER, "network:", "  version: 2", "  ethernets:"]
-    for wish in wishes:
+    for rail in rails:
         out += [
-            f"    {wish.interface}:",
+            f"    {rail.interface}:",
             f"      renderer: {renderer}",
             "      dhcp4: false",
             "      dhcp6: false",
             "      accept-ra: false",
             "      link-local: []",
             "      optional: true",
-            f"      mtu: {wish.mtu}",
+            f"      mtu: {rail.mtu}",
             "      addresses:",
-            f"        - {wish.address}",
+            f"        - {rail.address}",
         ]
     return "\n".join(out) + "\n"
 
 
 def render_sysctl(interfaces: Sequence[str], ipv6: bool) -> str:
-    """Return the sysctl drop-in: each rail answers ARP for its own address only, and carries no IPv6 (so GIDs keep their index)."""
+    """Return the sysctl drop-in: each rail answers ARP for its own address only, and has no IPv6 (so GIDs keep their index)."""
     out = [MARKER]
     for key, value in sysctl_values(interfaces, ipv6).items():
         out.append(f"-{key} = {value}")
@@ -300,166 +300,137 @@ def sysctl_values(interfaces: Sequence[str], ipv6: bool) -> dict[str, str]:
     return values
 
 
-def validate_wishes(
-    wishes: Sequence[RailWish],
-    protected: Sequence[str],
-    known: Sequence[str],
-    others: Mapping[str, Sequence[str]],
-) -> list[str]:
-    """Return the sentences that forbid the wishes.
+def validate_rails(rails: Sequence[RailConfig], protected: Sequence[str], known: Sequence[str], others: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the reasons to refuse this configuration.
 
     `protected`: interfaces with the default route or the SSH session; `known`: interfaces that exist;
-    `others`: {interface that is no rail: its addresses with prefix}.
+    `others`: {interface that is not a rail: its addresses with prefix}.
     """
     found: list[str] = []
-    seen: dict[str, str] = {}
     networks: list[tuple[str, Any]] = []
-    for wish in wishes:
-        if wish.interface in protected:
+    for number, rail in enumerate(rails):
+        if rail.interface in protected:
             found.append(
-                f"{wish.interface} carries the default route or this SSH session, and the roce role never touches such an interface: "
-                "move the default route to the 10 GbE port (enP7s7) or name other ports in roce_interfaces."
+                f"{rail.interface} carries the default route or this SSH session, and the roce role never changes such an interface. "
+                "Move the default route to the 10 GbE port (enP7s7), or name other ports in roce_interfaces."
             )
-        if known and wish.interface not in known:
-            found.append(f"The interface {wish.interface} does not exist on this node; correct or remove roce_interfaces (the ports are found without it).")
-        if wish.interface in seen:
-            found.append(f"{wish.interface} is wanted for two rails; a rail needs a port of its own.")
-        seen[wish.interface] = wish.address
-        if not 1280 <= wish.mtu <= 9978:
-            found.append(f"MTU {wish.mtu} for {wish.interface} is out of range (1280 to 9978); use 9000 on a direct cable or 1500.")
-        try:
-            face = ipaddress.ip_interface(wish.address)
-        except ValueError:
-            found.append(f"{wish.address!r} for {wish.interface} is no address with a prefix; write it like 192.168.100.10/24.")
-            continue
-        if "/" not in wish.address or face.network.prefixlen > 30:
-            found.append(f"{wish.address} for {wish.interface} leaves no room for a peer; use a network with a prefix of at most 30, like /24.")
+        if rail.interface not in known:
+            found.append(f"The interface {rail.interface} does not exist on this node. Correct or remove roce_interfaces (the ports are found without it).")
+        if rail.interface in [other.interface for other in rails[:number]]:
+            found.append(f"{rail.interface} is configured for two rails; each rail needs its own port.")
+        if not 1280 <= rail.mtu <= 9978:
+            found.append(f"MTU {rail.mtu} for {rail.interface} is out of range (1280 to 9978). Use 9000 on a direct cable, or 1500.")
+        face = ipaddress.ip_interface(rail.address)
+        if face.network.prefixlen > 30:
+            found.append(f"{rail.address} for {rail.interface} has no room for a peer. Use a network with a prefix of at most 30, like /24.")
         elif face.ip in (face.network.network_address, face.network.broadcast_address):
-            found.append(f"{wish.address} for {wish.interface} is the network's own or broadcast address; use a host address of {face.network}.")
+            found.append(f"{rail.address} for {rail.interface} is the network's own or broadcast address. Use a host address of {face.network}.")
         for name, net in networks:
             if net.overlaps(face.network):
                 found.append(
-                    f"{wish.interface} ({wish.address}) and {name} ({net}) would be in one subnet, which leaves one of them idle; "
-                    "give gb10_fabric_cidrs one network per rail."
+                    f"{rail.interface} ({rail.address}) and {name} ({net}) would be in one subnet, which leaves one of them idle. "
+                    "Give gb10_fabric_cidrs one network per rail."
                 )
-        networks.append((wish.interface, face.network))
-        for name, addresses in sorted(others.items()):
-            if name in {w.interface for w in wishes}:
-                continue
-            for text in addresses:
-                try:
-                    other = ipaddress.ip_interface(text)
-                except ValueError:
-                    continue
-                if other.version == face.version and other.network.prefixlen and other.network.overlaps(face.network):
-                    found.append(
-                        f"The fabric network {face.network} of {wish.interface} overlaps {text} on {name}; "
-                        "choose another network in gb10_fabric_cidrs, or that path breaks."
-                    )
+        networks.append((rail.interface, face.network))
+        found += _overlaps(rail.interface, face.network, others)
     return list(dict.fromkeys(found))
 
 
-def _differences(wish: RailWish, claims: Sequence[tuple[str, Claim]]) -> tuple[bool, list[str]]:
-    """Return (the files give the wanted address, what differs otherwise) for one rail."""
+def _overlaps(interface: str, network: Any, others: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the addresses of other interfaces whose network overlaps the one of a rail."""
+    found = []
+    for name, text in ((name, text) for name, addresses in sorted(others.items()) for text in addresses):
+        other = ipaddress.ip_interface(text).network
+        if other.version == network.version and other.prefixlen and other.overlaps(network):
+            found.append(
+                f"The fabric network {network} of {interface} overlaps {text} on {name}. Choose another network in gb10_fabric_cidrs, or that path breaks."
+            )
+    return found
+
+
+def _differences(rail: RailConfig, claims: Sequence[tuple[str, Claim]]) -> tuple[bool, list[str]]:
+    """Return (whether the files give the configured address, other differences) for one rail."""
     given = [address for _path, claim in claims for address in claim.addresses]
     notes: list[str] = []
     where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
-    extra = [a for a in given if a != wish.address]
+    extra = [a for a in given if a != rail.address]
     if extra:
-        notes.append(f"{where} also gives {wish.interface} {', '.join(extra)}")
+        notes.append(f"{where} also gives {rail.interface} {', '.join(extra)}")
     mtus = [claim.mtu for _path, claim in claims if claim.mtu is not None]
-    if (mtus[-1] if mtus else None) != wish.mtu:
-        notes.append(f"{where} sets MTU {mtus[-1] if mtus else '(none)'} on {wish.interface}, wanted is {wish.mtu}")
+    if (mtus[-1] if mtus else None) != rail.mtu:
+        notes.append(f"{where} sets MTU {mtus[-1] if mtus else '(none)'} on {rail.interface}, expected {rail.mtu}")
     if any(claim.dhcp4 for _path, claim in claims):
-        notes.append(f"{where} asks for DHCP on {wish.interface}")
-    return wish.address in given, notes
+        notes.append(f"{where} asks for DHCP on {rail.interface}")
+    return rail.address in given, notes
 
 
-def plan(
-    wishes: Sequence[RailWish],
-    read: Sequence[ConfigFile],
-    policy: str,
-    renderer: str,
-) -> Plan:
+def plan(rails: Sequence[RailConfig], read: Sequence[ConfigFile], policy: str, renderer: str) -> Plan:
     """Return what to do with our file and the files of others, by policy (`refuse`, `adopt`, `replace`)."""
     foreign = foreign_files(read)
     if not foreign:
-        return Plan(text=render(wishes, renderer) if wishes else None, ours=tuple(wishes))
-    by_rail: dict[str, list[tuple[str, Claim]]] = {}
-    for item in foreign:
-        for claim in item.claims:
-            by_rail.setdefault(claim.interface, []).append((item.path, claim))
+        return Plan(text=render(rails, renderer) if rails else None, ours=tuple(rails))
     if policy == "adopt":
-        refusals: list[str] = []
-        differences: list[str] = []
-        ours: list[RailWish] = []
-        for item in foreign:
-            if not item.parsed:
-                refusals.append(f"/{item.path} is not understood ({item.error}), so it cannot be adopted; correct it, or set roce_foreign_policy to `replace`.")
-        for wish in wishes:
-            claims = by_rail.get(wish.interface)
-            if not claims:
-                ours.append(wish)
-                continue
-            good, notes = _differences(wish, claims)
-            where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
-            if not good and not refusals:
-                given = ", ".join(a for _path, claim in claims for a in claim.addresses) or "no address"
-                refusals.append(
-                    f"{where} gives {wish.interface} {given}, wanted is {wish.address}: set gb10_fabric_addresses to what it gives, "
-                    "or roce_foreign_policy to `replace`."
-                )
-            differences += notes
-        if refusals:
-            return Plan(refusals=tuple(refusals), differences=tuple(differences))
-        return Plan(
-            text=render(ours, renderer) if ours else None,
-            adopted=tuple(item.path for item in foreign),
-            differences=tuple(differences),
-            ours=tuple(ours),
-        )
+        return _adopt(rails, foreign, renderer)
     if policy == "replace":
-        refusals = [
-            f"/{item.path} also configures {', '.join(item.others)}, so it cannot be moved away as a whole: take the rails out of it by hand."
-            for item in foreign
-            if item.others
-        ]
-        refusals += [
-            f"/{item.path} matches {', '.join(c.interface for c in item.claims)} by a pattern or a folder that is not /etc; narrow it by hand, then run again."
-            for item in foreign
-            if not item.path.startswith("etc/")
-        ]
-        if refusals:
-            return Plan(refusals=tuple(refusals))
-        return Plan(text=render(wishes, renderer), moves=tuple(item.path for item in foreign), ours=tuple(wishes))
-    refusals = []
-    for item in foreign:
-        given = "; ".join(f"{claim.interface}: {', '.join(claim.addresses) or 'no address'}" for claim in item.claims)
-        writer = f" ({item.writer})" if item.writer else ""
-        detail = f"is not understood ({item.error}) and names {', '.join(c.interface for c in item.claims)}" if not item.parsed else f"configures {given}"
-        refusals.append(
-            f"/{item.path}{writer} {detail}. Nothing was changed: set roce_foreign_policy to `adopt` (it stays in charge) "
-            "or `replace` (it is moved to a backup), or remove it."
-        )
-    return Plan(refusals=tuple(refusals))
+        return _replace(rails, foreign, renderer)
+    return Plan(refusals=tuple(_refusal(item) for item in foreign))
 
 
-__all__ = [
-    "KNOWN_WRITERS",
-    "MARKER",
-    "OWN_PATH",
-    "SYSCTL_PATH",
-    "Claim",
-    "ConfigFile",
-    "Device",
-    "Plan",
-    "RailWish",
-    "default_renderer",
-    "foreign_files",
-    "plan",
-    "read_files",
-    "render",
-    "render_sysctl",
-    "sysctl_values",
-    "validate_wishes",
-]
+def _refusal(item: ConfigFile) -> str:
+    given = "; ".join(f"{claim.interface}: {', '.join(claim.addresses) or 'no address'}" for claim in item.claims)
+    writer = f" ({item.writer})" if item.writer else ""
+    detail = f"is not understood ({item.error}) and names {', '.join(c.interface for c in item.claims)}" if not item.parsed else f"configures {given}"
+    return (
+        f"/{item.path}{writer} {detail}. Nothing was changed: set roce_foreign_policy to `adopt` (the file stays in charge) "
+        "or `replace` (it is moved to a backup), or remove it."
+    )
+
+
+def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer: str) -> Plan:
+    """Keep the files of others if they give the configured addresses, and configure the remaining rails."""
+    refusals = [
+        f"/{item.path} is not understood ({item.error}), so it cannot be adopted. Correct it, or set roce_foreign_policy to `replace`."
+        for item in foreign
+        if not item.parsed
+    ]
+    differences: list[str] = []
+    ours: list[RailConfig] = []
+    for rail in rails:
+        claims = [(item.path, claim) for item in foreign for claim in item.claims if claim.interface == rail.interface]
+        if not claims:
+            ours.append(rail)
+            continue
+        good, notes = _differences(rail, claims)
+        differences += notes
+        if not good and not refusals:
+            where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
+            given = ", ".join(a for _path, claim in claims for a in claim.addresses) or "no address"
+            refusals.append(
+                f"{where} gives {rail.interface} {given}, expected {rail.address}. Set gb10_fabric_addresses to this address, "
+                "or roce_foreign_policy to `replace`."
+            )
+    if refusals:
+        return Plan(refusals=tuple(refusals), differences=tuple(differences))
+    return Plan(
+        text=render(ours, renderer) if ours else None,
+        adopted=tuple(item.path for item in foreign),
+        differences=tuple(differences),
+        ours=tuple(ours),
+    )
+
+
+def _replace(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer: str) -> Plan:
+    """Move the files of others to a backup; a file that also configures another interface stays, and so does a file outside of /etc."""
+    refusals = [
+        f"/{item.path} also configures {', '.join(item.others)}, so the whole file cannot be moved. Remove the rails from it."
+        for item in foreign
+        if item.others
+    ]
+    refusals += [
+        f"/{item.path} configures {', '.join(c.interface for c in item.claims)} and is not in /etc, so it cannot be moved. Change it, then run again."
+        for item in foreign
+        if not item.path.startswith("etc/")
+    ]
+    if refusals:
+        return Plan(refusals=tuple(refusals))
+    return Plan(text=render(rails, renderer), moves=tuple(item.path for item in foreign), ours=tuple(rails))

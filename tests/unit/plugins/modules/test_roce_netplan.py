@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm, netplan, netplan_yaml
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, commit_confirm, live, netplan, netplan_yaml, pending
 from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
 from unit.fixtures.roce.node import FakeNode
 from unit.fixtures.roce.tree import Tree, spark
@@ -41,11 +41,11 @@ class Machine(FakeNode):
         for name in ("OWN_PATH", "SYSCTL_PATH"):
             monkeypatch.setattr(netplan, name, f"{root}/{getattr(netplan, name)}".lstrip("/"))
         Path(commit_confirm.STATE_DIR).mkdir(parents=True)
-        monkeypatch.setattr(roce_netplan, "RUN_FOLDERS", (f"{root}/run/systemd/network", f"{root}/run/NetworkManager/system-connections"))
-        monkeypatch.setattr(roce_netplan, "GENERATORS", ())
+        monkeypatch.setattr(apply, "RUN_FOLDERS", (f"{root}/run/systemd/network", f"{root}/run/NetworkManager/system-connections"))
+        monkeypatch.setattr(apply, "GENERATORS", ())
         monkeypatch.setattr(roce_netplan, "in_container", lambda: None)
         monkeypatch.setattr("os.geteuid", lambda: 0)
-        monkeypatch.setattr(roce_netplan.Change, "boot_id", staticmethod(lambda: "boot-1\n"))
+        monkeypatch.setattr(pending.PendingChange, "boot_id", staticmethod(lambda: "boot-1\n"))
         self.before_read = self.own_file
         self.answers += [
             ("^netplan generate", self.generate),
@@ -64,7 +64,7 @@ class Machine(FakeNode):
 
     def generate(self, argv: list[str]) -> tuple[int, str, str]:
         """Write a keyfile per rail, and one for the management NIC which nobody may touch."""
-        folder = Path(argv[-1] + roce_netplan.RUN_FOLDERS[1])
+        folder = Path(argv[-1] + apply.RUN_FOLDERS[1])
         folder.mkdir(parents=True)
         place = Path(argv[-1], netplan.OWN_PATH)
         if place.exists():
@@ -145,7 +145,7 @@ def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -
     assert "--on-active=210s" in lines[0]
     assert lines[1] == "nmcli connection reload"
     assert "--on-active=120s" in lines[-1]
-    connections = Path(roce_netplan.RUN_FOLDERS[1])
+    connections = Path(apply.RUN_FOLDERS[1])
     assert sorted(path.name for path in connections.iterdir()) == [f"netplan-{RAIL1}.nmconnection", f"netplan-{RAIL0}.nmconnection"]
     assert (Path(commit_confirm.PENDING) / "restore.sh").exists()
     assert Path(commit_confirm.BOOT_WANTS).is_symlink()
@@ -236,7 +236,7 @@ def test_absent_where_somebody_has_removed_our_file(make: Any) -> None:
     result = node.call(state="absent")
     assert (result["changed"], result["pending"]) == (True, True)
     assert (node.addresses(RAIL0), node.addresses(RAIL1), node.link(RAIL0)["mtu"]) == ([], [], 1500)
-    assert not list(Path(roce_netplan.RUN_FOLDERS[1]).glob("*"))
+    assert not list(Path(apply.RUN_FOLDERS[1]).glob("*"))
     node.call(state="confirmed")
     assert node.call(state="absent")["changed"] is False
 
@@ -285,15 +285,15 @@ def test_an_adopted_file_that_gives_something_else(make: Any) -> None:
     node = make(PAIR)
     node.tree.file("etc/netplan/40-cx7.yaml", FOREIGN.format("10.0.9.1/24", ADDRESSES[1]))
     result = present(node, foreign="adopt")
-    assert f"/etc/netplan/40-cx7.yaml gives {RAIL0} 10.0.9.1/24, wanted is 192.168.100.10/24" in result["msg"]
+    assert f"/etc/netplan/40-cx7.yaml gives {RAIL0} 10.0.9.1/24, expected 192.168.100.10/24" in result["msg"]
     good = node.call(check=True, addresses=["10.0.9.1/24", ADDRESSES[1]], foreign="adopt")
-    assert f"{RAIL0} has not what its adopted file should give it (10.0.9.1/24, MTU 9000)." in good["notes"]
+    assert f"{RAIL0} does not have what its adopted file configures (10.0.9.1/24, MTU 9000)." in good["notes"]
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------------------
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
-    "no address": ({"addresses": []}, "No fabric address is wanted for this node; set gb10_fabric_cidrs"),
+    "no address": ({"addresses": []}, "This node has no fabric address; set gb10_fabric_cidrs"),
     "a word": ({"addresses": ["here"]}, "fabric_addresses[0] is 'here', which is not an IPv4 address."),
     "no prefix": ({"addresses": ["192.168.100.10"]}, "The address 192.168.100.10 of rail 0 has no prefix length; write it like 192.168.100.10/24."),
     "names for some": ({"interfaces": [RAIL0]}, "1 interface(s) for 2 address(es): give roce_interfaces one name per rail, or none."),
@@ -357,7 +357,7 @@ def test_netplan_refuses(make: Any) -> None:
     node = make()
     node.answers.insert(0, ("^netplan generate", lambda argv: (1, "", f"{argv[-1]}/etc/netplan/1.yaml:3:1: Invalid YAML\n")))
     result = present(node)
-    assert result["msg"] == "netplan refuses the configuration as it would be, so nothing was changed: /etc/netplan/1.yaml:3:1: Invalid YAML"
+    assert result["msg"] == "netplan refuses the new configuration, so nothing was changed: /etc/netplan/1.yaml:3:1: Invalid YAML"
     assert node.own is None
 
 
@@ -366,7 +366,7 @@ def test_no_timer_no_change(make: Any) -> None:
     node.answers.insert(0, ("systemd-run", (1, "", "Failed to connect to bus\n")))
     result = present(node)
     assert result["msg"] == (
-        "The timer that would bring the network back could not be armed (Failed to connect to bus); nothing was changed. See that systemd runs there."
+        "The timer that restores the network could not be started (Failed to connect to bus); nothing was changed. Check that systemd runs on the node."
     )
     assert (result["pending"], node.own) == (False, None)
 
@@ -382,7 +382,7 @@ def test_a_baseline_that_cannot_be_read(make: Any) -> None:
     Path(commit_confirm.BASELINE).write_text("{cut")
     result = node.call(state="absent")
     assert result["msg"].startswith(f"{commit_confirm.BASELINE} cannot be read (")
-    assert result["msg"].endswith("and it says what stood before: repair it or move it away.")
+    assert result["msg"].endswith("It has the earlier state of this node: repair it or move it away.")
 
 
 def test_absent_does_not_touch_what_became_the_management_path(make: Any) -> None:
@@ -391,7 +391,7 @@ def test_absent_does_not_touch_what_became_the_management_path(make: Any) -> Non
     node.call(state="confirmed")
     result = node.call(state="absent", ssh_connection="192.168.100.11 5000 192.168.100.10 22")
     assert result["msg"] == (
-        f"{RAIL0} carries the default route or this SSH session now, so it is not touched; nothing was changed. Move that to another interface first."
+        f"{RAIL0} carries the default route or this SSH session now, so it is not changed; nothing was changed. Move that to another interface first."
     )
     assert node.own is not None
 
@@ -429,7 +429,7 @@ def test_a_restore_that_happened_is_told_once(make: Any) -> None:
     sentence = "At 2026-11-20T10:00:00Z this node put its network back as it was before (write x), because the change was not confirmed within 120 s."
     Path(commit_confirm.RESTORED).write_text(json.dumps(record))
     confirmed = node.call(state="confirmed")
-    assert confirmed["msg"] == f"{sentence} The fabric is not as wanted: look at {commit_confirm.STATE_DIR}/restore.log on the node."
+    assert confirmed["msg"] == f"{sentence} The fabric is not as configured: look at {commit_confirm.STATE_DIR}/restore.log on the node."
     assert not Path(commit_confirm.RESTORED).exists()
     Path(commit_confirm.RESTORED).write_text(json.dumps(record))
     result = present(node)
@@ -446,7 +446,7 @@ def test_a_record_of_a_restore_that_cannot_be_read_is_told_all_the_same(make: An
 def test_a_node_that_restarted_half_way_is_not_confirmed(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = make()
     present(node)
-    monkeypatch.setattr(roce_netplan.Change, "boot_id", staticmethod(lambda: "boot-2\n"))
+    monkeypatch.setattr(pending.PendingChange, "boot_id", staticmethod(lambda: "boot-2\n"))
 
     def restored(_argv: list[str]) -> tuple[int, str, str]:
         Path(commit_confirm.PENDING).rename(commit_confirm.RESTORING)
@@ -472,7 +472,7 @@ def test_a_second_change_before_the_confirmation_is_brought_back_with_the_first(
     for name in (RAIL0, RAIL1, *other):
         assert f"ip link set dev {name} mtu 1500" in script
     assert f"rm -f /{netplan.OWN_PATH}" in script, "the file of the first change is not what stood before it"
-    assert f"rm -f {roce_netplan.RUN_FOLDERS[1]}/netplan-{other[0]}.nmconnection" in script
+    assert f"rm -f {apply.RUN_FOLDERS[1]}/netplan-{other[0]}.nmconnection" in script
 
 
 def test_a_second_change_waits_for_the_first_where_its_record_is_lost(make: Any) -> None:
@@ -493,7 +493,7 @@ def test_a_second_change_that_cannot_be_kept_does_not_leave_the_first_without_a_
     text = node.own
 
     def full(_snapshot: commit_confirm.Snapshot) -> str:
-        raise roce_netplan.RefusedError("No space is left.")
+        raise live.RefusedError("No space is left.")
 
     monkeypatch.setattr(commit_confirm, "snapshot_text", full)
     result = present(node, mtu=4000)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailWish
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig
 from shared_samples import needs_shared, samples
 
 P0, P2 = "enp1s0f0np0", "enP2p1s0f0np0"
 DEVICES = [Device(P0, "4c:bb:47:2c:00:01", "mlx5_core"), Device(P2, "4c:bb:47:2c:00:02", "mlx5_core")]
-WISHES = [RailWish(P0, "192.168.100.10/24", 9000), RailWish(P2, "192.168.101.10/24", 9000)]
+RAILS = [RailConfig(P0, "192.168.100.10/24", 9000), RailConfig(P2, "192.168.101.10/24", 9000)]
 
 # --- files that stand there --------------------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ def test_keyfiles_and_networkd_files_count() -> None:
 
 
 def test_our_own_file_is_not_foreign_and_neither_is_a_hidden_one() -> None:
-    own = netplan.render(WISHES, "networkd")
+    own = netplan.render(RAILS, "networkd")
     assert foreign({netplan.OWN_PATH: own}) == []
     assert foreign({"etc/netplan/61-renamed.yaml": own}) == []
     text = ethernets(f"    {P0}:\n      mtu: 9000\n")
@@ -81,7 +81,7 @@ def test_our_own_file_is_not_foreign_and_neither_is_a_hidden_one() -> None:
 def test_a_file_that_matches_every_device_is_not_moved_away() -> None:
     """It may configure the management interface too."""
     read = netplan.read_files({"etc/netplan/90-NM-1234.yaml": ethernets("    NM-1234:\n      match: {}\n      dhcp4: true\n")}, DEVICES)
-    plan = netplan.plan(WISHES, read, "replace", "NetworkManager")
+    plan = netplan.plan(RAILS, read, "replace", "NetworkManager")
     assert (plan.text, plan.moves) == (None, ())
     assert "/etc/netplan/90-NM-1234.yaml also configures every other device (NM-1234 has an empty match)" in plan.refusals[0]
 
@@ -105,7 +105,7 @@ def test_the_last_global_renderer_counts() -> None:
     files = {
         "etc/netplan/01-a.yaml": "network: {renderer: networkd}\n",
         "etc/netplan/02-b.yaml": "network: {renderer: NetworkManager}\n",
-        netplan.OWN_PATH: netplan.render(WISHES, "networkd"),
+        netplan.OWN_PATH: netplan.render(RAILS, "networkd"),
     }
     assert netplan.default_renderer(netplan.read_files(files, DEVICES)) == "NetworkManager"
     assert netplan.default_renderer([]) is None
@@ -115,7 +115,7 @@ def test_the_last_global_renderer_counts() -> None:
 
 
 def plan(files: dict[str, str], policy: str = "refuse") -> netplan.Plan:
-    return netplan.plan(WISHES, netplan.read_files(files, DEVICES), policy, "networkd")
+    return netplan.plan(RAILS, netplan.read_files(files, DEVICES), policy, "networkd")
 
 
 def test_without_foreign_files_our_file_is_written() -> None:
@@ -160,12 +160,12 @@ def test_adopt_keeps_a_file_that_gives_what_is_wanted() -> None:
 def test_adopt_says_what_differs() -> None:
     result = plan({"etc/netplan/40-cx7.yaml": GOOD.replace("mtu: 9000", "dhcp4: true")}, "adopt")
     assert result.refusals == ()
-    assert any("sets MTU (none) on enp1s0f0np0, wanted is 9000" in line for line in result.differences)
+    assert any("sets MTU (none) on enp1s0f0np0, expected 9000" in line for line in result.differences)
     assert any("DHCP" in line for line in result.differences)
 
 
 def test_adopt_refuses_other_addresses_and_what_it_cannot_read() -> None:
-    assert "wanted is 192.168.100.10/24" in plan(THEIRS, "adopt").refusals[0]
+    assert "expected 192.168.100.10/24" in plan(THEIRS, "adopt").refusals[0]
     broken = plan({"etc/netplan/40-cx7.yaml": f"network:\n\t{P0}:\n"}, "adopt")
     assert "not understood" in broken.refusals[0]
     assert broken.text is None
@@ -174,7 +174,7 @@ def test_adopt_refuses_other_addresses_and_what_it_cannot_read() -> None:
 def test_adopt_writes_the_rail_that_nobody_else_configures() -> None:
     one = ethernets(f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n")
     result = plan({"etc/netplan/40-cx7.yaml": one}, "adopt")
-    assert [wish.interface for wish in result.ours] == [P2]
+    assert [rail.interface for rail in result.ours] == [P2]
     assert list(yaml.safe_load(result.text or "")["network"]["ethernets"]) == [P2]
 
 
@@ -182,7 +182,7 @@ def test_replace_moves_their_files_and_writes_ours() -> None:
     files = THEIRS | {"etc/netplan/99-nvidia-sync-cluster.yaml": GOOD}
     result = plan(files, "replace")
     assert result.moves == ("etc/netplan/40-cx7.yaml", "etc/netplan/99-nvidia-sync-cluster.yaml")
-    assert result.text == netplan.render(WISHES, "networkd")
+    assert result.text == netplan.render(RAILS, "networkd")
 
 
 def test_replace_never_takes_away_a_file_that_also_configures_something_else() -> None:
@@ -195,31 +195,29 @@ def test_replace_never_takes_away_a_file_that_also_configures_something_else() -
 
 # --- refusals ----------------------------------------------------------------------------------------------------------------------
 
-OTHERS = {"enP7s7": ["10.0.1.60/24", "2001:db8::1/64"], "docker0": ["172.17.0.1/16"], P0: ["192.168.100.10/24"]}
-BAD: dict[str, tuple[list[RailWish], str]] = {
-    "protected": ([RailWish("enP7s7", "192.168.100.10/24", 9000)], "default route or this SSH session"),
-    "unknown interface": ([RailWish("eth9", "192.168.100.10/24", 9000)], "does not exist"),
-    "same interface": ([RailWish(P0, "192.168.100.10/24", 9000), RailWish(P0, "192.168.101.10/24", 9000)], "for two rails"),
-    "one subnet": ([RailWish(P0, "192.168.100.10/24", 9000), RailWish(P2, "192.168.100.14/24", 9000)], "in one subnet"),
-    "management network": ([RailWish(P0, "10.0.1.61/24", 9000)], "overlaps 10.0.1.60/24 on enP7s7"),
-    "docker's network": ([RailWish(P0, "172.17.5.1/24", 9000)], "overlaps 172.17.0.1/16 on docker0"),
-    "mtu": ([RailWish(P0, "192.168.100.10/24", 90000)], "out of range"),
-    "no prefix": ([RailWish(P0, "192.168.100.10", 9000)], "no room for a peer"),
-    "host prefix": ([RailWish(P0, "192.168.100.10/32", 9000)], "no room for a peer"),
-    "network address": ([RailWish(P0, "192.168.100.0/24", 9000)], "network's own or broadcast"),
-    "no address": ([RailWish(P0, "rail0", 9000)], "no address with a prefix"),
+OTHERS = {"enP7s7": ["10.0.1.60/24", "2001:db8::1/64"], "docker0": ["172.17.0.1/16"]}
+BAD: dict[str, tuple[list[RailConfig], str]] = {
+    "protected": ([RailConfig("enP7s7", "192.168.100.10/24", 9000)], "default route or this SSH session"),
+    "unknown interface": ([RailConfig("eth9", "192.168.100.10/24", 9000)], "does not exist"),
+    "same interface": ([RailConfig(P0, "192.168.100.10/24", 9000), RailConfig(P0, "192.168.101.10/24", 9000)], "for two rails"),
+    "one subnet": ([RailConfig(P0, "192.168.100.10/24", 9000), RailConfig(P2, "192.168.100.14/24", 9000)], "in one subnet"),
+    "management network": ([RailConfig(P0, "10.0.1.61/24", 9000)], "overlaps 10.0.1.60/24 on enP7s7"),
+    "docker's network": ([RailConfig(P0, "172.17.5.1/24", 9000)], "overlaps 172.17.0.1/16 on docker0"),
+    "mtu": ([RailConfig(P0, "192.168.100.10/24", 90000)], "out of range"),
+    "host prefix": ([RailConfig(P0, "192.168.100.10/32", 9000)], "no room for a peer"),
+    "network address": ([RailConfig(P0, "192.168.100.0/24", 9000)], "network's own or broadcast"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_wishes_that_are_refused(case: str) -> None:
-    wishes, words = BAD[case]
-    found = netplan.validate_wishes(wishes, ["enP7s7"], ["enP7s7", P0, P2], OTHERS)
+def test_refuses_rails(case: str) -> None:
+    rails, words = BAD[case]
+    found = netplan.validate_rails(rails, ["enP7s7"], ["enP7s7", P0, P2], OTHERS)
     assert any(words in sentence for sentence in found), found
 
 
-def test_good_wishes_pass() -> None:
-    assert netplan.validate_wishes(WISHES, ["enP7s7"], ["enP7s7", P0, P2], OTHERS) == []
+def test_accepts_good_rails() -> None:
+    assert netplan.validate_rails(RAILS, ["enP7s7"], ["enP7s7", P0, P2], OTHERS) == []
 
 
 # --- sysctl ------------------------------------------------------------------------------------------------------------------------

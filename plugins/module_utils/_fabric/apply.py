@@ -1,0 +1,367 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: apply a network change to the live node, and undo it.
+
+`present()`: plan (netplan.py), let netplan generate its files in a folder, save the state and start the timer (pending.py), write, and wait
+until the rails have their addresses. Only the generated files of the rails are installed: those of every other interface, above all the
+one that carries this SSH session, are not written.
+"""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm, netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import gather
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import config_texts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import Live, RefusedError
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.pending import PendingChange
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange
+
+SETTLE_SECONDS = 45
+GENERATORS = ("/usr/libexec/netplan/generate", "/usr/lib/netplan/generate")
+RUN_FOLDERS = ("/run/systemd/network", "/run/NetworkManager/system-connections")
+PLACING_IDS = ("no_cable", "rail_unplaced", "no_rdma", "rdma_unreadable", "unreadable")  # problems that explain a rail without a port
+
+
+@dataclass(frozen=True)
+class Work:
+    """What `present()` has to do: the plan, our netplan file before, the sysctl drop-in if it changes, and the rails that drifted."""
+
+    rails: Sequence[RailConfig]
+    plan: Plan
+    before: str | None
+    sysctl_text: str | None
+    sysctls: Mapping[str, str]
+    drift: Sequence[RailConfig]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the interfaces of the rails."""
+        return [rail.interface for rail in self.rails]
+
+    @property
+    def files_change(self) -> bool:
+        """Return whether netplan files change; a drift is corrected on the rail, without netplan."""
+        return self.before != self.plan.text or bool(self.plan.moves)
+
+
+class Change:
+    """The change of one module run."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.live = Live(module)
+        self.pending = PendingChange(self.live)
+        self.changes = Changes()
+        self.notes = self.live.notes
+        self.own, self.drop_in = "/" + netplan.OWN_PATH, "/" + netplan.SYSCTL_PATH
+
+    # present
+
+    def present(self) -> list[dict[str, Any]]:
+        """Configure the rails; return the rails as roce_info returns them, read before the change."""
+        self.live.read()
+        facts, rails = self._desired()
+        work = self._work(rails)
+        self._report(work)
+        if self.changes.messages:
+            generated = self._generate(work.plan.text, work.plan.moves, {}, work.names) if work.files_change else {}
+            if work.files_change or work.drift:
+                self.live.refuse_in_use(work.names)
+            if not self.module.check_mode:
+                self._apply(work, generated)
+        found: list[dict[str, Any]] = facts["rails"]
+        return found
+
+    def _desired(self) -> tuple[dict[str, Any], list[RailConfig]]:
+        """Return the facts and the configuration of each rail, or refuse."""
+        params = self.module.params
+        addresses, interfaces = params["addresses"], params["interfaces"]
+        desired = DesiredState(addresses, (), interfaces, params["mtu"], params["min_speed_mbps"], follow_link=True)
+        wanted, bad = desired_rails(desired)
+        if bad:
+            raise RefusedError(" ".join(f"{p.message} {p.remedy}" for p in bad))
+        if not addresses:
+            raise RefusedError("This node has no fabric address; set gb10_fabric_cidrs (one network per rail) in the inventory.")
+        if interfaces and len(interfaces) != len(addresses):
+            raise RefusedError(f"{len(interfaces)} interface(s) for {len(addresses)} address(es): give roce_interfaces one name per rail, or none.")
+        facts = gather(self.live.capture, desired, self.live.ssh_connection)
+        netdevs = {rail["index"]: rail["netdev"] for rail in facts["rails"]}
+        rails = []
+        for rail in wanted:
+            if rail.index not in netdevs:
+                why = next((f" {p['message']} {p['remedy']}" for p in facts["problems"] if p["id"] in PLACING_IDS), "")
+                raise RefusedError(f"No port was found for rail {rail.index} ({rail.address}/{rail.prefix}).{why}")
+            if rail.prefix is None:
+                raise RefusedError(f"The address {rail.address} of rail {rail.index} has no prefix length; write it like {rail.address}/24.")
+            rails.append(RailConfig(netdevs[rail.index], f"{rail.address}/{rail.prefix}", params["mtu"]))
+        no_link = next((p for p in facts["problems"] if p["id"] == "no_cable"), None)
+        if no_link:
+            raise RefusedError(f"{no_link['message']} {no_link['remedy']}")
+        return facts, rails
+
+    def _work(self, rails: list[RailConfig]) -> Work:
+        """Compare the node with the configuration; refuse what must not be changed."""
+        live, node, names = self.live, self.live.node, [rail.interface for rail in rails]
+        others = {name: [a.cidr for a in node.addresses(name) if a.family == "inet"] for name in node.netdevs if name not in names and name != "lo"}
+        refusals = netplan.validate_rails(rails, live.protected, node.netdevs, others)
+        if refusals:
+            raise RefusedError(" ".join(refusals))
+        hidden = [f"/{path} ({why})" for path, why in live.capture.unreadable.items() if path.startswith(CONFIG_PREFIXES)]
+        if hidden:
+            raise RefusedError(f"Could not read {', '.join(hidden)}; run as root (become: true).")
+        ports = [node.port(name) for name in names]
+        read = netplan.read_files(config_texts(live.capture), [Device(p.netdev, p.mac, p.driver) for p in ports])
+        plan = netplan.plan(rails, read, self.module.params["foreign"], self._renderer(read))
+        if plan.refusals:
+            raise RefusedError(" ".join(plan.refusals))
+        ipv6 = self.module.params["ipv6"]
+        text = netplan.render_sysctl(names, ipv6)
+        return Work(
+            rails,
+            plan,
+            live.text(self.own),
+            text if text != live.text(self.drop_in) else None,
+            {f"/proc/sys/{key}": value for key, value in netplan.sysctl_values(names, ipv6).items()},
+            [rail for rail in plan.ours if not live.fits(rail)],
+        )
+
+    def _renderer(self, read: list[ConfigFile]) -> str:
+        """Return the renderer of the rails."""
+        if self.module.params["renderer"] != "auto":
+            return str(self.module.params["renderer"])
+        chosen = netplan.default_renderer(read)
+        if chosen in netplan.RENDERERS:
+            return str(chosen)
+        return "NetworkManager" if self.live.active("NetworkManager") else "networkd"
+
+    def _report(self, work: Work) -> None:
+        """Add each change to the actions and the diff."""
+        live, plan = self.live, work.plan
+        self.notes += [f"Adopted: {line}." for line in plan.differences]
+        for rail in work.rails:
+            if rail not in plan.ours and not live.fits(rail):
+                self.notes.append(f"{rail.interface} does not have what its adopted file configures ({rail.address}, MTU {rail.mtu}).")
+        if work.before != plan.text:
+            self.changes.file(FileChange(self.own, work.before, plan.text), f"{'write' if plan.text is not None else 'remove'} {self.own}")
+        for path in plan.moves:
+            self.changes.file(FileChange(f"/{path}", live.text(f"/{path}"), None), f"move /{path} to {commit_confirm.BACKUP_DIR}")
+        if work.sysctl_text is not None:
+            self.changes.file(FileChange(self.drop_in, live.text(self.drop_in), work.sysctl_text), f"write {self.drop_in}")
+        for path, value in work.sysctls.items():
+            now = (live.text(path) or "").strip()
+            if now and now != value:
+                self.changes.step(f"set {path} from {now} to {value}")
+        for rail in work.drift:
+            state = live.interface(rail.interface)
+            now = f"{', '.join(state.addresses) or 'no address'}, MTU {state.mtu}"
+            self.changes.step(f"give {rail.interface} {rail.address} and MTU {rail.mtu} (now: {now})")
+
+    def _apply(self, work: Work, generated: dict[str, str]) -> None:
+        """Write the files and set the rails. If netplan files change, the timer that restores the state runs before."""
+        live, names = self.live, work.names
+        linked = {name for name in names if live.node.port(name).linked}
+        given = live.configured_addresses({netplan.OWN_PATH: work.before})
+        backups = {f"/{path}": f"{commit_confirm.BACKUP_DIR}/{path.replace('/', '_')}" for path in work.plan.moves}
+        touched = sorted({*names, *(name for name, _address in given)})
+        if work.files_change:
+            run_files = sorted({*self._run_files(touched), *generated})
+            self.pending.arm([self.own, self.drop_in, commit_confirm.BASELINE, *backups, *run_files], touched, f"write {self.own} for {', '.join(names)}")
+        self._save_baseline(names, backups)
+        for path, backup in backups.items():
+            Path(commit_confirm.BACKUP_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.copy2(path, backup)
+            Path(path).unlink()
+        if work.sysctl_text is not None:
+            live.write(self.drop_in, work.sysctl_text, 0o644)
+        if work.plan.text is None:
+            Path(self.own).unlink(missing_ok=True)
+        elif work.files_change:
+            live.write(self.own, work.plan.text, 0o600)
+        live.set_sysctls(work.sysctls)
+        if not work.files_change:
+            for rail in work.drift:
+                live.set_rail(rail)
+            return
+        self._install(generated, touched)
+        self._settle(list(work.plan.ours), linked)
+        live.drop_addresses(given - {(rail.interface, rail.address) for rail in work.rails})
+        live.set_sysctls(work.sysctls)  # the renderer may have changed them
+        self.pending.extend()
+
+    def _save_baseline(self, names: list[str], backups: Mapping[str, str]) -> None:
+        """Record the state before the first change, for `absent()`."""
+        live = self.live
+        baseline = commit_confirm.merge_baseline(live.record(commit_confirm.BASELINE), live.sysctls(names), [live.interface(name) for name in names], backups)
+        Path(commit_confirm.STATE_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
+        live.write(commit_confirm.BASELINE, json.dumps(baseline, indent=1, sort_keys=True) + "\n", 0o600)
+
+    def _settle(self, rails: list[RailConfig], linked: set[str]) -> None:
+        """Wait until the rails with a link have address and MTU; then set what is missing."""
+        end = time.monotonic() + SETTLE_SECONDS
+        waiting = [rail for rail in rails if rail.interface in linked]
+        while True:
+            self.live.read()
+            waiting = [rail for rail in waiting if not self.live.fits(rail)]
+            if not waiting or time.monotonic() > end:
+                break
+            time.sleep(1)
+        for rail in waiting:
+            self.live.set_rail(rail)
+        if waiting:
+            names = ", ".join(rail.interface for rail in waiting)
+            self.notes.append(f"{names} stayed incomplete for {SETTLE_SECONDS} s; address and MTU were set directly.")
+
+    # absent
+
+    def absent(self) -> None:
+        """Restore the state before the first change."""
+        live = self.live
+        live.read()
+        before = live.text(self.own)
+        baseline = live.record(commit_confirm.BASELINE)
+        if before is None and live.text(self.drop_in) is None and baseline is None:
+            return
+        record = baseline or {"sysctls": {}, "rails": {}, "moves": {}}
+        rails = sorted(record["rails"])
+        back = self._report_absent(before, record, baseline is not None)
+        touched = sorted(set(rails) & set(live.protected))
+        if touched:
+            raise RefusedError(
+                f"{', '.join(touched)} carries the default route or this SSH session now, so it is not changed; nothing was changed."
+                " Move that to another interface first."
+            )
+        netplan_change = before is not None or bool(back)
+        running = {path: live.text(path) for path in self._run_files(rails)}
+        generated: dict[str, str] = {}
+        if netplan_change or running:
+            generated = self._generate(None, (), back, rails)
+            netplan_change = netplan_change or generated != running  # our file was removed, but its generated files are still active
+        if netplan_change:
+            live.refuse_in_use(rails)
+        if self.module.check_mode:
+            return
+        given = live.configured_addresses(running if before is None else {netplan.OWN_PATH: before})
+        if netplan_change:
+            files = {self.own, self.drop_in, commit_confirm.BASELINE, *back, *back.values(), *running, *generated}
+            self.pending.arm(sorted(files), rails, f"remove {self.own}")
+        self._remove_files(back)
+        if netplan_change:
+            self._install(generated, rails)
+            time.sleep(2)
+            live.read()
+        earlier = {(name, address) for name in rails for address in record["rails"][name]["addresses"]}
+        live.drop_addresses(given - earlier - live.configured_addresses(dict(generated)))
+        for name in rails:
+            if name in live.node.netdevs:
+                live.restore_interface(name, record["rails"][name])
+        live.restore_sysctls(record["sysctls"])
+        Path(commit_confirm.BASELINE).unlink(missing_ok=True)
+        if netplan_change:
+            self.pending.extend()
+
+    def _report_absent(self, before: str | None, record: Mapping[str, Any], recorded: bool) -> dict[str, str]:
+        """Add each change to the actions and the diff; return the backups to move back, {path: backup}."""
+        live = self.live
+        back = {path: backup for path, backup in record["moves"].items() if Path(backup).exists()}
+        for path in [path for path in back if Path(path).exists()]:
+            self.notes.append(f"{path} exists again, so its backup {back.pop(path)} is kept.")
+        for path, text in ((self.own, before), (self.drop_in, live.text(self.drop_in))):
+            if text is not None:
+                self.changes.file(FileChange(path, text, None), f"remove {path}")
+        for path, backup in back.items():
+            self.changes.file(FileChange(path, None, live.text(backup)), f"move {backup} back to {path}")
+        if recorded:
+            self.changes.step(f"forget {commit_confirm.BASELINE}")
+        return back
+
+    def _remove_files(self, back: Mapping[str, str]) -> None:
+        for path in (self.own, self.drop_in):
+            Path(path).unlink(missing_ok=True)
+        for path, backup in back.items():
+            shutil.copy2(backup, path)
+            Path(backup).unlink()
+
+    # generated files
+
+    def _generate(self, text: str | None, moves: Sequence[str], back: Mapping[str, str], rails: list[str]) -> dict[str, str]:
+        """Let netplan generate the files of the new configuration in a temporary folder; an error of netplan is a refusal.
+
+        Return {path below /run: text} of the files that belong to the rails.
+        """
+        live = self.live
+        if self.module.get_bin_path("netplan") is None:
+            raise RefusedError("The command `netplan` is missing: install netplan.io (`apt install netplan.io`), which DGX OS has.")
+        files = {
+            path: content
+            for path, content in live.capture.files.items()
+            if path.startswith(("lib/netplan/", "etc/netplan/")) and path not in moves and path != netplan.OWN_PATH
+        }
+        files.update({path.lstrip("/"): live.text(backup) or "" for path, backup in back.items() if path.startswith("/etc/netplan/")})
+        if text is not None:
+            files[netplan.OWN_PATH] = text
+        found: dict[str, str] = {}
+        with tempfile.TemporaryDirectory(prefix="gb10-netplan-") as root:
+            for path, content in files.items():
+                live.write(f"{root}/{path}", content, 0o600)
+            # `netplan generate` reloads systemd even with --root-dir, and running containers lose their GPU; its generator does not
+            tool = next(([path] for path in GENERATORS if os.access(path, os.X_OK)), ["netplan", "generate"])
+            rc, message = live.run(*tool, "--root-dir", root)
+            if rc != 0:
+                raise RefusedError(f"netplan refuses the new configuration, so nothing was changed: {message.replace(root, '')}")
+            for path in self._run_files(rails, root):
+                found[path] = Path(root + path).read_text()
+        return found
+
+    def _run_files(self, rails: Sequence[str], root: str = "") -> list[str]:
+        """Return the files below /run that netplan generated for the rails: 10-netplan-X.network, 10-netplan-X.link, netplan-X.nmconnection."""
+        names = {name.format(rail) for rail in rails for name in ("10-netplan-{}.network", "10-netplan-{}.link", "netplan-{}.nmconnection")}
+        folders = [folder for folder in RUN_FOLDERS if Path(root + folder).is_dir()]
+        return [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(root + folder)) if name in names]
+
+    def _install(self, generated: Mapping[str, str], rails: list[str]) -> None:
+        """Install the generated files of the rails below /run, and let networkd and NetworkManager load them."""
+        live = self.live
+        for path in self._run_files(rails):
+            if path not in generated:
+                Path(path).unlink(missing_ok=True)
+        for path, text in generated.items():
+            live.write(path, text, 0o600 if path.endswith(".nmconnection") else 0o640)
+            if path.startswith("/run/systemd/network/"):
+                os.chown(path, 0, _group_id("systemd-network"))
+        names = {Path(path).name for path in generated}
+        if live.active("systemd-networkd"):
+            live.run("networkctl", "reload")
+            of_networkd = [rail for rail in rails if f"10-netplan-{rail}.network" in names]
+            if of_networkd:
+                live.run("networkctl", "reconfigure", *of_networkd)
+        if live.active("NetworkManager"):
+            live.run("nmcli", "connection", "reload")
+            for rail in rails:
+                if f"netplan-{rail}.nmconnection" in names:
+                    rc, message = live.run("nmcli", "--wait", "30", "connection", "up", f"netplan-{rail}")
+                    if rc != 0:
+                        self.notes.append(f"NetworkManager did not bring up {rail}: {message[-200:]}")
+
+
+def _group_id(name: str) -> int:
+    """Return the number of a group, 0 if it does not exist."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return 0
