@@ -30,7 +30,7 @@ attributes:
   idempotent:
     support: N/A
     details:
-      - Every run measures anew. It reports no change; the receipt is not configuration.
+      - Every run measures again. It reports no change; the receipt is not configuration.
 options:
   mode:
     description:
@@ -178,9 +178,9 @@ def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
     rails: list[dict[str, Any]] = facts["rails"]
     bad = [rail["netdev"] for rail in rails if rail["hca"] is None or rail["gid_index"] is None]
     if bad or not rails:
-        told = ("no_rdma", "rdma_unreadable", "gid_missing", "gid_ambiguous", "no_cable")
-        said = "; ".join(f"{p['message']} {p['remedy']}" for p in facts["problems"] if p["id"] in told)
-        module.fail_json(msg=f"The RDMA bandwidth cannot be measured: {said or 'no rail has an RDMA device'}")
+        reasons = ("no_rdma", "rdma_unreadable", "gid_missing", "gid_ambiguous", "no_cable")
+        found = "; ".join(f"{p['message']} {p['remedy']}" for p in facts["problems"] if p["id"] in reasons)
+        module.fail_json(msg=f"The RDMA bandwidth cannot be measured: {found or 'no rail has an RDMA device'}")
     return rails
 
 
@@ -227,8 +227,8 @@ def serve(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> None
             argv = ["systemd-run", "--quiet", "--collect", f"--unit={UNIT}-{port}", f"--property=RuntimeMaxSec={limit}"]
             rc, _out, err = module.run_command([*argv, *command(module, tool, rail, port)])
             if rc != 0:
-                said = err.strip().rstrip(".")
-                module.fail_json(msg=f"The bandwidth server on port {port} could not be started: {said}. Look at `systemctl status '{UNIT}-*'`, and run again.")
+                why = err.strip().rstrip(".")
+                module.fail_json(msg=f"The bandwidth server on port {port} could not be started: {why}. Look at `systemctl status '{UNIT}-*'`, and run again.")
     end = time.monotonic() + 30
     while time.monotonic() < end:
         text = "".join(Path(path).read_text() for path in ("/proc/net/tcp", "/proc/net/tcp6") if Path(path).exists())
@@ -237,9 +237,9 @@ def serve(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> None
         time.sleep(0.3)
     missing = sorted(ports - listening(ports, text))
     _rc, out, _err = module.run_command(["journalctl", "--no-pager", "-n", "5", "-o", "cat", "-u", f"{UNIT}-{missing[0]}"])
-    said = out.strip()[-300:] or "it said nothing"
+    output = out.strip()[-300:] or "no output"
     module.fail_json(
-        msg=f"ib_write_bw does not listen on port(s) {', '.join(map(str, missing))} after 30 s: {said}."
+        msg=f"ib_write_bw does not listen on port(s) {', '.join(map(str, missing))} after 30 s: {output}."
         " See what holds them (ss -ltnp), or set roce_bandwidth_port."
     )
 

@@ -13,13 +13,13 @@ version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:
-  - Reads the ConnectX-7 ports of a node and says which of them are rails, whether they work, and what NCCL has to be told.
+  - Reads the ConnectX-7 ports of a node and returns which of them are rails, whether they work, and the NCCL variables.
   - Joins network devices, RDMA devices and cages by name, PCI address and C(phys_port_name), never by a position in a list.
   - The GID index of a rail is the one whose type is C(RoCE v2) and whose GID is C(::ffff:<the rail's IPv4 address>).
-    If there is none, or more than one, there is no index, and RV(problems) says why.
+    If there is none, or more than one, there is no index, and RV(problems) has the reason.
   - A GB10 powers its ConnectX-7 down while no cable is plugged, so "no device" means "no cable".
   - Changes nothing. Reads sysfs, C(ip -j -d addr), C(ip -j route), C(rdma -j link), C(ibv_devinfo) and the network configuration files.
-    Whatever is missing or unreadable is named in RV(problems), and the rest is used.
+    RV(problems) names what is missing or unreadable. The rest is used.
 requirements:
   - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
 extends_documentation_fragment:
@@ -38,7 +38,7 @@ options:
     description:
       - This node's wanted fabric addresses, one per rail, with or without a prefix length.
       - Without them and without O(fabric_cidrs), the rails are the ports that have a link or an IPv4 address, with their twins.
-        What sits on an addressed port (a VLAN beside it, a macvlan, a virtual function) is no rail then, nor is a cage
+        What sits on an addressed port (a VLAN, a macvlan) is not a rail then, nor is a cage
         whose ports carry default routes while another cage carries the fabric.
     type: list
     elements: str
@@ -87,7 +87,7 @@ EXAMPLES = r"""
   become: true
   register: fabric
 
-- name: Show what NCCL has to be told
+- name: Show the NCCL variables
   ansible.builtin.debug:
     var: fabric.env
 
@@ -102,7 +102,7 @@ EXAMPLES = r"""
     fail_on: [link_down, no_cable]
   become: true
 
-- name: Read a captured tree, for instance of a machine that somebody asks about
+- name: Read a captured tree, for instance of another machine
   gb10.cluster.roce_info:
     root: /tmp/capture
 """
@@ -122,7 +122,7 @@ rails:
     pci: {description: PCI address., type: str, sample: "0000:01:00.0"}
     state: {description: RDMA state of the port; from the carrier where there is no RDMA device., type: str, sample: ACTIVE}
     carrier: {description: Whether the network device has a carrier., type: bool, sample: true}
-    speed_mbps: {description: Link speed in Mb/s; null if the device does not say., type: int, sample: 200000}
+    speed_mbps: {description: Link speed in Mb/s; null if it is unknown., type: int, sample: 200000}
     mtu: {description: MTU of the network device in bytes., type: int, sample: 9000}
     active_mtu: {description: RDMA MTU in bytes; of ibv_devinfo if it is there else as the kernel derives it., type: int, sample: 4096}
     ipv4: {description: The fabric address without prefix; null if there is none., type: str, sample: 192.168.100.10}
@@ -164,7 +164,7 @@ management:
 hotplug:
   description:
     - State of the card's hot-plug controller MTKP0001:00, as far as this kernel shows it.
-    - C(plugged) is what it says of the cable (C(debug_state)), null where it does not say.
+    - C(plugged) is its state of the cable (C(debug_state)), null if it is unknown.
   returned: always
   type: dict
   sample:
@@ -175,7 +175,7 @@ hotplug:
     files: {"pcie_hotplug/debug_state": "1", "pcie_hotplug/hotplug_enabled": "1"}
     summary: debug_state=1, hotplug_enabled=1
 foreign:
-  description: Configuration files of others that say something of the rails.
+  description: Configuration files of others that configure the rails.
   returned: always
   type: list
   elements: dict
@@ -194,7 +194,7 @@ env:
     - This node's NCCL, GLOO and TP variables. One that cannot be decided is left out, never empty.
     - E(NCCL_IB_GID_INDEX) is there only when every rail with a link has a GID index and all are equal;
       else E(NCCL_IB_ADDR_FAMILY) and E(NCCL_IB_ROCE_VERSION_NUM) are.
-    - A rail with nothing but a link-local address does not count beside a rail with a real one, nor does a second cable without addresses.
+    - A rail with nothing but a link-local address does not count if another rail has a real one, nor does a second cable without addresses.
   returned: always
   type: dict
   sample:
@@ -266,14 +266,14 @@ def main() -> None:
     )
     params = module.params
     if not Path(params["root"]).is_dir():
-        module.fail_json(msg=f"root is {params['root']}, which is no folder on this machine; give the folder that holds sys/ and cmd/.")
+        module.fail_json(msg=f"root is {params['root']}, which is not a folder on this machine; give the folder that holds sys/ and cmd/.")
     capture = read(module, params["root"])
-    wishes = DesiredState(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
+    desired = DesiredState(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
     try:
         foreign = foreign_config(capture)
     except NoYamlError as exc:
         module.fail_json(msg=str(exc))
-    result = gather(capture, wishes, session(params, capture), foreign)
+    result = gather(capture, desired, session(params, capture), foreign)
     bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in params["fail_on"]]
     if bad:
         module.fail_json(msg=" ".join(bad), **result)

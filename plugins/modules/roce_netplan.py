@@ -20,7 +20,7 @@ description:
   - Refuses, with nothing changed, what would touch an interface with the default route or the SSH session, networks that overlap
     others of this node, a changed rail that a running process uses for RDMA, and configuration files of others (see O(foreign)).
   - What only drifted (an MTU or an address that is gone, a kernel setting) is put right on the rail itself, without netplan.
-  - In a container nothing is changed; RV(managed) says so.
+  - In a container nothing is changed, and RV(managed) is false.
 requirements:
   - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
 extends_documentation_fragment:
@@ -37,7 +37,7 @@ options:
     description:
       - V(present) plans and applies, V(confirmed) keeps what was applied, V(absent) gives back what stood before the first change.
       - V(confirmed) fails when nothing waits for it, be it that the node put its network back or that the change never began.
-      - After V(present) and V(absent), RV(pending) says whether V(confirmed) is due.
+      - After V(present) and V(absent), RV(pending) is true if V(confirmed) is due.
     type: str
     choices: [present, confirmed, absent]
     default: present

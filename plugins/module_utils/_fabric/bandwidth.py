@@ -13,7 +13,7 @@ from typing import Any
 
 _HEADER = re.compile(r"^\s*#bytes\s.*BW average\[(?P<unit>[^\]]+)\]", re.M)
 _ROW = re.compile(r"^\s*\d+\s+(?P<count>\d+)\s+(?P<peak>[\d.]+)\s+(?P<average>[\d.]+)\s+[\d.]+(?:\s+[\d.]+)?\s*$", re.M)
-# perftest derives its rates from the processor's cycle counter. Where that runs unevenly it says so, in the middle of any line, and prints 0.
+# perftest derives its rates from the processor's cycle counter. Where that runs unevenly it prints this, in the middle of any line, and prints 0.
 _NO_CLOCK = re.compile(r"Correlation coefficient r\^2: [\d.]+ < [\d.]+")
 NO_CLOCK = "its messages arrive, but perftest could not measure their rate: the processor's clock ran too unevenly"
 _UNITS = {"Gb/sec": 1.0, "MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9}
@@ -79,21 +79,21 @@ def classify(rates: Sequence[float | None], thresholds: Thresholds, reasons: Seq
     known = [rate for rate in rates if rate is not None]
     total = sum(known)
     good = thresholds.rail_gbps
-    said = f"RDMA write over {len(rates)} rail(s) at once: {shown}"
+    measured = f"RDMA write over {len(rates)} rail(s) at once: {shown}"
     if NO_CLOCK in reasons and all(rate is not None or why == NO_CLOCK for rate, why in zip(rates, reasons)):
-        return Verdict("unknown", f"{said}: {NO_CLOCK}.", "Run --tags roce again while nothing else keeps the processors busy.")
+        return Verdict("unknown", f"{measured}: {NO_CLOCK}.", "Run --tags roce again while nothing else keeps the processors busy.")
     if not rates or not known:
         return Verdict(
             "tcp_only",
-            f"{said}: no RDMA gets through, although the rails answer.",
+            f"{measured}: no RDMA gets through, although the rails answer.",
             "NCCL would fall back to TCP. Check `rdma link`, the GID index and /dev/infiniband on both nodes, and that no firewall drops UDP port 4791.",
         )
     if len(known) == len(rates) and all(rate >= good for rate in known):
-        return Verdict("healthy", f"{said}; wanted are {good:g} Gb/s a rail.", "")
+        return Verdict("healthy", f"{measured}; wanted are {good:g} Gb/s a rail.", "")
     if any(thresholds.hotplug_low_gbps <= rate <= thresholds.hotplug_high_gbps for rate in known) and max(known) < good:
         return Verdict(
             "hotplug_13g",
-            f"{said}: the hot-plug fault of about 13 Gb/s a rail, which every status command calls healthy.",
+            f"{measured}: the hot-plug fault of about 13 Gb/s a rail, which every status command calls healthy.",
             "Reboot both machines with the cable in (`systemctl reboot --no-block` on both); if it stays, pull both power plugs for 30 s to 30 min.",
         )
     halves = len(rates) > 1 and len(known) == len(rates) and good <= total < 1.25 * good
@@ -101,12 +101,12 @@ def classify(rates: Sequence[float | None], thresholds: Thresholds, reasons: Seq
     if halves or single:
         return Verdict(
             "one_rail",
-            f"{said}: together no more than one rail.",
+            f"{measured}: together no more than one rail.",
             "Both PCIe functions of the cage must carry traffic: a network of its own for each rail, both HCAs up on both nodes; reboot with the cable in.",
         )
     return Verdict(
         "unknown",
-        f"{said}; wanted are {good:g} Gb/s a rail.",
+        f"{measured}; wanted are {good:g} Gb/s a rail.",
         "Compare cable, firmware and MTU of both nodes; if this fabric is slower by design, set roce_bandwidth_rail_gbps.",
     )
 

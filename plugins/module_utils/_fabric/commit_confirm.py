@@ -4,7 +4,7 @@
 """PRIVATE: commit-confirm for a network change. Pure: from what stood before to the shell script that brings it back.
 
 The script runs on the node without a controller: from a transient systemd timer, or at boot when the node restarted in between.
-Whoever renames `pending/` first wins, so a confirmation and a restore never both happen.
+The first process that renames `pending/` first wins, so a confirmation and a restore never both happen.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def _addresses_back(item: Interface) -> list[str]:
 
 
 def restore_script(snapshot: Snapshot) -> str:
-    """Return the POSIX shell script that puts the snapshot back. Its first argument says why it runs (`timer`, `boot`)."""
+    """Return the POSIX shell script that puts the snapshot back. Its first argument is the reason (`timer`, `boot`)."""
     why = {
-        "timer": f"the change was not confirmed within {snapshot.seconds} s, so the controller had not come back",
+        "timer": f"the change was not confirmed within {snapshot.seconds} s, so the controller did not come back",
         "boot": "the node restarted before the change was confirmed",
     }
     out = [

@@ -84,7 +84,7 @@ def test_the_ssh_session_of_a_capture(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_root_that_does_not_exist_is_refused_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = call(capsys, root=str(tmp_path / "none"))
     assert result["failed"] is True
-    assert "no folder" in result["msg"]
+    assert "not a folder" in result["msg"]
 
 
 def test_this_machine_can_be_read_whatever_it_has(capsys: pytest.CaptureFixture[str]) -> None:
