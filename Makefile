@@ -41,6 +41,7 @@ lint:
 	@$(BIN)/yamllint --strict .
 	@$(PY) tools/limits.py
 	@$(PY) tools/dependencies.py
+	@$(PY) tools/words.py
 	@$(PY) tools/docs.py --check
 	@$(PY) tools/failures_doc.py --check
 	@$(BIN)/ansible-lint --offline

@@ -64,7 +64,7 @@ class Run:
 
     @property
     def roles(self) -> set[str]:
-        """The roles whose tasks ran. Ansible checks the arguments of every role of a play, whatever the tag; that does not count."""
+        """The roles whose tasks ran. Ansible checks the arguments of every role of a play, for any tag; that does not count."""
         done = self._results("runner_on_ok", "runner_on_skipped", "runner_on_failed")
         return {d["resolved_role"] for d in done if d.get("resolved_role") and not d["task"].startswith("Validating arguments")}
 

@@ -1,4 +1,4 @@
-"""Where the third-party samples lie: ../shared beside the checkout, or $GB10_SHARED. They are read from there and never committed."""
+"""Where the third-party samples are: ../shared next to the checkout, or $GB10_SHARED. They are read from there and never committed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SHARED: Path | None = next((Path(c) for c in _CANDIDATES if c and (Path(c) / "sa
 
 # CI must never leave them out: there a missing ../shared is a failure, not a skip.
 if SHARED is None and os.environ.get("CI"):
-    raise RuntimeError("../shared/samples is not beside this checkout, and CI must not skip the tests that read it")
+    raise RuntimeError("../shared/samples is not next to this checkout, and CI must not skip the tests that read it")
 
 needs_shared = pytest.mark.skipif(
     SHARED is None,
-    reason="left out: ../shared/samples (third-party captures and boot logs) is not beside this checkout; set GB10_SHARED",
+    reason="left out: ../shared/samples (third-party captures and boot logs) is not next to this checkout; set GB10_SHARED",
 )
 
 

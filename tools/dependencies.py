@@ -38,6 +38,7 @@ USES = {
     "pytest": r"/pytest\b",
     "pytest-testinfra": r"name: testinfra",
     "pytest-xdist": r"pytest .*-n 2",
+    "netaddr": r"^\s*from netaddr import",
     "ruff": r"/ruff check",
     "sphinx-ansible-theme": r"sphinx_ansible_theme",
     "types-PyYAML": r"^import yaml",
@@ -46,8 +47,14 @@ USES = {
 # Imports that come with a declared package.
 INCLUDED = {"ansible": "ansible-core", "jinja2": "ansible-core", "packaging": "ansible-core", "yaml": "ansible-core", "ansible_runner": "ansible-runner"}
 # Third-party modules that plugins/ may import. A node has Ansible's own, PyYAML with netplan.io, and the jmespath that is installed with the agent.
+# The package _inventory runs on the controller only.
 NODE = ("plugins/modules/", "plugins/module_utils/")
-NODE_IMPORTS = {"ansible": "", "yaml": "plugins/module_utils/_fabric/netplan", "jmespath": "plugins/module_utils/_agent/service.py"}
+NODE_IMPORTS = {
+    "ansible": "",
+    "yaml": "plugins/module_utils/_fabric/netplan",
+    "jmespath": "plugins/module_utils/_agent/service.py",
+    "netaddr": "plugins/module_utils/_inventory/fabric.py",
+}
 CONTROLLER_IMPORTS = {"ansible", "jinja2", "jmespath", "netaddr", "yaml"}
 
 

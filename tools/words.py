@@ -21,6 +21,7 @@ PATHS = (
     "roles", "tests", "tools",
 )  # fmt: skip
 EXCEPT = ("tests/unit/fixtures/", "tools/words.py")  # recorded text of other programs, and the list itself
+QUOTED = ("it still had 1 users in the graph", "We had to rate limit your IP", 'key.get("had")')  # text of other programs, a key of older records
 SENTENCE_WORDS = 25
 
 # pattern -> what to write
@@ -48,7 +49,7 @@ def found(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield the line number, the word and what to write instead."""
     instead = list(WORDS.values())
     for number, line in enumerate(text.splitlines(), 1):
-        for match in PATTERN.finditer(line):
+        for match in () if any(quote in line for quote in QUOTED) else PATTERN.finditer(line):
             yield number, match.group(), instead[int(str(match.lastgroup)[1:])]
 
 

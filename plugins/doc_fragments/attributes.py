@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Private documentation fragment: what every module says of check mode, diff mode and idempotence."""
+"""Private documentation fragment: check mode, diff mode and idempotence of every module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the helpers beside tests/unit importable wherever pytest is started from; ansible-test does not read pyproject.toml."""
+"""Make the helpers next to tests/unit importable from any working directory."""
 
 from __future__ import annotations
 

@@ -1,19 +1,24 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: networks and addresses of the fabric, from the variables of a host. Controller only. Pure, standard library only.
+"""PRIVATE: networks and addresses of the fabric, from the variables of a host. Controller only, with netaddr. Pure.
 
-Addresses are strings (``192.168.200.11``). The functions return what they could read, and the faults.
+Addresses are strings (``192.168.200.11``), networks are netaddr.IPNetwork. The functions return what they could read, and the faults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
+
+try:
+    from netaddr import AddrFormatError, IPAddress, IPNetwork, valid_ipv4
+except ImportError:  # networks_of reports it
+    IPNetwork = None
 
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import Fault, Place, default_of, value_of, whole_number
 
+Network = Any  # netaddr.IPNetwork, which has no types
 CIDRS, ADDRESSES, FIRST = "gb10_fabric_cidrs", "gb10_fabric_addresses", "gb10_fabric_first"
 
 
@@ -22,17 +27,29 @@ def is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def host_count(network: IPv4Network) -> int:
+def host_count(network: Network) -> int:
     """Return how many hosts a network can have."""
-    return max(network.num_addresses - 2, 0)
+    return max(int(network.size) - 2, 0)
 
 
-def networks_of(group: str, variables: Mapping[str, Any]) -> tuple[list[IPv4Network], list[Fault]]:
+def overlap(one: Network, other: Network) -> bool:
+    """Report whether two networks have an address in common."""
+    return one in other or other in one
+
+
+def is_inside(text: str, network: Network) -> bool:
+    """Report whether a text is an address of a network."""
+    return valid_ipv4(text) and IPAddress(text) in network
+
+
+def networks_of(group: str, variables: Mapping[str, Any]) -> tuple[list[Network], list[Fault]]:
     """Return the networks of the rails."""
     cidrs = value_of(variables, CIDRS)
     place = Place("group", group, CIDRS)
     if not is_list(cidrs) or not cidrs:
         return [], [Fault(place, f"is {cidrs!r}, expected a list of networks such as [192.168.200.0/24], one for each rail")]
+    if IPNetwork is None:
+        return [], [Fault(place, "needs the Python package netaddr on this computer, which is not installed: pip install netaddr")]
     networks, faults = [], []
     for index, cidr in enumerate(cidrs):
         try:
@@ -42,21 +59,21 @@ def networks_of(group: str, variables: Mapping[str, Any]) -> tuple[list[IPv4Netw
     return networks, faults
 
 
-def _network(text: str) -> IPv4Network:
+def _network(text: str) -> Network:
     example = "expected an IPv4 network such as 192.168.200.0/24"
     try:
-        found = IPv4Interface(text)
-    except ValueError:
+        found = IPNetwork(text, version=4)
+    except AddrFormatError:
         raise ValueError(example) from None
     if "/" not in text:
         raise ValueError(f"which has no prefix length, {example}")
-    if found.ip != found.network.network_address:
-        raise ValueError(f"which is an address in the network {found.network}, expected the network")
-    return found.network
+    if found != found.cidr or found.ip != found.network:
+        raise ValueError(f"which is an address in the network {found.cidr}, expected the network")
+    return found
 
 
 def addresses_of(
-    group: str, host: str, rank: int, variables: Mapping[str, Any], networks: Sequence[IPv4Network], shared_first: bool = True
+    group: str, host: str, rank: int, variables: Mapping[str, Any], networks: Sequence[Network], shared_first: bool = True
 ) -> tuple[list[str], list[Fault]]:
     """Return the addresses of a host by rail.
 
@@ -80,7 +97,7 @@ def addresses_of(
     return [str(network[first + rank]) for network in networks], []
 
 
-def _given_addresses(place: Place, given: Any, networks: Sequence[IPv4Network]) -> tuple[list[str], list[Fault]]:
+def _given_addresses(place: Place, given: Any, networks: Sequence[Network]) -> tuple[list[str], list[Fault]]:
     if not is_list(given):
         return [], [Fault(place, f"is {given!r}, expected a list of addresses, one for each rail")]
     if len(given) != len(networks):
@@ -88,11 +105,7 @@ def _given_addresses(place: Place, given: Any, networks: Sequence[IPv4Network]) 
     addresses, faults = [], []
     for index, (entry, network) in enumerate(zip(given, networks)):
         text = str(entry).split("/", 1)[0]
-        try:
-            valid = IPv4Address(text) in network and IPv4Address(text) not in (network.network_address, network.broadcast_address)
-        except ValueError:
-            valid = False
-        if valid:
+        if is_inside(text, network) and IPAddress(text) not in (network.network, network.broadcast):
             addresses.append(text)
         else:
             faults.append(Fault(place._replace(below=(index,)), f"holds {str(entry)!r}, expected a host address in {network}, the network of the rail"))

@@ -134,7 +134,7 @@ def test_needs_shrink_with_what_is_there() -> None:
     assert plan.needs(0, tree_ready=True, images_ready=True) == plan.Needs(disk=0, memory=0)
 
 
-def test_shortage_says_figures_and_remedy() -> None:
+def test_shortage_reports_figures_and_remedy() -> None:
     need = plan.Needs(disk=10 * GIB, memory=7 * GIB)
     assert plan.shortage(need, disk_free=10 * GIB, disk_where="/d", memory_available=7 * GIB) == []
     disk, memory = plan.shortage(need, disk_free=3 * GIB, disk_where="/var/lib/docker", memory_available=GIB)
@@ -199,7 +199,7 @@ def test_a_node_is_never_privileged_and_cannot_set_the_hosts_clock_or_modules() 
     assert "gb10-lab-1-docker:/var/lib/docker" in given
 
 
-def test_systemd_is_told_of_cgroup_v1_only_there() -> None:
+def test_systemd_gets_the_cgroup_v1_option_only_on_cgroup_v1() -> None:
     assert arguments("1")[-2:] == ["image", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"]
     assert arguments("2")[-1] == "image"
 
@@ -210,7 +210,7 @@ def test_known_hosts_keeps_type_and_key_only() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "ssh-ed25519", "cat: no such file"])
-def test_a_node_without_a_host_key_is_said(key: str) -> None:
+def test_node_without_a_host_key_is_reported(key: str) -> None:
     with pytest.raises(LabError, match=r"10\.0\.0\.1 gave no SSH host key"):
         plan.known_hosts([("10.0.0.1", key)])
 

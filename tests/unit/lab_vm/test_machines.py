@@ -89,13 +89,13 @@ def test_without_docker_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("GB10_VMLAB_DIR", str(tmp_path / "state"))
     assert cli.main(["reset"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("vmlab: The `docker` command is not on PATH; install")
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("vmlab: The `docker` command is not on PATH; install")
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [["reset"], ["reboot", "1"], ["cut", "rail0"], ["console", "2"], ["ssh", "1"]])
-def test_commands_on_a_lab_that_does_not_run_say_how_to_start_it(
+def test_commands_on_a_stopped_lab_report_how_to_start_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     fake = tmp_path / "docker"
@@ -107,7 +107,7 @@ def test_commands_on_a_lab_that_does_not_run_say_how_to_start_it(
     assert capsys.readouterr().err == "vmlab: The VM lab is not running; `make vm-lab` starts it.\n"
 
 
-def test_a_daemon_that_does_not_answer_is_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unresponsive_daemon_has_its_own_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = tmp_path / "docker"
     fake.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2\nexit 1\n")
     fake.chmod(0o755)

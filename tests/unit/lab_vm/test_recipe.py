@@ -1,4 +1,4 @@
-"""When the lab builds again, where it keeps its things, and what it says about wrong settings."""
+"""When the lab builds again, where it keeps its files, and its messages about wrong settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The action plugin on a head that answers from a script: what it asks, and what it says where nothing serves."""
+"""The action plugin on a head that answers from a script: its requests, and its message if nothing serves."""
 
 from __future__ import annotations
 
