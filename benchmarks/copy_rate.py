@@ -4,15 +4,15 @@
 """How fast the weights role's copy is, against a raw TCP stream on the same link in the same run.
 
 Default: two network namespaces of this machine, joined by a cable (veth, MTU 9000); needs root and nothing else.
-    python3 benchmarks/copy_rate.py [--gib 2] [--rounds 5] [--streams 4] [--rclone] [--folder /tmp]
+    python3 benchmarks/copy_rate.py [--gib 2] [--rounds 5] [--streams 4] [--others] [--folder /tmp]
 Between two nodes, started on each (the sending one first; addresses of the rail):
     python3 benchmarks/copy_rate.py --send 192.168.200.11 --folder /srv/models      # on the node that has the files
     python3 benchmarks/copy_rate.py --receive 192.168.200.11 --folder /srv/models   # on the other one
 
 A round is: one raw TCP stream (no disk, no hash: the most that one stream of this link gives), then the copy from file to file, hashes checked
 afterwards. Printed are MB/s (10^6 bytes a second) of each round and the median of the rounds' ratios; the goal is 0.8 or more. Both ends of both
-run at a raised priority where that is allowed, for on a link that is only memory other programs decide the figure. `--rclone` measures
-`rclone serve http|webdav|sftp` with `rclone copy` as well, where rclone is installed.
+run at a raised priority where that is allowed, for on a link that is only memory other programs decide the figure. `--others` also
+measures rsync (a daemon; one process, and one for each file) and `rclone serve http|webdav|sftp` with `rclone copy`, where they are installed.
 """
 
 from __future__ import annotations
@@ -152,6 +152,29 @@ class Cable:
         return ["ip", "netns", "exec", self.names[end]]
 
 
+def rsync(folder: Path, cable: Cable, size: float) -> None:
+    """Measure an rsync daemon, with one process for all files and with one for each file."""
+    if not shutil.which("rsync"):
+        print("rsync is not installed (apt install rsync)")
+        return
+    source, target, config = folder / "gb10-copy-source", folder / "gb10-copy-target", folder / "gb10-copy-rsyncd.conf"
+    config.write_text(f"use chroot = no\nuid = 0\ngid = 0\n[models]\npath = {source}\nread only = yes\n")
+    server = subprocess.Popen([*cable.on(0), "rsync", "--daemon", "--no-detach", f"--config={config}", "--port=8097", f"--address={cable.addresses[0]}"])
+    time.sleep(1.0)
+    base = f"rsync://{cable.addresses[0]}:8097/models/"
+    names = sorted(path.name for path in source.iterdir())
+    for title, sources in (("rsync, one process", [base]), (f"rsync, {len(names)} processes", [base + name for name in names])):
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        start = time.monotonic()
+        copies = [subprocess.Popen([*cable.on(1), "rsync", "-a", "--whole-file", "--inplace", each, f"{target}/"]) for each in sources]
+        failed = max(copy.wait() for copy in copies)
+        print(f"{title:20}" + ("  failed" if failed else f"{size / (time.monotonic() - start) / 1e6:8.0f} MB/s"), flush=True)
+    server.terminate()
+    server.wait()
+    shutil.rmtree(target, ignore_errors=True)
+
+
 def rclone(folder: Path, cable: Cable, size: float) -> None:
     """Measure rclone's ways."""
     if not shutil.which("rclone"):
@@ -178,7 +201,7 @@ def rclone(folder: Path, cable: Cable, size: float) -> None:
         server.kill()
         server.wait()
         last = (done.stderr.strip().splitlines() or ["?"])[-1]
-        print(f"rclone {protocol:7}" + (f"{size / seconds / 1e6:8.0f} MB/s" if done.returncode == 0 else f"  failed: {last}"))
+        print(f"{'rclone ' + protocol:20}" + (f"{size / seconds / 1e6:8.0f} MB/s" if done.returncode == 0 else f"  failed: {last}"))
     shutil.rmtree(target, ignore_errors=True)
 
 
@@ -227,7 +250,8 @@ def both_ends(args: argparse.Namespace) -> int:
         finally:
             server.kill()
             server.wait()
-        if args.rclone:
+        if args.others:
+            rsync(folder, cable, size)
             rclone(folder, cable, size)
     clean(folder)
     return verdict(raws, copies)
@@ -279,7 +303,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--folder", default="/var/tmp")  # noqa: S108  only the benchmark's own files
-    parser.add_argument("--rclone", action="store_true")
+    parser.add_argument("--others", action="store_true")
     parser.add_argument("--send", metavar="ADDRESS")
     parser.add_argument("--receive", metavar="ADDRESS")
     parser.add_argument("--raw-send", metavar="ADDRESS", help=argparse.SUPPRESS)
