@@ -381,7 +381,7 @@ class Node:
         if speed is not None and 0 < speed < 0xFFFFFFFF:
             return speed
         speed = parse_ethtool_speed(self.capture.commands.get(f"ethtool-{netdev}", ""))
-        match = re.match(r"([\d.]+) Gb/sec", self.capture.text(f"{at}/rate") or "")
+        match = re.match(r"(\d{1,6}(?:\.\d+)?) Gb/sec", self.capture.text(f"{at}/rate") or "")
         if speed is not None or match is None or mellanox is False or (hca and self.soft(hca)):
             return speed
         return int(float(match[1]) * 1000) if _state_word(self.capture.text(f"{at}/state")) == "ACTIVE" else None

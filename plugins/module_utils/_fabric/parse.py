@@ -85,7 +85,7 @@ def lists_nothing(text: str) -> bool:
 
 
 _RDMA_LINE = re.compile(
-    r"^[ \t]*(?:\d+/\d+:[ \t]*)?(?:link[ \t]+)?(?P<hca>[^\s/]+)/(?P<port>\d+)[: ].*?\bstate[ \t]+(?P<state>\w+)"
+    r"^[ \t]*(?:\d+/\d+:[ \t]*)?(?:link[ \t]+)?(?P<hca>[^\s/]+)/(?P<port>\d{1,9})[: ].*?\bstate[ \t]+(?P<state>\w+)"
     r"(?:.*?\bphysical_state[ \t]+(?P<physical_state>\w+))?(?:.*?\bnetdev[ \t]+(?P<netdev>\S+))?(?:.*?\bnetdev_index[ \t]+(?P<netdev_index>\d+))?",
     re.M,
 )
@@ -102,8 +102,8 @@ def parse_rdma_link(text: str) -> list[Record]:
     return rows or [{**match.groupdict(), "port": int(match["port"]), "netdev_index": as_integer(match["netdev_index"])} for match in lines]
 
 
-_IP_HEAD = re.compile(r"^\d+:\s+(?P<name>[^:\s@]+)(?:@(?P<link>\S+?))?:\s+<(?P<flags>[^>]*)>\s+mtu\s+(?P<mtu>\d+)(?:.*?master\s+(?P<master>\S+))?")
-_IP_INET = re.compile(r"^\s+(?P<family>inet6?)\s+(?P<local>[0-9a-fA-F.:]+)/(?P<prefix>\d+)(?P<rest>.*)$")
+_IP_HEAD = re.compile(r"^\d+:\s+(?P<name>[^:\s@]+)(?:@(?P<link>\S+?))?:\s+<(?P<flags>[^>]*)>\s+mtu\s+(?P<mtu>\d{1,9})(?:.*?master\s+(?P<master>\S+))?")
+_IP_INET = re.compile(r"^\s+(?P<family>inet6?)\s+(?P<local>[0-9a-fA-F.:]+)(?:\s+peer\s+\S+?)?/(?P<prefix>\d{1,9})(?P<rest>.*)$")
 
 
 def parse_ip_addr(text: str) -> list[Record]:

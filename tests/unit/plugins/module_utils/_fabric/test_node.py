@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import is_truncated, parse_ip_route, parse_mtu
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import is_truncated, parse_ip_addr, parse_ip_route, parse_mtu
 from unit.fixtures.roce.tree import (
     ADDRESSES,
     ALL_FOUR,
@@ -234,6 +234,12 @@ def test_the_only_addressed_interface_without_a_default_route(tmp_path: Path) ->
     assert (management["interface"], management["reason"], management["protected"]) == ("enP7s7", "only addressed interface", [])
     tree.netdev("eno2", ["10.44.0.1/24"])
     assert run(tree.write())["management"]["interface"] is None
+
+
+def test_ip_addr_in_text_form() -> None:
+    text = "3: wg0: <UP> mtu 1420 master vrf0\n    inet 10.8.0.2 peer 10.8.0.1/32 scope global secondary wg0\n"
+    address = {"local": "10.8.0.2", "prefixlen": 32, "scope": "global", "secondary": True}
+    assert parse_ip_addr(text) == [{"ifname": "wg0", "flags": ["UP"], "mtu": 1420, "master": "vrf0", "addr_info": [address]}]
 
 
 def test_ip_route_in_text_form() -> None:

@@ -359,6 +359,7 @@ def test_the_offices_vlan_on_a_rail_is_the_management(tmp_path: Path, addressed:
         ("-1", "40 Gb/sec (4X QDR)", 40000, True),
         ("4294967295", "", None, False),
         ("garbage", "nonsense", None, False),
+        ("-1", "2..5 Gb/sec", None, False),
         ("400000", "", 400000, False),
     ],
 )
