@@ -149,7 +149,8 @@ twins:
 management:
   description:
     - The path by which this node is reached, the SSH session's interface, else that of the default route with the lowest metric.
-    - C(reason) is C(ssh session) or C(default route); without both, C(interface) and C(reason) are null.
+    - Without both it is the only other interface with an address that is neither virtual nor a port of the card, else null.
+    - C(reason) is C(ssh session), C(default route) or C(only addressed interface); the last one is not in C(protected).
     - C(protected) lists every interface that the roce role will not touch.
   returned: always
   type: dict

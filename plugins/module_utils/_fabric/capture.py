@@ -28,9 +28,9 @@ CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkM
 
 # Files that may be unreadable in normal operation: a virtual device has no phys_port_name, a link that is down has no speed.
 _OPTIONAL = (
-    *(f"sys/class/net/*/{name}" for name in ("mtu", "address", "carrier", "speed", "phys_port_name", "device/vendor", "device/uevent")),
+    *(f"sys/class/net/*/{name}" for name in ("mtu", "address", "carrier", "operstate", "speed", "phys_port_name", "device/vendor", "device/uevent")),
     *(f"sys/class/net/*/device/{name}" for name in PCIE_FILES),
-    *(f"sys/class/infiniband/*/{name}" for name in ("parent", "fw_ver", "device/uevent")),
+    *(f"sys/class/infiniband/*/{name}" for name in ("parent", "fw_ver", "device/uevent", "ports/*/active_mtu")),
 )
 _REQUIRED = (
     *(f"sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "rate", "link_layer")),
@@ -38,7 +38,7 @@ _REQUIRED = (
     "etc/NetworkManager/system-connections/*.nmconnection",
     "etc/systemd/network/*.network",
 )
-_LINKS = ("sys/class/net/*", "sys/class/infiniband/*")
+_LINKS = ("sys/class/net/*", "sys/class/net/*/device/physfn", "sys/class/infiniband/*")
 _FOLDERS = ("sys/class/net", "sys/class/infiniband", "sys/class/infiniband/*/ports", "sys/class/infiniband/*/device/net")
 
 

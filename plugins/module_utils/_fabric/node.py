@@ -21,10 +21,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import 
     Record,
     as_address,
     as_integer,
-    parse_active_mtus,
     parse_ethtool_speed,
+    parse_ibv_devinfo,
     parse_ip_addr,
     parse_ip_route,
+    parse_mtu,
     parse_rdma_link,
     rdma_mtu,
 )
@@ -32,8 +33,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import 
 ROCE_V1 = "IB/RoCE v1"
 ROCE_V2 = "RoCE v2"
 SPARK_PORT = re.compile(r"^en(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<slot>\d+)f(?P<function>\d)np(?P<cage>\d)$")
+BARE_PORT = re.compile(r"^en(?:P(?P<segment>2))?p1s0f(?P<cage>[01])$")  # kernels and versions of udev that write no npN
 SPARK_HCA = re.compile(r"^roce(?:P[0-9a-fA-F]+)?p\d+s\d+f(?P<function>\d)$")
 PCI_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+VIRTUAL_FUNCTION = re.compile(r"(en\S*f\d)v\d+")  # name of an SR-IOV function by systemd
+REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+")
+VIRTUAL_NAME = re.compile(r"lo$|docker|br|veth|virbr|vxlan|tailscale|wg|tun|tap|cni|flannel|cali|dummy|podman|nerdctl|zt|ib|vnet|lxc|incus")
 VIRTUAL_KINDS = ("veth", "bridge", "dummy", "tun", "wireguard", "vxlan", "macvlan", "ipvlan", "ifb", "sit", "ip6tnl", "gre")
 MELLANOX = "0x15b3"
 
@@ -129,15 +134,17 @@ def _segment(pci: str | None, *names: str | None) -> int | None:
     """Return the PCIe segment (domain) of a PCI address, else the one in the name of a Spark's port (enP2p1s0f0np0 -> 2)."""
     if pci is not None:
         return int(pci.split(":")[0], 16)
-    match = next(filter(None, (SPARK_PORT.match(name) for name in names if name)), None)
+    match = next(filter(None, (SPARK_PORT.match(name) or BARE_PORT.match(name) for name in names if name)), None)
     return int(match["segment"] or "0", 16) if match else None
 
 
 def _cage(phys_port_name: str, names: list[str], pci: str | None) -> int | None:
-    """Return the cage: phys_port_name (p0, p1), else npN of a name, else the PCI function."""
-    candidates = [re.match(r"^p(\d+)$", phys_port_name), *(re.search(r"f\d+np(\d+)$", name) for name in names), re.search(r"\.([0-7])$", pci or "")]
+    """Return the cage: phys_port_name (p0, p1), else npN of a name, else fN of the name of a Spark's port, else the PCI function."""
+    numbered = [re.search(r"f\d+np(?P<cage>\d+)$", name) for name in names]
+    bare = [BARE_PORT.match(name) for name in names]
+    candidates = [re.match(r"^p(?P<cage>\d+)$", phys_port_name), *numbered, *bare, re.search(r"\.(?P<cage>[0-7])$", pci or "")]
     match = next(filter(None, candidates), None)
-    return int(match[1]) if match else None
+    return int(match["cage"]) if match else None
 
 
 def gids_of(capture: Capture, hca: str, port: int) -> list[Gid]:
@@ -146,7 +153,7 @@ def gids_of(capture: Capture, hca: str, port: int) -> list[Gid]:
     rows = []
     for name in capture.dirs.get(f"{base}/gids", []):
         text = capture.text(f"{base}/gids/{name}")
-        if text is None or not name.isdecimal():
+        if text is None or as_integer(name) is None:
             continue
         value = as_address(text)
         mapped = value.ipv4_mapped if isinstance(value, ipaddress.IPv6Address) else None
@@ -156,9 +163,22 @@ def gids_of(capture: Capture, hca: str, port: int) -> list[Gid]:
     return sorted(rows, key=lambda row: row.index)
 
 
-def _state_word(text: str | None) -> str | None:
-    """Return the word of a state in sysfs: `4: ACTIVE` -> ACTIVE, `5: LinkUp` -> LINKUP."""
-    return (text or "").rpartition(":")[2].strip().upper() or None
+_STATES = {"0": "NOP", "1": "DOWN", "2": "INIT", "3": "ARMED", "4": "ACTIVE", "5": "ACTIVE_DEFER"}
+_PHYS_STATES = {"1": "SLEEP", "2": "POLLING", "3": "DISABLED", "4": "PORTCONFIGURATIONTRAINING", "5": "LINKUP", "6": "LINKERRORRECOVERY", "7": "PHYTEST"}
+
+
+def _state_word(text: str | None, names: dict[str, str] = _STATES) -> str | None:
+    """Return the word of a state in sysfs: `4: ACTIVE` -> ACTIVE, `5: LinkUp` -> LINKUP, `4` -> ACTIVE."""
+    word = (text or "").rpartition(":")[2].strip()
+    return names.get(word, word.upper()) or None
+
+
+def _link_local_of(mac: str) -> str | None:
+    """Return the link-local address of a MAC address (EUI-64): 02:00:00:00:00:02 -> fe80::ff:fe00:2."""
+    if re.fullmatch(r"(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}", mac) is None:
+        return None
+    octets = bytes.fromhex(mac.replace(":", ""))
+    return str(ipaddress.IPv6Address(b"\xfe\x80" + bytes([*[0] * 6, octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]))
 
 
 class Node:
@@ -167,18 +187,21 @@ class Node:
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
         commands = capture.commands
-        self.links: dict[str, Record] = {str(record["ifname"]): record for record in parse_ip_addr(commands.get("ip-addr", ""))}
+        self.links: dict[str, Record] = {}
+        for record in parse_ip_addr(commands.get("ip-addr", "")):
+            known = self.links.setdefault(record["ifname"].partition("@")[0], {**record, "addr_info": []})
+            known["addr_info"] += record.get("addr_info", [])  # `ip -4` and `ip -6` may be recorded one after the other
         self.altnames = {name: netdev for netdev, record in self.links.items() for name in record.get("altnames", [])}
         self.routes = parse_ip_route(commands.get("ip-route", ""))
         self.rdma = {(row["hca"], row["port"]): row for row in parse_rdma_link(commands.get("rdma-link", ""))}
-        self.active_mtus = parse_active_mtus(commands.get("ibv_devinfo", ""))
+        self.devinfo = parse_ibv_devinfo(commands.get("ibv_devinfo", ""))
         self.netdevs = sorted((set(capture.dirs.get("sys/class/net", [])) | set(self.links)) - {"bonding_masters"})
         self.hca_of: dict[str, tuple[str, int]] = {}
         self.orphans: list[str] = []
         self.guessed: list[tuple[str, str]] = []
         self._join()
         names = set(self.hca_of) | {name for name in self.netdevs if self._looks_like_port(name)}
-        self.ports = sorted((self.port(name) for name in names), key=Port.sort_key)
+        self.ports = sorted((self.port(name) for name in names if self.physical_function(name) is None), key=Port.sort_key)
 
     def real_name(self, name: str) -> str:
         """Return the name of a device that is given by its name or an alternative name."""
@@ -191,11 +214,11 @@ class Node:
     # HCAs
 
     def hcas(self) -> list[tuple[str, int]]:
-        """Return every (hca, port) of sysfs and `rdma link`, sorted."""
-        found = set(self.rdma)
+        """Return every (hca, port) of sysfs, `rdma link` and `ibv_devinfo`, sorted."""
+        found = set(self.rdma) | set(self.devinfo)
         for hca in self.capture.dirs.get("sys/class/infiniband", []):
-            ports = self.capture.dirs.get(f"sys/class/infiniband/{hca}/ports") or ["1"]
-            found |= {(hca, int(port)) for port in ports if port.isdecimal()}
+            ports = map(as_integer, self.capture.dirs.get(f"sys/class/infiniband/{hca}/ports", []))
+            found |= {(hca, port) for port in [port for port in ports if port is not None] or [1]}
         return sorted(found)
 
     def _join(self) -> None:
@@ -215,11 +238,11 @@ class Node:
         if hca in self.netdevs and self.infiniband(hca):  # udev names both ibp1s0f0
             return hca
         match = SPARK_HCA.match(hca)
-        guess = f"en{hca[len('roce') :]}np{match['function']}" if match else ""
-        if guess in self.netdevs:
+        bare = f"en{hca[len('roce') :]}"
+        guess = next((name for name in (f"{bare}np{match['function']}", bare) if name in self.netdevs), None) if match else None
+        if guess is not None:
             self.guessed.append((hca, guess))
-            return guess
-        return None
+        return guess
 
     def _netdev_names(self, hca: str, port: int) -> list[str]:
         """Return the names that the sources have for the network device of an HCA, the best source first."""
@@ -228,15 +251,35 @@ class Node:
         of_gids = [gid.netdev for gid in gids_of(capture, hca, port) if gid.netdev]
         of_card = [name for name in of_gids if name in devices] or [name for name in of_gids if "." not in name]  # not of a VLAN
         names = [self.rdma.get((hca, port), {}).get("netdev"), capture.text(f"{base}/parent"), *(of_card or of_gids)]
-        return [name for name in names if name] + (devices if len(devices) == 1 else [])
+        found = [name for name in names if name] + (devices if len(devices) == 1 else [])
+        return found or self._netdevs_by_gid(hca, port) or self._netdevs_by_index(hca, port)
+
+    def _netdevs_by_gid(self, hca: str, port: int) -> list[str]:
+        """Return the one device with the MAC address or the IPv4 addresses of the GIDs of an HCA."""
+        gids = gids_of(self.capture, hca, port)
+        physical = [name for name in self.netdevs if self.lower(name) is None and self.master(name) is None]
+        by_mac = [name for name in physical if _link_local_of(self.mac(name) or "") in [gid.gid for gid in gids]]
+        holders = {self.holder(gid.ipv4) for gid in gids if gid.ipv4 is not None} - {None}
+        by_address = list({self.lower(str(name)) or str(name) for name in holders})
+        return next((names for names in (by_mac, by_address) if len(names) == 1), [])
+
+    def _netdevs_by_index(self, hca: str, port: int) -> list[str]:
+        """Return the device with the interface index that `rdma link` has for this HCA and for no other."""
+        index = self.rdma.get((hca, port), {}).get("netdev_index")
+        if index is None or [row["netdev_index"] for row in self.rdma.values()].count(index) > 1:
+            return []
+        return [name for name, record in self.links.items() if record.get("ifindex") == index]
 
     def soft(self, hca: str) -> bool:
-        """Return whether an HCA is soft-RoCE: only such a device has a parent."""
-        return f"sys/class/infiniband/{hca}/parent" in self.capture.files or re.match(r"(?:rxe|siw)[\d_]", hca) is not None
+        """Return whether an HCA is soft-RoCE: it has a parent, or neither a PCI address nor a GID of RoCE v1."""
+        base = f"sys/class/infiniband/{hca}"
+        only_v2 = {gid.type for gid in gids_of(self.capture, hca, 1)} - {None} == {ROCE_V2}
+        return f"{base}/parent" in self.capture.files or re.match(r"(?:rxe|siw)[\d_]", hca) is not None or (only_v2 and not _pci_of(self.capture, base))
 
     def infiniband_hca(self, hca: str) -> bool:
         """Return whether an HCA without a network device is in InfiniBand mode."""
-        return (self.capture.text(f"sys/class/infiniband/{hca}/ports/1/link_layer") or "").lower() == "infiniband"
+        layer = self.capture.text(f"sys/class/infiniband/{hca}/ports/1/link_layer") or self.devinfo.get((hca, 1), {}).get("link_layer", "")
+        return layer.lower() == "infiniband" or re.match(r"ib(?:P[0-9a-f]+)?p\d+s\d+", hca) is not None
 
     def infiniband(self, netdev: str) -> bool:
         """Return whether a device is IP over InfiniBand."""
@@ -248,10 +291,13 @@ class Node:
         """Return the addresses of a device."""
         found = []
         for item in self.links.get(netdev, {}).get("addr_info", []):
-            if as_address(item.get("local")) is not None:
-                scope, secondary = item.get("scope", "global"), bool(item.get("secondary"))
-                found.append(Address(item["family"], item["local"], item["prefixlen"], scope, secondary))
-        return tuple(found)
+            text = item.get("local", "").partition("%")[0]
+            local = as_address(text)
+            if local is not None:
+                prefix = min(item.get("prefixlen", local.max_prefixlen), local.max_prefixlen)
+                family = "inet" if local.version == 4 else "inet6"
+                found.append(Address(family, text, prefix, item.get("scope", "global"), bool(item.get("secondary"))))
+        return tuple(dict.fromkeys(found))
 
     def master(self, netdev: str) -> str | None:
         """Return the bond or bridge of a member. A VRF and the datapath of Open vSwitch never have addresses and do not count."""
@@ -259,8 +305,37 @@ class Node:
         return None if master is None or self.kind(master) in ("vrf", "openvswitch") else str(master)
 
     def lower(self, netdev: str) -> str | None:
-        """Return the device below a VLAN or macvlan."""
-        return self.links.get(netdev, {}).get("link") if self.kind(netdev) in ("vlan", "macvlan", "ipvlan") else None
+        """Return the device below a VLAN or macvlan, or the one of an SR-IOV function. `ip` without -d shows no kind."""
+        link, kind = self.links.get(netdev, {}).get("link"), self.kind(netdev)
+        if kind is not None:
+            return link if kind in ("vlan", "macvlan", "ipvlan") else None
+        if link in self.netdevs and self.links.get(link, {}).get("link") != netdev:  # the two ends of a veth name each other
+            return str(link)
+        stem, _dot, tag = netdev.rpartition(".")
+        return self.physical_function(netdev) or (stem if tag.isdecimal() and stem in self.netdevs else None)
+
+    def pci(self, netdev: str) -> str | None:
+        """Return the PCI address of a device, of sysfs or of `ip -d`."""
+        parent = self.links.get(netdev, {}).get("parentdev", "").lower()
+        return _pci_of(self.capture, f"sys/class/net/{netdev}") or (parent if PCI_ADDRESS.fullmatch(parent) else None)
+
+    def phys_port_name(self, netdev: str) -> str:
+        """Return the name of a port by its driver: p0, p1, or pf0vf0 of the representor of a virtual function."""
+        return self.capture.text(f"sys/class/net/{netdev}/phys_port_name") or self.links.get(netdev, {}).get("phys_port_name", "")
+
+    def physical_function(self, netdev: str) -> str | None:
+        """Return the device to which an SR-IOV function or its representor belongs."""
+        representor, match = REPRESENTOR.fullmatch(self.phys_port_name(netdev)), VIRTUAL_FUNCTION.fullmatch(netdev)
+        physfn = self.capture.links.get(f"sys/class/net/{netdev}/device/physfn", "").rpartition("/")[2].lower()
+        pci = self.pci(netdev) if representor else physfn
+        others = [name for name in self.netdevs if name != netdev and not REPRESENTOR.fullmatch(self.phys_port_name(name))] if pci or match else []
+        if pci or match is None:
+            return next((name for name in others if self.pci(name) == pci), None)
+        return next((name for name in others if re.fullmatch(rf"{match[1]}(?:np\d+)?", name)), None)
+
+    def mac(self, netdev: str) -> str | None:
+        """Return the hardware address of a device."""
+        return self.links.get(netdev, {}).get("address") or self.capture.text(f"sys/class/net/{netdev}/address")
 
     def carrier(self, netdev: str) -> str:
         """Return the port below a VLAN, or the member of a bond or bridge that has its GIDs, else one with a link; else the device itself."""
@@ -279,6 +354,10 @@ class Node:
         kind: str | None = self.links.get(netdev, {}).get("linkinfo", {}).get("info_kind")
         return kind
 
+    def virtual(self, netdev: str) -> bool:
+        """Return whether a device is virtual, by its name or kind."""
+        return VIRTUAL_NAME.match(netdev) is not None or self.kind(netdev) in VIRTUAL_KINDS
+
     def driver(self, netdev: str) -> str | None:
         """Return the kernel driver of a device."""
         match = re.search(r"^DRIVER=(\S+)", self.capture.text(f"sys/class/net/{netdev}/device/uevent") or "", re.M)
@@ -292,7 +371,9 @@ class Node:
         return False if (hca and self.soft(hca)) or self.kind(netdev) in VIRTUAL_KINDS else None
 
     def _looks_like_port(self, netdev: str) -> bool:
-        return self.mellanox(netdev, None) is True or any(SPARK_PORT.match(name) for name in self.names(netdev))
+        mellanox = self.mellanox(netdev, None)
+        bare = mellanox is None and self.kind(netdev) is None and any(BARE_PORT.match(name) for name in self.names(netdev))
+        return mellanox is True or bare or any(SPARK_PORT.match(name) for name in self.names(netdev))
 
     def _speed(self, netdev: str, hca: str | None, at: str, mellanox: bool | None) -> int | None:
         """Return the speed of a port: of the network device, of recorded ethtool output, or of the RDMA device."""
@@ -300,7 +381,7 @@ class Node:
         if speed is not None and 0 < speed < 0xFFFFFFFF:
             return speed
         speed = parse_ethtool_speed(self.capture.commands.get(f"ethtool-{netdev}", ""))
-        match = re.match(r"([\d.]+) Gb/sec", self.capture.text(f"{at}/rate") or "")
+        match = re.match(r"(\d{1,6}(?:\.\d+)?) Gb/sec", self.capture.text(f"{at}/rate") or "")
         if speed is not None or match is None or mellanox is False or (hca and self.soft(hca)):
             return speed
         return int(float(match[1]) * 1000) if _state_word(self.capture.text(f"{at}/state")) == "ACTIVE" else None
@@ -310,31 +391,33 @@ class Node:
         capture, record, below = self.capture, self.links.get(netdev, {}), self.carrier(netdev)
         hca, number = self.hca_of.get(netdev) or self.hca_of.get(below) or (None, 1)
         at = f"sys/class/infiniband/{hca}/ports/{number}"
-        row = self.rdma.get((str(hca), number), {})
-        pci = _pci_of(capture, f"sys/class/net/{below}") or (_pci_of(capture, f"sys/class/infiniband/{hca}") if hca else None)
+        row, info = self.rdma.get((str(hca), number), {}), self.devinfo.get((str(hca), number), {})
+        pci = self.pci(netdev) or self.pci(below) or (_pci_of(capture, f"sys/class/infiniband/{hca}") if hca else None)
         mellanox = self.mellanox(below, hca)
         of_card = pci if mellanox is not False else None
         flags = record.get("flags")
-        mtu, mac, carrier = (capture.text(f"sys/class/net/{netdev}/{name}") for name in ("mtu", "address", "carrier"))
+        mtu, carrier, operstate = (capture.text(f"sys/class/net/{netdev}/{name}") for name in ("mtu", "carrier", "operstate"))
         mtu_bytes = record.get("mtu") or as_integer(mtu)
-        phys_state = _state_word(capture.text(f"{at}/phys_state")) or str(row.get("physical_state") or "").upper().replace("_", "")
+        active_mtu = parse_mtu(info.get("active_mtu")) or parse_mtu(capture.text(f"{at}/active_mtu"))
+        state = _state_word(capture.text(f"{at}/state")) or row.get("state") or info.get("state", "").partition(" ")[0]
+        phys_state = _state_word(capture.text(f"{at}/phys_state"), _PHYS_STATES) or str(row.get("physical_state") or "").upper().replace("_", "")
         return Port(
             netdev=netdev,
             hca=hca,
             hca_port=number,
-            cage=_cage(capture.text(f"sys/class/net/{below}/phys_port_name") or "", self.names(below), of_card),
+            cage=_cage(self.phys_port_name(below), self.names(below), of_card),
             pci=pci,
             segment=_segment(of_card, *self.names(below)),
-            state=_state_word(capture.text(f"{at}/state")) or row.get("state"),
+            state=state.upper().replace("PORT_", "") or None,
             phys_state=phys_state or None,
-            carrier="LOWER_UP" in flags if flags is not None else carrier == "1",
+            carrier="LOWER_UP" in flags if flags is not None else (carrier == "1" if carrier else operstate == "up"),
             speed_mbps=self._speed(netdev, hca, at, mellanox),
             mtu=mtu_bytes,
-            active_mtu=self.active_mtus.get((str(hca), number)) or (rdma_mtu(mtu_bytes) if mtu_bytes and hca else None),
-            mac=record.get("address") or mac,
+            active_mtu=active_mtu or (rdma_mtu(mtu_bytes) if mtu_bytes and hca else None),
+            mac=self.mac(netdev),
             driver=self.driver(netdev),
             mellanox=mellanox,
-            link_layer=capture.text(f"{at}/link_layer") or ("InfiniBand" if self.infiniband(netdev) else None),
+            link_layer=capture.text(f"{at}/link_layer") or info.get("link_layer") or ("InfiniBand" if self.infiniband(netdev) else None),
             soft=bool(hca) and self.soft(str(hca)),
             admin_up="UP" in flags if flags is not None else None,
             master=self.master(netdev),

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import COMMANDS, Capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address, lists_nothing
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address, is_truncated, lists_nothing
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rail_problems import REPLUG, rail_problems
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Fabric, Problem, Rail, counted
 
@@ -279,6 +279,9 @@ def _missing_sources(fabric: Fabric) -> Iterator[Problem]:
     sources = (("ip-addr", node.links, "addresses and MTU"), ("ip-route", node.routes, "the default route"), ("rdma-link", node.rdma, "the RDMA links"))
     for name, records, what in sources:
         text = capture.commands.get(name)
+        if records and is_truncated(text or "", "dst" if name == "ip-route" else "ifname"):
+            message = f"`{' '.join(COMMANDS[name])}` is truncated after {len(records)} entries, so {what} cannot be read completely."
+            yield Problem("unreadable", message, f"Record cmd/{name}.json again.")
         nothing = text is not None and lists_nothing(text)
         without_hca = name == "rdma-link" and not node.hcas() and text is not None and (nothing or not text.strip())
         if records or without_hca or (name == "ip-route" and nothing and "{" not in str(text)):

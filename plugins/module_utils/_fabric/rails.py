@@ -98,13 +98,15 @@ def ssh_server_address(connection: str | None) -> str | None:
 def management(node: Node, ssh_connection: str | None) -> Record:
     """Return the management path: the device of the SSH session, else of the default route with the lowest metric.
 
+    Without both it is the only other device with an address; it is not protected, because it is a guess.
     `protected` lists every device that must not be changed: those of the session and of all default routes, with bond members and the
     parents of VLANs.
     """
     defaults = node.default_routes()
     server = ssh_server_address(ssh_connection)
     by_ssh = node.holder(server) if server and not as_address(server.split("%")[0]).is_loopback else None  # type: ignore[union-attr]  # parsed above
-    interface = by_ssh or (defaults[0]["dev"] if defaults else None)
+    only = None if by_ssh or defaults else _only_addressed(node)
+    interface = by_ssh or (defaults[0]["dev"] if defaults else only)
     devices = {item["dev"] for item in defaults}
     route = next((item for item in defaults if item["dev"] == interface), None)
     address = _management_address(node, interface, (server or "").split("%")[0] if by_ssh else None, route)
@@ -113,10 +115,19 @@ def management(node: Node, ssh_connection: str | None) -> Record:
         "address": address.local if address else None,
         "prefix": address.prefix if address else None,
         "gateway": route["gateway"] if route is not None else None,
-        "reason": "ssh session" if by_ssh else ("default route" if defaults else None),
+        "reason": "ssh session" if by_ssh else ("default route" if defaults else ("only addressed interface" if only else None)),
         "default_route_interfaces": sorted(devices),
         "protected": sorted(set().union(*(node.closure(name) for name in devices | ({by_ssh} if by_ssh else set())))),
     }
+
+
+def _only_addressed(node: Node) -> str | None:
+    """Return the one device with an address that is neither virtual nor a port nor on top of one; a wired one is preferred to Wi-Fi."""
+    ports = {name for port in node.ports for name in (port.netdev, port.lower, port.master) if name is not None}
+    others = [name for name in node.netdevs if name not in ports and not node.virtual(name) and node.lower(name) not in ports]
+    found = [name for name in others if any(a.scope == "global" for a in node.addresses(name))]
+    best = [name for name in found if not name.startswith("wl")] or found
+    return best[0] if len(best) == 1 else None
 
 
 def _management_address(node: Node, interface: str | None, server: str | None, route: Record | None) -> Address | None:

@@ -83,13 +83,13 @@ def test_a_server_that_cannot_be_started(make: Any) -> None:
     assert result["msg"].startswith("The bandwidth server on port 18600 could not be started: Failed to start transient service unit: Unit exists. Look at")
 
 
-@pytest.mark.parametrize(("journal", "said"), [("Couldn't get device attributes\n", "Couldn't get device attributes"), ("", "no output")])
-def test_a_server_that_does_not_listen(make: Any, monkeypatch: pytest.MonkeyPatch, journal: str, said: str) -> None:
+@pytest.mark.parametrize(("journal", "reason"), [("Couldn't get device attributes\n", "Couldn't get device attributes"), ("", "no output")])
+def test_a_server_that_does_not_listen(make: Any, monkeypatch: pytest.MonkeyPatch, journal: str, reason: str) -> None:
     node = make()
     monkeypatch.setattr(roce_bandwidth, "listening", lambda ports, _text: ports - {18601})
     node.answers.append(("journalctl", (0, journal, "")))
     result = node.call(mode="server", addresses=ADDRESSES)
-    assert result["msg"] == f"ib_write_bw does not listen on port(s) 18601 after 30 s: {said}. See what holds them (ss -ltnp), or set roce_bandwidth_port."
+    assert result["msg"] == f"ib_write_bw does not listen on port(s) 18601 after 30 s: {reason}. See what holds them (ss -ltnp), or set roce_bandwidth_port."
     assert node.ran("journalctl .* -u gb10-roce-bandwidth-18601")
 
 

@@ -1,6 +1,6 @@
 """roce_netplan through its own main(): plan, apply, confirm, take back, and each sentence with which it refuses.
 
-The paths of its own files lie below a folder; netplan, systemd and ip are stand-ins, and `ip addr` shows what they were told.
+The paths of its own files lie below a folder; netplan, systemd and ip are stand-ins, and `ip addr` shows what they were given.
 What moves other people's files (roce_foreign_policy `replace`) needs a machine of its own and is proven in the VM lab.
 """
 
@@ -63,7 +63,7 @@ class Machine(FakeNode):
             self.tree.file("etc/netplan/60-gb10-cluster.yaml", place.read_text())
 
     def generate(self, argv: list[str]) -> tuple[int, str, str]:
-        """Write a keyfile per rail, and one for the management NIC which nobody may touch."""
+        """Write a keyfile per rail, and one for the management NIC which must not change."""
         folder = Path(argv[-1] + apply.RUN_FOLDERS[1])
         folder.mkdir(parents=True)
         place = Path(argv[-1], netplan.OWN_PATH)
@@ -76,7 +76,7 @@ class Machine(FakeNode):
         return 0, "", ""
 
     def up(self, argv: list[str]) -> tuple[int, str, str]:
-        """Give a rail what our file says."""
+        """Give a rail the values of our file."""
         name = argv[-1].replace("netplan-", "")
         text = Path("/" + netplan.OWN_PATH).read_text().split(f"    {name}:\n")[1].split("\n    en")[0]
         self.give(name, re.findall(r"- (\S+)", text), int(re.findall(r"mtu: (\d+)", text)[0]))
@@ -140,7 +140,7 @@ def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -
     assert "renderer: NetworkManager" in node.own
     assert Path("/" + netplan.OWN_PATH).stat().st_mode & 0o777 == 0o600
     assert f"-net/ipv4/conf/{RAIL1}/arp_announce = 2" in Path("/" + netplan.SYSCTL_PATH).read_text()
-    # the timer is armed before NetworkManager is told, and again when all is done
+    # the timer is armed before NetworkManager is informed, and again at the end
     lines = [line for line in node.commands if "systemd-run" in line or "nmcli" in line]
     assert "--on-active=210s" in lines[0]
     assert lines[1] == "nmcli connection reload"
@@ -191,7 +191,7 @@ def test_drift_is_put_right_on_the_rail_without_netplan(make: Any) -> None:
     assert not node.ran("systemd-run|nmcli")
 
 
-def test_a_connection_that_does_not_come_up_is_said_and_set_directly(make: Any) -> None:
+def test_a_connection_that_does_not_come_up_is_reported_and_set_directly(make: Any) -> None:
     node = make()
     node.answers.insert(0, (f"connection up netplan-{RAIL1}", (4, "", "Error: Connection activation failed\n")))
     result = present(node)
@@ -225,8 +225,8 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
     assert node.call(state="absent")["changed"] is False
 
 
-def test_absent_where_somebody_has_removed_our_file(make: Any) -> None:
-    """What netplan made of it is in force until somebody applies netplan again."""
+def test_absent_when_our_file_was_removed(make: Any) -> None:
+    """What netplan made of it is in force until netplan is applied again."""
     node = make()
     present(node)
     node.call(state="confirmed")
@@ -309,7 +309,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("args", "sentence"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_a_wish_that_cannot_be_is_refused_with_nothing_changed(make: Any, args: dict[str, Any], sentence: str) -> None:
+def test_an_impossible_rail_is_refused_without_a_change(make: Any, args: dict[str, Any], sentence: str) -> None:
     node = make()
     result = present(node, **args)
     assert result["failed"] is True
@@ -423,7 +423,7 @@ def test_nothing_waits_for_a_confirmation(make: Any) -> None:
     assert node.call(check=True, state="confirmed").get("failed") is None
 
 
-def test_a_restore_that_happened_is_told_once(make: Any) -> None:
+def test_a_restore_is_reported_once(make: Any) -> None:
     node = make()
     record = {"when": "2026-11-20T10:00:00Z", "why": "the change was not confirmed within 120 s", "change": {"summary": "write x", "seconds": 120}}
     sentence = "At 2026-11-20T10:00:00Z this node put its network back as it was before (write x), because the change was not confirmed within 120 s."
@@ -437,7 +437,7 @@ def test_a_restore_that_happened_is_told_once(make: Any) -> None:
     assert present(node)["restored"] is None
 
 
-def test_a_record_of_a_restore_that_cannot_be_read_is_told_all_the_same(make: Any) -> None:
+def test_an_unreadable_record_of_a_restore_is_reported_too(make: Any) -> None:
     node = make()
     Path(commit_confirm.RESTORED).write_text("{cut")
     assert "At an unknown time this node put its network back" in node.call(state="confirmed")["msg"]
@@ -462,7 +462,7 @@ def test_a_node_that_restarted_half_way_is_not_confirmed(make: Any, monkeypatch:
     assert "because the node restarted before the change was confirmed." in result["msg"]
 
 
-def test_a_second_change_before_the_confirmation_is_brought_back_with_the_first(make: Any) -> None:
+def test_a_second_change_before_the_confirmation_is_reverted_with_the_first(make: Any) -> None:
     node = make(up=(RAIL0, RAIL1, "enp1s0f1np1", "enP2p1s0f1np1"))
     other = ["enp1s0f1np1", "enP2p1s0f1np1"]
     present(node, interfaces=[RAIL0, RAIL1])

@@ -85,14 +85,14 @@ def test_a_gid_that_drifted_is_repaired_and_read_again(make: Any) -> None:
     assert result["env"]["NCCL_IB_GID_INDEX"] == "3"
 
 
-def test_check_mode_repairs_nothing_and_says_what_it_would(make: Any) -> None:
+def test_check_mode_repairs_nothing_and_reports_the_repairs(make: Any) -> None:
     node = make(gids=DRIFTED)
     result = node.call(check=True, addresses=ADDRESSES)
     assert (result["changed"], node.commands) == (True, [])
     assert result["repaired"] == [{"interface": RAIL1, "before": 5, "after": None}]
 
 
-def test_a_gid_in_use_is_left_and_said(make: Any) -> None:
+def test_a_gid_in_use_is_left_and_reported(make: Any) -> None:
     node = make(gids=DRIFTED)
     node.users = ["VLLM::Worker (77)"]
     result = node.call(addresses=ADDRESSES)

@@ -17,7 +17,7 @@ def test_real_runs(name: str, rate: float) -> None:
 
 
 @needs_shared
-def test_a_header_without_a_row_is_no_result_whatever_the_exit_code() -> None:
+def test_a_header_without_a_row_is_not_a_result_with_any_exit_code() -> None:
     text = (samples() / "ib_write_bw.healthy-92g.gb10.txt").read_text()
     cut = text[: text.index(" 65536 ")]
     assert parse(cut) is None

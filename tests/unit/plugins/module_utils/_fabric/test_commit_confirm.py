@@ -98,7 +98,7 @@ def test_two_unconfirmed_changes_merge_into_what_stood_before_the_first() -> Non
 
 
 @pytest.mark.parametrize(("why", "words"), [("timer", "within 120 s"), ("boot", "restarted before"), ("by hand", "by hand")])
-def test_the_record_says_when_and_why(box: Sandbox, why: str, words: str) -> None:
+def test_the_record_has_time_and_reason(box: Sandbox, why: str, words: str) -> None:
     box.pending({})
     box.run(Snapshot({}, {}, [], [], 120, "write 'it' 100 %"), why)
     record = json.loads(box.path(commit_confirm.RESTORED).read_text())

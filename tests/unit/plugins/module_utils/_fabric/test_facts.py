@@ -114,7 +114,7 @@ def test_two_cables_with_one_addressed(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert [r["netdev"] for r in result["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1"]
     assert result["env"]["NCCL_IB_HCA"] == BOTH
-    # with the wanted networks, the second cable is no rail and no problem
+    # with the wanted networks, the second cable is neither a rail nor a problem
     wanted = run(tmp_path, cidrs=["192.168.100.0/24", "192.168.101.0/24"])
     assert [r["netdev"] for r in wanted["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0"]
     assert wanted["problems"] == []
@@ -262,8 +262,8 @@ def test_rail_on_a_vlan(tmp_path: Path) -> None:
         tree.file(f"{at}/gid_attrs/types/{index}", kind)
         tree.file(f"{at}/gid_attrs/ndevs/{index}", "enp1s0f0np0.100")
     choices: list[dict[str, Any]] = [{}, {"addresses": ["192.168.100.10", "192.168.101.10"]}, {"cidrs": ["192.168.100.0/24", "192.168.101.0/24"]}]
-    for wishes in choices:
-        result = run(tree.write(), **wishes)
+    for desired in choices:
+        result = run(tree.write(), **desired)
         rail = by_name(result)["enp1s0f0np0.100"]
         assert (rail["hca"], rail["gid_index"], rail["ipv4"]) == ("rocep1s0f0", 5, "192.168.100.10")
         assert len(result["rails"]) == 2
@@ -281,7 +281,7 @@ def test_no_order_of_any_list_matters(tmp_path: Path, order: list[int]) -> None:
 
 
 LOSSES: dict[str, tuple[list[str], dict[str, Any], bool]] = {
-    # what is taken away: paths to remove, what write() leaves out, whether the rails are still complete
+    # what is missing: paths to remove, what write() leaves out, whether the rails are still complete
     "no rdma link": ([], {"rdma": False}, True),
     "no ip route": ([], {"route": False}, True),
     "no sys/class/net": (["sys/class/net"], {}, True),
@@ -389,7 +389,7 @@ def test_link_local_ipv4_of_nvidias_first_playbook(tmp_path: Path) -> None:
     assert ids(result) == ["link_local_only", "link_local_only", "one_subnet_for_both_rails"]
 
 
-def test_two_addresses_without_a_wish_are_ambiguous_and_a_wish_decides(tmp_path: Path) -> None:
+def test_two_addresses_are_ambiguous_without_a_desired_rail(tmp_path: Path) -> None:
     addresses = {"enp1s0f0np0": ["10.100.192.1/24", "192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
     gids = {"enp1s0f0np0": v4_gids("10.100.192.1") | v4_gids("192.168.100.10", at=4)}
     tree = spark(tmp_path, addresses, gids=gids)
@@ -400,8 +400,8 @@ def test_two_addresses_without_a_wish_are_ambiguous_and_a_wish_decides(tmp_path:
         {"cidrs": ["192.168.100.0/24", "192.168.101.0/24"]},
         {"addresses": ["192.168.100.10/24", "192.168.101.10/24"]},
     ]
-    for wishes in choices:
-        decided = run(tmp_path, **wishes)
+    for desired in choices:
+        decided = run(tmp_path, **desired)
         assert [(r["ipv4"], r["gid_index"]) for r in decided["rails"]] == [("192.168.100.10", 5), ("192.168.101.10", 3)]
         assert ids(decided) == ["gid_index_differs"]
         assert "NCCL_IB_GID_INDEX" not in decided["env"]
@@ -436,11 +436,11 @@ def test_more_wanted_rails_than_ports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes", [{"cidrs": ["192.168.100.0/24", "192.168.101.0/24"]}, {"addresses": ["192.168.100.10/24", "192.168.101.10/24"]}], ids=["cidrs", "addresses"]
+    "desired", [{"cidrs": ["192.168.100.0/24", "192.168.101.0/24"]}, {"addresses": ["192.168.100.10/24", "192.168.101.10/24"]}], ids=["cidrs", "addresses"]
 )
-def test_crossed_networks_are_reported_and_the_hca_list_stays_canonical(tmp_path: Path, wishes: dict[str, Any]) -> None:
+def test_crossed_networks_are_reported_and_the_hca_list_stays_canonical(tmp_path: Path, desired: dict[str, Any]) -> None:
     crossed = {"enp1s0f0np0": ["192.168.101.10/24"], "enP2p1s0f0np0": ["192.168.100.10/24"]}
-    result = run(spark(tmp_path, crossed).write(), **wishes)
+    result = run(spark(tmp_path, crossed).write(), **desired)
     assert [(r["netdev"], r["gid_index"]) for r in result["rails"]] == [("enP2p1s0f0np0", 3), ("enp1s0f0np0", 3)]
     assert ids(result) == ["rails_crossed"]
     assert result["env"]["NCCL_IB_HCA"] == BOTH

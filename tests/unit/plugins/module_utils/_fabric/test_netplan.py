@@ -141,7 +141,7 @@ THEIRS = {"etc/netplan/40-cx7.yaml": ethernets(f"    {P0}:\n      dhcp4: no\n   
 GOOD = ethernets(f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n    {P2}:\n      mtu: 9000\n      addresses: [192.168.101.10/24]\n")
 
 
-def test_refuse_names_the_file_its_writer_what_it_says_and_the_ways_out() -> None:
+def test_refuse_names_the_file_its_writer_its_content_and_the_choices() -> None:
     result = plan(THEIRS)
     assert len(result.refusals) == 1
     assert "/etc/netplan/40-cx7.yaml (NVIDIA's playbook" in result.refusals[0]
@@ -157,7 +157,7 @@ def test_adopt_keeps_a_file_that_gives_what_is_wanted() -> None:
     assert result == netplan.Plan(adopted=("etc/netplan/40-cx7.yaml",))
 
 
-def test_adopt_says_what_differs() -> None:
+def test_adopt_reports_the_differences() -> None:
     result = plan({"etc/netplan/40-cx7.yaml": GOOD.replace("mtu: 9000", "dhcp4: true")}, "adopt")
     assert result.refusals == ()
     assert any("sets MTU (none) on enp1s0f0np0, expected 9000" in line for line in result.differences)
@@ -171,7 +171,7 @@ def test_adopt_refuses_other_addresses_and_what_it_cannot_read() -> None:
     assert broken.text is None
 
 
-def test_adopt_writes_the_rail_that_nobody_else_configures() -> None:
+def test_adopt_writes_the_rail_that_no_other_file_configures() -> None:
     one = ethernets(f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n")
     result = plan({"etc/netplan/40-cx7.yaml": one}, "adopt")
     assert [rail.interface for rail in result.ours] == [P2]

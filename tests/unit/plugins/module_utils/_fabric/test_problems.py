@@ -28,7 +28,7 @@ from unit.fixtures.roce.tree import (
     v4_gids,
 )
 
-# --- what a problem says ---------------------------------------------------------------------------------------------------------
+# --- message and remedy of a problem ---------------------------------------------------------------------------------------------
 
 
 def drop_types(tree: Tree, *_names: str) -> None:
@@ -36,11 +36,11 @@ def drop_types(tree: Tree, *_names: str) -> None:
         (tree.root / f"sys/class/infiniband/{HCA0}/ports/1/gid_attrs/types/{index}").unlink()
 
 
-SAYINGS: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] = {
-    # name: (spark's arguments, a change, wishes, id, words of the message, words of the remedy)
-    "a twin that is laid down": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "link_down", "administratively down", f"`ip link set {RAIL1} up`"),
+MESSAGES: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] = {
+    # name: (spark's arguments, a change, desired state, id, part of the message, part of the remedy)
+    "a twin that is set down": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "link_down", "administratively down", f"`ip link set {RAIL1} up`"),
     "its other half": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "ports_asymmetric", f"its twin {RAIL1} does not", f"`ip link set {RAIL1} up`"),
-    "all laid down": ({"up": ()}, lambda t: set_down(t, *ALL_FOUR), {}, "no_cable", "all are administratively down", f"First `ip link set {RAIL0} up`"),
+    "all set down": ({"up": ()}, lambda t: set_down(t, *ALL_FOUR), {}, "no_cable", "all are administratively down", f"First `ip link set {RAIL0} up`"),
     "a moved cable": ({"up": ALL_FOUR[1::2]}, None, {}, "link_down", "the cable is in cage 1, the address on cage 0", "moves the addresses to cage 1"),
     "one address twice": ({"addresses": dict.fromkeys(PAIR, PAIR[RAIL0])}, None, {}, "one_subnet_for_both_rails", "have the same address", "a /24 of its own"),
     "the address of the management": ({"management": "192.168.100.10/24"}, None, {}, "subnet_of_management", "has the address of enP7s7", "a /24 of its own"),
@@ -90,21 +90,21 @@ SAYINGS: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] = 
 }
 
 
-@pytest.mark.parametrize(("args", "change", "wishes", "pid", "message", "remedy"), SAYINGS.values(), ids=SAYINGS.keys())
+@pytest.mark.parametrize(("args", "change", "desired", "pid", "message", "remedy"), MESSAGES.values(), ids=MESSAGES.keys())
 def test_a_problem_names_what_was_found_and_its_own_remedy(
-    tmp_path: Path, args: dict[str, Any], change: Any, wishes: dict[str, Any], pid: str, message: str, remedy: str
+    tmp_path: Path, args: dict[str, Any], change: Any, desired: dict[str, Any], pid: str, message: str, remedy: str
 ) -> None:
     tree = spark(tmp_path, **{"addresses": PAIR, **args})
     if change is not None:
         change(tree)
-    result = run(tree.write(), **wishes)
+    result = run(tree.write(), **desired)
     found = next(entry for entry in result["problems"] if entry["id"] == pid)
     assert "rails_crossed" not in ids(result)
     assert message in found["message"]
     assert remedy in found["remedy"]
 
 
-def test_an_mtu_that_costs_no_rdma_mtu_does_not_say_so(tmp_path: Path) -> None:
+def test_an_mtu_with_the_expected_rdma_mtu_does_not_mention_it(tmp_path: Path) -> None:
     result = run(spark(tmp_path, PAIR, mtu=4200).write())
     assert [found["message"] for found in result["problems"]] == [f"{name} has MTU 4200, expected 9000." for name in (RAIL0, RAIL1)]
 
@@ -145,7 +145,7 @@ def test_a_two_port_card_of_another_server_has_no_twins(tmp_path: Path) -> None:
     assert (result["env"]["NCCL_IB_HCA"], result["problems"]) == ("mlx5_0,mlx5_1", [])
 
 
-def test_a_twin_whose_interface_is_elsewhere_is_said_once(tmp_path: Path) -> None:
+def test_a_twin_whose_interface_is_in_another_namespace_is_reported_once(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
     tree.addr = [item for item in tree.addr if item["ifname"] not in (RAIL1, "enp1s0f1np1", "enP2p1s0f1np1")]
     tree.rdma = [row for row in tree.rdma if row["ifname"] in (HCA0, HCA1)]

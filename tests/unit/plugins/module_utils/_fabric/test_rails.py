@@ -94,7 +94,7 @@ def test_both_cages_with_four_addresses(tmp_path: Path) -> None:
     assert result["problems"] == []
 
 
-def test_link_local_ports_beside_real_rails_are_not_for_nccl(tmp_path: Path) -> None:
+def test_link_local_ports_next_to_real_rails_are_not_for_nccl(tmp_path: Path) -> None:
     # a node of a switched fabric: two real addresses, and 169.254 by autoconfiguration on the other two ports
     addresses = {
         RAIL0: ["192.168.200.1/24"],
@@ -116,9 +116,9 @@ def test_a_second_cable_that_nothing_uses_decides_nothing(tmp_path: Path, local:
     result = run(tree.write())
     assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, RAIL0)}
     assert ids(result) == ["link_local_only"] * len(local) + ["no_ipv4"] * (2 - len(local))
-    wished = run(tmp_path, cidrs=[*WANTED, "192.168.102.0/24"])
-    assert "NCCL_IB_GID_INDEX" not in wished["env"]
-    assert {"no_ipv4", "gid_missing"} <= set(ids(wished))
+    desired = run(tmp_path, cidrs=[*WANTED, "192.168.102.0/24"])
+    assert "NCCL_IB_GID_INDEX" not in desired["env"]
+    assert {"no_ipv4", "gid_missing"} <= set(ids(desired))
 
 
 @pytest.mark.parametrize("table", [v4_gids(None), v4_gids("192.168.101.10"), v4_gids("192.168.101.10", at=4)], ids=["cold", "same index", "another index"])
@@ -163,10 +163,10 @@ def test_the_first_socket_interface_is_not_the_link_local_one(tmp_path: Path) ->
     assert cold["env"]["GLOO_SOCKET_IFNAME"] == RAIL1
 
 
-@pytest.mark.parametrize("wishes", [{"addresses": ["192.168.100.10/24", "192.168.101.10/24"]}, {"cidrs": WANTED}])
-def test_both_cages_have_the_same_addresses_and_one_has_the_cable(tmp_path: Path, wishes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("desired", [{"addresses": ["192.168.100.10/24", "192.168.101.10/24"]}, {"cidrs": WANTED}])
+def test_both_cages_have_the_same_addresses_and_one_has_the_cable(tmp_path: Path, desired: dict[str, Any]) -> None:
     either = PAIR | {"enp1s0f1np1": PAIR[RAIL0], "enP2p1s0f1np1": PAIR[RAIL1]}
-    result = run(spark(tmp_path, either, up=("enp1s0f1np1", "enP2p1s0f1np1")).write(), **wishes)
+    result = run(spark(tmp_path, either, up=("enp1s0f1np1", "enP2p1s0f1np1")).write(), **desired)
     assert (netdevs(result), result["problems"]) == (["enp1s0f1np1", "enP2p1s0f1np1"], [])
     assert result["env"] == {"NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1", "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, "enp1s0f1np1")}
 
@@ -238,7 +238,7 @@ def test_a_service_address_of_32_bits_is_no_rail_address(tmp_path: Path) -> None
     assert result["problems"] == []
 
 
-WISHES: dict[str, tuple[dict[str, Any], str]] = {
+IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "no network": ({"cidrs": [WANTED[0], "nonsense"]}, "fabric_cidrs[1] is 'nonsense', which is not an IPv4 network."),
     "no address": ({"addresses": ["300.1.1.1"]}, "fabric_addresses[0] is '300.1.1.1', which is not an IPv4 address."),
     "a network of IPv6": ({"cidrs": ["fd00::/64", WANTED[1]]}, "fabric_cidrs[0] is 'fd00::/64', which is not an IPv4 network."),
@@ -252,9 +252,9 @@ WISHES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("wishes", "sentence"), WISHES.values(), ids=WISHES.keys())
-def test_a_wish_that_no_rail_can_fulfil_is_named(tmp_path: Path, wishes: dict[str, Any], sentence: str) -> None:
-    result = run(spark(tmp_path, PAIR).write(), **wishes)
+@pytest.mark.parametrize(("desired", "sentence"), IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+def test_an_impossible_desired_rail_is_reported(tmp_path: Path, desired: dict[str, Any], sentence: str) -> None:
+    result = run(spark(tmp_path, PAIR).write(), **desired)
     assert any(sentence in found["message"] for found in result["problems"] if found["id"] == "bad_input")
 
 
@@ -359,6 +359,7 @@ def test_the_offices_vlan_on_a_rail_is_the_management(tmp_path: Path, addressed:
         ("-1", "40 Gb/sec (4X QDR)", 40000, True),
         ("4294967295", "", None, False),
         ("garbage", "nonsense", None, False),
+        ("-1", "2..5 Gb/sec", None, False),
         ("400000", "", 400000, False),
     ],
 )
@@ -372,7 +373,7 @@ def test_speeds(tmp_path: Path, speed: str, rate: str, seen: int | None, degrade
 
 
 @pytest.mark.parametrize(
-    ("lanes", "said"),
+    ("lanes", "shown"),
     [
         (("4", "4", "32.0 GT/s PCIe", "32.0 GT/s PCIe"), None),
         (("2", "4", "32.0 GT/s PCIe", "32.0 GT/s PCIe"), "2 of 4 lanes, 32.0 GT/s PCIe of 32.0 GT/s PCIe"),
@@ -382,7 +383,7 @@ def test_speeds(tmp_path: Path, speed: str, rate: str, seen: int | None, degrade
     ],
 )
 @pytest.mark.parametrize("bond", [False, True])
-def test_pcie_lanes_behind_a_rail(tmp_path: Path, lanes: tuple[str, ...], said: str | None, bond: bool) -> None:
+def test_pcie_lanes_behind_a_rail(tmp_path: Path, lanes: tuple[str, ...], shown: str | None, bond: bool) -> None:
     tree = spark(tmp_path, {} if bond else PAIR)
     if bond:
         tree.netdev("bond0", PAIR[RAIL0], mtu=9000, kind="bond")
@@ -393,8 +394,8 @@ def test_pcie_lanes_behind_a_rail(tmp_path: Path, lanes: tuple[str, ...], said: 
             tree.file(f"sys/class/net/{name}/device/{item}", value + "\n")
     tree.write()
     found = [item for item in run(tmp_path)["problems"] if item["id"] == "pcie_degraded"]
-    assert [item["interface"] for item in found] == ([] if said is None else ["bond0" if bond else RAIL1])
-    assert all(f"The PCIe link of {RAIL1} runs at {said}," in item["message"] for item in found)
+    assert [item["interface"] for item in found] == ([] if shown is None else ["bond0" if bond else RAIL1])
+    assert all(f"The PCIe link of {RAIL1} runs at {shown}," in item["message"] for item in found)
     assert "pcie_degraded" not in ids(run(tmp_path, min_speed_mbps=0))
 
 
@@ -414,7 +415,7 @@ def soft(root: Path, *, parent: bool, names: tuple[str, str] = ("rxe0", "rxe1"),
     return tree
 
 
-@pytest.mark.parametrize(("parent", "names"), [(True, (HCA0, "rocep1s0f1")), (False, ("rxe0", "rxe1"))])
+@pytest.mark.parametrize(("parent", "names"), [(True, (HCA0, "rocep1s0f1")), (False, (HCA0, "rocep1s0f1")), (False, ("rxe0", "rxe1"))])
 @pytest.mark.parametrize("kind", [None, "veth"])
 def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, parent: bool, names: tuple[str, str], kind: str | None) -> None:
     result = run(soft(tmp_path, parent=parent, names=names, kind=kind).write())
@@ -433,7 +434,7 @@ def test_soft_roce_on_the_management_nic_of_a_spark_is_no_rail(tmp_path: Path) -
     assert result["problems"] == []
 
 
-def test_soft_roce_beside_the_card_on_one_rail(tmp_path: Path) -> None:
+def test_soft_roce_and_the_card_on_one_rail(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR, hca_names={HCA0: "zz_0"})
     tree.hca("rxe0", RAIL0, gids={0: (V2, link_local(7)), 1: (V2, mapped("192.168.100.10"))})
     tree.file("sys/class/infiniband/rxe0/parent", RAIL0 + "\n")
@@ -443,7 +444,7 @@ def test_soft_roce_beside_the_card_on_one_rail(tmp_path: Path) -> None:
 # --- what joins a device to its HCA ----------------------------------------------------------------------------------------------
 
 
-def test_an_interface_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_interface_is_reported(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
     tree.addr = [item for item in tree.addr if item["ifname"] != RAIL1]
     shutil.rmtree(tmp_path / f"sys/class/net/{RAIL1}")
@@ -546,7 +547,7 @@ def test_a_wide_network_of_the_management_around_the_rails_does_no_harm(tmp_path
     assert [(found["id"], found["interface"]) for found in result["problems"]] == [("subnet_of_management", RAIL1)]
 
 
-def test_wifi_in_the_fabrics_subnet_beside_a_wired_management(tmp_path: Path) -> None:
+def test_wifi_in_the_fabrics_subnet_with_a_wired_management(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
     link(tree, "wlP9s9")["addr_info"] = [{"family": "inet", "local": "192.168.100.55", "prefixlen": 24, "scope": "global"}]
     tree.default_route("wlP9s9", "192.168.100.1", metric=600)
@@ -582,7 +583,7 @@ def test_another_port_of_the_card_in_a_rails_subnet_counts_when_it_has_a_link(tm
     assert ids(result) == (["subnet_of_another"] if linked else [])
 
 
-def test_rails_in_one_subnet_with_the_management_are_said_once_each(tmp_path: Path) -> None:
+def test_rails_in_one_subnet_with_the_management_are_reported_once_each(tmp_path: Path) -> None:
     tree = spark(tmp_path, {RAIL0: ["10.0.1.61/24"], RAIL1: ["10.0.1.62/24"]})
     for number, name in enumerate(PAIR):
         tree.default_route(name, "10.0.1.1", metric=101 + number)
