@@ -62,7 +62,7 @@ def default_text(option: Mapping[str, Any]) -> str:
     if value is None:
         return ""
     if value == "":
-        return "`\"\"`"
+        return '`""`'
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict, bool)) else str(value)
     return f"`{text}`"
 

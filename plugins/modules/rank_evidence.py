@@ -93,9 +93,7 @@ def main() -> None:
     params = module.params
 
     folder = os.path.join(params["directory"], params["group"])
-    text = evidence.collect(
-        params["group"], folder, runner(module), tail=params["tail"], seconds=params["timeout"], docker_socket=params["docker_socket"]
-    )
+    text = evidence.collect(params["group"], folder, runner(module), tail=params["tail"], seconds=params["timeout"], docker_socket=params["docker_socket"])
     module.exit_json(changed=False, text=text)
 
 

@@ -83,8 +83,6 @@ def test_one_bad_reply_of_three_fails_the_task(monkeypatch: pytest.MonkeyPatch) 
         pytest.param(None, None, {"prompts": [{"promt": "x"}]}, "Prompt 1 is", id="prompt"),
     ],
 )
-def test_what_cannot_be_asked_has_its_sentence(
-    monkeypatch: pytest.MonkeyPatch, release: Any, probe: Any, arguments: dict[str, Any], sentence: str
-) -> None:
+def test_what_cannot_be_asked_has_its_sentence(monkeypatch: pytest.MonkeyPatch, release: Any, probe: Any, arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(AnsibleActionFail, match=sentence):
         Head(monkeypatch, [], release, probe).run(**arguments)
