@@ -54,7 +54,7 @@ options:
     default: [Dockerfile]
   build_args:
     description:
-      - Build arguments for all Dockerfiles. Not for secrets: they stay in the image's history.
+      - Build arguments for all Dockerfiles. Do not put secrets here, because they stay in the image's history.
     type: dict
     default: {}
   label:

@@ -127,8 +127,8 @@ def ask(argv: list[str], line: bytes, timeout: float) -> bytes:
 
 def _exchange(process: subprocess.Popen[bytes], line: bytes) -> bytes:
     """Write the request, and read the reply, which is shorter if ssh ends first."""
-    assert process.stdin is not None
-    assert process.stdout is not None
+    if process.stdin is None or process.stdout is None:
+        raise RankLost("ssh was started without pipes")
     with process.stdout:
         with contextlib.suppress(OSError), process.stdin:  # ssh may have ended: its messages tell why
             process.stdin.write(line)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
@@ -167,7 +168,7 @@ _STATES = {"0": "NOP", "1": "DOWN", "2": "INIT", "3": "ARMED", "4": "ACTIVE", "5
 _PHYS_STATES = {"1": "SLEEP", "2": "POLLING", "3": "DISABLED", "4": "PORTCONFIGURATIONTRAINING", "5": "LINKUP", "6": "LINKERRORRECOVERY", "7": "PHYTEST"}
 
 
-def _state_word(text: str | None, names: dict[str, str] = _STATES) -> str | None:
+def _state_word(text: str | None, names: Mapping[str, str]) -> str | None:
     """Return the word of a state in sysfs: `4: ACTIVE` -> ACTIVE, `5: LinkUp` -> LINKUP, `4` -> ACTIVE."""
     word = (text or "").rpartition(":")[2].strip()
     return names.get(word, word.upper()) or None
@@ -344,7 +345,7 @@ class Node:
 
         def rank(name: str) -> tuple[bool, bool, str]:
             hca, port = self.hca_of[name]
-            state = _state_word(self.capture.text(f"sys/class/infiniband/{hca}/ports/{port}/state"))
+            state = _state_word(self.capture.text(f"sys/class/infiniband/{hca}/ports/{port}/state"), _STATES)
             return (netdev not in [gid.netdev for gid in gids_of(self.capture, hca, port)], state != "ACTIVE", name.lower())
 
         return min(members, key=rank, default=device)
@@ -384,7 +385,7 @@ class Node:
         match = re.match(r"(\d{1,6}(?:\.\d+)?) Gb/sec", self.capture.text(f"{at}/rate") or "")
         if speed is not None or match is None or mellanox is False or (hca and self.soft(hca)):
             return speed
-        return int(float(match[1]) * 1000) if _state_word(self.capture.text(f"{at}/state")) == "ACTIVE" else None
+        return int(float(match[1]) * 1000) if _state_word(self.capture.text(f"{at}/state"), _STATES) == "ACTIVE" else None
 
     def port(self, netdev: str) -> Port:
         """Return one device as a port."""
@@ -399,7 +400,7 @@ class Node:
         mtu, carrier, operstate = (capture.text(f"sys/class/net/{netdev}/{name}") for name in ("mtu", "carrier", "operstate"))
         mtu_bytes = record.get("mtu") or as_integer(mtu)
         active_mtu = parse_mtu(info.get("active_mtu")) or parse_mtu(capture.text(f"{at}/active_mtu"))
-        state = _state_word(capture.text(f"{at}/state")) or row.get("state") or info.get("state", "").partition(" ")[0]
+        state = _state_word(capture.text(f"{at}/state"), _STATES) or row.get("state") or info.get("state", "").partition(" ")[0]
         phys_state = _state_word(capture.text(f"{at}/phys_state"), _PHYS_STATES) or str(row.get("physical_state") or "").upper().replace("_", "")
         return Port(
             netdev=netdev,

@@ -44,7 +44,7 @@ def _checked(value: Any, kind: Any) -> Any:
         pairs = [(key, _checked(item, kind[key]) if key in kind else item) for key, item in value.items()] if isinstance(value, dict) else []
         return {key: item for key, item in pairs if item is not None} or None
     if kind is int:
-        return value if type(value) is int and 0 <= value < 1 << 32 else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32 else None
     return value if isinstance(value, kind) and value else None
 
 

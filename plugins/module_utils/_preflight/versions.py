@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.findings import FindingCollector, Rank, Requirements
@@ -129,15 +130,6 @@ class Parity(NamedTuple):
     value: Callable[[Facts], str]
 
 
-PARITIES = (
-    Parity("memory_parity", "memory differs", lambda facts: _memory(facts)),
-    Parity("ota_parity", "DGX OS differs", lambda facts: _dgx_os(facts)),
-    Parity("kernel_parity", "the kernel differs", lambda facts: "" if facts["container"] else str(facts["kernel"]["release"])),
-    Parity("driver_parity", "the NVIDIA driver differs", lambda facts: str(facts["driver"]["loaded"])),
-    Parity("image_store_parity", "the image stores differ", lambda facts: _image_store(facts)),
-)
-
-
 def _memory(facts: Facts) -> str:
     total = 0 if facts["container"] else facts["memory"].get("total_kb", 0)
     return f"{total / GIB_KB:.0f} GiB" if total else ""
@@ -150,9 +142,22 @@ def _dgx_os(facts: Facts) -> str:
     return str(dgx["ota"] or f"{dgx['base']} (no OTA yet)")
 
 
+def _firmware(name: str, facts: Facts) -> str:
+    return str(facts["firmware"][name])
+
+
 def _image_store(facts: Facts) -> str:
     engine = facts["docker"]
     return "" if engine["error"] else f"{engine['image_store']} ({engine['driver']})"
+
+
+PARITIES = (
+    Parity("memory_parity", "memory differs", _memory),
+    Parity("ota_parity", "DGX OS differs", _dgx_os),
+    Parity("kernel_parity", "the kernel differs", lambda facts: "" if facts["container"] else str(facts["kernel"]["release"])),
+    Parity("driver_parity", "the NVIDIA driver differs", lambda facts: str(facts["driver"]["loaded"])),
+    Parity("image_store_parity", "the image stores differ", _image_store),
+)
 
 
 def check_parity(found: FindingCollector, ranks: Sequence[Rank], _needs: Requirements) -> None:
@@ -162,7 +167,7 @@ def check_parity(found: FindingCollector, ranks: Sequence[Rank], _needs: Require
     physical = [rank for rank in ranks if not rank.facts["container"]]
     names = set.intersection(*(set(rank.facts["firmware"]) for rank in physical)) if physical else set()
     for name in sorted(names):
-        _compare(found, physical, Parity("firmware_parity", f"the firmware of {name} differs", lambda facts, name=name: str(facts["firmware"][name])))  # type: ignore[misc]  # mypy cannot type a lambda's default
+        _compare(found, physical, Parity("firmware_parity", f"the firmware of {name} differs", partial(_firmware, name)))
     for rank in physical if not names else ():
         found.skip(["firmware_parity"], rank.host, "fwupd and sysfs show no firmware that all ranks have")
 
