@@ -12,10 +12,10 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, findings
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import SEVERITIES
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
-from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
 
 _IDS = {"driver": "known_bad_driver", "kernel": "known_bad_kernel", "firmware_cx7": "known_bad_firmware"}
 _KNOWN_VERSION: dict[str, Any] = {
@@ -137,7 +137,7 @@ def _write(path: str, group: dict[str, Any], ranks: list[findings.Rank], verdict
     }
     target = Path(path).expanduser().absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    receipts.write(target, json.dumps(data, indent=2, sort_keys=True, default=str) + "\n", 0o644)
+    write_atomically(str(target), json.dumps(data, indent=2, sort_keys=True, default=str) + "\n", 0o644)
 
 
 def _count(number: int, word: str) -> str:

@@ -150,7 +150,6 @@ rails:
 """
 
 import json
-import os
 import shlex
 import tempfile
 import time
@@ -162,6 +161,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds, classify, key_of, parse, reason
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree, run_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 
 RECEIPT = Path("/var/lib/gb10-cluster/roce/bandwidth.json")
 UNIT = "gb10-roce-bandwidth"
@@ -276,9 +276,7 @@ def measure(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> li
 def keep(receipt: dict[str, Any]) -> None:
     """Write the receipt at once or not at all."""
     RECEIPT.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = RECEIPT.with_suffix(".tmp")
-    temporary.write_text(json.dumps(receipt, indent=1, sort_keys=True) + "\n")
-    os.replace(temporary, RECEIPT)
+    write_atomically(str(RECEIPT), json.dumps(receipt, indent=1, sort_keys=True) + "\n", 0o644)
 
 
 def main() -> None:

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import replace
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 
 
 def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
@@ -33,19 +32,13 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(receipt | kept | {"path": str(path)}, indent=2, sort_keys=True, default=str) + "\n"
-        write(path, text)
+        write_atomically(str(path), text, 0o600)
         kept["path"] = str(path)
         if receipt["passed"]:
-            write(good, text)
+            write_atomically(str(good), text, 0o600)
     except (OSError, ValueError) as error:
         kept["warning"] = f"The receipt cannot be written below {folder} on the controller ({error}). The verdict does not depend on it: see vllm_tp2_receipts."
     return kept
-
-
-def write(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace a file atomically. Raises OSError."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    replace(descriptor, temporary, str(path), text, mode)
 
 
 def drift(now: dict[str, Any], before: dict[str, Any]) -> list[str]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 STUB = REPO / "tests/vm/stub"
 MODEL = "/srv/models/vm-stub"
 HEAD_RAIL, WORKER_RAIL = "192.168.200.11", "192.168.200.12"
-GROUP_FOLDER = "/opt/gb10-cluster/vllm_tp2/pair1"
 BOOT_SECONDS = 20
 # The ranks have met: the boot is under way. `ss` is light, where each `docker` or `gb10` takes seconds of an emulated CPU.
 MET = "ss -Htn state established '( sport = :29501 or dport = :29501 )' | grep -q ."

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.commit_confir
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import management
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import replace
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 
 _ROUTE_WORDS = (("gateway", "via"), ("dev", "dev"), ("metric", "metric"), ("prefsrc", "src"), ("protocol", "proto"))
 
@@ -77,10 +76,8 @@ class Live:
 
     def write(self, path: str, text: str, mode: int) -> None:
         """Write a file atomically."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=str(target.parent), prefix=".gb10-")
-        replace(descriptor, temporary, path, text, mode)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text, mode)
 
     def text(self, path: str) -> str | None:
         """Return the text of a file, None if it does not exist."""

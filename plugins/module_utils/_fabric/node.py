@@ -31,7 +31,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import 
     rdma_mtu,
 )
 
-ROCE_V1 = "IB/RoCE v1"
 ROCE_V2 = "RoCE v2"
 SPARK_PORT = re.compile(r"^en(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<slot>\d+)f(?P<function>\d)np(?P<cage>\d)$")
 BARE_PORT = re.compile(r"^en(?:P(?P<segment>2))?p1s0f(?P<cage>[01])$")  # kernels and versions of udev that write no npN

@@ -58,11 +58,12 @@ class FileChange(NamedTuple):
         }
 
 
-def replace(descriptor: int, temporary: str, target: str, text: str, mode: int, owner: os.stat_result | None = None) -> None:
-    """Write a text to a temporary file that mkstemp made, sync it and rename it to `target`; on an error remove it. Raises OSError.
+def write_atomically(target: str, text: str, mode: int, owner: os.stat_result | None = None) -> None:
+    """Write a text to a temporary file in the folder of `target`, sync it and rename it; on an error remove it. Raises OSError.
 
     `owner` is the stat of the file whose owner the new one gets.
     """
+    descriptor, temporary = tempfile.mkstemp(prefix=".gb10-", dir=os.path.dirname(target))
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
             handle.write(text)
@@ -166,9 +167,8 @@ class Node:
         folder = os.path.dirname(target)
         os.makedirs(folder, mode=0o755, exist_ok=True)
         old = os.stat(target) if os.path.exists(target) else None
-        descriptor, temporary = tempfile.mkstemp(prefix=".gb10-", dir=folder)
         try:
-            replace(descriptor, temporary, target, change.after, old.st_mode & 0o7777 if old else change.mode, old)
+            write_atomically(target, change.after, old.st_mode & 0o7777 if old else change.mode, old)
         except OSError as error:
             reason = f"{error.strerror} (file system {mount_point(folder)})" if error.errno in FULL else error.strerror
             raise OSError(error.errno, reason, target) from error

@@ -133,6 +133,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             os.close(descriptor)
         return None
 
+    def log_request(self, code: Any = "-", size: Any = "-") -> None:
+        """Write no line for a request; send_error writes its own."""
+
     def send(self, descriptor: int, offset: int, end: int) -> None:
         set_timeouts(self.connection, self.timeout)
         while offset < end:

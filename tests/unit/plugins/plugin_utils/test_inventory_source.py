@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Index, scan
+from unit.fixtures.host.tree import write
 
 GROUPS = {"all": ["a", "b"], "ungrouped": [], "gb10": ["a", "b"], "pair1": ["a", "b"]}
 HOSTS = """all:
@@ -23,15 +24,6 @@ gb10:
           x: 4
         b:
 """
-
-
-def write(folder: Path, **files: str) -> Path:
-    """Write files by name; a double underscore is a slash."""
-    for name, text in files.items():
-        path = folder / f"{name.replace('__', '/')}.yml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return folder
 
 
 def place(index: Index, host: str, key: str) -> tuple[str, str, str, int] | None:

@@ -12,6 +12,7 @@ from ansible import context
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible_collections.gb10.cluster.plugins.action.inventory_check import selected
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_survey
+from unit.fixtures.host.tree import write
 from unit.fixtures.inventory.hosts import PAIR, SECOND, TWO
 
 
@@ -71,15 +72,6 @@ def survey(
 def places(found: list[inventory_survey.Located]) -> list[tuple[str, int, str]]:
     """File, line and key of each fault."""
     return [(each.file, each.line, each.key) for each in found]
-
-
-def write(folder: Path, **files: str) -> Path:
-    """Write files by name; a double underscore is a slash."""
-    for name, text in files.items():
-        path = folder / f"{name.replace('__', '/')}.yml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return folder
 
 
 def test_an_inventory_without_files_is_named_by_its_source() -> None:

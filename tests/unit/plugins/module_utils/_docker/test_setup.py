@@ -13,6 +13,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker.engine import
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.setup import Setup
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from unit.fixtures.docker.engine import FakeEngine, serving
+from unit.fixtures.host.tree import Tree
 
 PARAMS: dict[str, Any] = {
     "memlock": "unlimited", "stack": "67108864", "log_driver": "json-file", "log_opts": {"max-size": "50m"}, "live_restore": "leave", "cdi_refresh": True,
@@ -27,11 +28,11 @@ RESTART = "systemctl restart docker.service"
 CDI = "systemctl list-unit-files --no-legend nvidia-cdi-refresh.path"
 
 
-class Machine:
+class Machine(Tree):
     """A folder, the replies of commands by the beginning of their line, and the engine's API. It records the commands."""
 
     def __init__(self, root: Path, engine: FakeEngine) -> None:
-        self.root = root
+        super().__init__(root)
         self.engine = engine
         self.commands: list[str] = []
         self.replies = {"systemctl show": (0, RUNNING), "docker compose version": (0, "2.26.1\n"), "systemctl": (0, ""), "docker": (0, "")}
@@ -39,15 +40,6 @@ class Machine:
         self.put("/proc/1/limits", "Max locked memory         8388608              8388608              bytes\n")
         self.put("/proc/77/limits", "Max locked memory         unlimited            unlimited            bytes\n")
         self.put("/proc/77/cmdline", "dockerd\0")
-
-    def put(self, path: str, text: str) -> None:
-        target = self.root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-
-    def get(self, path: str) -> str:
-        target = self.root / path.lstrip("/")
-        return target.read_text() if target.exists() else ""
 
     def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
         line = " ".join(argv)
@@ -60,9 +52,6 @@ class Machine:
         setup = Setup(Node(str(self.root), self.run), {**PARAMS, **params}, check, lambda _memlock: raisable, 0.0)
         return setup.present() if state == "present" else setup.absent()
 
-    def files(self) -> dict[str, str]:
-        return {str(path): path.read_text() for path in sorted((self.root / "etc").rglob("*")) if path.is_file()}
-
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
@@ -72,9 +61,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def test_sets_repeats_nothing_and_restores_every_byte(machine: Machine) -> None:
-    before = machine.files()
+    before = machine.etc()
     predicted = machine.docker(check=True)
-    assert machine.files() == before
+    assert machine.etc() == before
     result = machine.docker()
     assert (predicted["changes"], predicted["diff"]) == (result["changes"], result["diff"])
     assert (result["restarted"], RESTART in machine.commands) == (True, True)
@@ -84,7 +73,7 @@ def test_sets_repeats_nothing_and_restores_every_byte(machine: Machine) -> None:
     assert "LimitMEMLOCK=infinity" in machine.get(DROP_IN)
     assert machine.docker()["changed"] is False
     assert machine.docker("absent", check=True)["changes"] == machine.docker("absent")["changes"]
-    assert machine.files() == before
+    assert machine.etc() == before
     assert not (machine.root / "etc/systemd/system/docker.service.d").exists()
     assert not (machine.root / "var/lib/gb10-cluster").exists()
     assert machine.docker("absent")["changed"] is False
@@ -148,11 +137,11 @@ def test_cdi_refresh_is_enabled_and_disabled_by_undo(machine: Machine) -> None:
 
 
 def test_a_file_that_dockerd_refuses_is_not_written(machine: Machine) -> None:
-    before = machine.files()
+    before = machine.etc()
     machine.replies["dockerd --validate"] = (1, "unknown key x")
     with pytest.raises(DockerError, match=r"dockerd refuses the merged .*unknown key x"):
         machine.docker()
-    assert machine.files() == before
+    assert machine.etc() == before
 
 
 REFUSALS: dict[str, tuple[dict[str, tuple[int, str]], dict[str, Any], str]] = {

@@ -11,6 +11,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host import readahea
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import ReadaheadError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
+from unit.fixtures.host.tree import Tree
 
 PARAMS: dict[str, Any] = {
     "state": "present",
@@ -27,11 +28,11 @@ PARAMS: dict[str, Any] = {
 }
 
 
-class Machine:
+class Machine(Tree):
     """Two disks, one of them under a mapper that holds the model store; the transient units that run are in `running`."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        super().__init__(root)
         self.running: dict[str, list[str]] = {}
         self.commands: list[str] = []
         self.refuse = ""
@@ -48,11 +49,6 @@ class Machine:
         self.link("/sys/dev/block/259:2", "../../devices/virtual/block/nvme0n1/nvme0n1p2")
         self.link("/sys/dev/block/252:0", "../../devices/virtual/block/dm-0")
 
-    def put(self, path: str, text: str) -> None:
-        target = self.root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-
     def link(self, path: str, target: str) -> None:
         place = self.root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +62,7 @@ class Machine:
     def live(self) -> dict[str, int]:
         return {name: int((self.root / f"sys/block/{name}/queue/read_ahead_kb").read_text()) for name in ("dm-0", "nvme0n1", "nvme1n1")}
 
-    def get(self, path: str) -> str | None:
+    def found(self, path: str) -> str | None:
         target = self.root / path.lstrip("/")
         return target.read_text() if target.exists() else None
 
@@ -101,16 +97,16 @@ def machine(tmp_path: Path) -> Machine:
 def test_sets_repeats_nothing_and_restores_everything(machine: Machine) -> None:
     before = machine.live()
     predicted = machine.readahead(check=True)
-    assert (machine.live(), machine.get(plan.RULE)) == (before, None)
+    assert (machine.live(), machine.found(plan.RULE)) == (before, None)
     result = machine.readahead()
     assert (predicted["changes"], predicted["diff"]) == (result["changes"], result["diff"])
     assert machine.live() == {"dm-0": 256, "nvme0n1": 256, "nvme1n1": 256}
-    assert 'ATTR{dm/name}=="vg-m"' in (machine.get(plan.RULE) or "")
-    assert "class Guard" in (machine.get(plan.GUARD_SCRIPT) or "")
+    assert 'ATTR{dm/name}=="vg-m"' in (machine.found(plan.RULE) or "")
+    assert "class Guard" in (machine.found(plan.GUARD_SCRIPT) or "")
     assert machine.readahead()["changed"] is False
     assert machine.readahead(check=True, state="absent")["changes"] == machine.readahead(state="absent")["changes"]
     assert machine.live() == before
-    assert [machine.get(path) for path in (plan.RULE, plan.GUARD_SCRIPT)] == [None, None]
+    assert [machine.found(path) for path in (plan.RULE, plan.GUARD_SCRIPT)] == [None, None]
     assert not (machine.root / "var/lib/gb10-cluster").exists()
     assert machine.readahead(state="absent")["changed"] is False
 
@@ -171,7 +167,7 @@ def test_absent_ends_a_load_phase(machine: Machine) -> None:
 def test_the_guard_is_optional(machine: Machine) -> None:
     machine.readahead()
     machine.readahead(guard=False)
-    assert machine.get(plan.GUARD_SCRIPT) is None
+    assert machine.found(plan.GUARD_SCRIPT) is None
     machine.readahead(phase="load")
     assert set(machine.running) == {"gb10-readahead-restore.timer"}
 
@@ -222,4 +218,4 @@ def test_a_rule_of_another_owner_stays(machine: Machine) -> None:
     with pytest.raises(ReadaheadError, match="is not managed by"):
         machine.readahead()
     machine.readahead(state="absent")
-    assert machine.get(plan.RULE) == "# mine\n"
+    assert machine.found(plan.RULE) == "# mine\n"

@@ -12,6 +12,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import G
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import DROP_IN, SysctlError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.tuning import MemoryPolicy
+from unit.fixtures.host.tree import Tree
 
 STOCK = {
     "min_free_kbytes": "45167", "watermark_boost_factor": "15000", "watermark_scale_factor": "10", "vfs_cache_pressure": "100", "dirty_ratio": "20",
@@ -28,11 +29,11 @@ TTL_FILE = "/etc/tmpfiles.d/60-gb10-cluster.conf"
 ZRAM = "dev-zram0.swap"
 
 
-class Machine:
+class Machine(Tree):
     """A 121 GiB node of files. Commands are recorded and succeed; `swapoff` and `swapon` change /proc/swaps, `units` is what systemctl shows."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        super().__init__(root)
         self.commands: list[str] = []
         self.units: dict[str, dict[str, str]] = {}
         self.swapoff_works = True
@@ -43,15 +44,6 @@ class Machine:
         self.put("/etc/fstab", FSTAB)
         self.put("/swap.img", "")
         self.swaps("/swap.img")
-
-    def put(self, path: str, text: str) -> None:
-        target = self.root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-
-    def get(self, path: str) -> str:
-        target = self.root / path.lstrip("/")
-        return target.read_text() if target.exists() else ""
 
     def memory(self, **gib: float) -> None:
         rows = {"MemTotal": 121.69, "Cached": 3.0, "AnonPages": 2.0, "Active(file)": 1.5, "Inactive(file)": 1.5, **gib}
@@ -68,9 +60,6 @@ class Machine:
 
     def live(self) -> dict[str, str]:
         return {path.name: path.read_text().strip() for path in (self.root / "proc/sys/vm").iterdir()}
-
-    def files(self) -> dict[str, str]:
-        return {str(path): path.read_text() for path in sorted((self.root / "etc").rglob("*")) if path.is_file()}
 
     def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
         self.commands.append(" ".join(argv))
@@ -95,9 +84,9 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_sets_repeats_nothing_and_restores_everything(machine: Machine) -> None:
-    files, live, swaps = machine.files(), machine.live(), machine.get("/proc/swaps")
+    files, live, swaps = machine.etc(), machine.live(), machine.get("/proc/swaps")
     predicted = machine.tune(check=True, swap_policy="off")
-    assert (machine.files(), machine.live(), machine.get("/proc/swaps")) == (files, live, swaps)
+    assert (machine.etc(), machine.live(), machine.get("/proc/swaps")) == (files, live, swaps)
     result = machine.tune(swap_policy="off")
     assert (predicted["changes"], predicted["diff"]) == (result["changes"], result["diff"])
     assert machine.live() == {**live, "min_free_kbytes": "3145728", "watermark_boost_factor": "0", "vfs_cache_pressure": "200", "dirty_ratio": "5"}
@@ -105,7 +94,7 @@ def test_sets_repeats_nothing_and_restores_everything(machine: Machine) -> None:
     assert machine.get("/etc/fstab") == FSTAB.replace("/swap.img", swap.FSTAB_MARK + "/swap.img")
     assert machine.tune(swap_policy="off")["changes"] == []
     assert machine.tune("absent", check=True)["changes"] == machine.tune("absent")["changes"]
-    assert (machine.files(), machine.live(), machine.get("/proc/swaps")) == (files, live, swaps)
+    assert (machine.etc(), machine.live(), machine.get("/proc/swaps")) == (files, live, swaps)
     assert not (machine.root / "var/lib/gb10-cluster").exists()
     assert machine.tune("absent")["changed"] is False
 
@@ -129,11 +118,11 @@ def test_under_an_engine_the_figure_is_an_estimate_and_systemd_is_not_reloaded(m
 
 def test_a_container_is_not_changed(machine: Machine) -> None:
     machine.put("/run/systemd/container", "docker\n")
-    before = (machine.files(), machine.live())
+    before = (machine.etc(), machine.live())
     for state in ("present", "absent"):
         result = machine.tune(state)
         assert (result["changed"], "this node is a container (docker)" in result["skipped_reason"]) == (False, True)
-    assert (machine.files(), machine.live(), machine.commands) == (*before, [])
+    assert (machine.etc(), machine.live(), machine.commands) == (*before, [])
 
 
 FAULTS: dict[str, tuple[dict[str, str], dict[str, float], dict[str, Any], str]] = {
@@ -152,10 +141,10 @@ def test_refusals_change_nothing(machine: Machine, files: dict[str, str], memory
     for path, text in files.items():
         machine.put(path, text)
     machine.memory(**{"MemFree": 114.0, "MemAvailable": 113.0, **memory})
-    before = (machine.files(), machine.live(), machine.get("/proc/swaps"))
+    before = (machine.etc(), machine.live(), machine.get("/proc/swaps"))
     with pytest.raises(SysctlError, match=message):
         machine.tune(**params)
-    assert (machine.files(), machine.live(), machine.get("/proc/swaps")) == before
+    assert (machine.etc(), machine.live(), machine.get("/proc/swaps")) == before
 
 
 def test_a_broken_record_is_refused(machine: Machine) -> None:
@@ -200,24 +189,24 @@ def test_units_that_start_swap_are_stopped_before_they_are_masked_and_started_by
 
 def test_a_unit_of_the_user_gets_a_drop_in(machine: Machine) -> None:
     machine.unit("extra.swap", "enabled", "/etc/systemd/system")
-    before = machine.files()
+    before = machine.etc()
     machine.tune(swap_policy="off")
     assert machine.get(swap.drop_in_path("extra.swap")) == swap.drop_in_text()
     assert machine.tune(swap_policy="off")["changed"] is False
     machine.unit("extra.swap", "", load="not-found")  # the user has removed it since
     machine.tune("absent")
-    assert machine.files() == before
+    assert machine.etc() == before
     assert not (machine.root / "etc/systemd/system/extra.swap.d").exists()
     assert "systemctl start extra.swap" not in machine.commands
 
 
 def test_swap_that_stays_on_is_an_error_and_undo_still_works(machine: Machine) -> None:
-    before = (machine.files(), machine.live())
+    before = (machine.etc(), machine.live())
     machine.swapoff_works = False
     with pytest.raises(SysctlError, match=r"swap is on: /swap\.img"):
         machine.tune(swap_policy="off")
     machine.tune("absent")
-    assert (machine.files(), machine.live()) == before
+    assert (machine.etc(), machine.live()) == before
 
 
 def test_another_policy_restores_swap(machine: Machine) -> None:
@@ -231,7 +220,7 @@ def test_another_policy_restores_swap(machine: Machine) -> None:
 def test_thrashing_protection_is_set_live_and_at_boot_and_restored(machine: Machine) -> None:
     machine.put(TTL, "20\n")
     machine.put("/sys/kernel/mm/lru_gen/enabled", "0x0007\n")
-    before = machine.files()
+    before = machine.etc()
     predicted = machine.tune(check=True, lru_gen_min_ttl_ms="1000")
     result = machine.tune(lru_gen_min_ttl_ms="1000")
     assert (predicted["changes"], machine.get(TTL)) == (result["changes"], "1000\n")
@@ -240,7 +229,7 @@ def test_thrashing_protection_is_set_live_and_at_boot_and_restored(machine: Mach
     assert machine.tune(lru_gen_min_ttl_ms="leave")["changes"] == [f"{TTL_FILE} removed", "min_ttl_ms: 1000 -> 20"]
     machine.tune(lru_gen_min_ttl_ms="2000")
     machine.tune("absent")
-    assert (machine.files(), machine.get(TTL)) == (before, "20\n")
+    assert (machine.etc(), machine.get(TTL)) == (before, "20\n")
 
 
 @pytest.mark.parametrize(("enabled", "found"), [("0x0000", "is switched off"), (None, "the kernel has no multi-generational LRU")])

@@ -81,6 +81,11 @@ def test_files_arrive_whole(tmp_path: Path, service: tuple[str, int], splice: bo
     assert (state["moved"], state["done"], state["files_done"]) == (state["total"], state["hashed"], 3)
 
 
+def test_a_request_is_not_logged(tmp_path: Path, service: tuple[str, int], capfd: pytest.CaptureFixture[str]) -> None:
+    http_copy.fetch(fetch_job(tmp_path, service))
+    assert capfd.readouterr().err == ""
+
+
 def test_copy_resumes_where_it_stopped(tmp_path: Path, service: tuple[str, int]) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / BIG_PART).write_bytes(BIG[: 2 << 20])
