@@ -82,7 +82,7 @@ def test_files_arrive_whole(tmp_path: Path, service: tuple[str, int], splice: bo
 
 
 def test_a_request_is_not_logged(tmp_path: Path, service: tuple[str, int], capfd: pytest.CaptureFixture[str]) -> None:
-    http_copy.fetch(fetch_job(tmp_path, service))
+    http_copy.Fetch(fetch_job(tmp_path, service)).run()
     assert capfd.readouterr().err == ""
 
 
