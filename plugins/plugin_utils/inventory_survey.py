@@ -110,6 +110,7 @@ class Survey:
         self.index = scan(self.sources, [*playbooks, str(task_vars.get("playbook_dir") or "."), *playbooks])
         roles = load_specs()
         self.specs: dict[str, Mapping[str, Any]] = {**CLUSTER_SPEC, **{name: spec for options in roles.values() for name, spec in options.items()}}
+        self.short = names.short_names(self.specs)
         self.prefixes = {**{f"{role}_": f"the role {role}" for role in roles}, "gb10_": "the cluster"}
         played = {str(host) for host in task_vars.get("ansible_play_hosts_all") or ()}
         self.in_run = [host for host in self.hosts if host in played] if cli_context.CLIARGS.get("subset") else self.hosts
@@ -189,7 +190,8 @@ class Survey:
                 if name.startswith("ansible_") or not (name.startswith(tuple(self.prefixes)) or name in written):
                     continue
                 if name not in texts:
-                    texts[name] = names.unknown_variable(name, self.specs, self.prefixes, foreign)
+                    known = {**self.specs, **self.short} if name in self.extra else self.specs
+                    texts[name] = names.unknown_variable(name, known, self.prefixes, foreign)
                     if texts[name] and name not in written and name in load_exports():
                         texts[name] = ""
                 if texts[name]:
@@ -201,6 +203,10 @@ class Survey:
             for name, value in self.values[host].items():
                 for below, text in rules.faults(name, value, self.specs[name]) if name in self.specs else ():
                     self._add("host", host, name, text, below)
+            for short in self.short.keys() & self.extra.keys():
+                name = self.short[short]
+                for below, text in rules.faults(name, self.extra[short], self.specs[name]) if name in rules.RULES else ():
+                    self._add("host", host, short, text, below)
 
     def _check_failure_classes(self) -> None:
         """The user's failure classes, which the gate reads during a boot."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import json
 import os
@@ -17,13 +18,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, logs, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, evidence, logs, report
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
 
 DIFFERS = 2  # exit code if the group is not as desired
+PARTLY = 3  # exit code if a part of the ranks cannot be read
 LOOK_SECONDS = 30.0
 SLICE_SECONDS = 60.0
 LONGEST_CALL = 600.0
@@ -148,7 +151,7 @@ def why(group: Group, _options: argparse.Namespace) -> int:
 
 
 def print_logs(group: Group, options: argparse.Namespace) -> int:
-    """Print the container logs of all ranks that this node reaches."""
+    """Print the container logs of all ranks that this node reaches, without secrets."""
     try:
         since = logs.seconds_of(options.since)
         wanted = re.compile(options.grep)
@@ -160,12 +163,21 @@ def print_logs(group: Group, options: argparse.Namespace) -> int:
     asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **arguments: group.call("slice", SLICE_SECONDS, **arguments))]
     asks += [(peer.number, peer.host, _slice_of(peer)) for peer in group.peers()]
     sources = [logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks]
+    limit, count, secrets = max(0, options.number), 0, evidence.secrets_in(group.folder)
+    last: collections.deque[logs.Line] = collections.deque(maxlen=limit)
     for line in logs.merged(sources, problems.append):
         if wanted.search(line.text):
-            show(logs.shown(line))
+            count += 1
+            last.append(line)
+            if not limit:
+                show(redact.redact(logs.shown(line), secrets))
+    for line in last:
+        show(redact.redact(logs.shown(line), secrets))
+    if 0 < limit < count:
+        complain(f"{count - limit} earlier lines are not shown. The limit is {limit} lines.")
     for problem in problems:
         complain(problem)
-    return 1 if problems else 0
+    return 0 if not problems else 1 if len(problems) == len(sources) else PARTLY
 
 
 def _slice_of(peer: Peer) -> logs.Ask:
@@ -313,6 +325,7 @@ def parser() -> Parser:
     found = commands.add_parser("logs", help="the container logs of all ranks, by time")
     found.add_argument("--since", default="10m", help="90s, 10m, 2h, 1d (10m)")
     found.add_argument("--grep", default="", metavar="RE", help="only lines that match this regular expression")
+    found.add_argument("-n", "--number", type=int, default=0, help="only the last lines, this many (0: all)")
     found.set_defaults(run=print_logs)
     commands.add_parser("why", help="the last verdict, its evidence, and what was done").set_defaults(run=why)
     for name, run, text in (("stop", stop, "stop the group"), ("start", start, "start the release that was desired last")):

@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 
+_SHORT = re.compile(r"\{\{ (\w+) \| default\(")
 _SET_FACT = ("ansible.builtin.set_fact", "set_fact")
 _SECRET = re.compile(r"(?:^|[_.\W])(?:api_?keys?|keys?|token|secrets?|passwords?|passwd|passphrase|credentials?)(?:$|[_.\W])", re.IGNORECASE)
 
@@ -40,6 +41,12 @@ def role_options(specs: Mapping[str, Any], defaults: Mapping[str, Any] | None = 
         if is_computed(value) and "default" not in out.get(name, {"default": None}):
             out[name] = {**out[name], "default": value}
     return out
+
+
+def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the names for the command line that defaults read, such as ``since`` in ``{{ since | default('10m') }}``, and the option of each."""
+    found = {match[1]: name for name, spec in specs.items() for match in [_SHORT.match(str(spec.get("default")))] if match}
+    return {short: name for short, name in found.items() if short not in specs}
 
 
 def exported(tasks: Any) -> set[str]:

@@ -64,6 +64,14 @@ def _pattern(expected: str, pattern: str) -> Rule:
     return Rule(expected, lambda text: re.fullmatch(pattern, text) is not None)
 
 
+def _is_expression(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
+
+
 def _words(expected: str, words: Iterable[str]) -> Rule:
     known = tuple(words)
     return Rule(f"{expected}, one of {', '.join(known)}", known.__contains__, known)
@@ -147,6 +155,8 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_keep_releases": _whole(1),
     "vllm_tp2_log_max_file": _whole(1),
     "vllm_tp2_log_max_size": _SIZE,
+    "vllm_tp2_logs_grep": Rule("a valid regular expression, such as 'error|warn'", _is_expression),
+    "vllm_tp2_logs_since": _pattern("a duration such as 90s, 10m, 2h or 1d", r"\d{1,9}(?:\.\d{1,9})?[smhd]"),
     "vllm_tp2_max_num_seqs": _whole(1),
     "vllm_tp2_memlock": _pattern("unlimited, or a number of bytes such as 8388608", r"unlimited|infinity|-1|0*[1-9]\d*"),
     "vllm_tp2_model_store": _PATH,

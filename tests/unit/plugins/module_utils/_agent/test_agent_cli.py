@@ -184,10 +184,33 @@ def test_logs_merges_both_ranks_by_time(group: Group, capsys: pytest.CaptureFixt
 def test_logs_prints_the_ranks_that_answer(group: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     group.answers("slice", piece({1: "one"}))
     monkeypatch.setenv("FAKE_SSH_MODE", "Host key verification failed.")
-    assert group.gb10("logs") == 1
+    assert group.gb10("logs") == 3
     out, err = capsys.readouterr()
     assert out.endswith("lab-1 | one\n")
     assert err == "lab-2 does not answer: Host key verification failed.\n"
+    group.answers("slice", {"container": None})
+    assert group.gb10("logs") == 1
+    assert "There is no container gb10-pair1-rank0 on lab-1." in capsys.readouterr().err
+
+
+def test_logs_prints_the_last_lines_and_reports_how_many_are_left_out(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    group.answers("slice", piece({1: "one", 3: "three"}), piece({2: "two", 4: "four"}))
+    assert group.gb10("logs", "-n", "3") == 0
+    out, err = capsys.readouterr()
+    assert [line.split("| ")[1] for line in out.splitlines()] == ["two", "three", "four"]
+    assert err == "1 earlier lines are not shown. The limit is 3 lines.\n"
+    assert group.gb10("logs", "-n", "4") == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("words", [(), ("-n", "5")])
+def test_logs_prints_no_secret(group: Group, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    secrets = Path(group.folder) / "groups/pair1/releases/4f0c/secrets.env"
+    secrets.parent.mkdir(parents=True)
+    secrets.write_text("VLLM_API_KEY='correct horse'\n", encoding="utf-8")
+    group.answers("slice", piece({1: "the key is correct horse"}), piece({2: "HF_TOKEN=hf_abcdefghijkl"}))
+    assert group.gb10("logs", *words) == 0
+    assert [line.split("| ")[1] for line in capsys.readouterr().out.splitlines()] == ["the key is ********", "HF_TOKEN=********"]
 
 
 def test_logs_give_the_parts_of_a_line_with_carriage_returns_one_time() -> None:

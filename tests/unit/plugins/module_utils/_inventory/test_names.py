@@ -54,3 +54,8 @@ def test_finds_the_facts_of_a_task_file_in_blocks() -> None:
     ]
     assert names.exported(tasks) == {"r_a", "r_b", "r_c"}
     assert names.exported(None) == set()
+
+
+def test_short_names_are_the_variables_that_defaults_read() -> None:
+    defaults = {"role_since": "{{ since | default('10m') }}", "role_store": "{{ gb10_store | default('/srv') }}", "gb10_store": "/srv", "role_size": 3}
+    assert names.short_names({name: {"default": default} for name, default in defaults.items()}) == {"since": "role_since"}
