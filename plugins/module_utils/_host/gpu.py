@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The power of the GPUs of a node. Pure.
+"""PRIVATE. The power and utilization of the GPUs of a node. Pure.
 
 An engine that waits in a collective shows full utilization and draws the power of an idle one: 1 to 3 W more, against 45 W more at work.
 """
@@ -9,25 +9,40 @@ An engine that waits in a collective shows full utilization and draws the power 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Optional
 
-QUERY = ("--query-gpu=power.draw", "--format=csv,noheader,nounits")
+QUERY = ("--query-gpu=power.draw,utilization.gpu", "--format=csv,noheader,nounits")
 MARGIN_W = 5.0
 MARGIN_SHARE = 0.1
+
+#: Power in W and utilization in percent of one GPU; None if the driver does not report the figure.
+Reading = tuple[Optional[float], Optional[float]]
+
+
+def _figure(field: str) -> float | None:
+    try:
+        return float(field)
+    except ValueError:  # [N/A], [Unknown Error]
+        return None
+
+
+def readings(text: str) -> list[Reading]:
+    """Return the GPUs in the output of nvidia-smi with QUERY. A message of the driver is not a GPU."""
+    found = []
+    for line in text.splitlines():
+        power_w, _comma, utilization = (field.strip() for field in line.partition(","))
+        if power_w.startswith("[") or _figure(power_w) is not None:
+            found.append((_figure(power_w), _figure(utilization)))
+    return found
 
 
 def power(text: str) -> float | None:
     """Return the highest power in W of the GPUs in the output of nvidia-smi; None if it names none."""
-    found = []
-    for line in text.splitlines():
-        try:
-            found.append(float(line.strip().split(" ")[0]))
-        except ValueError:  # [N/A], or a message of the driver
-            continue
-    return max(found) if found else None
+    return max((power_w for power_w, _utilization in readings(text) if power_w is not None), default=None)
 
 
-def at_idle(readings: Sequence[float], idle: float | None) -> bool | None:
-    """Return whether all readings are at idle power; None if the readings or the idle power are not known."""
-    if idle is None or not readings:
+def at_idle(powers: Sequence[float], idle: float | None, margin_w: float = MARGIN_W) -> bool | None:
+    """Return whether all powers are at idle power; None if the powers or the idle power are not known."""
+    if idle is None or not powers:
         return None
-    return max(readings) <= idle + max(MARGIN_W, MARGIN_SHARE * idle)
+    return max(powers) <= idle + max(margin_w, MARGIN_SHARE * idle)

@@ -1,4 +1,4 @@
-"""The power of the GPUs: figures of two H200 and of owners of GB10 (W)."""
+"""The power and utilization of the GPUs: figures of two H200 and of owners of GB10 (W)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,24 @@ def test_idle_power_is_measured_against_the_same_gpu(readings: list[float], idle
     assert gpu.at_idle(readings, idle) is expected
 
 
-def test_reads_the_output_of_nvidia_smi() -> None:
-    assert gpu.power("119.41\n82.61\n") == 119.41
-    assert gpu.power("[N/A]\n") is None
-    assert gpu.power("No devices were found\n") is None
+def test_a_wider_margin_covers_a_wedge_of_a_small_gpu() -> None:
+    assert gpu.at_idle([27.0], 11.0) is False
+    assert gpu.at_idle([27.0], 11.0, margin_w=18.0) is True
+    assert gpu.at_idle([46.0], 11.0, margin_w=18.0) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "readings", "power"),
+    [
+        ("119.41, 5\n82.61, 100\n", [(119.41, 5.0), (82.61, 100.0)], 119.41),
+        ("[N/A], 96\n", [(None, 96.0)], None),
+        ("11.20, [N/A]\n", [(11.2, None)], 11.2),
+        ("[Unknown Error], [Unknown Error]\n", [(None, None)], None),
+        ("No devices were found\n", [], None),
+        ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.173\n", [], None),
+        ("", [], None),
+    ],
+)
+def test_reads_the_output_of_nvidia_smi(text: str, readings: list[gpu.Reading], power: float | None) -> None:
+    assert gpu.readings(text) == readings
+    assert gpu.power(text) == power
