@@ -24,19 +24,23 @@ class Run(Protocol):
     ) -> tuple[int, str, str]: ...  # fmt: skip
 
 
-def run_command(argv: Sequence[str], timeout: float = SECONDS, cwd: str | None = None, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
-    """Run a command without a shell and without input. At its time limit it is ended together with its children. See Run."""
+def run_command(
+    argv: Sequence[str], timeout: float = SECONDS, cwd: str | None = None, env: Mapping[str, str] | None = None, *,
+    stdin: str | None = None, discard: bool = False,
+) -> tuple[int, str, str]:  # fmt: skip
+    """Run a command without a shell, without its output if `discard`. At its time limit it is ended together with its children. See Run."""
+    output = subprocess.DEVNULL if discard else subprocess.PIPE
     try:
         # pylint: disable-next=ansible-bad-function  # the agent runs without Ansible and its run_command
         process = subprocess.Popen(  # noqa: S603  the caller has a list of words
-            list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, start_new_session=True,
+            list(argv), stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=output, stderr=output, cwd=cwd, start_new_session=True,
             env={**os.environ, "LC_ALL": "C", **(env or {})}, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except OSError as error:
         return 127, "", f"{argv[0]}: {error.strerror}"
     try:
-        out, err = process.communicate(timeout=timeout)
-        return process.returncode, out, err
+        out, err = process.communicate(stdin, timeout=timeout)
+        return process.returncode, out or "", err or ""
     except subprocess.TimeoutExpired:
         _end(process)
         return LATE, "", f"{' '.join(argv[:2])} did not end within {timeout:g} s."
