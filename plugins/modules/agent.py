@@ -112,6 +112,11 @@ options:
       - Whether this head becomes the owner of a node that another head or group owns.
     type: bool
     default: false
+  watch:
+    description:
+      - Settings of the watch, as the role's variable C(vllm_tp2_watch) documents them, and C(enabled).
+    type: dict
+    default: {}
   installed:
     description:
       - RV(gb10.cluster.vllm_rank_info#module:agent) of this node, read in the same run.
@@ -239,6 +244,7 @@ def main() -> None:
             "peers": {"type": "list", "elements": "dict", "default": [], "options": PEER},
             "libraries": {"type": "dict", "default": {}},
             "takeover": {"type": "bool", "default": False},
+            "watch": {"type": "dict", "default": {}},
             "installed": {"type": "dict", "default": {}},
             "stamp": {"type": "str", "default": ""},
         },

@@ -176,6 +176,8 @@ class SimRank:
         self.history: list[str] = []
         self.phases: list[str] = []
         self.process_fault = ""  # of the engine; a start ends it
+        self.memory_stop = ""  # why the rank has stopped itself; a start ends it
+        self._fault_seen, self._fault_since, self._key, self._number = "", 0.0, "", 0
 
     # --- state of the node
 
@@ -265,7 +267,7 @@ class SimRank:
             except RankError as error:
                 job.effect, job.reply_at = error, job.effect_at
                 return
-        if now < job.effect_at or (job.verb == "slice" and not self._slice_due(job)):
+        if now < job.effect_at or (job.verb == "slice" and not self._slice_due(job)) or (job.verb == "watch" and not self._watch_due(job)):
             return
         try:
             job.effect = self.carry_out(job.verb, job.caller, job.arguments)
@@ -338,6 +340,35 @@ class SimRank:
             "blocked": blocked, "manifest": {"release": release, "criteria": CRITERIA, "profile": "sim", "port": 8000, "lead": 2} if known else {},
         }  # fmt: skip
 
+    def _sample(self) -> dict[str, Any]:
+        """What the sampler of the rank reads."""
+        docker = self.docker()
+        if self.process_fault != self._fault_seen:
+            self._fault_seen, self._fault_since = self.process_fault, self.world.now
+        sample = {
+            "containers": [self.container.state()] if docker and self.container is not None else [],
+            "engine_error": "" if docker else "the Docker Engine does not answer", "fault": self.process_fault,
+            "fault_seconds": self.world.now - self._fault_since if self.process_fault else 0.0, "cpu_seconds": 0.0, "memory": self._memory(),
+            "memory_stop": self.memory_stop if not self.runs() else "", "gpus": [list(self.world.load())], "rails": [], "kernel": [], "url": "http://127.0.0.1:8000",
+        }  # fmt: skip
+        late = bool(self.process_fault) and self.world.now - self._fault_since >= self.world.settings["stopped_seconds"]
+        states = self.container.state()["status"] + self.container.id if docker and self.container is not None else ""
+        key = repr((states, docker, self.process_fault, late))
+        if key != self._key:
+            self._key, self._number = key, self._number + 1
+        return {**sample, "n": self._number}
+
+    def _watch_due(self, job: SimJob) -> bool:
+        return self._sample()["n"] != job.arguments["known"] or self.world.now - job.begun >= float(job.arguments["wait"])
+
+    def _watch(self, caller: tuple[str, str, int], release: str, known: int, wait: float) -> dict[str, Any]:
+        return {"hello": self._hello(caller), "sample": self._sample()}
+
+    def _engine(self, caller: tuple[str, str, int], release: str) -> dict[str, Any]:
+        if not self.world.health():
+            return {"status": 0, "running": 0, "waiting": 0, "tokens": None}
+        return {"status": 200, "running": self.world.requests, "waiting": 0, "tokens": self.world.tokens}
+
     def _slice_due(self, job: SimJob) -> bool:
         asked = job.arguments
         status = self.container.state()["status"] if self.container is not None else "absent"
@@ -395,13 +426,14 @@ class SimRank:
         if self.runs() == release:
             return {"error": ""}
         self.world.watch_start(release)
-        self.process_fault = ""
+        self.process_fault = self.memory_stop = ""
+        self.world.wedged = False
         self.history.append(f"start {release}")
         self.world.note(f"{self.host} starts {release} ({kind})")
         self.container = self.world.new_container(self.number, release, kind)
         return {"error": ""}
 
-    def _halt(self, caller: tuple[str, str, int], label: str = "", mark: str = "") -> dict[str, Any]:
+    def _halt(self, caller: tuple[str, str, int], label: str = "", mark: str = "", kill: bool = False) -> dict[str, Any]:
         problems = []
         if mark:
             self.stop_generation = max(self.stop_generation, caller[2])

@@ -9,6 +9,7 @@ import functools
 import os
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sim.nodes import KINDS
@@ -69,10 +70,21 @@ def world_of(beginning: str, new: list[str], other: list[str], old: list[str]) -
     return world
 
 
-def play(beginning: str, boots: tuple[list[str], list[str], list[str]], actions: Actions, ending: str, stop: float) -> World:
+def serves_unattended(world: World) -> None:
+    """Without a request, a group that is expected to serve does so in the end, or its outcome is another one."""
+
+    def over() -> bool:
+        return world.serves(world.outcome()["release"]) or world.outcome()["result"] in ("held", "failed") or world.desired()["state"] == "stopped"
+
+    world.run(900.0, until=over)
+    assert over(), "\n".join([*world.log[-60:], *map(str, world.store.kept[-20:])])
+
+
+def play(beginning: str, boots: tuple[list[str], list[str], list[str]], actions: Actions, ending: str, stop: float, watched: bool) -> World:
     """Play a schedule; then all faults end, and a good release is desired, after a stop if that is the ending."""
     world = world_of(beginning, *boots)
     world.stop_seconds = stop
+    world.settings = merged({"enabled": watched})
     world.run(3.0)
     when = world.now
     for (phase, delay), (name, *arguments) in actions:
@@ -88,6 +100,8 @@ def play(beginning: str, boots: tuple[list[str], list[str], list[str]], actions:
         found = world.settle()
         if found["result"] == "stopped":
             assert not any(rank.runs() for rank in world.ranks), "\n".join(world.log[-60:])
+    if watched and world.desired().get("state") == "serving" and world.outcome()["result"] == "serves":
+        serves_unattended(world)
     world.run(5.0)
     if ending == "stop":
         world.stop("admin@last")
@@ -120,9 +134,9 @@ def schedules(draw: st.DrawFn) -> Actions:
 )
 @given(
     beginning=st.sampled_from(BEGINNINGS), boots=st.tuples(BOOTS, BOOTS, st.lists(st.sampled_from(("good", "slow", "oom", "weights")), min_size=1, max_size=3)),
-    actions=schedules(), ending=st.sampled_from(("serve", "stop")), stop=st.sampled_from((2.0, 15.0)),
+    actions=schedules(), ending=st.sampled_from(("serve", "stop")), stop=st.sampled_from((2.0, 15.0)), watched=st.booleans(),
 )  # fmt: skip
 def test_every_schedule_settles_and_serves_in_the_end(
-    beginning: str, boots: tuple[list[str], list[str], list[str]], actions: Actions, ending: str, stop: float
+    beginning: str, boots: tuple[list[str], list[str], list[str]], actions: Actions, ending: str, stop: float, watched: bool
 ) -> None:
-    play(beginning, boots, actions, ending, stop)
+    play(beginning, boots, actions, ending, stop, watched)

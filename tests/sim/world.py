@@ -9,6 +9,8 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Refused
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import EPOCH, GROUP, HEAD_ID, Container, SimRank
 
 STEP = 0.5
@@ -81,6 +83,9 @@ class World:
 
     def __init__(self, boots: Mapping[str, list[str]] | None = None, hosts: tuple[str, ...] = ("one", "two")) -> None:
         self.now, self.wall_offset = 0.0, 0.0
+        self.settings = merged({"enabled": False})  # of the watch
+        self.watch: Watch | None = None
+        self.requests, self.wedged = 0, False  # held by the engine; a wedge generates no token
         self.stop_seconds = 2.0  # how long an engine takes to stop
         self.boots = {name: list(kinds) for name, kinds in (boots or {}).items()}
         self.pairs: dict[str, tuple[str, set[int]]] = {}
@@ -108,6 +113,7 @@ class World:
         self.deadline = 1e9
         self.refusals: list[str] = []
         self.ended_at: dict[int, float] = {}
+        self._tokens = 0.0
 
     # --- material
 
@@ -165,7 +171,19 @@ class World:
     def answers(self) -> bool:
         """Tell whether completions come back."""
         head = self.ranks[0].container
-        return bool(self.health()) and head is not None and head.joined is not None and head.joined.running and all(rank.moves() for rank in self.ranks)
+        joined = head is not None and head.joined is not None and head.joined.running
+        return bool(self.health()) and not self.wedged and joined and all(rank.moves() for rank in self.ranks)
+
+    @property
+    def tokens(self) -> float:
+        """How many tokens the engine has generated, if it holds requests."""
+        if self.answers() and self.requests:
+            self._tokens = self.now
+        return self._tokens
+
+    def load(self) -> tuple[float, float]:
+        """Return power in W and utilization in percent of a GPU."""
+        return (45.0, 95.0) if self.requests and self.answers() else (12.0, 100.0 if self.requests else 0.0)
 
     def serves(self, release: str = "") -> bool:
         """Tell whether all ranks run one release that answers."""
@@ -245,12 +263,13 @@ class World:
                 self.crashed = False
             self.crashed = False
             self.actor = Actor(GROUP, self.ranks, self.store, self.clock)
+            self.watch = Watch(self.actor, self.settings)
             self.generation = int(self.store.load("desired.json").get("generation") or 0)  # one that could not be saved is forgotten
             kept = self.actor.outcome()
             self.judged = (kept["generation"], kept["final"])
             self.note("the agent starts")
         try:
-            if not converge.step(self.actor):
+            if not converge.step(self.actor, self.watch):
                 self.wait(min(5.0, max(end - self.now, 0.01)))
         except Crash:
             self.note("the agent is killed")

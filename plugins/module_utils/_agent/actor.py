@@ -21,9 +21,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 
 ATTEMPTS = 3
 DESIRED, OUTCOME = "desired.json", "outcome.json"
+#: `auto` tells that the agent itself has asked for it, to restore service.
 #: `known_stop` is the highest generation of a stop that this head has ordered or obeyed.
 NOTHING: dict[str, Any] = {
     "generation": 0, "state": "", "release": "", "by": "", "at": "", "reasons": [], "options": {}, "replaces": [], "known_stop": 0,
+    "auto": False,
 }  # fmt: skip
 EVENTS_IN_MEMORY = 2000
 
@@ -91,6 +93,7 @@ def fresh_outcome(generation: int) -> dict[str, Any]:
     return {
         "generation": generation, "phase": "waiting", "result": "", "release": "", "verdict": {}, "final": False, "sentence": "", "attempt": 1, "warnings": [],
         "unserved_seconds": 0.0, "evidence": [], "delivered": False, "at": "", "containers": {}, "returning": False,
+        "resumes": "",
     }  # fmt: skip
 
 
@@ -107,8 +110,10 @@ class Actor:
         self._outcome = {**fresh_outcome(int(self._desired["generation"])), **(found if known else {})}
         self._events = collections.deque(store.events(), maxlen=EVENTS_IN_MEMORY)
         self._next = int(self._events[-1]["n"]) + 1 if self._events else 1
+        self.listener: Callable[[Mapping[str, Any]], None] = lambda _event: None  # is called with each event
+        self.continued = -1 if self._outcome["final"] else int(self._desired["generation"])  # a generation that was not settled when the agent started
         self.looked = False  # whether the workers' authority was read since this start
-        self.looked_at = 0.0  # when it was read last, by the monotonic clock
+        self.looked_at = -1e9  # when it was read last, by the monotonic clock
         self.floor = 0  # the highest generation that a rank has reported
 
     # --- what others ask
@@ -139,12 +144,12 @@ class Actor:
             now, busy = self._desired, self._busy()
             if standing.joins({"desired": now, "outcome": self._outcome, "busy": busy}, state, release, reasons):
                 return {"generation": now["generation"], "joined": True}
-            if busy and state == "serving" and not takeover:
+            if busy and state == "serving" and not takeover and not now["auto"]:
                 raise Refused(self.under_way())
             generation = max(int(now["generation"]), self.floor) + 1
             wanted = {
                 "generation": generation, "state": state, "release": release if state == "serving" else now["release"], "by": by, "at": self.stamp(),
-                "reasons": list(reasons), "options": dict(options or {}), "replaces": [],
+                "reasons": list(reasons), "options": dict(options or {}), "replaces": [], "auto": False,
                 "known_stop": generation if state == "stopped" else now["known_stop"],
             }  # fmt: skip
             error = self._set(wanted)
@@ -153,6 +158,19 @@ class Actor:
             text = f"{self.group} is to be stopped" if state == "stopped" else f"{self.group} is to serve release {release}"
             self.event("desired", f"{text}, desired by {by or 'a local command'}{': ' if reasons else ''}{'; '.join(reasons)}")
             return {"generation": wanted["generation"], "joined": False}
+
+    def recover(self, generation: int, release: str, reason: str, options: Mapping[str, Any], by: str, cause: str) -> None:
+        """Set a new generation to restore service, if `generation` is still the desired one and has settled. Raises Superseded."""
+        with self.lock:
+            self.check(generation)
+            if self._busy():
+                raise Superseded
+            wanted = {
+                **copy.deepcopy(NOTHING), "generation": max(generation, self.floor) + 1, "state": "serving", "release": release, "by": by, "at": self.stamp(),
+                "reasons": [reason], "options": dict(options), "known_stop": self._desired["known_stop"], "auto": True,
+            }  # fmt: skip
+            self._set(wanted, must=True)
+            self.event("desired", f"{self.group} is to serve release {release}, desired by {by}: {reason}", cause=cause)
 
     def under_way(self) -> str:
         """Return the sentence that refuses a second change."""
@@ -221,16 +239,17 @@ class Actor:
             self._set({**self._desired, **changes}, must=True)
             self.update(**{**outcome, "generation": generation, "warnings": [*outcome["warnings"], *self._outcome["warnings"]]})
 
-    def event(self, kind: str, text: str, seconds: float | None = None) -> None:
+    def event(self, kind: str, text: str, seconds: float | None = None, **more: str) -> None:
         """Record an event; a disk that cannot take it does not matter."""
         with self.lock:
-            entry: dict[str, Any] = {"n": self._next, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": text}
+            entry: dict[str, Any] = {"n": self._next, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": text, **more}
             if seconds is not None:
                 entry["seconds"] = round(seconds, 1)
             self._next += 1
             self._events.append(entry)
             with contextlib.suppress(OSError):
                 self.store.append(entry)
+            self.listener(entry)
 
     def warn(self, text: str) -> None:
         """Record a warning, in the events and in the outcome."""
@@ -241,6 +260,11 @@ class Actor:
     def stamp(self) -> str:
         """Return the present time, UTC."""
         return utc.stamp(self.clock.wall())
+
+    @staticmethod
+    def stamp_of(seconds: float) -> str:
+        """Return a time in seconds since the epoch as events have it."""
+        return utc.stamp(seconds)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._outcome["warnings"]:

@@ -25,13 +25,13 @@ class Authority(Calls):
     def read_authority(self, adopts: bool = True) -> bool:
         """Read what the ranks know of this group; return whether all of them have answered since the agent's start."""
         known = self._known()
-        if self._obey_stop(known):
+        if self.obey_stop(known):
             return True
         if adopts and not self.desired["state"] and len(known) == len(self.ranks):
             self._adopt()
         return not adopts or len(known) == len(self.ranks)
 
-    def _obey_stop(self, found: Sequence[dict[str, Any]]) -> bool:
+    def obey_stop(self, found: Sequence[dict[str, Any]]) -> bool:
         """Obey a stop that was ordered on a rank while the head was down; return whether there was one."""
         later = [each for each in found if int(each.get("stop_generation") or 0) > int(self.desired["known_stop"]) and each.get("stopped")]
         if not later:
@@ -64,7 +64,7 @@ class Authority(Calls):
     def authority(self, patience: float = 0.0) -> None:
         """Continue above the highest generation that a rank has seen. Raises Superseded if a rank was stopped by its local root."""
         known = self._known(patience)
-        if self.desired["state"] != "stopped" and self._obey_stop(known):
+        if self.desired["state"] != "stopped" and self.obey_stop(known):
             raise Superseded
         highest = max((int(each.get("generation") or 0) for each in known), default=0)
         if highest > self.generation:

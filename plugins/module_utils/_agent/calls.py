@@ -99,9 +99,9 @@ class Calls:
         """Read all ranks."""
         return self.each("look", READ_LIMIT, patience=patience, release=release, free_share=share)
 
-    def halt(self, label: str, mark: str = "", patience: float = LOST_SECONDS) -> list[Result]:
-        """Stop all ranks."""
-        return self.each("halt", HALT_LIMIT, patience=patience, label=label, mark=mark)
+    def halt(self, label: str, mark: str = "", patience: float = LOST_SECONDS, kill: bool = False) -> list[Result]:
+        """Stop all ranks; `kill` gives the engines no time to end by themselves."""
+        return self.each("halt", HALT_LIMIT, patience=patience, label=label, mark=mark, kill=kill)
 
     def halted(self, label: str, results: Sequence[Result]) -> list[str]:
         """Note the evidence of a halt. Return the ranks that are not proven to be stopped, one phrase each."""

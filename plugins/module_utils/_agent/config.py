@@ -60,7 +60,7 @@ def load(path: str = CONFIG) -> dict[str, Any]:
     rank, hosts = found["rank"], found["hosts"]
     if not 0 <= rank < len(hosts):
         raise ConfigError(f"{path} has the rank {rank}, and the group has {len(hosts)} nodes. Run site.yml.")
-    return {"peers": [], **found}
+    return {"peers": [], "watch": {}, **found}
 
 
 def group_folder(config: Mapping[str, Any]) -> str:

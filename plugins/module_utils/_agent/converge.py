@@ -27,7 +27,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import (
     lost,
     problem,
 )
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_url
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge, Verdict
@@ -42,8 +44,10 @@ FREE_REMEDY = (
 )
 
 
-def step(actor: Actor) -> bool:
-    """Converge to what is desired, if that is not done; return whether there was something to do."""
+def step(actor: Actor, watch: Watch | None = None) -> bool:
+    """Converge to what is desired, or watch a group that serves; return whether there was something to do."""
+    if watch is not None and watch.tick():
+        return True
     due = actor.settled() and actor.clock.monotonic() - actor.looked_at >= AUTHORITY_SECONDS
     if not actor.looked or due:
         actor.looked_at = actor.clock.monotonic()
@@ -74,7 +78,7 @@ class Converge(Authority):
             else:
                 self._serve()
         except Failed as failure:
-            self._settle_failed(self._plain(failure), str(failure))
+            self._settle_failed(self._plain(failure), str(failure), resumes=self._resumes(failure.kind))
         except Superseded:
             raise
         except Exception as error:  # noqa: BLE001  an error of the agent is an outcome of its own and takes no pair down
@@ -89,6 +93,11 @@ class Converge(Authority):
         if not self.actor.outcome()["verdict"]:
             self._report(verdict)
         self.actor.settle(self.generation, more.pop("result", "failed"), sentence, **more)
+
+    def _resumes(self, kind: str) -> str:
+        """Return the release that the watch starts when all ranks can be used again; empty if a request of a person has failed."""
+        continued = self.actor.continued == self.generation and kind == "node_lost"
+        return self.release if self.desired["auto"] or continued else ""
 
     def _plain(self, failure: Failed) -> Verdict:
         """Return the verdict of a start without a boot."""
@@ -126,6 +135,9 @@ class Converge(Authority):
     def _serve(self) -> None:
         self.hold_off()
         self.claim()
+        if self.options.get("hold"):
+            self._hold(str(self.options["hold"]))
+            return
         looks = self._looks()
         self.passed_before = any(entry["id"] == self.release and entry.get("good") for each in looks for entry in each["releases"])
         self.switched = looks[0]["current"] not in ("", self.release)
@@ -146,6 +158,16 @@ class Converge(Authority):
             self._halt_before(looks)
             verdict = self._attempt(self.release, manifest)
         self._conclude(verdict, manifest)
+
+    def _hold(self, sentence: str) -> None:
+        """Stop a group whose release crashes again and again, and leave it stopped."""
+        looks = self.look(self.release)
+        label = crash_label([each for each in looks if isinstance(each, dict)]) or f"{self.release}-held"
+        self.actor.update(phase="halting")
+        wrong = self.halted(label, self.halt(label, kill=True))
+        kept = f"The evidence is in {EVIDENCE}/ of the group's folder on each node." if not wrong else self._unknown(wrong)
+        text = f"{sentence} All ranks of {self.group} are stopped. {kept} Correct the cause, then run site.yml or `gb10 start`."
+        self._settle_failed(self._plain(Failed(text, "crash_loop")), text, release="", result="held")
 
     def _looks(self) -> list[dict[str, Any]]:
         """Read all ranks until they can be read. Raises Failed."""
@@ -185,7 +207,7 @@ class Converge(Authority):
         if not label and looks[0]["current"] == self.release:
             label = f"restart-{self.actor.stamp().replace('-', '').replace(':', '').rstrip('Z')}"
         self.actor.update(phase="halting")
-        wrong = self.halted(label, self.halt(label))
+        wrong = self.halted(label, self.halt(label, kill=bool(self.desired["auto"])))
         if wrong:
             raise Failed(f"{self.group}: {'. '.join(wrong)}. No release is started. Correct that, run stop.yml, then site.yml.")
 
@@ -293,7 +315,7 @@ class Converge(Authority):
             label = self.release if attempt == 1 else f"{self.release}-attempt{attempt}"
             wrong = self._halt_failed(label, wait=follows == ladder.RETRY)
             if wrong:
-                self._settle_failed(verdict, f"{verdict['msg']} No release is started: {self._unknown(wrong)}", release="")
+                self._settle_failed(verdict, f"{verdict['msg']} No release is started: {self._unknown(wrong)}", release="", resumes=self._resumes("node_lost"))
                 return
             if follows != ladder.RETRY:
                 self._give_up(verdict, follows, attempt)
@@ -363,11 +385,12 @@ class Converge(Authority):
         if self.unserved_since is None:
             self.unserved_since = self.clock.monotonic()
         self.actor.update(phase="halting", containers={})
-        results = self.halt(label)
+        kill = bool(self.desired["auto"])
+        results = self.halt(label, kill=kill)
         longer = float(self.options["wait_seconds"] or 0.0)
         if wait and lost(results) and longer > LOST_SECONDS:
             self.actor.event("step", f"{self.group} waits up to {longer:.0f} s: {'. '.join(self.phrases(results))}")
-            results = self.halt(label, patience=longer)
+            results = self.halt(label, patience=longer, kill=kill)
         return self.halted(label, results)
 
     def _keep(self, release: str, verdict: Verdict) -> Verdict:

@@ -38,6 +38,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import M
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import PROTOCOL
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.unit import UNIT_TEXT, Unit
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
 
 LAUNCHER_TEXT = f"""#!/usr/bin/python3 -I
 {MARKER}
@@ -132,9 +133,13 @@ class Agent(Code, Access, Unit):
             self.remove(KEYS)
             self.user()
             ready = self.authorize(name) and bool(head_id)
+        try:
+            watch = settings.merged(self.params.get("watch"))
+        except settings.SettingsError as error:
+            raise InstallError(str(error)) from error
         config = {
             "protocol": PROTOCOL, "group": name, "rank": rank, "hosts": hosts, "directory": self.params["directory"], "head_id": head_id,
-            "docker_socket": self.params["docker_socket"], "peers": peers,
+            "docker_socket": self.params["docker_socket"], "peers": peers, "watch": watch,
         }  # fmt: skip
         self.file(CONFIG, json.dumps(config, indent=2) + "\n", 0o644, restart=True)
         self.reload = self.file(UNIT_FILE, UNIT_TEXT, 0o644, restart=True, marker=True)

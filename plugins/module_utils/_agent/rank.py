@@ -21,16 +21,19 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, SESSION_VERBS, VERBS, Caller, take
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import kept, release_on_disk
+from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.sampler import Sampler
 
 START_SECONDS = 180.0
 STOP_SECONDS = 120.0
 LEFT_SECONDS = 30.0
 POLL_SECONDS = 1.0
+METRICS_SECONDS = 5.0
 ERROR_LINES, ERROR_CHARACTERS = 5, 1000
 
 
@@ -78,6 +81,8 @@ class RankService:
         self._work = threading.Lock()  # held while containers change
         self._records = threading.RLock()  # held while owner.json or holds.json changes, never for long
         self._highest = 0  # generation, also if it could not be written
+        self.sampler = Sampler(self.group, self.folder, settings.merged(config.get("watch")), self._run, docker_socket=self.docker_socket, root=root)
+        self.asked_at = -1.0  # when the head asked last, by the monotonic clock
         self._methods: dict[str, Callable[..., dict[str, Any]]] = {name: getattr(self, f"_{name}") for name in VERBS}
 
     # Requests.
@@ -99,6 +104,8 @@ class RankService:
         if name not in supported:
             raise RankError(f"{self.host} does not support the verb {repr(name)[:60]}. Supported: {', '.join(supported)}.", "unknown")
         verb, method = VERBS[name], self._methods[name]
+        if not local:
+            self.asked_at = time.monotonic()
         if verb.guard in ("read", "local"):
             return method(**take(name, verb.arguments, request))
         caller = self._caller(name, request, local)
@@ -259,7 +266,7 @@ class RankService:
                 container.setdefault("image_fingerprint", "")
         current = node.current_of(self.folder)
         receipt = node.receipt_of(self.folder, [release])
-        manifest = node.read_json(os.path.join(self.folder, "releases", release, "release.json")) if release else {}
+        manifest = self._manifest(release)
         weights = node.weights_of(str(manifest.get("model") or ""))
         return {
             "containers": containers,
@@ -297,6 +304,23 @@ class RankService:
     def _probe(self, release: str, **arguments: Any) -> dict[str, Any]:
         env_file = os.path.join(self.folder, "releases", release, files.SECRETS)
         return api_probe.run({**arguments, "env_file": env_file if release and os.path.isfile(env_file) else None})
+
+    def _manifest(self, release: str) -> dict[str, Any]:
+        return node.read_json(os.path.join(self.folder, "releases", release, "release.json")) if release else {}
+
+    def _url(self, release: str) -> str:
+        manifest = self._manifest(release)
+        return api_probe.api_url({"host": manifest.get("host"), "port": manifest.get("port") or 8000})
+
+    def _watch(self, release: str, known: int, wait: float) -> dict[str, Any]:
+        sample = self.sampler.wait(release, known, wait)
+        return {"hello": self._hello(), "sample": {**sample, "url": self._url(release)}}
+
+    def _engine(self, release: str) -> dict[str, Any]:
+        """Return the engine's requests and tokens; `tokens` is None if it does not answer."""
+        status, text = api_probe.Server(self._url(release), "", METRICS_SECONDS).call("GET", "/metrics")
+        found = metrics.sample(text) if status == 200 else None
+        return {"status": status, "running": found.running if found else 0, "waiting": found.waiting if found else 0, "tokens": found.tokens if found else None}
 
     # Changing.
 
@@ -343,9 +367,9 @@ class RankService:
         self._state.save(FABRIC, fabric.compose(env))
         return ["--file", files.COMPOSE, "--file", os.path.join(self.folder, STATE, FABRIC)], ""
 
-    def _halt(self, caller: Caller, label: str, mark: str) -> dict[str, Any]:
+    def _halt(self, caller: Caller, label: str, mark: str, kill: bool) -> dict[str, Any]:
         problems = self._mark(mark, caller.generation) if mark else []
-        return self._stop(label, problems)
+        return self._stop(label, problems, kill)
 
     def _mark(self, mark: str, generation: int) -> list[str]:
         """Mark that the group is not expected to serve, and return what could not be written: the rank is stopped all the same."""
@@ -375,12 +399,12 @@ class RankService:
     def _running(self) -> list[str]:
         return [str(each["name"]) for each in self._containers() if each["running"]]
 
-    def _stop(self, label: str, problems: list[str]) -> dict[str, Any]:
+    def _stop(self, label: str, problems: list[str], kill: bool = False) -> dict[str, Any]:
         """Stop this rank, keep evidence with this label, remove the containers and read back what runs. Raises RankError."""
         found = self._containers()
         running = [str(each["name"]) for each in found if each["running"]]
         if running:
-            self._docker("stop", *running, timeout=STOP_SECONDS)
+            self._docker("kill" if kill else "stop", *running, timeout=STOP_SECONDS)
         path = ""
         if label:
             path, problem = self._evidence(label, bool(found))

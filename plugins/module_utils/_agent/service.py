@@ -19,10 +19,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import config 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Rank, Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.listener import Listener, log
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import Outside
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import HEAD_VERBS, RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Local, Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import READ_VERBS, SESSION_VERBS
+from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
 
 IDLE_SECONDS = 5.0  # between two looks of an actor that has nothing to do
 PAUSE_SECONDS = 0.05  # between two steps that did something
@@ -121,6 +123,9 @@ class Service:
         self.clock, self.news = LiveClock(), News()
         self.store = Store(os.path.join(configuration.group_folder(self.config), configuration.STATE), self.news.add)
         self._step: Callable[[], bool] = getattr(actor, "step", bool)
+        self._watch: Any = None
+        self._sampler: Any = None
+        self._outside: Outside | None = None
         self._listeners: list[Listener] = []
         self._peers: list[Peer] = []
         self._stopping = threading.Event()
@@ -132,6 +137,7 @@ class Service:
         self._build()
         os.makedirs(self._run_dir, mode=0o755, exist_ok=True)
         self._listeners.append(Listener(os.path.join(self._run_dir, configuration.ADMIN_NAME), self.admin, self.host))
+        self._start_sampler()
         if self.number:
             path = os.path.join(self._run_dir, configuration.SESSION_NAME)
             self._listeners.append(Listener(path, self.session, self.host, mode=0o660, group=configuration.USER))
@@ -154,6 +160,8 @@ class Service:
     def close(self) -> None:
         """End the loop after its step, and close the sockets."""
         self._stopping.set()
+        if self._sampler is not None:
+            self._sampler.close()
         self.clock.changed()
         self.news.add()
         for listener in self._listeners:
@@ -164,16 +172,30 @@ class Service:
             from ansible_collections.gb10.cluster.plugins.module_utils._agent import rank
 
             self._rank = rank.RankService(self.config)
+        chosen = settings.merged(self.config.get("watch"))
+        self._outside = Outside(self.config, chosen, configuration.group_folder(self.config), self._shown)
         if self.number:
             return
         group, head = str(self.config["group"]), str(self.config["head_id"])
         self._peers = [Peer(peer, group, head, self.clock.job_ended, run_dir=self._run_dir) for peer in self.config["peers"]]
         if self._actor is None:
             from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
+            from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
 
             ranks: list[Rank] = [Local(0, self.host, group, head, self._rank.handle, self.clock.job_ended), *self._peers]
             self._actor = Actor(group, ranks, self.store, self.clock, search=_search())
-            self._step = lambda: converge.step(self._actor)
+            watch = self._watch = Watch(self._actor, chosen)
+            self._actor.listener = self._outside.tell
+            self._step = lambda: converge.step(self._actor, watch)
+
+    def _start_sampler(self) -> None:
+        """Observe this rank in a thread of its own, if the group is watched."""
+        sampler, outside = getattr(self._rank, "sampler", None), self._outside
+        if sampler is None or outside is None or not sampler.settings["enabled"]:
+            return
+        sampler.changed, sampler.report = lambda sample: outside.sampled(sample, self._rank.asked_at), log
+        self._sampler = sampler
+        threading.Thread(target=sampler.run, daemon=True, name="gb10-sampler").start()
 
     def _loop(self) -> None:
         last = ""
@@ -236,7 +258,10 @@ class Service:
         """Return what the actor knows, and what is stored on this node."""
         hello = self._rank.handle({**self._names, "v": protocol.PROTOCOL, "verb": "hello"}, local=True).get("result") or {}
         here = {"holds": hello.get("holds") or [], "owner": hello.get("owner") or {}, "version": configuration.VERSION}
-        return {**here, **self._actor.state()}
+        return {**here, **self._actor.state(), "watch": self._shown()}
+
+    def _shown(self) -> dict[str, Any]:
+        return dict(self._watch.shown) if self._watch is not None else {}
 
     def _hellos(self) -> list[dict[str, Any]]:
         """Call `hello` on every worker over its session. Return one entry for each."""

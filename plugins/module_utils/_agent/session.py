@@ -36,7 +36,7 @@ def ssh_argv(peer: Mapping[str, Any], keys_dir: str = config.KEYS, run_dir: str 
         "BatchMode=yes", "IdentitiesOnly=yes", "IdentityAgent=none", f"UserKnownHostsFile={keys_dir}/{config.KNOWN_HOSTS_NAME}",
         "GlobalKnownHostsFile=/dev/null", "StrictHostKeyChecking=yes", f"HostKeyAlias={config.host_alias(rank)}", f"ControlMaster={'auto' if master else 'no'}",
         f"ControlPath={run_dir}/control-{rank}", "ControlPersist=60", "ConnectTimeout=10",
-        "ServerAliveInterval=3", "ServerAliveCountMax=2",  # a silent worker is noticed within 9 s; the verbs and the judge ask again for 20 s
+        "ServerAliveInterval=2", "ServerAliveCountMax=2",  # a silent worker is noticed within 6 s; the verbs and the judge ask again for 20 s
     ]  # fmt: skip
     argv = ["ssh", "-F", "/dev/null", "-T", "-i", f"{keys_dir}/{config.KEY_NAME}"]
     for option in options:

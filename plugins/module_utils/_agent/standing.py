@@ -41,7 +41,7 @@ def decide(state: Mapping[str, Any], release: str, reasons: Sequence[str], group
     followed = {"do": "follow", "generation": generation, "reasons": [], "text": f"the start that {by} began at {since(desired)}"}
     if converges(state) and same:
         return followed
-    if converges(state) and not takeover:
+    if converges(state) and not takeover and not desired.get("auto"):
         what = f"release {desired.get('release')}" if desired.get("state") == "serving" else "stop"
         text = f"{group} is being changed by a run of {by} since {since(desired)} ({what}). Wait for it, or take it over with -e takeover=true."
         return {"do": "refuse", "generation": generation, "reasons": [], "text": text}

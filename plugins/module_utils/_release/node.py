@@ -57,9 +57,9 @@ def command_of(pid: int, root: str) -> str:
 
 
 def look_at_processes(containers: list[dict[str, Any]], receipt: dict[str, Any], root: str = "/proc") -> dict[str, Any]:
-    """Return the number of engine processes, and what is wrong with the first one that is at fault."""
+    """Return the number of engine processes, their CPU time, and what is wrong with the first one that is at fault."""
     judged = log.stamp_to_ns(str(receipt.get("time") or "")) if receipt.get("passed") else 0
-    out: dict[str, Any] = {"count": 0, "fault": ""}
+    out: dict[str, Any] = {"count": 0, "fault": "", "cpu_seconds": 0.0}
     table = process_table(root)
     for state in containers:
         if not state["running"]:
@@ -67,6 +67,7 @@ def look_at_processes(containers: list[dict[str, Any]], receipt: dict[str, Any],
         # The command line of a process in trouble can block its reader: only those of the container are read.
         found = [each._replace(command=command_of(each.pid, root)) for each in processes.tree(table, state["pid"])]
         out["count"] += len([process for process in found if process.engine])
+        out["cpu_seconds"] += sum(process.ticks for process in found) / os.sysconf("SC_CLK_TCK")
         paused = f"the container {state['name']} is paused" if state["status"] == "paused" else ""
         out["fault"] = out["fault"] or paused or processes.fault(found, judged > log.stamp_to_ns(state["started_at"]))
     return out

@@ -17,6 +17,7 @@ class Process(NamedTuple):
     state: str  # one letter, as in /proc/PID/stat
     comm: str  # at most 15 characters, also present for a zombie
     command: str  # empty for a zombie
+    ticks: int = 0  # of CPU time, of the kernel's clock
 
     @property
     def title(self) -> str:
@@ -42,7 +43,8 @@ def parse(pid: int, stat: str) -> Process | None:
     fields = tail.split()
     if not close or len(fields) < 2 or not fields[1].isdigit():
         return None
-    return Process(pid, int(fields[1]), fields[0], comm, "")
+    ticks = sum(int(field) for field in fields[11:13] if field.isdigit())
+    return Process(pid, int(fields[1]), fields[0], comm, "", ticks)
 
 
 def tree(table: Iterable[Process], main: int) -> list[Process]:

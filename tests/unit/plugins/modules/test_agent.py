@@ -21,6 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.sources import ROOT, collect, with_libraries
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.ssh_keys import KeyLineError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import DEFAULTS
 from ansible_collections.gb10.cluster.plugins.modules.agent import PARTS
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKM9Z+WSGxabucjA93wQitw0LER6XqZSsEYnnCHxdIWL"
@@ -239,6 +240,7 @@ def test_the_head_has_a_key_and_pins_the_worker(head: Machine) -> None:
         "protocol": 1, "group": "pair1", "rank": 0, "hosts": ["spark-1", "spark-2"], "directory": DIRECTORY, "head_id": "1" * 32,
         "docker_socket": "/var/run/docker.sock",
         "peers": [{"rank": 1, "host": "spark-2", "address": "192.168.200.12", "port": 2222, "bind": "192.168.200.11", "user": "gb10-agent"}],
+        "watch": DEFAULTS,
     }  # fmt: skip
     assert (head.users, head.at(config.HOME).exists()) == ({}, False)
 

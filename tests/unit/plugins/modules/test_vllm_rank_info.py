@@ -87,7 +87,7 @@ def test_weights_are_what_all_ranks_agreed_on_with_the_sizes_of_the_disk(monkeyp
 
 def proc(root: Path, pid: int, parent: int, state: str, comm: str, command: str = "") -> None:
     (root / str(pid)).mkdir(parents=True)
-    (root / str(pid) / "stat").write_text(f"{pid} ({comm}) {state} {parent} 1 1 0")
+    (root / str(pid) / "stat").write_text(f"{pid} ({comm}) {state} {parent} 1 1 0 -1 0 9 0 0 0 30 70 0 0")  # 30 and 70 ticks of CPU time
     (root / str(pid) / "cmdline").write_bytes(command.replace(" ", "\0").encode())
 
 
@@ -104,10 +104,10 @@ def test_engine_processes_of_a_container_and_the_one_that_is_stopped(tmp_path: P
     proc(tmp_path, 300, 1, "T", "vllm", "vllm serve of another container")
     (tmp_path / "self").mkdir()
     (tmp_path / "400").mkdir()  # ended while it was read
-    stopped = {"count": 2, "fault": "the engine process is stopped (PID 101, VLLM::Worker_TP1)"}
+    stopped = {"count": 2, "fault": "the engine process is stopped (PID 101, VLLM::Worker_TP1)", "cpu_seconds": 2.0}
     assert node.look_at_processes(rank(), {}, str(tmp_path)) == stopped
-    assert node.look_at_processes(rank(running=False), {}, str(tmp_path)) == {"count": 0, "fault": ""}
-    assert node.look_at_processes([], PASSED, str(tmp_path)) == {"count": 0, "fault": ""}
+    assert node.look_at_processes(rank(running=False), {}, str(tmp_path)) == {"count": 0, "fault": "", "cpu_seconds": 0.0}
+    assert node.look_at_processes([], PASSED, str(tmp_path)) == {"count": 0, "fault": "", "cpu_seconds": 0.0}
 
 
 def test_a_paused_container_is_a_fault(tmp_path: Path) -> None:

@@ -1,0 +1,247 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The watch of the head over a group that serves: it notices a fault, waits for what is missing, and lets the group converge again.
+
+It never stops or starts anything itself. It sets a new generation of the desired state, and the converge loop restarts and judges the release.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import ladder
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Superseded
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import POLL_SECONDS, TICK_SECONDS, Calls
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.observation import Observation
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
+from ansible_collections.gb10.cluster.plugins.module_utils._watch import rules
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.rules import Fault
+
+WATCH = "watch.json"
+#: What survives a restart of the agent. Times are seconds since the epoch.
+EMPTY: dict[str, Any] = {
+    "crashes": [], "restarts": {}, "unserved_seconds": 0.0, "boot_ids": {}, "episode": {}, "last": {}, "serving_since": 0.0, "idle_power_w": None,
+    "release": "",
+}  # fmt: skip
+
+
+class Watch:
+    """The watch over one group. tick() belongs to the actor's thread; `shown` may be read by any."""
+
+    def __init__(self, actor: Actor, settings: Mapping[str, Any]) -> None:
+        self.actor, self.clock, self.settings = actor, actor.clock, settings
+        self.record: dict[str, Any] = {**EMPTY, **actor.store.load(WATCH)}
+        self.shown: dict[str, Any] = {}
+        self._generation = -1
+        self._open: dict[tuple[str, int], Fault] = {}
+        self._missing: list[str] = []
+        self._look_at = 0.0  # when the ranks may be read again
+        self._paused_until: float | None = None
+        self._kernel: list[dict[str, Any]] = []
+        self.observed = Observation(actor, settings)
+        self._show("stopped" if settings["enabled"] else "off")
+
+    # --- one turn
+
+    def release(self) -> str:
+        """Return the release that has to serve without being asked for; empty if nothing has to."""
+        state = self.actor.state()
+        desired, outcome = state["desired"], state["outcome"]
+        if not self.settings["enabled"] or desired["state"] != "serving" or state["busy"]:
+            return ""
+        if outcome["result"] == "serves":
+            return str(outcome["release"])
+        return str(outcome["release"] or outcome["resumes"]) if outcome["result"] == "failed" else ""
+
+    def tick(self) -> bool:
+        """Observe, and act if that is due. Return whether the group is watched; if not, nothing was done."""
+        release = self.release()
+        if not release:
+            self._generation = -1
+            self._show("off" if not self.settings["enabled"] else "recovering" if self.record["episode"] and not self.actor.settled() else "stopped")
+            return False
+        with contextlib.suppress(Superseded):
+            self._turn(release)
+            self.clock.wait(TICK_SECONDS)
+        return True
+
+    def _turn(self, release: str) -> None:
+        desired = self.actor.desired()
+        if desired["generation"] != self._generation:
+            self._begin(desired, release)
+        seen = self.observed
+        seen.read(release, bool(self.record["episode"]))
+        self.actor.floor = max([self.actor.floor, *(int(each.get("generation") or 0) for each in seen.hellos.values())])
+        if Authority(self.actor, desired).obey_stop(list(seen.hellos.values())):
+            return
+        holds = [hold for hello in seen.hellos.values() for hold in hello.get("holds") or []]
+        if holds:
+            self._show("waiting", missing=[str(holds[0]["reason"])])
+            return
+        self._report_kernel()
+        found = rules.faults(seen.views(self.record["boot_ids"]), release, float(self.settings["stopped_seconds"]))
+        found += seen.engine_faults(self.record["idle_power_w"])
+        self._note(found)
+        if found:
+            self._handle(found, release, desired)
+        elif seen.complete():
+            self._healthy(release, desired)
+
+    def _begin(self, desired: Mapping[str, Any], release: str) -> None:
+        """Begin with a generation that has settled: what was read before it counts no longer."""
+        self._generation = int(desired["generation"])
+        self._open, self._missing, self._paused_until, self._look_at = {}, [], None, 0.0
+        self.observed.clear()
+        if not desired.get("auto"):
+            self.record.update(crashes=[], serving_since=0.0)
+        if self.record["release"] != release:
+            self.record.update(release=release, idle_power_w=None)
+        self._save()
+
+    # --- faults
+
+    def _note(self, found: Sequence[Fault]) -> None:
+        """Record each fault once for as long as it lasts."""
+        now = {(fault.cause, fault.rank): fault for fault in found}
+        for key, fault in now.items():
+            if key in self._open:
+                continue
+            self.actor.event("fault", f"{self.actor.group}: {fault.text}", cause=fault.cause)
+            if not self.record["episode"]:
+                self.record["episode"] = {"cause": fault.cause, "text": fault.text, "at": self.actor.stamp(), "since": self.clock.wall()}
+                self.record["serving_since"] = 0.0
+                self._save()
+        self._open = now
+
+    def _handle(self, found: Sequence[Fault], release: str, desired: Mapping[str, Any]) -> None:
+        """Wait for what has to pass, then restart."""
+        waits = [fault.text for fault in found if fault.waits]
+        if waits:
+            self.observed.restart_window()
+            self._wait_for(waits)
+            return
+        fault, now = found[0], self.clock.monotonic()
+        self._show("waiting" if self._missing else "fault", fault)
+        if self.observed.useful() and fault.cause in ("rank_stopped", "wedge", "idle_wedge"):
+            return
+        if self._paused_until is None:
+            crashes = len(self.record["crashes"]) if self._counts(fault) else 0
+            pause = ladder.pause_before(crashes + 1) if crashes else 0.0
+            self._paused_until = now + pause
+            if pause:
+                self.actor.event("step", f"{self.actor.group} restarts release {release} in {pause:.0f} s: it has failed {crashes + 1} times in a row")
+        if now >= max(self._paused_until, self._look_at):
+            self._look_at = now + POLL_SECONDS
+            self._act(fault, release, desired)
+
+    def _wait_for(self, missing: list[str]) -> None:
+        if missing != self._missing:
+            self._missing = missing
+            self.actor.event("waits", f"{self.actor.group} waits: {'; '.join(missing)}", cause=str(self.record["episode"].get("cause") or ""))
+        self._show("waiting", missing=missing)
+
+    def _counts(self, fault: Fault) -> bool:
+        """Whether a restart for this fault counts as a crash of the release."""
+        outcome = self.actor.outcome()
+        failed = outcome["result"] == "failed" and (outcome["verdict"] or {}).get("class") != "node_lost" and bool(outcome["resumes"])
+        cause = str(self.record["episode"].get("cause") or fault.cause)
+        return failed or not (fault.cause in rules.OUTSIDE or cause in rules.OUTSIDE)
+
+    def _act(self, fault: Fault, release: str, desired: Mapping[str, Any]) -> None:
+        """Read all ranks again, and set a new generation if the fault is still there and nothing is missing."""
+        calls = Calls(self.actor, dict(desired))
+        looks = calls.look(release)
+        missing = calls.phrases(looks)
+        for index, each in enumerate(looks):
+            if isinstance(each, dict):
+                missing += [f"{calls.name(index)}: {phrase}" for phrase in filter(None, [each["engine_error"], *each["missing"]])]
+        if missing:
+            self._wait_for(missing)
+            return
+        self._missing = []
+        good = all(isinstance(each, dict) and runs(each, release) for each in looks)
+        if good and fault.cause not in ("wedge", "idle_wedge", "engine_failed"):
+            self.observed.clear()
+            return
+        counts = self._counts(fault)
+        crashes = [*self.record["crashes"], {"at": self.actor.stamp(), "text": fault.text}] if counts else self.record["crashes"]
+        hold = ""
+        if len(crashes) > int(self.settings["restarts"]):
+            hold = (
+                f"{self.actor.group}: crash_loop: release {release} has failed {len(crashes)} times since {crashes[0]['at']} without serving for"
+                f" {float(self.settings['stable_seconds']):.0f} s. The first time: {crashes[0]['text']}. The last time: {fault.text}."
+            )
+        cause = "crash_loop" if hold else str(self.record["episode"].get("cause") or fault.cause)
+        text = hold or fault.text
+        options = {**desired["options"], "hold": hold}
+        self.actor.recover(int(desired["generation"]), release, text, options, f"the agent on {self.actor.ranks[0].host}", cause)
+        self.record["crashes"] = crashes
+        if not hold:
+            self.record["restarts"] = {**self.record["restarts"], cause: int(self.record["restarts"].get(cause) or 0) + 1}
+        self._show("recovering", fault)
+        self._save()
+
+    # --- no fault
+
+    def _healthy(self, release: str, desired: Mapping[str, Any]) -> None:
+        """Close the episode if service is proven, and request a completion from time to time."""
+        self._missing, self._paused_until = [], None
+        seen, record = self.observed, self.record
+        if record["episode"]:
+            judged = bool(desired.get("auto")) and self.actor.outcome()["result"] == "serves"
+            if not judged and not seen.proven():
+                self._show("fault")
+                return
+            self._close(desired, release)
+        changed = False
+        ids = {str(number): str(hello.get("boot_id") or "") for number, hello in seen.hellos.items()}
+        if ids != record["boot_ids"]:
+            record["boot_ids"], changed = ids, True
+        if not record["serving_since"]:
+            record["serving_since"], changed = self.clock.wall(), True
+        if record["crashes"] and self.clock.wall() - record["serving_since"] >= float(self.settings["stable_seconds"]):
+            record["crashes"], changed = [], True
+        idle = seen.idle_power()
+        if idle is not None and (record["idle_power_w"] is None or idle < record["idle_power_w"] - 1.0):
+            record["idle_power_w"], changed = idle, True
+        if changed:
+            self._save()
+        self._show("serving")
+
+    def _close(self, desired: Mapping[str, Any], release: str) -> None:
+        episode = self.record["episode"]
+        seconds = max(0.0, self.clock.wall() - float(episode.get("since") or 0.0))
+        how = "after a restart" if desired.get("auto") else "without a restart"
+        self.actor.event("recovered", f"{self.actor.group} serves release {release} again {how}. The cause: {episode['text']}", seconds, cause=episode["cause"])
+        last = {key: episode.get(key, "") for key in ("cause", "text", "at")}
+        total = round(self.record["unserved_seconds"] + seconds, 1)
+        self.record.update(episode={}, last={**last, "unserved_seconds": round(seconds, 1)}, unserved_seconds=total)
+        self._save()
+
+    def _report_kernel(self) -> None:
+        """Record what the kernels of the ranks have reported since the last turn."""
+        for number, sample in self.observed.samples.items():
+            for entry in sample.get("kernel") or []:
+                if {**entry, "rank": number} not in self._kernel:
+                    self._kernel = [*self._kernel[-100:], {**entry, "rank": number}]
+                    self.actor.event("kernel", f"{self.actor.ranks[number].host}: {entry['text']}", cause=str(entry["kind"]))
+
+    # --- what others read
+
+    def _save(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the watch
+            self.actor.store.save(WATCH, self.record)
+
+    def _show(self, state: str, fault: Fault | None = None, missing: Sequence[str] = ()) -> None:
+        record = self.record
+        episode = {key: value for key, value in record["episode"].items() if key != "since"}
+        since = float(record["serving_since"] or 0.0)
+        self.shown = {
+            "state": state, "fault": {**episode, "rank": fault.rank if fault else None} if episode else {}, "missing": list(missing),
+            "restarts": dict(record["restarts"]), "unserved_seconds": record["unserved_seconds"], "last": dict(record["last"]),
+            "serving_since": self.actor.stamp_of(since) if since and state == "serving" else "",
+        }  # fmt: skip

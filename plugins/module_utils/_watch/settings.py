@@ -1,0 +1,51 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The thresholds of the watch, with their source. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Seconds and GiB. `vllm_tp2_watch` replaces single values.
+DEFAULTS: dict[str, Any] = {
+    "enabled": True,
+    "stopped_seconds": 10.0,  # a debugger stops a process for shorter
+    "wedge_seconds": 20.0,  # two real GPUs: a wedge shows idle power within 2 s, a decode step takes less than 1 s
+    "metrics_seconds": 5.0,
+    "completion_seconds": 45.0,  # with the time-out below 75 s until an idle wedge is noticed
+    "completion_timeout": 30.0,
+    "lost_seconds": 3.0,  # ssh reports a silent node after 6 s; these come on top
+    "memory_drop_gib": 4.0,  # the seeds keep 8 GiB free while serving; nodes froze below 2 GiB
+    "memory_floor_gib": 1.5,
+    "restarts": 5,
+    "stable_seconds": 1800.0,
+    "head_seconds": 60.0,
+    "textfile": "",
+    "hook": [],
+    "webhook": "",
+}
+
+
+class SettingsError(ValueError):
+    """The settings cannot be used. The text is one sentence with the remedy."""
+
+
+def merged(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return all settings; `given` replaces single ones. Raises SettingsError."""
+    given = given or {}
+    unknown = [key for key in given if key not in DEFAULTS]
+    if unknown:
+        raise SettingsError(f"{unknown[0]} is not a setting of the watch. Supported: {', '.join(DEFAULTS)}.")
+    out = {**DEFAULTS, **{key: value for key, value in given.items() if value is not None}}
+    for key, default in DEFAULTS.items():
+        value = out[key]
+        if isinstance(default, (int, float)) and not isinstance(default, bool):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+                raise SettingsError(f"{key} of the watch is {value!r}. Expected: a number that is not negative.")
+        elif not isinstance(value, type(default)):
+            raise SettingsError(f"{key} of the watch is {value!r}. Expected: {'a list of words' if default == [] else type(default).__name__}.")
+    if out["memory_drop_gib"] < out["memory_floor_gib"]:
+        raise SettingsError("memory_drop_gib of the watch is below memory_floor_gib. Expected: the page cache is dropped before the rank is stopped.")
+    return out

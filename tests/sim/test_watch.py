@@ -1,0 +1,192 @@
+"""The watch of a head over a simulated pair that serves: what it notices, what it waits for, and what it does."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from sim.world import World
+
+
+def watched(boots: list[str] | None = None, **settings: Any) -> World:
+    """A pair that serves release old and is watched."""
+    world = World()
+    world.settings = merged(settings)
+    world.add_release("old", boots or ["good"], good=True, age=100.0)
+    world.add_release("new", ["good"], age=50.0)
+    world.settled_as_serving("old")
+    world.run(10)
+    return world
+
+
+def events(world: World, kind: str) -> list[dict[str, Any]]:
+    return [event for event in world.store.kept if event["kind"] == kind]
+
+
+def starts(world: World) -> int:
+    """How often the head was started."""
+    return sum(" one starts " in line for line in world.log)
+
+
+def serves_again(world: World, seconds: float = 200.0) -> None:
+    """Let the agent work until the episode is over."""
+    world.run(seconds, until=lambda: bool(events(world, "recovered")))
+    assert world.serves("old"), "\n".join([*world.log[-40:], *map(str, world.store.kept[-20:])])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_restarts_both_ranks_after_one_has_died(number: int) -> None:
+    world = watched()
+    begin = world.now
+    world.kill(number)
+    serves_again(world)
+    [fault] = [event for event in events(world, "fault") if event["cause"] == "rank_dead"][:1]
+    assert re.search(rf"rank {number} on \w+: the container \S+ exited with code 137", fault["text"])
+    assert events(world, "recovered")[0]["cause"] == "rank_dead"
+    assert 0 < events(world, "recovered")[0]["seconds"] < world.now - begin + 1
+    assert starts(world) == 1
+    shown = world.watch.shown if world.watch else {}
+    assert (shown["state"], shown["restarts"]) == ("serving", {"rank_dead": 1})
+
+
+@pytest.mark.parametrize("fault", ["cut", "freeze"])
+def test_waits_for_a_rank_that_does_not_answer_and_restarts_nothing_if_it_serves_on(fault: str) -> None:
+    world = watched()
+    begin = world.now
+    getattr(world, fault)(1, 60.0)
+    world.run(20)
+    assert events(world, "fault")[0]["cause"] == "node_lost"
+    assert world.watch is not None
+    assert world.watch.shown["state"] == "waiting"
+    assert "rank 1 on two does not answer" in events(world, "waits")[0]["text"]
+    serves_again(world)
+    assert world.now - begin > 60
+    assert starts(world) == 0
+    assert "without a restart" in events(world, "recovered")[0]["text"]
+
+
+def test_starts_the_pair_after_both_nodes_have_rebooted() -> None:
+    world = watched()
+    world.run(30)
+    world.reboot(0, 30.0)
+    world.reboot(1, 60.0)
+    serves_again(world, 400)
+    assert starts(world) == 1
+    assert world.desired()["auto"] is True
+    assert events(world, "recovered")[0]["cause"] in ("node_lost", "reboot")
+
+
+def test_a_pair_that_was_stopped_stays_stopped_after_a_reboot() -> None:
+    world = watched()
+    world.stop()
+    world.settle()
+    world.reboot(0, 30.0)
+    world.reboot(1, 30.0)
+    world.run(300)
+    assert starts(world) == 0
+    assert world.outcome()["result"] == "stopped"
+
+
+def test_an_engine_process_that_stays_stopped_restarts_the_group_and_a_short_stop_does_not() -> None:
+    world = watched()
+    world.ranks[1].process_fault = "the engine process is stopped (PID 7, VLLM::Worker_TP1)"
+    world.run(6)
+    world.ranks[1].process_fault = ""
+    world.run(60)
+    assert (starts(world), events(world, "fault")) == (0, [])
+    world.ranks[1].process_fault = "the engine process is stopped (PID 7, VLLM::Worker_TP1)"
+    serves_again(world)
+    assert events(world, "recovered")[0]["cause"] == "rank_stopped"
+    assert starts(world) == 1
+
+
+def test_a_wedge_restarts_the_group_and_useful_work_is_never_interrupted() -> None:
+    world = watched()
+    world.run(60)  # the idle power is learned
+    world.requests = 3
+    world.run(60)
+    assert (starts(world), events(world, "fault")) == (0, [])
+    world.wedged = True
+    begin = world.now
+    world.run(60, until=lambda: bool(events(world, "fault")))
+    assert events(world, "fault")[0]["cause"] == "wedge"
+    assert world.now - begin <= 35
+    serves_again(world)
+    assert starts(world) == 1
+
+
+def test_an_idle_wedge_is_found_by_a_completion() -> None:
+    world = watched()
+    world.wedged = True
+    begin = world.now
+    world.run(120, until=lambda: bool(events(world, "fault")))
+    assert events(world, "fault")[0]["cause"] == "idle_wedge"
+    assert world.now - begin <= 90
+    serves_again(world)
+    assert starts(world) == 1
+
+
+def test_a_release_that_crashes_again_and_again_is_held_with_its_first_and_last_crash() -> None:
+    world = watched(restarts=3)
+    for _crash in range(4):
+        world.run(400, until=lambda: world.serves("old") and world.outcome().get("result") == "serves")
+        world.run(5)
+        world.kill(1)
+        world.run(3)
+    world.run(600, until=lambda: world.outcome().get("result") == "held")
+    found = world.outcome()
+    assert found["result"] == "held", "\n".join([*world.log[-40:], *map(str, world.store.kept[-30:])])
+    assert "crash_loop: release old has failed 4 times" in found["sentence"]
+    assert starts(world) == 3
+    begun = [float(line.split()[0]) for line in world.log if " one starts " in line]
+    assert begun[2] - begun[1] > begun[1] - begun[0], "the pauses grow"
+    assert not any(rank.runs() for rank in world.ranks)
+    world.run(200)
+    assert starts(world) == 3
+    assert world.desire("old") is not None
+    assert world.settle()["result"] == "serves"
+
+
+def test_a_request_of_a_person_replaces_a_recovery_and_the_same_one_joins_it() -> None:
+    world = watched()
+    world.kill(1)
+    world.run(60, until=lambda: bool(world.desired()["auto"]) and world.outcome()["phase"] == "judging")
+    before = world.desired()["generation"]
+    assert world.desire("old", by="ann@laptop") == {"generation": before, "joined": True}
+    assert world.desire("new", by="ann@laptop") == {"generation": before + 1, "joined": False}
+    assert world.settle()["release"] == "new"
+    assert world.serves("new")
+
+
+def test_a_hold_keeps_the_watch_from_acting() -> None:
+    world = watched()
+    world.hold(1, 60.0)
+    world.run(5)
+    world.kill(1)
+    world.run(40)
+    assert starts(world) == 0
+    serves_again(world)
+
+
+def test_an_agent_that_is_killed_during_a_recovery_goes_on() -> None:
+    for count in (1, 3, 6, 10, 20, 30):
+        world = watched()
+        world.kill(0)
+        world.crash("wait", count)
+        serves_again(world, 400)
+        assert starts(world) <= 2
+
+
+def test_the_last_good_release_that_took_over_is_watched_too() -> None:
+    world = watched()
+    world.boots["new"] = ["flag"]
+    world.desire("new")
+    found = world.settle()
+    assert (found["result"], found["release"]) == ("failed", "old")
+    world.run(10)
+    world.kill(1)
+    world.run(5)
+    serves_again(world)
+    assert world.outcome()["result"] == "serves"
