@@ -46,7 +46,7 @@ lint:
 	@$(PY) tools/failures_doc.py --check
 	@$(BIN)/ansible-lint --offline
 types:
-	@$(BIN)/mypy plugins tests lab tools benchmarks
+	@$(BIN)/mypy plugins extensions tests lab tools benchmarks
 unit:
 	@$(BIN)/pytest tests/unit -q -n 2
 

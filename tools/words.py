@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PATHS = (
-    "README.md", "CONTRIBUTING.md", "SECURITY.md", "site.yml", "benchmarks", "docs", "inventories", "lab", "molecule", "playbooks", "plugins", "profiles",
-    "roles", "tests", "tools",
+    "README.md", "CONTRIBUTING.md", "SECURITY.md", "site.yml", "benchmarks", "docs", "extensions", "inventories", "lab", "molecule", "playbooks", "plugins",
+    "profiles", "roles", "tests", "tools",
 )  # fmt: skip
 EXCEPT = ("tests/unit/fixtures/", "tools/words.py")  # recorded text of other programs, and the list itself
 QUOTED = ("it still had 1 users in the graph", "We had to rate limit your IP", 'key.get("had")')  # text of other programs, a key of older records

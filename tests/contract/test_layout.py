@@ -21,7 +21,7 @@ LINKS = REPO / "collections" / "ansible_collections" / "gb10" / "cluster"
 PLUGIN_FOLDERS = {"module": "modules", "lookup": "lookup"}
 
 
-@pytest.mark.parametrize("name", ["galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"])
+@pytest.mark.parametrize("name", ["extensions", "galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"])
 def test_a_plain_checkout_finds_itself_by_links(name: str) -> None:
     """An install over the checkout would replace them by a copy that goes stale."""
     path = LINKS / name
@@ -32,7 +32,7 @@ def test_a_plain_checkout_finds_itself_by_links(name: str) -> None:
 
 def test_the_links_are_all_there_is() -> None:
     """No link that a loop of directories could come from, and no stray copy."""
-    assert sorted(path.name for path in LINKS.iterdir()) == ["galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"]
+    assert sorted(path.name for path in LINKS.iterdir()) == ["extensions", "galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"]
 
 
 def test_setup_reads_the_whole_version_report_of_ansible(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_every_playbook_begins_with_the_check_of_the_inventory() -> None:
     (check,) = playbooks.pop("inventory.yml")
     assert "gb10.cluster.inventory_check" in check["tasks"][0]
     assert check["tags"] == ["always"]
-    checked = {"inventory.yml"}
+    checked = {"inventory.yml", "gb10.cluster.inventory"}
     for _each in playbooks:
         checked |= {name for name, plays in playbooks.items() if plays[0].get("ansible.builtin.import_playbook") in checked}
     speaking = {name for name, plays in playbooks.items() if any(play.get("connection") != "local" for play in plays)}
