@@ -190,3 +190,14 @@ def test_the_last_good_release_that_took_over_is_watched_too() -> None:
     world.run(5)
     serves_again(world)
     assert world.outcome()["result"] == "serves"
+
+
+def test_a_crash_after_long_service_does_not_count() -> None:
+    world = watched(restarts=1)
+    for _crash in range(4):
+        world.run(400, until=lambda: world.serves("old") and world.outcome().get("result") == "serves")
+        world.run(60)
+        world.kill(1)
+        world.run(3)
+    serves_again(world)
+    assert starts(world) == 4

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, evidence, logs, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, evidence, logs, report, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
@@ -95,6 +95,9 @@ def status(group: Group, _options: argparse.Namespace) -> int:
     state = group.call("state")
     show(report.desired_line(group.name, state["desired"]))
     show(report.outcome_line(state["outcome"]))
+    watch = standing.watch_line(state.get("watch") or {})
+    if watch:
+        show(watch)
     for hold in state.get("holds") or []:
         show(report.hold_line(hold))
     looks = []

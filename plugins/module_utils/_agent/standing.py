@@ -58,14 +58,40 @@ def decide(state: Mapping[str, Any], release: str, reasons: Sequence[str], group
     return {"do": "start" if reasons or returned else "nothing", "generation": 0, "reasons": list(reasons), "text": ""}
 
 
+def watch_line(watch: Mapping[str, Any]) -> str:
+    """Return what the watch of a head reports, as one sentence; empty if there is none, or nothing to report."""
+    state, fault = str(watch.get("state") or ""), watch.get("fault") or {}
+    restarts = {str(cause): int(count) for cause, count in (watch.get("restarts") or {}).items()}
+    parts = []
+    if state == "off":
+        return "watch: off (vllm_tp2_keep_serving: false)."
+    if state == "waiting":
+        parts.append(f"waits: {'; '.join(watch.get('missing') or [])}")
+    elif state in ("fault", "recovering"):
+        parts.append("restores service" if state == "recovering" else "has noticed a fault")
+    elif watch.get("serving_since"):
+        parts.append(f"serving since {watch['serving_since']}")
+    if fault:
+        parts.append(f"{fault.get('cause')} at {fault.get('at')}: {fault.get('text')}")
+    if restarts:
+        counts = ", ".join(f"{cause} {count}" for cause, count in sorted(restarts.items()))
+        parts.append(f"restarts: {counts}, {float(watch.get('unserved_seconds') or 0.0):.0f} s without service in all")
+    last = watch.get("last") or {}
+    if last and not fault:
+        parts.append(f"last: {last.get('cause')} at {last.get('at')}, {float(last.get('unserved_seconds') or 0.0):.0f} s without service ({last.get('text')})")
+    return f"watch: {'; '.join(parts)}." if parts else ""
+
+
 def line(state: Mapping[str, Any]) -> str:
-    """Return what the agent of a head is doing, as one line; empty if it has reached the desired state and no hold keeps it from acting."""
+    """Return what the agent of a head is doing, as one line; empty if it has reached the desired state, nothing keeps it from acting, and no fault was."""
     desired, outcome = state.get("desired") or {}, state.get("outcome") or {}
     holds = [f"held by {each.get('name')}: {each.get('reason')}" for each in state.get("holds") or []]
     held = outcome.get("phase") == "paused" or outcome.get("result") in ("held", "failed")
+    seen = watch_line(state.get("watch") or {})
     if not holds and not held and not converges(state):
-        return ""
+        return f"agent: {seen}" if seen else ""
     wanted = f"{desired.get('state')} release {desired.get('release')}" if desired.get("state") == "serving" else str(desired.get("state") or "not set")
     asked = f" (since {since(desired)}, by {desired.get('by')})" if desired.get("by") else ""
     text = [f"agent: desired {wanted}{asked}", f"phase {outcome.get('phase') or 'waiting'}", *holds]
-    return ", ".join(text) + (f". {outcome['sentence']}" if held and outcome.get("sentence") else "")
+    sentence = f". {outcome['sentence']}" if held and outcome.get("sentence") else "." if seen else ""
+    return ", ".join(text) + sentence + (f" {seen}" if seen else "")

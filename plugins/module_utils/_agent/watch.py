@@ -22,10 +22,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._watch import rules
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.rules import Fault
 
 WATCH = "watch.json"
+STABLE_SECONDS = 30.0
 #: What survives a restart of the agent. Times are seconds since the epoch.
 EMPTY: dict[str, Any] = {
     "crashes": [], "restarts": {}, "unserved_seconds": 0.0, "boot_ids": {}, "episode": {}, "last": {}, "serving_since": 0.0, "idle_power_w": None,
-    "release": "",
+    "release": "", "boot_seconds": 0.0,
 }  # fmt: skip
 
 
@@ -99,7 +100,8 @@ class Watch:
         if not desired.get("auto"):
             self.record.update(crashes=[], serving_since=0.0)
         if self.record["release"] != release:
-            self.record.update(release=release, idle_power_w=None)
+            self.record.update(release=release, idle_power_w=None, boot_seconds=0.0)
+        self.record["boot_seconds"] = float((self.actor.outcome()["verdict"] or {}).get("seconds") or self.record["boot_seconds"])
         self._save()
 
     # --- faults
@@ -113,6 +115,9 @@ class Watch:
             self.actor.event("fault", f"{self.actor.group}: {fault.text}", cause=fault.cause)
             if not self.record["episode"]:
                 self.record["episode"] = {"cause": fault.cause, "text": fault.text, "at": self.actor.stamp(), "since": self.clock.wall()}
+                served = self.clock.wall() - self.record["serving_since"] if self.record["serving_since"] else 0.0
+                if served >= self._stable():
+                    self.record["crashes"] = []
                 self.record["serving_since"] = 0.0
                 self._save()
         self._open = now
@@ -130,7 +135,7 @@ class Watch:
             return
         if self._paused_until is None:
             crashes = len(self.record["crashes"]) if self._counts(fault) else 0
-            pause = ladder.pause_before(crashes + 1) if crashes else 0.0
+            pause = ladder.pause_before(crashes) if crashes > 1 else 0.0
             self._paused_until = now + pause
             if pause:
                 self.actor.event("step", f"{self.actor.group} restarts release {release} in {pause:.0f} s: it has failed {crashes + 1} times in a row")
@@ -143,6 +148,10 @@ class Watch:
             self._missing = missing
             self.actor.event("waits", f"{self.actor.group} waits: {'; '.join(missing)}", cause=str(self.record["episode"].get("cause") or ""))
         self._show("waiting", missing=missing)
+
+    def _stable(self) -> float:
+        """Return the seconds of service after which earlier crashes count no longer."""
+        return float(self.settings["stable_seconds"]) or max(STABLE_SECONDS, float(self.record["boot_seconds"]))
 
     def _counts(self, fault: Fault) -> bool:
         """Whether a restart for this fault counts as a crash of the release."""
@@ -173,7 +182,7 @@ class Watch:
         if len(crashes) > int(self.settings["restarts"]):
             hold = (
                 f"{self.actor.group}: crash_loop: release {release} has failed {len(crashes)} times since {crashes[0]['at']} without serving for"
-                f" {float(self.settings['stable_seconds']):.0f} s. The first time: {crashes[0]['text']}. The last time: {fault.text}."
+                f" {self._stable():.0f} s. The first time: {crashes[0]['text']}. The last time: {fault.text}."
             )
         cause = "crash_loop" if hold else str(self.record["episode"].get("cause") or fault.cause)
         text = hold or fault.text
@@ -203,8 +212,6 @@ class Watch:
             record["boot_ids"], changed = ids, True
         if not record["serving_since"]:
             record["serving_since"], changed = self.clock.wall(), True
-        if record["crashes"] and self.clock.wall() - record["serving_since"] >= float(self.settings["stable_seconds"]):
-            record["crashes"], changed = [], True
         idle = seen.idle_power()
         if idle is not None and (record["idle_power_w"] is None or idle < record["idle_power_w"] - 1.0):
             record["idle_power_w"], changed = idle, True

@@ -11,6 +11,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
 
 REMEDY = "Run site.yml: it keeps evidence, restarts the release and judges the boot."
+WATCHES = ("serving", "fault", "waiting", "recovering")  # states of a watch that acts
 FINE = ("serves", "busy", "starting")
 
 
@@ -38,6 +39,16 @@ def rank_fault(info: Mapping[str, Any]) -> str:
     if not any(each["running"] for each in containers):
         return f"the container {containers[0]['name']} {ended(containers[0])}" if containers else "no container exists"
     return str((info.get("processes") or {}).get("fault") or "")
+
+
+def _remedy(infos: Sequence[Mapping[str, Any]]) -> str:
+    """Return what to do about a group that is down: nothing if its agent restores service."""
+    agent = ((infos[0].get("agent") or {}).get("state") or {}) if infos else {}
+    watch = agent.get("watch") or {}
+    if watch.get("state") not in WATCHES:
+        return REMEDY
+    waits = f" It waits: {'; '.join(watch['missing'])}." if watch.get("missing") else ""
+    return f"Its agent restores service.{waits} Progress: `sudo gb10 events` on the head."
 
 
 def group_status(
@@ -80,7 +91,7 @@ def group_status(
     elif read and not present and not deployed and not unknown:
         state, sentence = "absent", f"{name} has never served: no release is current. Run site.yml."
     elif faults:
-        state, sentence = "down", f"{name} does not serve: {'; '.join(faults)}. {REMEDY}"
+        state, sentence = "down", f"{name} does not serve: {'; '.join(faults)}. {_remedy(infos)}"
     elif outcome:
         problem = "refuses the request of this check" if outcome == "refused" else "does not answer"
         state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. Nothing shows that a restart helps, so site.yml does not restart it."

@@ -20,7 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "memory_drop_gib": 4.0,  # the seeds keep 8 GiB free while serving; nodes froze below 2 GiB
     "memory_floor_gib": 1.5,
     "restarts": 5,
-    "stable_seconds": 1800.0,
+    "stable_seconds": 0.0,  # as long as the boot took: a crash loop boots for longer than it serves
     "head_seconds": 60.0,
     "textfile": "",
     "hook": [],

@@ -130,3 +130,25 @@ def test_node_without_an_agent_has_its_keys_and_no_version(tmp_path: Path) -> No
     found = info.read(Node(str(tmp_path)), str(tmp_path / "absent"))
     assert (found["host_keys"], found["ssh_port"], info.ssh_port(Node(str(tmp_path / "absent")))) == (["ssh-ed25519 AAAA"], 2222, 22)
     assert (found["version"], found["state"], found["public_key"], found["head_id"]) == ("", {}, "", "")
+
+
+WATCH: dict[str, Any] = {
+    "state": "serving", "fault": {}, "missing": [], "restarts": {"rank_dead": 2, "reboot": 1}, "unserved_seconds": 190.4,
+    "serving_since": "2026-11-23T10:00:00Z",
+    "last": {"cause": "rank_dead", "text": "rank 1 on two: exited", "at": "2026-11-23T09:59:00Z", "unserved_seconds": 61.0},
+}  # fmt: skip
+
+
+def test_watch_line_counts_restarts_by_cause() -> None:
+    text = standing.watch_line(WATCH)
+    for part in ("serving since 2026-11-23T10:00:00Z", "rank_dead 2, reboot 1", "190 s without service in all", "61 s without service (rank 1 on two: exited)"):
+        assert part in text
+    assert standing.line({"watch": WATCH}) == f"agent: {text}"
+
+
+def test_watch_line_names_what_is_waited_for() -> None:
+    fault = {"cause": "node_lost", "text": "rank 1 on two does not answer (timeout)", "at": "2026-11-23T11:00:00Z"}
+    text = standing.watch_line({**WATCH, "state": "waiting", "fault": fault, "missing": ["rank 1 on two does not answer (timeout)"]})
+    assert text.startswith("watch: waits: rank 1 on two does not answer (timeout); node_lost at 2026-11-23T11:00:00Z")
+    assert standing.watch_line({"state": "off"}) == "watch: off (vllm_tp2_keep_serving: false)."
+    assert standing.watch_line({}) == ""
