@@ -92,11 +92,18 @@ def test_reports_an_outcome_once_and_also_at_the_start(source: ModuleType, tmp_p
 
 def test_reports_a_fault_that_lasts_until_it_is_recovered(source: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "LASTS_SECONDS", 0.0)
-    lost, back = event(1, "fault", "two does not answer.", cause="node_lost"), event(2, "recovered")
-    write_ssh(tmp_path, [reply(lost), reply(), reply(back), reply(), reply(event(3, "fault")), reply(final=True, result="held"), reply(event(4, "desired"))])
-    found = received(source, 8, since=0)
-    assert kinds(found) == [("fault", 1), ("lasts", 1), ("lasts", 1), ("recovered", 2), ("fault", 3), ("lasts", 3), ("outcome", 0), ("desired", 4)]
+    lost, other, back = event(2, "fault", "two does not answer.", cause="node_lost"), event(3, "fault", cause="fabric"), event(4, "recovered")
+    write_ssh(tmp_path, [reply(event(1, "settled")), reply(lost), reply(lost, other), reply(back), reply(), reply(event(5, "desired"))])
+    found = received(source, 7)
+    assert kinds(found) == [("fault", 2), ("lasts", 2), ("fault", 3), ("lasts", 2), ("lasts", 3), ("recovered", 4), ("desired", 5)]
     assert (found[1]["gb10"]["cause"], found[1]["gb10"]["text"], found[1]["gb10"]["generation"]) == ("node_lost", "two does not answer.", 7)
+
+
+def test_reports_a_fault_from_before_the_start_only_if_it_lasts(source: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "LASTS_SECONDS", 0.0)
+    write_ssh(tmp_path, [reply(event(1, "fault", cause="wedge"), event(2, "recovered"), event(3, "fault", cause="node_lost"))])
+    (found,) = received(source, 1)
+    assert (found["gb10"]["kind"], found["gb10"]["cause"]) == ("lasts", "node_lost")
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,14 @@ async def poll(head: Head, since: int, wait: float) -> dict[str, Any]:
     return dict(reply)
 
 
+class _Fault:
+    """A fault that is not recovered, and when it was received and reported last."""
+
+    def __init__(self, event: dict[str, Any], now: float) -> None:
+        self.text, self.known = event["text"], {key: event[key] for key in ("cause", "generation", "n")}
+        self.since = self.reported = now
+
+
 class Follower:
     """What was reported of one group."""
 
@@ -173,13 +181,13 @@ class Follower:
         self.head, self.since = head, since
         self._generation = 0
         self._outcome: tuple[Any, ...] = ()
-        self._fault: dict[str, Any] = {}
-        self._noticed = self._reported = 0.0
+        self._faults: dict[str, _Fault] = {}  # by cause; those that are not recovered
 
     def events(self, reply: dict[str, Any]) -> list[dict[str, Any]]:
         """Return what is new in a reply."""
         outcome, generation = reply["outcome"], int(reply["desired"].get("generation") or 0)
-        found = [] if self.since is None else [self._event(event) for event in reply["events"] if event["n"] > self.since]
+        read = [self._event(event) for event in reply["events"] if event["n"] > (self.since or 0)]
+        found = [] if self.since is None else list(read)
         self.since = int(reply["next"])
         if generation < self._generation:  # the agent was installed again and counts from 1
             self.since = 0
@@ -189,21 +197,20 @@ class Follower:
             self._outcome = settled
             known = {key: outcome[key] for key in ("generation", "at", "result", "release") if outcome.get(key)}
             found.append(self.head.event("outcome", str(outcome.get("sentence") or ""), n=reply["next"], **known))
-        return found + self._lasting([event["gb10"] for event in found])
+        return found + self._lasting([event["gb10"] for event in read])
 
-    def _lasting(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return an event if a fault is not recovered and was not reported for a minute."""
+    def _lasting(self, read: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return an event for each fault that is not recovered and was not reported for a minute."""
         now = time.monotonic()
-        for event in found:
+        for event in read:
             if event["kind"] == "fault":
-                self._fault, self._noticed, self._reported = event, now, now
-            elif event["kind"] in ("recovered", "outcome"):
-                self._fault = {}
-        if not self._fault or now < self._reported + LASTS_SECONDS:
-            return []
-        self._reported = now
-        known = {key: self._fault[key] for key in ("cause", "generation", "n")}
-        return [self.head.event("lasts", self._fault["text"], seconds=round(now - self._noticed, 1), **known)]
+                self._faults.setdefault(event["cause"], _Fault(event, now))
+            elif event["kind"] in ("recovered", "desired", "settled"):
+                self._faults = {}
+        due = [fault for fault in self._faults.values() if now >= fault.reported + LASTS_SECONDS]
+        for fault in due:
+            fault.reported = now
+        return [self.head.event("lasts", fault.text, seconds=round(now - fault.since, 1), **fault.known) for fault in due]
 
     def _event(self, event: dict[str, Any]) -> dict[str, Any]:
         known = {key: event[key] for key in ("n", "at", "generation", "cause", "seconds") if event.get(key)}
