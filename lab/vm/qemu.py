@@ -67,7 +67,7 @@ def machine(lab: Lab, node: int, image: str, accel: str) -> list[str]:
         *("-drive", f"{disk},id=root,file={DISKS}/vm{node}-base.qcow2", "-device", "virtio-blk-pci,drive=root,addr=0x9"),
         *("-drive", f"{disk},id=models,file={DISKS}/vm{node}-models.qcow2"),
         *("-device", f"nvme,drive=models,serial=VMLAB{node},addr=0xb"),
-        *("-device", "virtio-rng-pci"),
+        *("-device", "virtio-rng-pci", "-device", "i6300esb", "-action", "watchdog=reset"),
         *("-netdev", f"user,id=mgmt-net,ipv6=off,restrict=on,net=10.0.2.0/24,host=10.0.2.2,{forward}"),
         *("-device", f"virtio-net-pci,id=mgmt,netdev=mgmt-net,addr=0xa,romfile=,mac=52:54:00:00:0{node}:00"),
     ]

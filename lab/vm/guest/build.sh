@@ -29,7 +29,7 @@ mmdebstrap --variant=minbase --mode=root --format=directory --dpkgopt=force-conf
 
 step "kernel modules: what such a machine can use, unpacked (xz is slow when emulated)"
 kernel=$(basename "$(find "$root/lib/modules" -mindepth 1 -maxdepth 1 | sort -V | tail -1)")
-keep='/(net/(core|ipv4|ipv6|netfilter|bridge|802|8021q|llc|sched|unix|dns_resolver|xfrm)/|fs/(ext4|jbd2|overlayfs|configfs|fuse|autofs|nls|fat|binfmt)|fs/[a-z0-9_]*\.ko|lib/|crypto/|block/|drivers/infiniband/(core|sw)/|drivers/net/(veth|dummy|virtio_net|net_failover|bonding/|macvlan|ipvlan/|vxlan/|ifb|tun|tap|loopback)|drivers/block/(virtio_blk|loop|zram/|brd)|drivers/char/hw_random/virtio|drivers/virtio/|drivers/md/|drivers/nvme/|mm/|security/)'
+keep='/(net/(core|ipv4|ipv6|netfilter|bridge|802|8021q|llc|sched|unix|dns_resolver|xfrm)/|fs/(ext4|jbd2|overlayfs|configfs|fuse|autofs|nls|fat|binfmt)|fs/[a-z0-9_]*\.ko|lib/|crypto/|block/|drivers/infiniband/(core|sw)/|drivers/net/(veth|dummy|virtio_net|net_failover|bonding/|macvlan|ipvlan/|vxlan/|ifb|tun|tap|loopback)|drivers/block/(virtio_blk|loop|zram/|brd)|drivers/char/hw_random/virtio|drivers/virtio/|drivers/md/|drivers/nvme/|drivers/watchdog/(watchdog|i6300esb)\.ko|mm/|security/)'
 (
   cd "$root/lib/modules/$kernel/kernel"
   find . -name '*.ko.xz' | { grep -vE "$keep" || true; } | xargs -r rm -f

@@ -31,6 +31,10 @@ def test_no_two_network_cards_share_an_address() -> None:
     assert len(macs) == len(set(macs)) == 6
 
 
+def test_each_machine_has_a_watchdog_that_resets_it() -> None:
+    assert all("i6300esb" in options(node, "-device") and options(node, "-action") == ["watchdog=reset"] for node in NODES)
+
+
 def test_cards_sit_where_the_link_files_name_them() -> None:
     links = Path(qemu.__file__).parent / "guest/files/etc/systemd/network"
     paths = {file.read_text().split("Path=pci-0000:")[1].split()[0] for file in links.glob("*.link")}
