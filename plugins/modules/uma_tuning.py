@@ -13,6 +13,7 @@ version_added: 0.1.0
 description:
   - Plans and applies one drop-in, C(/etc/sysctl.d/60-gb10-cluster.conf), together with the live values, the swap policy and the
     out-of-memory policy, then reads everything back from the live system.
+  - On request, it lets a frozen node reboot itself (O(watchdog_seconds), O(reboot_on_panic)).
   - If a file that is read later at boot sets another value, the module fails with its name and line, and changes nothing.
   - The values from before the first run are recorded in C(/var/lib/gb10-cluster/sysctl.json); O(state=absent) restores them.
   - In a container, where C(vm.*) belongs to the host, it changes nothing and reports that in RV(skipped_reason).
@@ -79,6 +80,19 @@ options:
     type: str
     choices: [leave, earlyoom, no_earlyoom]
     default: leave
+  watchdog_seconds:
+    description:
+      - Seconds after which the hardware watchdog resets a node whose process 1 does not run, V(10) to V(3600), in
+        C(/etc/systemd/system.conf.d/60-gb10-cluster.conf); V(leave) does not change it.
+      - The module fails if there is no watchdog device or if it does not accept this time, and, if systemd must be reloaded, under a running engine.
+    type: str
+    default: leave
+  reboot_on_panic:
+    description:
+      - Seconds from a kernel panic to the reboot, V(1) to V(600). An oops and a soft lockup are panics then, memory that runs out is not
+        (C(kernel.panic), C(kernel.panic_on_oops), C(kernel.softlockup_panic), C(vm.panic_on_oom)); V(leave) does not change them.
+    type: str
+    default: leave
 author:
   - The gb10.cluster authors (@gb10-cluster)
 """
@@ -90,6 +104,13 @@ EXAMPLES = r"""
     settings:
       vm.watermark_boost_factor: 0
     swap_policy: "off"
+  become: true
+
+- name: Reboot a node that is frozen or panics
+  gb10.cluster.uma_tuning:
+    min_free_kbytes: leave
+    watchdog_seconds: 60
+    reboot_on_panic: 10
   become: true
 
 - name: Restore the earlier settings
@@ -161,6 +182,8 @@ def main() -> None:
             "swap_policy": {"type": "str", "choices": ["off", "swappiness0", "leave"], "default": "leave"},
             "lru_gen_min_ttl_ms": {"type": "str", "default": "leave"},
             "oom_policy": {"type": "str", "choices": ["leave", "earlyoom", "no_earlyoom"], "default": "leave"},
+            "watchdog_seconds": {"type": "str", "default": "leave"},
+            "reboot_on_panic": {"type": "str", "default": "leave"},
         },
         supports_check_mode=True,
     )

@@ -23,6 +23,8 @@ LEAVE = "leave"
 AUTO = "auto"
 # The kernel uses one of each pair: a write to one sets the other to 0.
 PARTNERS = {"vm.dirty_ratio": "vm.dirty_bytes", "vm.dirty_background_ratio": "vm.dirty_background_bytes"}
+# Keys whose variable does not have their name.
+VARIABLES = dict.fromkeys(("kernel.panic", "kernel.panic_on_oops", "kernel.softlockup_panic", "vm.panic_on_oom"), "sysctl_reboot_on_panic")
 # A floor above this share of the memory starves the node.
 HIGHEST_FLOOR_PERCENT = 10
 
@@ -52,6 +54,11 @@ def dotted(key: str) -> str:
 def proc_path(key: str) -> str:
     """Return the file of a key: /proc/sys/vm/swappiness."""
     return "/proc/sys/" + key.translate(str.maketrans("./", "/."))
+
+
+def variable(key: str) -> str:
+    """Return the role's variable of a key."""
+    return VARIABLES.get(key) or "sysctl_" + key.partition(".")[2]
 
 
 def squeeze(value: object) -> str:
@@ -118,7 +125,7 @@ def override_message(found: Mapping[str, Entry], values: Mapping[str, str]) -> s
     """Return one text that names the other files, their lines and the remedy."""
     parts = [f"{entry.path} line {entry.line} sets {entry.key} to {entry.value} after {DROP_IN} sets {key} to {values[key]}" for key, entry in found.items()]
     names = ", ".join(sorted({entry.path for entry in found.values()}))
-    variables = ", ".join(sorted("sysctl_" + key.partition(".")[2] for key in found))
+    variables = ", ".join(sorted({variable(key) for key in found}))
     return f"{'; '.join(parts)}. The later file wins at each boot. Remove the line from {names}, or set {variables} to leave or to that value."
 
 
@@ -160,14 +167,14 @@ def desired(settings: Mapping[str, object], floor: str, swap_policy: str, extra:
         if word == LEAVE:
             continue
         if not re.fullmatch(r"\d+", word):
-            raise SysctlError(f"sysctl_{key.partition('.')[2]} is {word!r}, expected a whole number or leave.")
+            raise SysctlError(f"{variable(key)} is {word!r}, expected a whole number or leave.")
         values[key] = word
     for key, chosen in extra.items():
         name = dotted(str(key))
         if not re.fullmatch(r"(vm|kernel|net|fs)\.[\w./:-]+", name):
             raise SysctlError(f"sysctl_settings has the key {key!r}, expected a sysctl such as vm.compaction_proactiveness.")
         if name in values:
-            raise SysctlError(f"sysctl_settings sets {name}, which has its own variable. Use sysctl_{name.partition('.')[2]}.")
+            raise SysctlError(f"sysctl_settings sets {name}, which has its own variable. Use {variable(name)}.")
         values[name] = squeeze(chosen)
     ratio, background = (int(values.get(key, default)) for key, default in (("vm.dirty_ratio", 100), ("vm.dirty_background_ratio", -1)))
     if background >= ratio:

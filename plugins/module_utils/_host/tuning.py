@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, mglru, swap, sysctl
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, mglru, swap, sysctl, watchdog
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import SysctlError
@@ -76,6 +76,58 @@ class MemoryPolicy:
         found = (self.node.read(mglru.LIVE) or "").strip()
         if not self.edit.check_mode and found != value:
             raise SysctlError(f"{mglru.LIVE} is {found}, expected {value}. Find the service that writes it, or set sysctl_lru_gen_min_ttl_ms to leave.")
+
+    def armed(self) -> int:
+        """Return the seconds of systemd's watchdog, 0 if it is off."""
+        _rc, out, _err = self.node.run(["systemctl", "show", "--property", "RuntimeWatchdogUSec", "--value"])
+        return watchdog.span_seconds(out) or 0
+
+    def device(self) -> dict[str, str]:
+        """Return the attributes of the watchdog device; empty without one."""
+        texts = {name: self.node.read(f"{watchdog.DEVICE}/{name}") for name in watchdog.ATTRIBUTES}
+        found = {name: text.strip() for name, text in texts.items() if text is not None}
+        return found or ({"identity": ""} if self.node.exists(watchdog.DEVICE) else {})
+
+    def plan_watchdog(self, option: str) -> tuple[str | None, int, bool]:
+        """Return the drop-in (None for `leave`), the seconds that systemd uses now, and whether it must change. Refuses what cannot be done now."""
+        seconds, own = watchdog.parse(option), self.node.read(watchdog.DROP_IN) or ""
+        text, armed, changes = None, 0, sysctl.MARKER in own or "watchdog" in self.record
+        if seconds is not None:
+            self.edit.require_own(watchdog.DROP_IN, sysctl.MARKER)
+            files: dict[str, tuple[str, str]] = {}
+            for path in (found for folder in watchdog.FOLDERS for found in self.node.glob(f"{folder}/*.conf")):
+                files.setdefault(os.path.basename(path), (path, self.node.read(path) or ""))
+            device, armed = self.device(), self.armed()
+            problem = watchdog.problem(device, seconds, armed, watchdog.later_value(files, seconds))
+            if problem:
+                raise SysctlError(problem)
+            text = watchdog.render(seconds, device)
+            changes = own != text or bool(watchdog.mismatch(device, seconds, armed))
+        if changes and self.facts.gpu_users:
+            raise SysctlError(watchdog.RELOAD_PROBLEM)
+        return text, armed, changes
+
+    def set_watchdog(self, option: str) -> str:
+        """Set systemd's watchdog, or restore it for `leave`; return a phrase for the message."""
+        text, armed, changes = self.plan_watchdog(option)
+        folder, old = os.path.dirname(watchdog.DROP_IN), self.record.get("watchdog")
+        if changes and text:
+            self.save(watchdog=old or {"folder": self.node.exists(folder)})
+            self.edit.write(watchdog.DROP_IN, text, f"{watchdog.DROP_IN} written")
+        elif changes:
+            self.edit.remove_own(watchdog.DROP_IN, sysctl.MARKER)
+            if old and not old["folder"]:
+                self.edit.remove_empty_folder(folder)
+        if changes:
+            # Services keep running: systemd reads its files again, closes the device and opens it again.
+            self.edit.step(f"systemd's watchdog: {f'{armed} s -> {option} s' if text else 'as before'}", "systemctl", "daemon-reload")
+        if not text:
+            self.save(watchdog={})
+            return ""
+        problem = "" if self.edit.check_mode else watchdog.mismatch(self.device(), int(option), self.armed())
+        if problem:
+            raise SysctlError(problem)
+        return f"; the watchdog resets a frozen node after {option} s"
 
     def reload(self) -> None:
         """Reload systemd, except under a running engine: a container without CDI would lose its GPU. The next boot reads the units in any case."""
@@ -166,6 +218,7 @@ class MemoryPolicy:
         if found:
             raise SysctlError(sysctl.override_message(found, values))
         sysctl.check_known(values, live)
+        self.plan_watchdog(self.params["watchdog_seconds"])
         meminfo = self.facts.meminfo
         problem = sysctl.headroom_problem(meminfo, cost_kb, values.get("vm.min_free_kbytes", ""))
         if self.params["swap_policy"] == "off" and not problem:
@@ -183,7 +236,9 @@ class MemoryPolicy:
         floor, reason = sysctl.choose_floor(
             str(params["min_free_kbytes"]), facts.meminfo.get("MemTotal", 0), by_size, params["min_free_percent_other"], first[0]
         )
-        values = sysctl.desired(params["settings"], floor, params["swap_policy"], params["extra"])
+        watchdog.parse(params["watchdog_seconds"])
+        settings = {**params["settings"], **watchdog.panic_values(params["reboot_on_panic"])}
+        values = sysctl.desired(settings, floor, params["swap_policy"], params["extra"])
         if facts.container:
             return self.skipped(values)
         live = self.live_of(values)
@@ -202,7 +257,7 @@ class MemoryPolicy:
             self.swap_off()
         else:
             swap_again = self.swap_back()
-        thrash = self.thrash(params["lru_gen_min_ttl_ms"])
+        others = self.thrash(params["lru_gen_min_ttl_ms"]) + self.set_watchdog(params["watchdog_seconds"])
         packages = self.oom(params["oom_policy"])
         self.save(live={key: value for key, value in before.items() if key not in restored})
         self.read_back(values)
@@ -210,7 +265,7 @@ class MemoryPolicy:
         cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then))
         highest = self.utilization(move)
         text = f"vm.min_free_kbytes {floor} ({reason}) costs {cost} GiB of MemAvailable" if reason else "vm.min_free_kbytes is left as it is"
-        return self.result(values, f"{text}; {self.state_message(highest, swap_again)}{thrash}", highest, packages=packages, floor_cost_gib=cost)
+        return self.result(values, f"{text}; {self.state_message(highest, swap_again)}{others}", highest, packages=packages, floor_cost_gib=cost)
 
     def absent(self) -> dict[str, Any]:
         """Restore the values from before the first run."""
@@ -218,12 +273,14 @@ class MemoryPolicy:
             return self.skipped({})
         before = self.record.get("live", {})
         live = self.live(before)
+        self.plan_watchdog(sysctl.LEAVE)
         self.units = self.read_units()
         self.edit.remove_own(sysctl.DROP_IN, sysctl.MARKER)
         writes = sysctl.to_restore(before, {}, live)
         self.edit.write_live("live kernel", writes, live, sysctl.proc_path)
         self.swap_back()
         self.thrash(sysctl.LEAVE)
+        self.set_watchdog(sysctl.LEAVE)
         self.oom("leave")
         problem = "" if self.edit.check_mode else sysctl.mismatch_message(writes, self.live(writes))
         if problem:

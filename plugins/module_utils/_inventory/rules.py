@@ -18,6 +18,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages impo
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import CLASSES, HIGHEST_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import HIGHEST_FLOOR_PERCENT
+from ansible_collections.gb10.cluster.plugins.module_utils._host.watchdog import LEAST_SECONDS, MOST_SECONDS, PANIC_MOST_SECONDS
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import is_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import Found, is_list, shown, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS
@@ -143,8 +144,10 @@ RULES: dict[str, Rule] = {
     "sysctl_min_free_kbytes_121": _whole(1),
     "sysctl_min_free_percent_other": _number(f"a number above 0, at most {HIGHEST_FLOOR_PERCENT}", 0, HIGHEST_FLOOR_PERCENT, above=True),
     "sysctl_overcommit_memory": _whole(0, 2, "leave"),
+    "sysctl_reboot_on_panic": _whole(1, PANIC_MOST_SECONDS, "leave"),
     "sysctl_swappiness": _whole(0, 200, "auto", "leave"),
     "sysctl_vfs_cache_pressure": _whole(0, math.inf, "leave"),
+    "sysctl_watchdog_seconds": _whole(LEAST_SECONDS, MOST_SECONDS, "leave"),
     "sysctl_watermark_boost_factor": _whole(0, math.inf, "leave"),
     "sysctl_watermark_scale_factor": _whole(1, 3000, "leave"),
     # vllm_tp2

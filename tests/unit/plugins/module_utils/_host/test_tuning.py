@@ -21,22 +21,32 @@ STOCK = {
 SETTINGS = {"vm.watermark_boost_factor": "0", "vm.vfs_cache_pressure": "200", "vm.dirty_ratio": "5", "vm.swappiness": "auto"}
 PARAMS: dict[str, Any] = {
     "min_free_kbytes": "auto", "min_free_by_size": {"121": 3145728}, "min_free_percent_other": 2.5, "settings": SETTINGS, "extra": {}, "swap_policy": "leave",
-    "lru_gen_min_ttl_ms": "leave", "oom_policy": "leave",
+    "lru_gen_min_ttl_ms": "leave", "oom_policy": "leave", "watchdog_seconds": "leave", "reboot_on_panic": "leave",
 }  # fmt: skip
 FSTAB = "UUID=1 / ext4 defaults 0 1\n/swap.img none swap sw 0 0\n"
 TTL = "/sys/kernel/mm/lru_gen/min_ttl_ms"
 TTL_FILE = "/etc/tmpfiles.d/60-gb10-cluster.conf"
 ZRAM = "dev-zram0.swap"
+PANIC = {"panic": "0", "panic_on_oops": "0", "softlockup_panic": "0"}
+WATCHDOG = "/sys/class/watchdog/watchdog0"
+DROP_IN_OF_SYSTEMD = "/etc/systemd/system.conf.d/60-gb10-cluster.conf"
 
 
 class Machine(Tree):
-    """A 121 GiB node of files. Commands are recorded and succeed; `swapoff` and `swapon` change /proc/swaps, `units` is what systemctl shows."""
+    """A 121 GiB node of files. Commands are recorded and succeed; `swapoff` and `swapon` change /proc/swaps, `units` is what systemctl shows.
+
+    `daemon-reload` takes over RuntimeWatchdogSec of our drop-in, as systemd does.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.commands: list[str] = []
         self.units: dict[str, dict[str, str]] = {}
         self.swapoff_works = True
+        self.armed = "0"
+        self.put("/proc/sys/vm/panic_on_oom", "0\n")
+        for key, value in PANIC.items():
+            self.put(f"/proc/sys/kernel/{key}", value + "\n")
         for key, value in STOCK.items():
             self.put(f"/proc/sys/vm/{key}", value + "\n")
         self.memory(MemFree=114.0, MemAvailable=113.0)
@@ -58,8 +68,13 @@ class Machine(Tree):
         if name.endswith(".swap"):
             self.put(f"{folder}/{name}", "")
 
+    def watchdog(self, **attributes: str) -> None:
+        known = {"identity": "SBSA Generic Watchdog", "state": "inactive", "timeout": "10", "min_timeout": "3", "max_timeout": "0", "nowayout": "0"}
+        for name, value in {**known, **attributes}.items():
+            self.put(f"{WATCHDOG}/{name}", value + "\n")
+
     def live(self) -> dict[str, str]:
-        return {path.name: path.read_text().strip() for path in (self.root / "proc/sys/vm").iterdir()}
+        return {path.name: path.read_text().strip() for folder in ("vm", "kernel") for path in (self.root / "proc/sys" / folder).iterdir()}
 
     def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
         self.commands.append(" ".join(argv))
@@ -67,6 +82,13 @@ class Machine(Tree):
             self.swaps(*(line.split()[0] for line in self.get("/proc/swaps").splitlines() if line.split()[0] != argv[1]))
         if argv[0] == "swapon":
             self.swaps(argv[1])
+        if "RuntimeWatchdogUSec" in argv:
+            return 0, f"{self.armed}\n", ""
+        if argv == ["systemctl", "daemon-reload"] and (self.root / WATCHDOG[1:]).exists():
+            seconds = next((line.partition("=")[2] for line in self.get(DROP_IN_OF_SYSTEMD).splitlines() if line.startswith("Runtime")), "")
+            self.armed = f"{int(seconds) // 60}min {int(seconds) % 60}s" if seconds else "0"
+            self.put(f"{WATCHDOG}/state", "active\n" if seconds else "inactive\n")
+            self.put(f"{WATCHDOG}/timeout", seconds or "10")
         if argv[:2] == ["systemctl", "show"]:
             blocks = [{"Id": name, **self.units.get(name, {"LoadState": "not-found"})} for name in argv[argv.index("--") + 1 :]]
             return 0, "\n".join("".join(f"{key}={value}\n" for key, value in block.items()) for block in blocks), ""
@@ -132,6 +154,46 @@ FAULTS: dict[str, tuple[dict[str, str], dict[str, float], dict[str, Any], str]] 
     "a file of another owner": ({DROP_IN: "vm.swappiness = 1\n"}, {}, {}, r"60-gb10-cluster\.conf exists and is not managed"),
     "another tmpfiles.d file": ({TTL_FILE: "w /sys/x - - - - 1\n"}, {}, {"lru_gen_min_ttl_ms": "100"}, "tmpfiles.* is not managed"),
     "an unknown key": ({}, {}, {"extra": {"vm.nonsense": 1}}, r"no vm\.nonsense"),
+    "panics without a number": ({}, {}, {"reboot_on_panic": "yes"}, "sysctl_reboot_on_panic is 'yes', expected seconds from 1 to 600, or leave"),
+    "a panic that hangs": ({}, {}, {"reboot_on_panic": "0"}, "sysctl_reboot_on_panic is '0'"),
+    "an OOM that reboots": (
+        {},
+        {},
+        {"reboot_on_panic": "10", "extra": {"vm.panic_on_oom": 1}},
+        r"sysctl_settings sets vm\.panic_on_oom, which has its own variable\. Use sysctl_reboot_on_panic",
+    ),
+    "a later file for panics": (
+        {"/etc/sysctl.d/90-x.conf": "kernel.panic = -1\n"},
+        {},
+        {"reboot_on_panic": "10"},
+        r"90-x\.conf line 1 sets kernel\.panic to -1 .* set sysctl_reboot_on_panic to leave",
+    ),
+    "no watchdog": ({}, {}, {"watchdog_seconds": "60"}, r"no watchdog device \(/sys/class/watchdog/watchdog0 does not exist\).* modprobe sbsa_gwdt"),
+    "a watchdog that is too fast": ({}, {}, {"watchdog_seconds": "9"}, "sysctl_watchdog_seconds is '9', expected seconds from 10 to 3600, or leave"),
+    "a watchdog of another program": (
+        {f"{WATCHDOG}/state": "active\n"},
+        {},
+        {"watchdog_seconds": "60"},
+        "used by another program than systemd. Stop it, such as watchdog.service",
+    ),
+    "another drop-in of our name": (
+        {DROP_IN_OF_SYSTEMD: "[Manager]\n", f"{WATCHDOG}/state": "inactive\n"},
+        {},
+        {"watchdog_seconds": "60"},
+        "system.conf.* is not managed by gb10.cluster",
+    ),
+    "a later drop-in": (
+        {"/usr/lib/systemd/system.conf.d/70-x.conf": "[Manager]\nRuntimeWatchdogSec=20s\n", f"{WATCHDOG}/state": "inactive\n"},
+        {},
+        {"watchdog_seconds": "60"},
+        r"70-x\.conf line 2 sets RuntimeWatchdogSec to 20s, and is read after",
+    ),
+    "a watchdog under an engine": (
+        {"/proc/4711/comm": "VLLM::Worker_TP\n", f"{WATCHDOG}/state": "inactive\n"},
+        {},
+        {"watchdog_seconds": "60"},
+        "can lose its GPU then. Stop the serving group first",
+    ),
     "a time": ({}, {}, {"lru_gen_min_ttl_ms": "10001"}, "sysctl_lru_gen_min_ttl_ms is 10001"),
 }
 
@@ -251,3 +313,65 @@ def test_earlyoom_is_requested_started_and_restored(machine: Machine) -> None:
     assert machine.tune(oom_policy="earlyoom")["changed"] is False
     machine.tune("absent")
     assert {f"systemctl disable {swap.EARLYOOM}", f"systemctl stop {swap.EARLYOOM}"} <= set(machine.commands)
+
+
+def test_a_frozen_node_is_set_to_reboot_and_restored(machine: Machine) -> None:
+    machine.watchdog()
+    files, live = machine.etc(), machine.live()
+    frozen: dict[str, Any] = {"watchdog_seconds": "90", "reboot_on_panic": "10"}
+    predicted = machine.tune(check=True, **frozen)
+    assert (machine.etc(), machine.armed) == (files, "0")
+    result = machine.tune(**frozen)
+    assert (predicted["changes"], predicted["diff"]) == (result["changes"], result["diff"])
+    assert machine.get(DROP_IN_OF_SYSTEMD).splitlines()[1:] == ["[Manager]", "RuntimeWatchdogSec=90", "RebootWatchdogSec=120"]
+    assert (machine.armed, machine.get(f"{WATCHDOG}/state")) == ("1min 30s", "active\n")
+    assert {key: machine.live()[key] for key in (*PANIC, "panic_on_oom")} == {
+        "panic": "10",
+        "panic_on_oops": "1",
+        "softlockup_panic": "1",
+        "panic_on_oom": "0",
+    }
+    assert result["message"].endswith("; the watchdog resets a frozen node after 90 s")
+    assert machine.tune(**frozen)["changes"] == []
+    assert "systemctl daemon-reload" not in machine.commands
+    machine.tune("absent")
+    assert (machine.etc(), machine.live(), machine.armed) == (files, live, "0")
+    assert not (machine.root / "etc/systemd/system.conf.d").exists()
+    assert not (machine.root / "var/lib/gb10-cluster").exists()
+
+
+def test_leave_restores_the_watchdog_and_an_empty_folder_of_the_user_stays(machine: Machine) -> None:
+    machine.watchdog()
+    folder = machine.root / "etc/systemd/system.conf.d"
+    folder.mkdir(parents=True)
+    machine.tune(watchdog_seconds="30")
+    result = machine.tune()
+    assert result["changes"] == [f"{DROP_IN_OF_SYSTEMD} removed", "systemd's watchdog: as before"]
+    assert (machine.armed, folder.exists()) == ("0", True)
+    assert machine.tune()["changed"] is False
+
+
+def test_undo_continues_after_an_interruption(machine: Machine) -> None:
+    machine.watchdog()
+    machine.tune(watchdog_seconds="30")
+    (machine.root / DROP_IN_OF_SYSTEMD[1:]).unlink()
+    assert machine.tune("absent")["changes"][-1] == "systemd's watchdog: as before"
+    assert machine.armed == "0"
+
+
+def test_undo_of_the_watchdog_waits_for_the_engine(machine: Machine) -> None:
+    machine.watchdog()
+    machine.tune(watchdog_seconds="30")
+    machine.put("/proc/4711/comm", "VLLM::Worker_TP\n")
+    assert machine.tune(watchdog_seconds="30")["changed"] is False
+    before = (machine.etc(), machine.live())
+    with pytest.raises(SysctlError, match="Stop the serving group first"):
+        machine.tune("absent")
+    assert (machine.etc(), machine.live()) == before
+
+
+def test_a_watchdog_that_systemd_does_not_take_over_is_an_error(machine: Machine) -> None:
+    machine.watchdog()
+    policy = MemoryPolicy(Node(str(machine.root), lambda _argv: (0, "0", "")), PARAMS, False)
+    with pytest.raises(SysctlError, match=r"systemd uses 0 s, .* is inactive with 10 s, expected 30 s"):
+        policy.set_watchdog("30")
