@@ -61,6 +61,12 @@ options:
       - Whether to replace the change of another run that is under way.
     type: bool
     default: false
+  seen:
+    description:
+      - The generation in which the reasons were found; 0 if it is not known. If the agent itself has restarted the release since then, the request
+        joins that restart.
+    type: int
+    default: 0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 """
@@ -105,7 +111,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, standing
 
 SECONDS = 30.0
-ARGUMENTS = ("state", "release", "by", "reasons", "options", "takeover")
+ARGUMENTS = ("state", "release", "by", "reasons", "options", "takeover", "seen")
 
 
 def line(desired: Mapping[str, Any]) -> str:
@@ -156,6 +162,7 @@ def main() -> None:
             "reasons": {"type": "list", "elements": "str", "default": []},
             "options": {"type": "dict", "default": {}},
             "takeover": {"type": "bool", "default": False},
+            "seen": {"type": "int", "default": 0},
         },
         required_if=[("state", "serving", ("release",))],
         supports_check_mode=True,

@@ -199,5 +199,18 @@ def test_a_crash_after_long_service_does_not_count() -> None:
         world.run(60)
         world.kill(1)
         world.run(3)
-    serves_again(world)
+    world.run(200, until=lambda: len(events(world, "recovered")) == 4)
+    assert world.serves("old")
     assert starts(world) == 4
+
+
+def test_a_run_that_found_its_reasons_before_a_recovery_does_not_restart_the_pair_again() -> None:
+    world = watched()
+    seen = world.desired()["generation"]
+    world.kill(1)
+    serves_again(world)
+    assert world.actor is not None
+    reasons = ["rank 1 on two is not running (exit code 137)"]
+    answer = world.actor.desire("serving", "old", "ann@laptop", reasons, {}, seen=seen)
+    assert answer == {"generation": seen + 1, "joined": True}
+    assert world.actor.desire("serving", "old", "ann@laptop", reasons, {}, seen=seen + 1)["joined"] is False

@@ -135,13 +135,19 @@ class Actor:
                 self.update(delivered=True)
 
     def desire(
-        self, state: str, release: str = "", by: str = "", reasons: Sequence[str] = (), options: Mapping[str, Any] | None = None, takeover: bool = False
-    ) -> dict[str, Any]:
-        """Set what is desired; return `generation`, and `joined` if it was so already. Raises Refused with one sentence."""
+        self, state: str, release: str = "", by: str = "", reasons: Sequence[str] = (), options: Mapping[str, Any] | None = None, takeover: bool = False,
+        seen: int = 0,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Set what is desired; return `generation`, and `joined` if it was so already. Raises Refused with one sentence.
+
+        `seen` is the generation that the reasons were found in, 0 if it is not known: a restart by the agent since then has removed them.
+        """
         if state not in ("serving", "stopped") or (state == "serving" and not release):
             raise Refused(f"The desired state {state!r} is not valid. Expected: stopped, or serving with a release.")
         with self.lock:
             now, busy = self._desired, self._busy()
+            if now["auto"] and 0 < seen < int(now["generation"]):
+                reasons = ()
             if standing.joins({"desired": now, "outcome": self._outcome, "busy": busy}, state, release, reasons):
                 return {"generation": now["generation"], "joined": True}
             if busy and state == "serving" and not takeover and not now["auto"]:

@@ -186,6 +186,9 @@ class Agent(Code, Access, Unit):
         launcher = self.node.read(LAUNCHER)
         if launcher is not None and MARKER in launcher:
             self.remove(LAUNCHER)
+        metrics = known.get("watch") or {}
+        if metrics.get("textfile") and known.get("group"):
+            self.remove(settings.metrics_file(metrics, str(known["group"])))
         for path in (CODE, CONFIG, KEYS):
             self.remove(path)
         self.forget_worker()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import hook, textfile
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import metrics_file
 
 FILE_SECONDS = 15.0
 KINDS = ("fault", "recovered", "settled", "head_lost", "head_back")
@@ -73,8 +73,3 @@ class Outside:
             if problem != self._problem:
                 log(problem)
             self._problem = problem
-
-
-def metrics_file(settings: Mapping[str, Any], group: str) -> str:
-    """Return the path of the group's file in the folder that node_exporter reads."""
-    return os.path.join(str(settings["textfile"]), f"gb10_{group}.prom")

@@ -281,6 +281,7 @@ class Service:
             reply = self._actor.desire(
                 state=str(request.get("state")), release=str(request.get("release") or ""), by=str(request.get("by") or ""),
                 reasons=list(request.get("reasons") or []), options=dict(request.get("options") or {}), takeover=bool(request.get("takeover")),
+                seen=int(request.get("seen") or 0),
             )  # fmt: skip
         except Refused as error:
             return protocol.failure(error, "refused")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,3 +50,8 @@ def merged(given: Mapping[str, Any] | None) -> dict[str, Any]:
     if out["memory_drop_gib"] < out["memory_floor_gib"]:
         raise SettingsError("memory_drop_gib of the watch is below memory_floor_gib. Expected: the page cache is dropped before the rank is stopped.")
     return out
+
+
+def metrics_file(settings: Mapping[str, Any], group: str) -> str:
+    """Return the path of the group's file in the folder that node_exporter reads."""
+    return os.path.join(str(settings["textfile"]), f"gb10_{group}.prom")

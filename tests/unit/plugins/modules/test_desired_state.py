@@ -9,7 +9,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.modules.desired_state import desire
 
-PARAMS: dict[str, Any] = {"state": "serving", "release": "abc", "by": "admin@ctl", "reasons": [], "options": {"timeout": 60}, "takeover": False}
+PARAMS: dict[str, Any] = {"state": "serving", "release": "abc", "by": "admin@ctl", "reasons": [], "options": {"timeout": 60}, "takeover": False, "seen": 0}
 
 
 class FakeAgent:

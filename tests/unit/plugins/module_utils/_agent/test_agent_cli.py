@@ -252,7 +252,7 @@ def test_changes_what_is_desired_and_follows(group: Group, capsys: pytest.Captur
     assert group.gb10(command) == 0
     assert capsys.readouterr().out == f"pair1: generation 8.\n2026-11-23T05:00:01Z step: the ranks change\npair1: {result}.\n"
     reasons = ["gb10 stop on lab-1"] if command == "stop" else []  # a pair that runs the release is left alone
-    asked = {"state": state, "release": "abc", "by": "admin@lab-1", "reasons": reasons, "options": {"timeout": 5}, "takeover": False}
+    asked = {"state": state, "release": "abc", "by": "admin@lab-1", "reasons": reasons, "options": {"timeout": 5}, "takeover": False, "seen": 0}
     assert group.actor.asked == [asked]
 
 

@@ -198,10 +198,10 @@ def test_state_joins_what_the_actor_and_the_node_know(head: Node) -> None:
 
 def test_desire_reaches_the_actor_and_ends_its_wait(head: Node) -> None:
     until(lambda: head.actor.steps == 1)
-    reply = head.call("desire", state="serving", release="abc", by="admin@ctl", reasons=["new profile"], options={"timeout": 5}, takeover=True)
+    reply = head.call("desire", state="serving", release="abc", by="admin@ctl", reasons=["new profile"], options={"timeout": 5}, takeover=True, seen=4)
     assert reply == {"generation": 8, "joined": False}
     assert head.actor.asked == [
-        {"state": "serving", "release": "abc", "by": "admin@ctl", "reasons": ["new profile"], "options": {"timeout": 5}, "takeover": True}
+        {"state": "serving", "release": "abc", "by": "admin@ctl", "reasons": ["new profile"], "options": {"timeout": 5}, "takeover": True, "seen": 4}
     ]
     until(lambda: head.actor.steps >= 2)
 
