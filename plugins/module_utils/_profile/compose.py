@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, is_secret_name, store_mount
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
 
@@ -35,7 +36,7 @@ FABRIC_ENV = (
 # Described in plugins/filter/render_rank.yml.
 OPTIONS = (
     "name", "project", "group", "image", "content", "memlock", "stack", "fabric", "infiniband", "model_store", "extra_env", "secrets", "env_file",
-    "log_max_size", "log_max_file",
+    "log_max_size", "log_max_file", "healthcheck",
 )  # fmt: skip
 
 
@@ -227,6 +228,7 @@ def _service(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mappi
         "volumes": _volumes(profile, options.get("model_store")),
         "tmpfs": list(box["tmpfs"]),
         "deploy": gpus if box["gpus"] == "all" else None,
+        "healthcheck": health_check(profile["engine"]["api"], int(rank["rank"]), options.get("healthcheck", {})),
     }
     return {
         "image": options.get("image") or image_of(profile),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from shipped_profiles import SHIPPED
 
@@ -122,6 +123,7 @@ def test_renders_the_arguments_and_the_environment_of_the_profile(name: str, num
         labels={key: name if key == "gb10.cluster.profile" else value for key, value in like["labels"].items() if key != "gb10.cluster.release"},
         command=[word.replace("$", "$$") for word in out["command"]],
         environment=service["environment"],
+        healthcheck=health_check(profile(name)["engine"]["api"], number, {}),
     )
     assert service == rest
     assert out["command"][0] == "bash" or out["command"] == out["argv"]
@@ -266,6 +268,22 @@ def test_options_of_the_service() -> None:
     assert (service["image"], service["pull_policy"], service["labels"]["gb10.cluster.image"]) == ("sha256:1", "never", "cafe")
     assert service["logging"]["options"] == {"max-size": "9m", "max-file": "1"}
     assert "devices" not in service
+
+
+def test_health_check_follows_rank_and_options() -> None:
+    head, worker = (render("dspark-nvfp4-1m", number)["compose"]["services"]["vllm"]["healthcheck"] for number in (0, 1))
+    assert head["test"][-2:] == ["/proc", "127.0.0.1:8888"]
+    assert worker["test"] == head["test"][:-1]
+    changed = render("dspark-nvfp4-1m", 1, healthcheck={"interval": "30s", "test": ["CMD-SHELL", "test $A"]})["compose"]["services"]["vllm"]["healthcheck"]
+    assert changed == {**worker, "interval": "30s", "test": ["CMD-SHELL", "test $$A"]}
+    assert render("dspark-nvfp4-1m", 0, healthcheck={"disable": True})["compose"]["services"]["vllm"]["healthcheck"] == {"disable": True}
+    assert "healthcheck" not in render("dspark-nvfp4-1m", 0, healthcheck=None)["compose"]["services"]["vllm"]
+
+
+def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
+    """A pair that 0.1.0 started is recognized by this id and not started again."""
+    ranks = [compose.render_rank(profile("dspark-nvfp4-1m"), rank(number, env=FABRIC), {**ALL_OPTIONS, "healthcheck": None}) for number in (0, 1)]
+    assert compose.name_release(ranks)["id"] == "556eae0641fe"
 
 
 def test_container_options_of_the_profile() -> None:
