@@ -43,6 +43,7 @@ class Observation:
         self._engine: Job | None = None
         self._engine_again = 0.0
         self._figures: dict[str, Any] = {}
+        self._silent_since: float | None = None  # when the API answered last
         self._moved: float | None = None  # when tokens were generated last
         self.restart_window()
         self._probe: Job | None = None
@@ -92,6 +93,7 @@ class Observation:
             figures = {} if isinstance(result, Exception) else dict(result)
             if figures.get("tokens") is not None:
                 self._take_figures(figures, now)
+            self._silent_since = now if figures.get("status") or self._silent_since is None else self._silent_since
         if self._engine is None and now >= self._engine_again:
             self._engine = self.ranks[0].begin("engine", READ_LIMIT, release=release)
 
@@ -166,6 +168,9 @@ class Observation:
         name = f"rank 0 on {self.ranks[0].host}"
         if self._probe_fault is not None:
             return [self._probe_fault._replace(text=f"{name}: {self._probe_fault.text}")]
+        limit = float(self.settings["completion_seconds"]) + float(self.settings["completion_timeout"])
+        if self._silent_since is not None and self.clock.monotonic() - self._silent_since >= limit:
+            return [Fault("engine_failed", f"{name}: the API has not answered for {limit:.0f} s")]
         if self._wedge.state(idle_power_w) == "wedged":
             held, seconds = int(self._figures.get("running") or 0), float(self.settings["wedge_seconds"])
             what = f"{held} request{'s' if held != 1 else ''} held, no token for {seconds:.0f} s, and the engine does not work"

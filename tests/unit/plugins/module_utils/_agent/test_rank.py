@@ -547,3 +547,29 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) 
     while child.exists() and child.read_text():  # empty for a zombie
         assert time.monotonic() - start < 10
         time.sleep(0.05)
+
+
+def test_halt_kills_if_the_head_asks_for_it(machine: Machine) -> None:
+    machine.do("claim")
+    machine.put_release("new")
+    machine.put_container("new")
+    machine.do("halt", kill=True)
+    assert f"docker kill {CONTAINER}" in machine.commands
+    assert not any(line.startswith("docker stop") for line in machine.commands)
+
+
+def test_watch_returns_hello_and_the_last_sample(machine: Machine) -> None:
+    machine.put_release("new", port=9000)
+    machine.put_container("new")
+    assert machine.do("watch", release="new", known=0, wait=0)["sample"] == {"url": "http://127.0.0.1:9000"}
+    machine.service.sampler.take()
+    found = machine.do("watch", release="new", known=0, wait=0)
+    assert found["hello"]["rank"] == 1
+    assert [each["name"] for each in found["sample"]["containers"]] == [CONTAINER]
+    assert machine.service.asked_at > 0
+    assert machine.refusal("watch", wait=61) == "watch: the argument wait is 61. Expected: a number from 0 to 60."
+
+
+def test_engine_without_an_answer_has_no_tokens(machine: Machine) -> None:
+    machine.put_release("new", port=1)
+    assert machine.do("engine", release="new") == {"status": 0, "running": 0, "waiting": 0, "tokens": None}

@@ -1,0 +1,30 @@
+"""The thresholds of the watch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import DEFAULTS, SettingsError, merged
+
+
+def test_a_given_value_replaces_its_default_and_none_does_not() -> None:
+    assert merged({"restarts": 2, "hook": None}) == {**DEFAULTS, "restarts": 2}
+    assert merged(None) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"wedge_second": 3}, "wedge_second is not a setting of the watch. Supported: enabled, "),
+        ({"restarts": -1}, "restarts of the watch is -1. Expected: a number that is not negative."),
+        ({"restarts": True}, "restarts of the watch is True. Expected: a number"),
+        ({"hook": "echo"}, "hook of the watch is 'echo'. Expected: a list of words."),
+        ({"textfile": 3}, "textfile of the watch is 3. Expected: str."),
+        ({"memory_drop_gib": 1.0}, "memory_drop_gib of the watch is below memory_floor_gib."),
+    ],
+)
+def test_a_wrong_value_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        merged(given)
+    assert str(error.value).startswith(message)
