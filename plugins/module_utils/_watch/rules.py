@@ -85,7 +85,7 @@ def stopped(view: View) -> bool:
 
 
 def faults(views: Sequence[View], release: str, stopped_seconds: float) -> list[Fault]:
-    """Return the faults of all ranks, those that have to pass by themselves first."""
+    """Return the faults of all ranks, those that have to pass by themselves first. A rank can be dead for lack of another one's memory."""
     out: list[Fault] = []
     for view in views:
         if view.lost:
@@ -97,13 +97,13 @@ def faults(views: Sequence[View], release: str, stopped_seconds: float) -> list[
         else:
             out += [Fault("fabric", f"{view.name}: {phrase}", view.number) for phrase in rails_down(view.sample)]
             out += _of_rank(view, release, stopped_seconds)
-    return sorted(out, key=lambda fault: not fault.waits)
+    return sorted(out, key=lambda fault: (not fault.waits, fault.cause != "memory"))
 
 
 def _of_rank(view: View, release: str, stopped_seconds: float) -> list[Fault]:
     dead = _dead(view, release)
     memory = view.sample.get("memory_stop") or ""
-    if dead and memory:
+    if memory:
         return [Fault("memory", f"{view.name}: {memory}", view.number)]
     if dead:
         return [Fault("reboot" if view.restarted else "rank_dead", f"{view.name}: {dead}", view.number)]

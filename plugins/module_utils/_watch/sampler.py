@@ -232,6 +232,8 @@ class Sampler:
             self._memory_stop_of = str(containers[0]["id"])
             self._memory_stop = f"{available:.1f} GiB of memory were available, less than {floor:g} GiB, so the rank has stopped itself"
             self.report(f"{self._memory_stop}.")
+            if self._sample:  # the head learns the cause before another rank ends for lack of this one
+                self._publish({**self._sample, "memory": memory, "memory_stop": self._memory_stop})
             self._run(["docker", "kill", *running], 20.0, None, {"DOCKER_HOST": f"unix://{self._socket}"})
             self._short = 0
         return True

@@ -30,6 +30,7 @@ CASES: dict[str, tuple[View, str, str]] = {
     "another release": (view(containers=[container("old")]), "rank_dead", "rank 1 on two: the container does not exist"),
     "rebooted": (view(containers=[], restarted=True), "reboot", "rank 1 on two: the container does not exist"),
     "no memory": (view(containers=[container(running=False)], memory_stop="1.0 GiB of memory were available"), "memory", "rank 1 on two: 1.0 GiB of memory"),
+    "ends for lack of memory": (view(memory_stop="1.0 GiB of memory were available"), "memory", "rank 1 on two: 1.0 GiB of memory"),
     "dead child": (view(fault="the engine process is dead (PID 7, VLLM::Worker_TP1)"), "rank_dead", "rank 1 on two: the engine process is dead"),
     "stopped": (view(fault=STOPPED, fault_seconds=10.0), "rank_stopped", f"rank 1 on two: {STOPPED}"),
     "paused": (view(fault="the container gb10-pair1-rank1 is paused", fault_seconds=30.0), "rank_stopped", "rank 1 on two: the container"),
@@ -49,3 +50,8 @@ def test_what_has_to_pass_comes_before_what_needs_a_restart() -> None:
     seen = faults([view(0, containers=[]), view(1, lost="timeout")], "new", 10.0)
     assert [(fault.cause, fault.waits) for fault in seen] == [("node_lost", True), ("rank_dead", False)]
     assert not Fault("wedge", "").waits
+
+
+def test_a_lack_of_memory_comes_before_the_rank_that_ends_with_its_peer() -> None:
+    seen = faults([view(0, containers=[]), view(1, memory_stop="1.0 GiB of memory were available")], "new", 10.0)
+    assert [fault.cause for fault in seen] == ["memory", "rank_dead"]

@@ -139,6 +139,22 @@ def test_low_memory_drops_the_page_cache_and_less_stops_the_rank(rank: Rank) -> 
     assert rank.take()["memory_stop"] == ""
 
 
+def test_the_lack_of_memory_is_news_before_the_rank_ends(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def kill(words: list[str], *_more: Any) -> tuple[int, str, str]:
+        if words[0] == "docker":
+            seen.append(rank.sampler.wait("", -1, 0.0))
+        return 0, "[]", ""
+
+    monkeypatch.setattr(rank.sampler, "_run", kill)
+    rank.take()
+    rank.memory(1.0)
+    rank.take()
+    rank.take()
+    assert [(each["containers"][0]["running"], bool(each["memory_stop"])) for each in seen] == [(True, True)]
+
+
 def test_memory_that_comes_back_stops_nothing(rank: Rank) -> None:
     rank.memory(1.0)
     rank.take()
