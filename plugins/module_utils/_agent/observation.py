@@ -20,7 +20,6 @@ AGAIN_SECONDS = 1.0  # after a rank did not answer
 OLD_SECONDS = 30.0  # before an agent that does not know the verb is asked again
 USEFUL_SECONDS = 10.0
 FRESH_SECONDS = 10.0  # a reading of a GPU counts for so long
-CPU_SHARE = 0.1  # of a core: a rank that waits uses 0.04, a rank 0 that works 0.3 and more (docs/performance.md)
 REQUEST = {"prompt": "1", "max_tokens": 1}
 
 
@@ -147,7 +146,7 @@ class Observation:
 
     def restart_window(self) -> None:
         """Let the window of a wedge begin again: the fabric was cut, and the transport needs time."""
-        self._wedge = Wedge(float(self.settings["wedge_seconds"]), cpu_share=CPU_SHARE)
+        self._wedge = Wedge(float(self.settings["wedge_seconds"]))
 
     # --- what was read
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 
 BUSY_PERCENT = 95.0
-CPU_SHARE = 0.05
+CPU_SHARE = 0.1  # of a core: a rank that waits uses 0.04, a rank 0 that works 0.3 and more
+LONG = 5.0  # windows at idle power, whatever the utilization is
 
 
 class Reading(NamedTuple):
@@ -40,6 +41,7 @@ class Wedge:
         self._last: Reading | None = None
         self._still: deque[Reading] = deque()  # requests run and tokens stand still; the oldest one begins the window
         self._moved: float | None = None
+        self._frozen: float | None = None  # since when requests run and tokens stand still
 
     def add(self, now: float, running: int, tokens: float, gpus: Sequence[gpu.Reading], cpu_seconds: float | None) -> None:
         """Take a reading. If two are more than half a window apart, the window begins again: nothing is known of the time between."""
@@ -52,6 +54,10 @@ class Wedge:
             return
         if moved:
             self._moved = now
+        if running == 0 or last is None or tokens != last.tokens:
+            self._frozen = None
+        elif self._frozen is None:
+            self._frozen = now
         self._still.append(self._last)
         while len(self._still) > 1 and self._still[1].now <= now - self.window:
             self._still.popleft()
@@ -68,7 +74,8 @@ class Wedge:
     def _gpu(self, idle: float | None) -> str:
         idles = [gpu.at_idle([power for power, _percent in reading.gpus if power is not None], idle, self.margin_w) for reading in self._still]
         spins = [max((percent for _power, percent in reading.gpus if percent is not None), default=0.0) >= self.busy_percent for reading in self._still]
-        if all(idles) and all(spins):
+        frozen = self._still[-1].now - self._frozen if self._frozen is not None else 0.0
+        if all(idles) and (all(spins) or frozen >= LONG * self.window):  # an engine that is stuck on the CPU does not spin on the GPU
             return "wedged"
         return "computing" if idles[-1] is False else ""
 

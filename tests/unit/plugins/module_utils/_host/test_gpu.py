@@ -17,8 +17,8 @@ def test_idle_power_is_measured_against_the_same_gpu(readings: list[float], idle
     assert gpu.at_idle(readings, idle) is expected
 
 
-def test_a_wider_margin_covers_a_wedge_of_a_small_gpu() -> None:
-    assert gpu.at_idle([27.0], 11.0) is False
+def test_the_margin_covers_a_wedge_of_a_small_gpu() -> None:
+    assert gpu.at_idle([27.0], 11.0) is True
     assert gpu.at_idle([27.0], 11.0, margin_w=18.0) is True
     assert gpu.at_idle([46.0], 11.0, margin_w=18.0) is False
 

@@ -189,3 +189,21 @@ def test_the_cpu_time_decides_without_a_gpu(used: float | None, expected: str) -
 
 def test_nothing_is_decided_without_a_reading() -> None:
     assert Wedge(10).state(11.0) == ""
+
+
+def test_an_engine_that_is_stuck_without_a_spinning_gpu_is_a_wedge_after_five_windows() -> None:
+    rule = Wedge(10.0)
+    seen = []
+    for second in range(0, 80, 2):
+        rule.add(float(second), 1, 100.0, [(12.0, 0.0)], None)
+        seen.append((second, rule.state(11.0)))
+    assert {state for second, state in seen if second < 50} == {""}
+    assert {state for second, state in seen if second > 54} == {"wedged"}
+
+
+def test_a_wedge_of_an_idle_gb10_draws_up_to_27_watts() -> None:
+    for power, expected in ((27.0, "wedged"), (46.0, "computing")):
+        rule = Wedge(10.0)
+        for second in range(0, 20, 2):
+            rule.add(float(second), 1, 100.0, [(power, 96.0)], None)
+        assert rule.state(11.0) == expected
