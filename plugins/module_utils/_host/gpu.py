@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE. The power and utilization of the GPUs of a node. Pure.
 
-An engine that waits in a collective shows full utilization and draws little more power than an idle one: 1 to 3 W on an H200, 5 to 16 W on a GB10, against 35 W and more at work.
+An engine that waits in a collective shows full utilization and draws little more power than an idle one:
+1 to 3 W on an H200, 5 to 16 W on a GB10, against 35 W and more at work.
 """
 
 from __future__ import annotations

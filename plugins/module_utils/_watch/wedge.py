@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 
 BUSY_PERCENT = 95.0
 CPU_SHARE = 0.1  # of a core: a rank that waits uses 0.04, a rank 0 that works 0.3 and more
-LONG = 5.0  # windows at idle power, whatever the utilization is
+LONG = 5.0  # windows at idle power at any utilization
 
 
 class Reading(NamedTuple):
