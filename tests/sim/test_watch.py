@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from sim.nodes import SimJob
 from sim.world import World
 
 
@@ -214,3 +216,18 @@ def test_a_run_that_found_its_reasons_before_a_recovery_does_not_restart_the_pai
     answer = world.actor.desire("serving", "old", "ann@laptop", reasons, {}, seen=seen)
     assert answer == {"generation": seen + 1, "joined": True}
     assert world.actor.desire("serving", "old", "ann@laptop", reasons, {}, seen=seen + 1)["joined"] is False
+
+
+def test_a_worker_is_asked_while_the_next_attempt_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = watched(["killed"])
+    asked = [world.now]
+    begin = world.ranks[1].begin
+
+    def count(verb: str, limit: float, /, **arguments: Any) -> SimJob:
+        asked.append(world.now)
+        return begin(verb, limit, **arguments)
+
+    monkeypatch.setattr(world.ranks[1], "begin", count)
+    world.desire("old", reasons=["restart"], attempts=5)
+    assert world.settle(600)["result"] == "held"
+    assert max(after - before for before, after in pairwise(asked)) < 45, "head_seconds is 60"

@@ -255,8 +255,12 @@ class Converge(Authority):
                 errors[rank.number] = error
 
     def _lead(self, seconds: float) -> None:
-        end = self.clock.monotonic() + seconds
+        now = self.clock.monotonic()
+        end, ask_at = now + seconds, now + AUTHORITY_SECONDS
         while self.clock.monotonic() < end:
+            if self.clock.monotonic() >= ask_at:  # a worker that is not asked reports that its head is gone
+                self._known()
+                ask_at = self.clock.monotonic() + AUTHORITY_SECONDS
             self.pause(max(0.0, min(TICK_SECONDS, end - self.clock.monotonic())))
 
     # --- the judgement
