@@ -176,6 +176,7 @@ class SimRank:
         self.history: list[str] = []
         self.phases: list[str] = []
         self.process_fault = ""  # of the engine; a start ends it
+        self.engine_id = 1
         self.memory_stop = ""  # why the rank has stopped itself; a start ends it
         self._fault_seen, self._fault_since, self._key, self._number = "", 0.0, "", 0
 
@@ -347,7 +348,7 @@ class SimRank:
             self._fault_seen, self._fault_since = self.process_fault, self.world.now
         sample = {
             "containers": [self.container.state()] if docker and self.container is not None else [],
-            "engine_error": "" if docker else "the Docker Engine does not answer", "fault": self.process_fault,
+            "engine_error": "" if docker else "the Docker Engine does not answer", "engine_id": str(self.engine_id), "fault": self.process_fault,
             "fault_seconds": self.world.now - self._fault_since if self.process_fault else 0.0, "cpu_seconds": 0.0, "memory": self._memory(),
             "memory_stop": self.memory_stop if not self.runs() else "", "gpus": [list(self.world.load())], "rails": [], "kernel": [], "url": "http://127.0.0.1:8000",
         }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from itertools import pairwise
 from typing import Any
@@ -25,6 +26,11 @@ def watched(boots: list[str] | None = None, **settings: Any) -> World:
 
 def events(world: World, kind: str) -> list[dict[str, Any]]:
     return [event for event in world.store.kept if event["kind"] == kind]
+
+
+def recoveries(world: World, count: int) -> bool:
+    """Whether service was restored so often."""
+    return len(events(world, "recovered")) == count
 
 
 def starts(world: World) -> int:
@@ -231,3 +237,14 @@ def test_a_worker_is_asked_while_the_next_attempt_is_paused(monkeypatch: pytest.
     world.desire("old", reasons=["restart"], attempts=5)
     assert world.settle(600)["result"] == "held"
     assert max(after - before for before, after in pairwise(asked)) < 45, "head_seconds is 60"
+
+
+def test_restarts_of_a_docker_engine_are_not_crashes() -> None:
+    world = watched(restarts=1)
+    for count in range(3):
+        world.stop_docker(1, 1.0)
+        world.run(300, until=functools.partial(recoveries, world, count + 1))
+        world.run(3)
+    assert world.serves("old")
+    assert starts(world) == 3
+    assert {event["cause"] for event in events(world, "recovered")} <= {"docker", "docker_restart"}

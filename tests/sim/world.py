@@ -387,6 +387,7 @@ class World:
         if box is not None:
             box.end(self.now, 143)
         self.ranks[number].docker_until = self._until(seconds)
+        self.ranks[number].engine_id += 1
 
     def reboot(self, number: int, seconds: float = 30.0) -> None:
         rank = self.ranks[number]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Job
@@ -150,15 +150,20 @@ class Observation:
 
     # --- what was read
 
-    def views(self, boot_ids: Mapping[str, str]) -> list[View]:
-        """Return what is known of each rank. `boot_ids` are those of the last time that the group served."""
-        now, out = self.clock.monotonic(), []
+    def started(self) -> dict[str, list[str]]:
+        """Return by rank what changes when its node starts, and when its Docker Engine does."""
+        engines = {number: str(sample.get("engine_id") or "") for number, sample in self.samples.items()}
+        return {str(number): [str(hello.get("boot_id") or ""), engines.get(number, "")] for number, hello in self.hellos.items()}
+
+    def views(self, started: Mapping[str, Sequence[str]]) -> list[View]:
+        """Return what is known of each rank. `started` is what started() returned when the group served last."""
+        now, out, present = self.clock.monotonic(), [], self.started()
         for rank in self.ranks:
             number = rank.number
             since, why = self._lost.get(number, (now, ""))
             lost = why if why and now - since >= float(self.settings["lost_seconds"]) else ""
-            booted = str(self.hellos.get(number, {}).get("boot_id") or "")
-            restarted = bool(booted and boot_ids.get(str(number)) and booted != boot_ids[str(number)])
+            pairs = zip(present.get(str(number), ()), started.get(str(number), ()), ("reboot", "docker_restart"))
+            restarted = next((cause for new, old, cause in pairs if new and old and new != old), "")
             out.append(View(number, rank.host, self.samples.get(number, {}), lost, restarted))
         return out
 

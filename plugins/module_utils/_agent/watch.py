@@ -25,7 +25,7 @@ WATCH = "watch.json"
 STABLE_SECONDS = 30.0
 #: What survives a restart of the agent. Times are seconds since the epoch.
 EMPTY: dict[str, Any] = {
-    "crashes": [], "restarts": {}, "unserved_seconds": 0.0, "boot_ids": {}, "episode": {}, "last": {}, "serving_since": 0.0, "idle_power_w": None,
+    "crashes": [], "restarts": {}, "unserved_seconds": 0.0, "started": {}, "episode": {}, "last": {}, "serving_since": 0.0, "idle_power_w": None,
     "release": "", "boot_seconds": 0.0,
 }  # fmt: skip
 
@@ -84,7 +84,7 @@ class Watch:
             self._show("waiting", missing=[str(holds[0]["reason"])])
             return
         self._report_kernel()
-        found = rules.faults(seen.views(self.record["boot_ids"]), release, float(self.settings["stopped_seconds"]))
+        found = rules.faults(seen.views(self.record["started"]), release, float(self.settings["stopped_seconds"]))
         found += seen.engine_faults(self.record["idle_power_w"])
         self._note(found)
         if found:
@@ -207,9 +207,9 @@ class Watch:
                 return
             self._close(desired, release)
         changed = False
-        ids = {str(number): str(hello.get("boot_id") or "") for number, hello in seen.hellos.items()}
-        if ids != record["boot_ids"]:
-            record["boot_ids"], changed = ids, True
+        started = seen.started()
+        if started != record["started"]:
+            record["started"], changed = started, True
         if not record["serving_since"]:
             record["serving_since"], changed = self.clock.wall(), True
         idle = seen.idle_power()

@@ -10,7 +10,7 @@
 | fabric | a rail has no link, or not its address | wait |
 | memory | the rank has stopped itself below its memory floor | restart |
 | rank_dead | no container of the release runs, or an engine process is dead | restart |
-| reboot | the same, and its node has restarted | restart |
+| reboot, docker_restart | the same, and its node or its Docker Engine has restarted | restart |
 | rank_stopped | an engine process is stopped, or the container is paused, for `stopped_seconds` | restart |
 | wedge, idle_wedge, engine_failed | see the watch of the head | restart |
 """
@@ -24,7 +24,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.release impo
 
 WAITS = frozenset(("node_lost", "docker", "fabric"))
 #: Causes from outside of the release: they do not count as crashes of it.
-OUTSIDE = frozenset((*WAITS, "reboot"))
+OUTSIDE = frozenset((*WAITS, "reboot", "docker_restart"))
 
 
 class Fault(NamedTuple):
@@ -47,7 +47,7 @@ class View(NamedTuple):
     host: str
     sample: Mapping[str, Any]  # of its sampler; empty before the first one
     lost: str = ""  # why it does not answer
-    restarted: bool = False  # whether its node has restarted since the group served
+    restarted: str = ""  # reboot or docker_restart if its node or its Docker Engine has restarted since the group served
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ def _of_rank(view: View, release: str, stopped_seconds: float) -> list[Fault]:
     if memory:
         return [Fault("memory", f"{view.name}: {memory}", view.number)]
     if dead:
-        return [Fault("reboot" if view.restarted else "rank_dead", f"{view.name}: {dead}", view.number)]
+        return [Fault(view.restarted or "rank_dead", f"{view.name}: {dead}", view.number)]
     if stopped(view) and float(view.sample.get("fault_seconds") or 0.0) >= stopped_seconds:
         return [Fault("rank_stopped", f"{view.name}: {view.sample['fault']}", view.number)]
     return []

@@ -99,7 +99,8 @@ class Sampler:
         short = self._protect(containers, memory, now)
         self._read_kernel()
         sample = {
-            "containers": containers, "engine_error": error, "fault": self._fault, "fault_seconds": round(now - self._fault_since, 1) if self._fault else 0.0,
+            "containers": containers, "engine_error": error, "engine_id": self._engine_id(),
+            "fault": self._fault, "fault_seconds": round(now - self._fault_since, 1) if self._fault else 0.0,
             "cpu_seconds": seen.get("cpu_seconds", 0.0), "memory": memory, "memory_stop": self._memory_stop, "gpus": self._read_gpus(now),
             "rails": self._rails(now), "kernel": list(self._kernel),
         }  # fmt: skip
@@ -134,6 +135,13 @@ class Sampler:
         except client.DockerError as error:
             return [], str(error)
         return found, ""
+
+    def _engine_id(self) -> str:
+        """Return what changes when the Docker Engine starts: the time of its PID file; empty if it has none."""
+        try:
+            return str(os.stat(self._path("run/docker.pid")).st_mtime_ns)
+        except OSError:
+            return ""
 
     def _processes(self, containers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         running = [each for each in containers if each["running"]]

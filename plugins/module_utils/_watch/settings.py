@@ -22,11 +22,13 @@ DEFAULTS: dict[str, Any] = {
     "memory_floor_gib": 1.5,
     "restarts": 5,
     "stable_seconds": 0.0,  # as long as the boot took: a crash loop boots for longer than it serves
-    "head_seconds": 60.0,
+    "head_seconds": 60.0,  # a group that is held is asked every 30 s
     "textfile": "",
     "hook": [],
     "webhook": "",
 }
+
+HEAD_SECONDS = 45.0
 
 
 class SettingsError(ValueError):
@@ -47,6 +49,10 @@ def merged(given: Mapping[str, Any] | None) -> dict[str, Any]:
                 raise SettingsError(f"{key} of the watch is {value!r}. Expected: a number that is not negative.")
         elif not isinstance(value, type(default)):
             raise SettingsError(f"{key} of the watch is {value!r}. Expected: {'a list of words' if default == [] else type(default).__name__}.")
+    if out["head_seconds"] < HEAD_SECONDS:
+        raise SettingsError(
+            f"head_seconds of the watch is {out['head_seconds']!r}. Expected: at least {HEAD_SECONDS:.0f}; the head asks every 30 s or more often."
+        )
     if out["memory_drop_gib"] < out["memory_floor_gib"]:
         raise SettingsError("memory_drop_gib of the watch is below memory_floor_gib. Expected: the page cache is dropped before the rank is stopped.")
     return out

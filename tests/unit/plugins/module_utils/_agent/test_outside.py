@@ -44,13 +44,13 @@ def test_a_hook_gets_faults_and_not_progress(tmp_path: Path) -> None:
 
 def test_a_worker_reports_a_head_that_is_gone_once(tmp_path: Path) -> None:
     words, kept = script(tmp_path)
-    found = reports(tmp_path, hook=words, head_seconds=5)
+    found = reports(tmp_path, hook=words, head_seconds=45)
     now = time.monotonic()
     found.sampled(SAMPLE, -1.0)
     found.sampled(SAMPLE, now - 1)
     assert not kept.exists()
-    found.sampled(SAMPLE, now - 6)
-    found.sampled(SAMPLE, now - 7)
+    found.sampled(SAMPLE, now - 46)
+    found.sampled(SAMPLE, now - 47)
     assert [each["kind"] for each in waits_for(kept)] == ["head_lost"]
     found.sampled(SAMPLE, time.monotonic())
     time.sleep(0.5)
@@ -60,7 +60,7 @@ def test_a_worker_reports_a_head_that_is_gone_once(tmp_path: Path) -> None:
 def test_a_group_that_was_stopped_expects_no_head(tmp_path: Path) -> None:
     words, kept = script(tmp_path)
     (tmp_path / "stopped").write_text("2026-11-23 by admin\n")
-    reports(tmp_path, hook=words, head_seconds=5).sampled(SAMPLE, time.monotonic() - 60)
+    reports(tmp_path, hook=words, head_seconds=45).sampled(SAMPLE, time.monotonic() - 60)
     time.sleep(0.3)
     assert not kept.exists()
 

@@ -13,7 +13,7 @@ def container(release: str = "new", running: bool = True, **more: Any) -> dict[s
     return {**state, "labels": {"gb10.cluster.release": release}, **more}
 
 
-def view(number: int = 1, lost: str = "", restarted: bool = False, **sample: Any) -> View:
+def view(number: int = 1, lost: str = "", restarted: str = "", **sample: Any) -> View:
     return View(number, ("one", "two")[number], {"containers": [container()], "engine_error": "", "fault": "", "rails": [], **sample}, lost, restarted)
 
 
@@ -28,7 +28,7 @@ CASES: dict[str, tuple[View, str, str]] = {
     "exited": (view(containers=[container(running=False)]), "rank_dead", "rank 1 on two: the container gb10-pair1-rank1 exited with code 137"),
     "absent": (view(containers=[]), "rank_dead", "rank 1 on two: the container does not exist"),
     "another release": (view(containers=[container("old")]), "rank_dead", "rank 1 on two: the container does not exist"),
-    "rebooted": (view(containers=[], restarted=True), "reboot", "rank 1 on two: the container does not exist"),
+    "rebooted": (view(containers=[], restarted="reboot"), "reboot", "rank 1 on two: the container does not exist"),
     "no memory": (view(containers=[container(running=False)], memory_stop="1.0 GiB of memory were available"), "memory", "rank 1 on two: 1.0 GiB of memory"),
     "ends for lack of memory": (view(memory_stop="1.0 GiB of memory were available"), "memory", "rank 1 on two: 1.0 GiB of memory"),
     "dead child": (view(fault="the engine process is dead (PID 7, VLLM::Worker_TP1)"), "rank_dead", "rank 1 on two: the engine process is dead"),

@@ -98,7 +98,12 @@ def test_a_change_is_news_and_another_figure_is_not(rank: Rank) -> None:
 
 def test_a_wait_ends_with_news(rank: Rank) -> None:
     known = rank.take()["n"]
-    threading.Timer(0.3, lambda: (rank.container(Status="exited", Running=False), rank.take())).start()
+
+    def end() -> None:
+        rank.container(Status="exited", Running=False)
+        rank.take()
+
+    threading.Timer(0.3, end).start()
     begin = time.monotonic()
     found = rank.sampler.wait(RELEASE, known, 20.0)
     assert time.monotonic() - begin < 10
