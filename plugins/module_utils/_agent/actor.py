@@ -204,6 +204,22 @@ class Actor:
         with self.lock:
             return bool(self._outcome["final"])
 
+    @property
+    def generation(self) -> int:
+        """The desired generation."""
+        with self.lock:
+            return int(self._desired["generation"])
+
+    def unattended(self) -> str:
+        """Return the release that has to serve without being asked for again; empty if nothing has to. Copies nothing."""
+        with self.lock:
+            desired, outcome = self._desired, self._outcome
+            if desired["state"] != "serving" or self._busy():
+                return ""
+            if outcome["result"] == "failed":
+                return str(outcome["release"] or outcome["resumes"])
+            return str(outcome["release"]) if outcome["result"] == "serves" else ""
+
     def check(self, generation: int) -> None:
         """Raise Superseded if another generation is desired."""
         with self.lock:

@@ -10,6 +10,7 @@ from typing import Any, Union
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Job, Rank
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import weights_differ
 
 Result = Union[dict[str, Any], RankError, RankLost]
 
@@ -94,6 +95,11 @@ class Calls:
     def phrases(self, results: Sequence[Result]) -> list[str]:
         """Return what went wrong, one phrase a rank."""
         return [f"{self.name(index)} {problem(result)}" for index, result in enumerate(results) if isinstance(result, Exception)]
+
+    def lacks(self, look: dict[str, Any]) -> list[str]:
+        """Return what a rank lacks for a start: files, image, and weights that differ from those of the run, or from those of the receipt."""
+        judged = self.options.get("weights") or (look.get("receipt") or {}).get("weights") or {}
+        return [*look["missing"], *(f"the weights differ: {phrase}" for phrase in weights_differ(judged, look.get("weights") or {}))]
 
     def look(self, release: str, patience: float = 0.0, share: float | None = None) -> list[Result]:
         """Read all ranks."""

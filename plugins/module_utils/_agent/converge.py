@@ -184,14 +184,9 @@ class Converge(Authority):
             self.pause(POLL_SECONDS)
 
     def _preconditions(self, looks: Sequence[dict[str, Any]]) -> None:
-        missing = [f"{self.name(index)}: {phrase}" for index, each in enumerate(looks) for phrase in [*each["missing"], *self._weights_differ(each)]]
+        missing = [f"{self.name(index)}: {phrase}" for index, each in enumerate(looks) for phrase in self.lacks(each)]
         if missing:
             raise Failed(f"{self.group}: {'; '.join(missing)}. Nothing was changed. Remedy: run site.yml, which restores image, weights and files.")
-
-    def _weights_differ(self, look: dict[str, Any]) -> list[str]:
-        """Return how a rank's weights differ from those that the run has proven, else from those that the release was judged with."""
-        judged = self.options.get("weights") or (look.get("receipt") or {}).get("weights") or {}
-        return [f"the weights differ: {phrase}" for phrase in releases.weights_differ(judged, look.get("weights") or {})]
 
     def _serves_already(self, looks: Sequence[dict[str, Any]]) -> bool:
         return self.passed_before and all(releases.runs(each, self.release) for each in looks)

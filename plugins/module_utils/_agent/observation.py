@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.rules import Fault, View
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.wedge import Wedge
 
-WAIT_SECONDS = 12.0  # of a long poll; a change ends it
+WAIT_SECONDS = 25.0  # of a long poll of a worker; a change ends it
 CLOSE_SECONDS = 2.0  # while requests are held and no token comes
 AGAIN_SECONDS = 1.0  # after a rank did not answer
 OLD_SECONDS = 30.0  # before an agent that does not know the verb is asked again
@@ -42,6 +42,7 @@ class Observation:
         self._engine: Job | None = None
         self._engine_again = 0.0
         self._figures: dict[str, Any] = {}
+        self._frozen = False  # whether requests run and no token has come since the last reading
         self._silent_since: float | None = None  # when the API answered last
         self._moved: float | None = None  # when tokens were generated last
         self.restart_window()
@@ -65,8 +66,8 @@ class Observation:
                 job = self._jobs[number] = None
             if job is None and now >= self._again.get(number, 0.0):
                 known = int(self.samples.get(number, {}).get("n") or 0)
-                wait = CLOSE_SECONDS if self._held() else WAIT_SECONDS
-                self._jobs[number] = rank.begin("watch", READ_LIMIT, release=release, known=known, wait=wait)
+                wait = CLOSE_SECONDS if self._frozen or number == 0 else WAIT_SECONDS  # that of the head is in this process
+                self._jobs[number] = rank.begin("watch", wait + READ_LIMIT, release=release, known=known, wait=wait)
         self._read_engine(release, now)
         self._read_probe(release, now, prove)
 
@@ -88,7 +89,7 @@ class Observation:
         if self._engine is not None and self._engine.done():
             result = result_of(self._engine)
             self._engine = None
-            self._engine_again = now + (CLOSE_SECONDS if self._held() else float(self.settings["metrics_seconds"]))
+            self._engine_again = now + (CLOSE_SECONDS if self._frozen else float(self.settings["metrics_seconds"]))
             figures = {} if isinstance(result, Exception) else dict(result)
             if figures.get("tokens") is not None:
                 self._take_figures(figures, now)
@@ -97,9 +98,11 @@ class Observation:
             self._engine = self.ranks[0].begin("engine", READ_LIMIT, release=release)
 
     def _take_figures(self, figures: dict[str, Any], now: float) -> None:
-        if self._figures and figures["tokens"] != self._figures["tokens"]:
+        moves = bool(self._figures) and figures["tokens"] != self._figures["tokens"]
+        if moves:
             self._moved = now
             self._probe_fault = None
+        self._frozen = figures["running"] > 0 and bool(self._figures) and not moves
         busy = figures["running"] + figures["waiting"] > 0
         self._idle_since = None if busy else self._idle_since if self._idle_since is not None else now
         self._figures = figures
@@ -107,10 +110,6 @@ class Observation:
         gpus = [(each[0], each[1]) for number, sample in self.samples.items() for each in sample.get("gpus") or [] if now - self._at[number] <= FRESH_SECONDS]
         cpu = None if gpus else head.get("cpu_seconds")
         self._wedge.add(now, int(figures["running"]), float(figures["tokens"]), gpus, cpu)
-
-    def _held(self) -> bool:
-        """Whether requests run."""
-        return int(self._figures.get("running") or 0) > 0
 
     def _read_probe(self, release: str, now: float, prove: bool) -> None:
         if self._probe is not None and self._probe.done():

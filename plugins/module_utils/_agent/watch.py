@@ -37,7 +37,7 @@ class Watch:
         self.actor, self.clock, self.settings = actor, actor.clock, settings
         self.record: dict[str, Any] = {**EMPTY, **actor.store.load(WATCH)}
         self.shown: dict[str, Any] = {}
-        self._generation = -1
+        self._generation, self._desired = -1, dict[str, Any]()
         self._open: dict[tuple[str, int], Fault] = {}
         self._missing: list[str] = []
         self._look_at = 0.0  # when the ranks may be read again
@@ -48,19 +48,9 @@ class Watch:
 
     # --- one turn
 
-    def release(self) -> str:
-        """Return the release that has to serve without being asked for; empty if nothing has to."""
-        state = self.actor.state()
-        desired, outcome = state["desired"], state["outcome"]
-        if not self.settings["enabled"] or desired["state"] != "serving" or state["busy"]:
-            return ""
-        if outcome["result"] == "serves":
-            return str(outcome["release"])
-        return str(outcome["release"] or outcome["resumes"]) if outcome["result"] == "failed" else ""
-
     def tick(self) -> bool:
         """Observe, and act if that is due. Return whether the group is watched; if not, nothing was done."""
-        release = self.release()
+        release = self.actor.unattended() if self.settings["enabled"] else ""
         if not release:
             self._generation = -1
             self._show("off" if not self.settings["enabled"] else "recovering" if self.record["episode"] and not self.actor.settled() else "stopped")
@@ -71,10 +61,9 @@ class Watch:
         return True
 
     def _turn(self, release: str) -> None:
-        desired = self.actor.desired()
-        if desired["generation"] != self._generation:
-            self._begin(desired, release)
-        seen = self.observed
+        if self.actor.generation != self._generation:
+            self._begin(self.actor.desired(), release)
+        desired, seen = self._desired, self.observed
         seen.read(release, bool(self.record["episode"]))
         self.actor.floor = max([self.actor.floor, *(int(each.get("generation") or 0) for each in seen.hellos.values())])
         if Authority(self.actor, desired).obey_stop(list(seen.hellos.values())):
@@ -94,7 +83,7 @@ class Watch:
 
     def _begin(self, desired: Mapping[str, Any], release: str) -> None:
         """Begin with a generation that has settled: what was read before it counts no longer."""
-        self._generation = int(desired["generation"])
+        self._generation, self._desired = int(desired["generation"]), dict(desired)
         self._open, self._missing, self._paused_until, self._look_at = {}, [], None, 0.0
         self.observed.clear()
         if not desired.get("auto"):
@@ -167,7 +156,7 @@ class Watch:
         missing = calls.phrases(looks)
         for index, each in enumerate(looks):
             if isinstance(each, dict):
-                missing += [f"{calls.name(index)}: {phrase}" for phrase in filter(None, [each["engine_error"], *each["missing"]])]
+                missing += [f"{calls.name(index)}: {phrase}" for phrase in filter(None, [each["engine_error"], *calls.lacks(each)])]
         if missing:
             self._wait_for(missing)
             return
