@@ -114,9 +114,14 @@ options:
     default: false
   watch:
     description:
-      - Settings of the watch, as the role's variable C(vllm_tp2_watch) documents them, and C(enabled).
+      - Settings of the watch, as the role's variable C(vllm_tp2_watch) documents them, and C(enabled). C(webhook) is an option of its own.
     type: dict
     default: {}
+  webhook:
+    description:
+      - A URL that events are sent to. It can hold a token, so it is not logged, and only root can read it on the node.
+    type: str
+    default: ''
   installed:
     description:
       - RV(gb10.cluster.vllm_rank_info#module:agent) of this node, read in the same run.
@@ -245,6 +250,7 @@ def main() -> None:
             "libraries": {"type": "dict", "default": {}},
             "takeover": {"type": "bool", "default": False},
             "watch": {"type": "dict", "default": {}},
+            "webhook": {"type": "str", "default": "", "no_log": True},
             "installed": {"type": "dict", "default": {}},
             "stamp": {"type": "str", "default": ""},
         },

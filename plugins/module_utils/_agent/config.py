@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ PENDING = f"{CODE}/restart-required"
 STAMP = f"{CODE}/stamp.json"
 LAUNCHER = "/usr/local/sbin/gb10"
 CONFIG = "/etc/gb10-cluster/agent.json"
+WATCH_NAME = "watch.json"
+WATCH_CONFIG = f"/etc/gb10-cluster/{WATCH_NAME}"
 KEYS = "/var/lib/gb10-cluster/agent"
 KEY_NAME = "id_ed25519"
 KNOWN_HOSTS_NAME = "known_hosts"
@@ -60,7 +63,15 @@ def load(path: str = CONFIG) -> dict[str, Any]:
     rank, hosts = found["rank"], found["hosts"]
     if not 0 <= rank < len(hosts):
         raise ConfigError(f"{path} has the rank {rank}, and the group has {len(hosts)} nodes. Run site.yml.")
-    return {"peers": [], "watch": {}, **found}
+    return {"peers": [], "watch": _watch(os.path.join(os.path.dirname(path), WATCH_NAME)), **found}
+
+
+def _watch(path: str) -> dict[str, Any]:
+    """Return the settings of the watch: empty without the file, and for a user who may not read it, since it can hold the URL of a webhook."""
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as handle:
+        found = json.load(handle)
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def group_folder(config: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import 
     STATE,
     UNIT_FILE,
     USER,
+    WATCH_CONFIG,
 )  # fmt: skip
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import MARKER, Call, InstallError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import PROTOCOL
@@ -134,14 +135,15 @@ class Agent(Code, Access, Unit):
             self.user()
             ready = self.authorize(name) and bool(head_id)
         try:
-            watch = settings.merged(self.params.get("watch"))
+            watch = settings.merged({**(self.params.get("watch") or {}), "webhook": self.params.get("webhook")})
         except settings.SettingsError as error:
             raise InstallError(str(error)) from error
         config = {
             "protocol": PROTOCOL, "group": name, "rank": rank, "hosts": hosts, "directory": self.params["directory"], "head_id": head_id,
-            "docker_socket": self.params["docker_socket"], "peers": peers, "watch": watch,
+            "docker_socket": self.params["docker_socket"], "peers": peers,
         }  # fmt: skip
         self.file(CONFIG, json.dumps(config, indent=2) + "\n", 0o644, restart=True)
+        self.file(WATCH_CONFIG, json.dumps(watch, indent=2) + "\n", 0o600, restart=True)
         self.reload = self.file(UNIT_FILE, UNIT_TEXT, 0o644, restart=True, marker=True)
         if ready:
             self.serve(name, rank, head_id)
@@ -186,10 +188,10 @@ class Agent(Code, Access, Unit):
         launcher = self.node.read(LAUNCHER)
         if launcher is not None and MARKER in launcher:
             self.remove(LAUNCHER)
-        metrics = known.get("watch") or {}
+        metrics = self.node.mapping(WATCH_CONFIG)
         if metrics.get("textfile") and known.get("group"):
             self.remove(settings.metrics_file(metrics, str(known["group"])))
-        for path in (CODE, CONFIG, KEYS):
+        for path in (CODE, CONFIG, WATCH_CONFIG, KEYS):
             self.remove(path)
         self.forget_worker()
         for directory, name in sorted(states):

@@ -19,7 +19,7 @@ CLOSE_SECONDS = 2.0  # while requests are held and no token comes
 AGAIN_SECONDS = 1.0  # after a rank did not answer
 OLD_SECONDS = 30.0  # before an agent that does not know the verb is asked again
 USEFUL_SECONDS = 10.0
-FRESH_SECONDS = 10.0  # a reading of a GPU counts for so long
+FRESH_SECONDS = 5.0  # a reading of a GPU counts for so long
 REQUEST = {"prompt": "1", "max_tokens": 1}
 
 

@@ -15,11 +15,22 @@ import json
 import os
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import CODE, CONFIG, HOME, KEYS, LAUNCHER, PARENTS, STAMP, UNIT, UNIT_FILE
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import (
+    CODE,
+    CONFIG,
+    HOME,
+    KEYS,
+    LAUNCHER,
+    PARENTS,
+    STAMP,
+    UNIT,
+    UNIT_FILE,
+    WATCH_CONFIG,
+)
 
 TREES = (CODE, KEYS, HOME)
 PATHS = (
-    *(*PARENTS, CONFIG, LAUNCHER, UNIT_FILE, f"/etc/systemd/system/multi-user.target.wants/{UNIT}"),
+    *(*PARENTS, CONFIG, WATCH_CONFIG, LAUNCHER, UNIT_FILE, f"/etc/systemd/system/multi-user.target.wants/{UNIT}"),
     *("/etc/machine-id", "/etc/passwd", "/etc/group", "/etc/ssh/*", "/etc/ssh/sshd_config.d/*"),
 )
 

@@ -240,8 +240,9 @@ def test_the_head_has_a_key_and_pins_the_worker(head: Machine) -> None:
         "protocol": 1, "group": "pair1", "rank": 0, "hosts": ["spark-1", "spark-2"], "directory": DIRECTORY, "head_id": "1" * 32,
         "docker_socket": "/var/run/docker.sock",
         "peers": [{"rank": 1, "host": "spark-2", "address": "192.168.200.12", "port": 2222, "bind": "192.168.200.11", "user": "gb10-agent"}],
-        "watch": DEFAULTS,
     }  # fmt: skip
+    assert json.loads(head.at(config.WATCH_CONFIG).read_text()) == DEFAULTS
+    assert stat.S_IMODE(head.at(config.WATCH_CONFIG).stat().st_mode) == 0o600
     assert (head.users, head.at(config.HOME).exists()) == ({}, False)
 
 
@@ -505,3 +506,17 @@ assert not [name for name in sys.modules if name.split(".")[0] == "ansible"]
 """
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_settings_of_the_watch_are_checked_and_the_metrics_removed(head: Machine) -> None:
+    with pytest.raises(InstallError, match=r"restart of the watch|restart is not a setting of the watch"):
+        head.agent(**PEERS, watch={"restart": 3})
+    assert not head.at(config.CONFIG).exists()
+    head.agent(**PEERS, watch={"textfile": "/var/metrics"}, webhook="https://example.org/T0K3N")
+    assert "T0K3N" not in head.at(config.CONFIG).read_text()
+    assert config.load(str(head.at(config.CONFIG)))["watch"]["webhook"] == "https://example.org/T0K3N"
+    metrics = head.at("/var/metrics/gb10_pair1.prom")
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text("gb10_rank_running 1\n")
+    head.agent(state="absent")
+    assert list(metrics.parent.iterdir()) == []
