@@ -248,3 +248,30 @@ def test_restarts_of_a_docker_engine_are_not_crashes() -> None:
     assert world.serves("old")
     assert starts(world) == 3
     assert {event["cause"] for event in events(world, "recovered")} <= {"docker", "docker_restart"}
+
+
+def test_gb10_start_begins_again_after_a_crash_loop() -> None:
+    world = watched(restarts=0)
+    world.kill(1)
+    world.run(200, until=lambda: world.outcome().get("result") == "held")
+    assert world.actor is not None
+    options = dict(world.desired()["options"])
+    assert world.actor.desire("serving", "old", "ann@one", ["gb10 start on one"], options)["joined"] is False
+    assert world.settle()["result"] == "serves"
+    world.run(10)
+    assert events(world, "recovered")[0]["text"].startswith("pair1 serves release old again after a restart")
+
+
+def test_a_stop_ends_the_count_of_seconds_without_service() -> None:
+    world = watched()
+    world.cut(1, 400.0)
+    world.run(40)
+    world.stop()
+    world.run(600, until=lambda: world.outcome().get("final") is True and world.desired()["state"] == "stopped")
+    world.run(30)
+    assert world.watch is not None
+    counted = world.watch.shown["unserved_seconds"]
+    assert counted > 30
+    world.run(300)
+    assert (world.watch.shown["unserved_seconds"], world.watch.shown["fault"]) == (counted, {})
+    assert events(world, "recovered") == []

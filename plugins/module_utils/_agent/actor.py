@@ -21,11 +21,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 
 ATTEMPTS = 3
 DESIRED, OUTCOME = "desired.json", "outcome.json"
-#: `auto` tells that the agent itself has asked for it, to restore service.
+#: `auto` tells that the agent itself has asked for it, to restore service, and `hold` why it asks to stop the group instead.
 #: `known_stop` is the highest generation of a stop that this head has ordered or obeyed.
 NOTHING: dict[str, Any] = {
     "generation": 0, "state": "", "release": "", "by": "", "at": "", "reasons": [], "options": {}, "replaces": [], "known_stop": 0,
-    "auto": False,
+    "auto": False, "hold": "",
 }  # fmt: skip
 EVENTS_IN_MEMORY = 2000
 
@@ -155,7 +155,7 @@ class Actor:
             generation = max(int(now["generation"]), self.floor) + 1
             wanted = {
                 "generation": generation, "state": state, "release": release if state == "serving" else now["release"], "by": by, "at": self.stamp(),
-                "reasons": list(reasons), "options": dict(options or {}), "replaces": [], "auto": False,
+                "reasons": list(reasons), "options": dict(options or {}), "replaces": [], "auto": False, "hold": "",
                 "known_stop": generation if state == "stopped" else now["known_stop"],
             }  # fmt: skip
             error = self._set(wanted)
@@ -165,7 +165,7 @@ class Actor:
             self.event("desired", f"{text}, desired by {by or 'a local command'}{': ' if reasons else ''}{'; '.join(reasons)}")
             return {"generation": wanted["generation"], "joined": False}
 
-    def recover(self, generation: int, release: str, reason: str, options: Mapping[str, Any], by: str, cause: str) -> None:
+    def recover(self, generation: int, release: str, reason: str, options: Mapping[str, Any], by: str, cause: str, hold: str = "") -> None:
         """Set a new generation to restore service, if `generation` is still the desired one and has settled. Raises Superseded."""
         with self.lock:
             self.check(generation)
@@ -173,7 +173,7 @@ class Actor:
                 raise Superseded
             wanted = {
                 **copy.deepcopy(NOTHING), "generation": max(generation, self.floor) + 1, "state": "serving", "release": release, "by": by, "at": self.stamp(),
-                "reasons": [reason], "options": dict(options), "known_stop": self._desired["known_stop"], "auto": True,
+                "reasons": [reason], "options": dict(options), "known_stop": self._desired["known_stop"], "auto": True, "hold": hold,
             }  # fmt: skip
             self._set(wanted, must=True)
             self.event("desired", f"{self.group} is to serve release {release}, desired by {by}: {reason}", cause=cause)

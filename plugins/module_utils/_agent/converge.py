@@ -135,8 +135,8 @@ class Converge(Authority):
     def _serve(self) -> None:
         self.hold_off()
         self.claim()
-        if self.options.get("hold"):
-            self._hold(str(self.options["hold"]))
+        if self.desired["hold"]:
+            self._hold(str(self.desired["hold"]))
             return
         looks = self._looks()
         self.passed_before = any(entry["id"] == self.release and entry.get("good") for each in looks for entry in each["releases"])

@@ -43,6 +43,7 @@ class Watch:
         self._look_at = 0.0  # when the ranks may be read again
         self._paused_until: float | None = None
         self._kernel: list[dict[str, Any]] = []
+        self._since = actor.stamp()  # what the kernels reported before was reported by an earlier agent
         self.observed = Observation(actor, settings)
         self._show("stopped" if settings["enabled"] else "off")
 
@@ -53,6 +54,8 @@ class Watch:
         release = self.actor.unattended() if self.settings["enabled"] else ""
         if not release:
             self._generation = -1
+            if self.record["episode"] and self.actor.settled() and self.actor.desired()["state"] == "stopped":
+                self._close(f"{self.actor.group} was stopped on request before service was restored")
             self._show("off" if not self.settings["enabled"] else "recovering" if self.record["episode"] and not self.actor.settled() else "stopped")
             return False
         with contextlib.suppress(Superseded):
@@ -79,7 +82,7 @@ class Watch:
         if found:
             self._handle(found, release, desired)
         elif seen.complete():
-            self._healthy(release, desired)
+            self._healthy(release)
 
     def _begin(self, desired: Mapping[str, Any], release: str) -> None:
         """Begin with a generation that has settled: what was read before it counts no longer."""
@@ -104,6 +107,7 @@ class Watch:
             self.actor.event("fault", f"{self.actor.group}: {fault.text}", cause=fault.cause)
             if not self.record["episode"]:
                 self.record["episode"] = {"cause": fault.cause, "text": fault.text, "at": self.actor.stamp(), "since": self.clock.wall()}
+                self.record["episode"]["generation"] = self._generation
                 served = self.clock.wall() - self.record["serving_since"] if self.record["serving_since"] else 0.0
                 if served >= self._stable():
                     self.record["crashes"] = []
@@ -119,7 +123,7 @@ class Watch:
             self._wait_for(waits)
             return
         fault, now = found[0], self.clock.monotonic()
-        self._show("waiting" if self._missing else "fault", fault)
+        self._show("waiting" if self._missing else "fault", fault, self._missing)
         if self.observed.useful() and fault.cause in ("rank_stopped", "wedge", "idle_wedge"):
             return
         if self._paused_until is None:
@@ -175,8 +179,8 @@ class Watch:
             )
         cause = "crash_loop" if hold else str(self.record["episode"].get("cause") or fault.cause)
         text = hold or fault.text
-        options = {**desired["options"], "hold": hold}
-        self.actor.recover(int(desired["generation"]), release, text, options, f"the agent on {self.actor.ranks[0].host}", cause)
+        by = f"the agent on {self.actor.ranks[0].host}"
+        self.actor.recover(self._generation, release, text, desired["options"], by, cause, hold)
         self.record["crashes"] = crashes
         if not hold:
             self.record["restarts"] = {**self.record["restarts"], cause: int(self.record["restarts"].get(cause) or 0) + 1}
@@ -185,16 +189,17 @@ class Watch:
 
     # --- no fault
 
-    def _healthy(self, release: str, desired: Mapping[str, Any]) -> None:
+    def _healthy(self, release: str) -> None:
         """Close the episode if service is proven, and request a completion from time to time."""
         self._missing, self._paused_until = [], None
         seen, record = self.observed, self.record
         if record["episode"]:
-            judged = bool(desired.get("auto")) and self.actor.outcome()["result"] == "serves"
-            if not judged and not seen.proven():
+            restarted = record["episode"].get("generation") != self._generation and self.actor.outcome()["result"] == "serves"
+            if not restarted and not seen.proven():
                 self._show("fault")
                 return
-            self._close(desired, release)
+            how = "after a restart" if restarted else "without a restart"
+            self._close(f"{self.actor.group} serves release {release} again {how}")
         changed = False
         started = seen.started()
         if started != record["started"]:
@@ -208,11 +213,12 @@ class Watch:
             self._save()
         self._show("serving")
 
-    def _close(self, desired: Mapping[str, Any], release: str) -> None:
+    def _close(self, how: str) -> None:
+        """End the episode, and count its seconds without service."""
         episode = self.record["episode"]
         seconds = max(0.0, self.clock.wall() - float(episode.get("since") or 0.0))
-        how = "after a restart" if desired.get("auto") else "without a restart"
-        self.actor.event("recovered", f"{self.actor.group} serves release {release} again {how}. The cause: {episode['text']}", seconds, cause=episode["cause"])
+        kind = "recovered" if self._generation >= 0 else "step"
+        self.actor.event(kind, f"{how}. The cause: {episode['text']}", seconds, cause=episode["cause"])
         last = {key: episode.get(key, "") for key in ("cause", "text", "at")}
         total = round(self.record["unserved_seconds"] + seconds, 1)
         self.record.update(episode={}, last={**last, "unserved_seconds": round(seconds, 1)}, unserved_seconds=total)
@@ -222,7 +228,7 @@ class Watch:
         """Record what the kernels of the ranks have reported since the last turn."""
         for number, sample in self.observed.samples.items():
             for entry in sample.get("kernel") or []:
-                if {**entry, "rank": number} not in self._kernel:
+                if entry["at"] >= self._since and {**entry, "rank": number} not in self._kernel:
                     self._kernel = [*self._kernel[-100:], {**entry, "rank": number}]
                     self.actor.event("kernel", f"{self.actor.ranks[number].host}: {entry['text']}", cause=str(entry["kind"]))
 
@@ -234,7 +240,7 @@ class Watch:
 
     def _show(self, state: str, fault: Fault | None = None, missing: Sequence[str] = ()) -> None:
         record = self.record
-        episode = {key: value for key, value in record["episode"].items() if key != "since"}
+        episode = {key: value for key, value in record["episode"].items() if key in ("cause", "text", "at")}
         since = float(record["serving_since"] or 0.0)
         self.shown = {
             "state": state, "fault": {**episode, "rank": fault.rank if fault else None} if episode else {}, "missing": list(missing),
