@@ -2,7 +2,8 @@
 
 Each fault of tests/lab/recoveries.py is done `--rounds` times: seconds until the agent has noticed it, seconds until a real completion comes back,
 starts of the release. A plain boot (`gb10 stop`, `gb10 start`) is measured in each round. `--compare` does the same to the same Compose files with
-`restart: unless-stopped` and without the agent. `--write` merges the rows into docs/recovery.md; `--only worker,both` does these alone. Usage:
+`restart: unless-stopped` and without the agent; with `--rounds 0` nothing else. `--write` merges the rows into docs/recovery.md, `--only worker,both`
+does these alone. Usage:
 
     .venv/bin/python benchmarks/recovery.py [--rounds 5] [--compare] [--write] [--only NAMES]
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -130,6 +132,12 @@ def written() -> dict[str, list[str]]:
     return {row[0]: row for row in rows if row[0] in {fault.name for fault in FAULTS.values()}}
 
 
+def plain_written() -> str:
+    """Return the plain boot of docs/recovery.md."""
+    found = re.search(r"^Plain boot: (.+?)\. Machine", TABLE.read_text(encoding="utf-8") if TABLE.exists() else "", re.M)
+    return found.group(1) if found else "not measured"
+
+
 def write(rows: dict[str, list[str]], plain: str) -> None:
     """Write docs/recovery.md."""
     machine = f"{os.cpu_count()} cores of {platform.machine()}, Linux {platform.release()}"
@@ -175,21 +183,22 @@ def main() -> int:
         boots.append(plain_boot(lab))
         for name, fault in chosen.items():
             outcomes[name].append(one(lab, fault))
-    plain, held, rows = statistics.median(boots), True, written() if options.write else {}
+    plain, held, rows = statistics.median(boots or [0.0]), True, written()
     today = time.strftime("%Y-%m-%d", time.gmtime())
-    for name, fault in chosen.items():
+    for name, fault in chosen.items() if boots else ():
         cells, good = judged(fault, outcomes[name], plain)
         held = held and good
         other = rows[fault.name][-2] if fault.name in rows else "not measured"
         rows[fault.name] = [*cells, other, today]
     if options.compare:
         for fault in chosen.values():
+            rows.setdefault(fault.name, [fault.name, *["not measured"] * 7, today])
             rows[fault.name][-2] = compared(lab, fault)
             print(f"{fault.name}, restart: unless-stopped: {rows[fault.name][-2]}", file=sys.stderr, flush=True)
         compose_down(lab)
     run = lab.play()
     assert run.rc == 0, run.stdout[-3000:]
-    boot = f"{plain:.1f} s (median of {len(boots)})"
+    boot = f"{plain:.1f} s (median of {len(boots)})" if boots else plain_written()
     print(f"plain boot: {boot}\n{HEAD}")
     for fault in chosen.values():
         print(f"| {' | '.join(rows[fault.name])} |")

@@ -75,6 +75,16 @@ def test_waits_for_a_rank_that_does_not_answer_and_restarts_nothing_if_it_serves
     assert "without a restart" in events(world, "recovered")[0]["text"]
 
 
+def test_a_fault_that_passes_by_itself_is_not_reported_as_a_restart_after_an_earlier_one() -> None:
+    world = watched()
+    world.kill(1)
+    serves_again(world)
+    world.cut(1, 30.0)
+    world.run(200.0, until=lambda: recoveries(world, 2))
+    assert starts(world) == 1
+    assert [re.findall(r"again (\w+)", event["text"]) for event in events(world, "recovered")] == [["after"], ["without"]]
+
+
 def test_starts_the_pair_after_both_nodes_have_rebooted() -> None:
     world = watched()
     world.run(30)
