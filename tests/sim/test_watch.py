@@ -285,3 +285,16 @@ def test_a_stop_ends_the_count_of_seconds_without_service() -> None:
     world.run(300)
     assert (world.watch.shown["unserved_seconds"], world.watch.shown["fault"]) == (counted, {})
     assert events(world, "recovered") == []
+
+
+def test_a_peer_that_ends_because_of_a_restarted_docker_engine_is_not_a_crash() -> None:
+    world = watched()
+    world.ranks[0].engine_id += 1  # the head's engine restarts, and the worker's container is seen first
+    world.kill(1)
+    serves_again(world)
+    world.run(10)
+    assert world.watch is not None
+    assert world.watch.record["crashes"] == []
+    world.kill(1)
+    world.run(3)
+    assert len(world.watch.record["crashes"]) == 1

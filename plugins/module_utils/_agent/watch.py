@@ -203,6 +203,8 @@ class Watch:
         changed = False
         started = seen.started()
         if started != record["started"]:
+            if any(view.restarted for view in seen.views(record["started"])):  # the peer's end can be seen first: it was not a crash
+                record["crashes"] = record["crashes"][:-1]
             record["started"], changed = started, True
         if not record["serving_since"]:
             record["serving_since"], changed = self.clock.wall(), True
