@@ -6,7 +6,8 @@
 
 It prints the log lines of a boot that the collection's parser reads, spread over SECONDS (the file `seconds` next to this one, 20 without it).
 The ranks need each other as the real ones do: the head listens on the master port and a worker connects. Each step of the head, also each
-completion, waits for the worker. A rank that loses its peer prints why and ends with exit code 1.
+completion, waits for the worker. A rank that loses its peer prints why and ends with exit code 1. Each rank has an engine process, which does
+nothing: a rank whose engine process is dead or stopped takes no further step, as on two real GPUs.
 """
 
 from __future__ import annotations
@@ -39,6 +40,28 @@ class Rank:
         self.core = f"(EngineCore pid={os.getpid() + 1})"
         self.peer: socket.socket | None = None
         self.echoes = threading.Semaphore(0)
+        self.step = threading.Lock()
+        self.held: set[int] = set()  # the threads of the requests that run
+        self.tokens = 0
+        self.engine = self.fork()
+
+    def fork(self) -> int:
+        """Start the engine process and return its process id. It stays in the process table after its end, since nothing waits for it."""
+        number = os.fork()
+        if number == 0:
+            with open("/proc/self/comm", "w", encoding="ascii") as name:
+                name.write(f"VLLM::Worker_TP{self.words.node_rank}" if self.worker else "VLLM::EngineCore")
+            while True:
+                signal.pause()
+        return number
+
+    def works(self) -> None:
+        """Wait for the engine process; for ever if it is dead."""
+        while True:
+            with open(f"/proc/{self.engine}/stat", encoding="ascii") as handle:
+                if handle.read().rpartition(")")[2].split()[0] in "RSD":
+                    return
+            time.sleep(0.2)
 
     def log(self, process: str, text: str, place: str = "stub.py:1") -> None:
         """Print a log line as vLLM's logger does."""
@@ -52,8 +75,22 @@ class Rank:
     def together(self) -> None:
         """Wait for the worker, if this is the head: without all ranks nothing is computed."""
         if not self.worker and self.peer is not None:
-            self.peer.sendall(b".")
-            self.echoes.acquire()
+            with self.step:
+                self.works()
+                self.peer.sendall(b".")
+                self.echoes.acquire()
+
+    def compute(self) -> None:
+        """Take a step for a request, and count it."""
+        self.held.add(threading.get_ident())
+        self.together()
+        self.tokens += 3
+        self.held.discard(threading.get_ident())
+
+    def figures(self) -> dict[str, int]:
+        """Return the figures of /metrics."""
+        running = {"num_requests_running": len(self.held), "num_requests_waiting": 0}
+        return {**running, "generation_tokens_total": self.tokens, "prompt_tokens_total": 2 * self.tokens}
 
     def boot(self) -> None:
         """Print the boot."""
@@ -117,6 +154,7 @@ class Rank:
         try:
             while byte := self.peer.recv(1):
                 if self.worker:
+                    self.works()
                     self.peer.sendall(byte)
                 else:
                     self.echoes.release()
@@ -141,7 +179,8 @@ class Api(BaseHTTPRequestHandler):
             "/health": "",
             "/version": json.dumps({"version": VERSION}),
             "/v1/models": json.dumps({"object": "list", "data": [{"id": words.served_model_name, "object": "model", "max_model_len": words.max_model_len}]}),
-            "/metrics": f'vllm:cache_config_info{{engine="0",{blocks}}} 1.0\nvllm:num_requests_running{{engine="0"}} 0.0\n',
+            "/metrics": f'vllm:cache_config_info{{engine="0",{blocks}}} 1.0\n'
+            + "".join(f'vllm:{name}{{engine="0"}} {float(value)}\n' for name, value in self.rank.figures().items()),
         }
         self.reply(pages.get(self.path))
 
@@ -151,7 +190,7 @@ class Api(BaseHTTPRequestHandler):
         if self.path != "/v1/completions":
             self.reply(None)
             return
-        self.rank.together()
+        self.rank.compute()
         text = ANSWER if body.get("prompt") == PROMPT else " one"
         usage = {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
         choice = {"index": 0, "text": text, "finish_reason": "stop"}
