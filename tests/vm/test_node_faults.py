@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from playbook import Run
     from vm.conftest import VmLab
 
-APPLY = "Bring the rails to what is wanted"
+APPLY = "Configure the rails"
 EXPORT = "Export the fabric variables"
 RAIL0, RAIL1 = RAILS
 
@@ -263,7 +263,7 @@ def site_killed(lab: VmLab) -> Run:
         "--tags",
         "roce",
         variables={"roce_mtu": 8000, "roce_confirm_seconds": 25},
-        dies_at="Come back over a new connection",
+        dies_at="Reconnect to the node",
     )
 
 
