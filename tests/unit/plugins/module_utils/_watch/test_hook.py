@@ -26,8 +26,8 @@ def script(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def run_hook(words: list[str], event: dict[str, Any] = EVENT) -> list[str]:
-    return hook.notify({"hook": words, "webhook": ""}, event, run_command)
+def run_hook(words: list[str], event: dict[str, Any] | None = None) -> list[str]:
+    return hook.notify({"hook": words, "webhook": ""}, event or EVENT, run_command)
 
 
 def test_the_hook_gets_the_event_on_stdin_and_in_its_environment(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def recording() -> list[tuple[float, list[gpu.Reading]]]:
 
 def marked() -> dict[str, tuple[float, float]]:
     """Return the intervals of the session by its marks. Two ends are not marked: the GPUs show when the second decode and the engine ended."""
-    times: list[tuple[float, str]] = [(when, what) for when, what in json.loads((samples() / "gpu" / "01.marks.json").read_text())]
+    times: list[tuple[float, str]] = list(json.loads((samples() / "gpu" / "01.marks.json").read_text()))
 
     def at(text: str) -> float:
         return next(when for when, what in times if what.startswith(text))
