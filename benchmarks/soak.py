@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -322,7 +323,10 @@ def done(lab: SoakLab, name: str, dice: random.Random) -> Row:
     seen: list[dict[str, Any]] = []
     follower = threading.Thread(target=lambda: seen.append(noticed(lab, number, NOTICE)), daemon=True)
     follower.start()
-    row.what = kind.act(lab, dice)
+    try:
+        row.what = kind.act(lab, dice)
+    except (AssertionError, subprocess.SubprocessError) as error:
+        row.wrong.append(f"the fault was not done: {error}")
     at = time.time()
     if kind.noticed:
         follower.join()
@@ -460,6 +464,7 @@ def main() -> int:
     bring_up(2)
     lab = SoakLab(Path(tempfile.mkdtemp(prefix="gb10-soak-")), options.stub)
     lab.serve()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ansible-runner takes it
     assert agents.wait_for(lambda: serves(lab), BOUND[options.stub]), "the pair does not serve"
     start, rows, calm = time.monotonic(), list[Row](), 0
     for number, name in enumerate(schedule(drawn_by(options.seed), options.faults), start=1):
@@ -470,7 +475,8 @@ def main() -> int:
         rows.append(row)
         calm += calm == number - 1 and not KINDS[name].kills_agent
         figures = " ".join(f"{rss} KiB/{files}/{threads}" for _pid, rss, files, threads in row.agents)
-        print(f"{number:3d} {name}: {row.what} | noticed {seconds(row.noticed)} serves {seconds(row.serves)} starts {row.starts} | {figures}", flush=True)
+        notice = seconds(row.noticed) if KINDS[name].noticed else "–"
+        print(f"{number:3d} {name}: {row.what} | noticed {notice} serves {seconds(row.serves)} starts {row.starts} | {figures}", flush=True)
         for each in row.wrong:
             print(f"    WRONG: {each}", flush=True)
         if row.serves is None:
