@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -35,7 +38,7 @@ class Pair:
 
     def _start(self, number: int, words: list[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{number}.log").open("wb") as log:
-            return subprocess.Popen([sys.executable, "-u", str(self.folder / "engine.py"), *words], stdout=log, stderr=log)
+            return subprocess.Popen([sys.executable, "-u", str(self.folder / "engine.py"), *words], stdout=log, stderr=log, start_new_session=True)
 
     def log(self, number: int) -> str:
         return (self.folder / f"{number}.log").read_text(encoding="utf-8")
@@ -53,7 +56,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     started = Pair(tmp_path)
     yield started
     for rank in started.ranks:
-        rank.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(rank.pid, signal.SIGKILL)  # with its engine process
         rank.wait()
 
 
