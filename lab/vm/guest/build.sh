@@ -49,7 +49,7 @@ ln -s /etc/machine-id "$root/var/lib/dbus/machine-id"
 : >"$root/etc/default/locale"
 mkdir -p "$root/srv/models" "$root/usr/local/lib/vmlab"
 printf '%s\n' '/dev/vda / ext4 noatime,errors=remount-ro 0 1' '/swap.img none swap sw 0 0' \
-  'LABEL=models /srv/models ext4 noatime,nofail,x-systemd.device-timeout=30 0 2' >"$root/etc/fstab"
+  'LABEL=models /srv/models ext4 noatime,nofail,x-systemd.device-timeout=180 0 2' >"$root/etc/fstab"
 cp -r --no-preserve=mode,ownership "$here/files/." "$root/"
 find "$root/usr/local/lib/vmlab" -type f -exec chmod 755 {} +
 
