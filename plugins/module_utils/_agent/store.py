@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import 
 EVENTS = "events.jsonl"
 OLDER_EVENTS = "events.1.jsonl"
 MAX_EVENTS = 1 << 20  # bytes of one file of events
+MOST_EVENTS = 1000  # that are read
 
 
 class Store:
@@ -85,10 +86,14 @@ class Store:
             self._last = max((event["n"] for event in self.events()), default=0) + cut
         return self._last
 
+    def _newest(self, name: str) -> list[str]:
+        return self._text(name).rstrip("\n").rsplit("\n", MOST_EVENTS)[-MOST_EVENTS:]
+
     def events(self) -> list[dict[str, Any]]:
-        """Return the kept events, the oldest first; a line that is cut off or invalid is left out."""
-        with self._lock:
-            lines = [line for name in (OLDER_EVENTS, EVENTS) for line in self._text(name).split("\n")]
+        """Return the newest kept events, the oldest first; a line that is cut off or invalid is left out."""
+        with self._lock:  # full files have more than ten times as many lines, which would take 14 MB of memory
+            lines = self._newest(EVENTS)
+            lines = (self._newest(OLDER_EVENTS) + lines)[-MOST_EVENTS:] if len(lines) < MOST_EVENTS else lines
         return [event for event in map(_event, lines) if event is not None]
 
 

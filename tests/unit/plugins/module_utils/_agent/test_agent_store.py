@@ -89,6 +89,19 @@ def test_bounds_the_events_and_keeps_one_older_file(folder: Path, monkeypatch: p
     assert len(kept) > 10
 
 
+def test_reads_the_newest_events_of_both_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_EVENTS", 1000)
+    store = Store(str(folder))
+    for _number in range(30):
+        store.append({"text": "x" * 50})
+    present = len((folder / "events.jsonl").read_text(encoding="ascii").splitlines())
+    for most in (1, present, present + 1):
+        monkeypatch.setattr(module, "MOST_EVENTS", most)
+        assert numbers(Store(str(folder))) == list(range(31 - most, 31))
+    Store(str(folder)).append({"text": "y"})
+    assert numbers(Store(str(folder)))[-1] == 31
+
+
 def test_an_event_may_have_any_line_separator_of_unicode(folder: Path) -> None:
     Store(str(folder)).append({"text": "a"})
     path = folder / "events.jsonl"
