@@ -47,7 +47,7 @@ INSTANCE = plan.check_instance(os.environ.get("GB10_LAB_INSTANCE", ""))
 NODES = plan.nodes(2, INSTANCE)
 STUB_SECONDS = 2  # of a stub's boot
 BOUND = {True: 120.0, False: 300.0}  # seconds from the fault, or from the end of a cut rail, until the pair serves; with the stub or the real engine
-NOTICE = 60.0
+NOTICE, SETTLE = 60.0, 20.0
 # Faults follow each other within seconds: crashes in a row, and the pauses between them, are not what is tested.
 SETTINGS = {"restarts": 100000, "stable_seconds": 0.5}
 GROUP = "gb10.cluster.group=pair1"
@@ -289,31 +289,32 @@ def serves(lab: SoakLab) -> bool:
     return bool(found) and bool(found["outcome"]["final"]) and found["watch"]["state"] == "serving"
 
 
-def check(row: Row, found: list[dict[str, Any]]) -> None:
-    """Record what is not as it must be after a recovery."""
-    releases = set()
+def check(found: list[dict[str, Any]], starts: int) -> list[str]:
+    """Return what is not as it must be after a recovery with so many starts of the release."""
+    wrong, releases = [], set()
     for number, node in enumerate(found):
         running = [each for each in node["containers"] if each["State"]["Running"]]
         if len(node["containers"]) != 1 or len(running) != 1:
-            row.wrong.append(f"rank {number} has {len(node['containers'])} containers, {len(running)} of them run")
+            wrong.append(f"rank {number} has {len(node['containers'])} containers, {len(running)} of them run")
         releases |= {each["Config"]["Labels"]["gb10.cluster.release"] for each in running}
-        if len(node["begun"]) > row.starts:
-            row.wrong.append(f"rank {number} has started {len(node['begun'])} containers in {row.starts} starts of the release")
+        if len(node["begun"]) > starts:
+            wrong.append(f"rank {number} has started {len(node['begun'])} containers in {starts} starts of the release")
     if len(releases) != 1:
-        row.wrong.append(f"the ranks run {sorted(releases)}")
+        wrong.append(f"the ranks run {sorted(releases)}")
     try:
-        files = {name: json.loads(text) for name, text in found[0]["files"].items() if text}
+        files = {name: json.loads(text) for name, text in found[0]["files"].items()}
         owners = [json.loads(node["files"]["owner"]) for node in found]
     except ValueError as error:
-        row.wrong.append(f"a state file is not valid: {error}")
-        return
+        wrong.append(f"a state file is not valid: {error}")
+        return wrong
     desired, outcome = files["desired"], files["outcome"]
     if (desired["generation"], desired["state"], True, "serves") != (outcome["generation"], "serving", outcome["final"], outcome["result"]):
-        row.wrong.append(f"the state files disagree: desired {desired['generation']} {desired['state']}, outcome {outcome}")
+        wrong.append(f"the state files disagree: desired {desired['generation']} {desired['state']}, outcome {outcome}")
     if files["watch"]["episode"] or files["watch"]["release"] not in releases:
-        row.wrong.append(f"watch.json has episode {files['watch']['episode']} and release {files['watch']['release']}")
+        wrong.append(f"watch.json has episode {files['watch']['episode']} and release {files['watch']['release']}")
     if len({json.dumps(owner.get("head")) for owner in owners}) != 1:
-        row.wrong.append(f"the owners differ: {owners}")
+        wrong.append(f"the owners differ: {owners}")
+    return wrong
 
 
 def done(lab: SoakLab, name: str, dice: random.Random) -> Row:
@@ -337,13 +338,18 @@ def done(lab: SoakLab, name: str, dice: random.Random) -> Row:
         row.serves = time.time() - began
     else:
         row.wrong.append(f"does not serve {BOUND[lab.stub]:.0f} s after the fault")
+    last = time.monotonic() + SETTLE
+    while True:  # a fault that has been healed already can still be open
+        found = probe(lab, began)
+        wrong = check(found, len(agents.starts(lab, number))) if row.serves is not None else []
+        if not wrong or time.monotonic() > last:
+            break
+        time.sleep(1)
+    row.agents = [node["agent"] for node in found]
     row.starts = len(agents.starts(lab, number))
     if row.starts > kind.starts:
-        row.wrong.append(f"{row.starts} starts of the release, expected at most {kind.starts}")
-    found = probe(lab, began)
-    row.agents = [node["agent"] for node in found]
-    if row.serves is not None:
-        check(row, found)
+        wrong.append(f"{row.starts} starts of the release, expected at most {kind.starts}")
+    row.wrong += wrong
     if row.wrong:
         print(lab.on(1, f"gb10 events -n 40; journalctl -u gb10-agent -n 20 --no-pager --since @{began:.0f}", check=False), file=sys.stderr, flush=True)
     return row
