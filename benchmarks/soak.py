@@ -253,7 +253,7 @@ KINDS = {
     **SIMPLE,
     "`gb10 stop`, `gb10 start`": Kind(by_hand, noticed=False),
     "two faults at once": Kind(two(CALM), starts=2),
-    "two faults at once, one of them an agent": Kind(two(tuple(SIMPLE)), noticed=False, starts=2, kills_agent=True),
+    "two faults at once, agents included": Kind(two(tuple(SIMPLE)), noticed=False, starts=2, kills_agent=True),
     "agent SIGKILLed in a recovery": Kind(agent_in_recovery, starts=2, kills_agent=True),
     "node restarted": Kind(node_restarts, kills_agent=True),
 }
