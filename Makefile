@@ -67,7 +67,7 @@ docs: setup-dev  ## the documentation site, in .site/html
 test: setup-dev  ## every test that is part of CI
 	@$(STAGE) "make test" -- tools/test.sh
 
-long: setup-dev  ## what takes hours: every schedule and contract case, the fault table, the day-2 table, random faults
+long: setup-dev  ## what takes hours: every schedule and contract case, the fault table, the day-2 table, recovery, random faults
 	@$(STAGE) "the contract, every case" -- $(BIN)/pytest tests/contract -q -n 2 -m long
 	@$(STAGE) "the agent over 20,000 simulated schedules" -- env GB10_SCHEDULES=20000 $(BIN)/pytest tests/sim/test_schedules.py -q
 	@$(STAGE) "the rest of the end-to-end tests" -- $(BIN)/pytest tests/lab -q -m long
@@ -75,6 +75,7 @@ long: setup-dev  ## what takes hours: every schedule and contract case, the faul
 	@$(STAGE) "molecule: sysctl, readahead, roce" -- tools/molecule.sh sysctl readahead roce
 	@$(STAGE) "fault table" -- $(PY) benchmarks/fault_table.py --write
 	@$(STAGE) "day-2 table" -- $(PY) benchmarks/day2_table.py --write
+	@$(STAGE) "recovery" -- $(PY) benchmarks/recovery.py --compare --write
 	@$(STAGE) "200 random faults on stub ranks" -- $(PY) benchmarks/soak.py --faults 200 --stub --write
 	@$(STAGE) "20 random faults with the real engine" -- $(PY) benchmarks/soak.py --faults 20 --write
 

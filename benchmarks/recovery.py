@@ -132,8 +132,15 @@ def written() -> dict[str, list[str]]:
     return {row[0]: row for row in rows if row[0] in {fault.name for fault in FAULTS.values()}}
 
 
-def plain_written() -> str:
-    """Return the plain boot of docs/recovery.md."""
+def today() -> str:
+    """Return the date, UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def plain_text(boots: list[float]) -> str:
+    """Return the plain boot of this run in words, or that of docs/recovery.md if this run has none."""
+    if boots:
+        return f"{statistics.median(boots):.1f} s (median of {len(boots)})"
     found = re.search(r"^Plain boot: (.+?)\. Machine", TABLE.read_text(encoding="utf-8") if TABLE.exists() else "", re.M)
     return found.group(1) if found else "not measured"
 
@@ -179,32 +186,30 @@ def main() -> int:
     chosen = {name: FAULTS[name] for name in options.only.split(",")}
     boots: list[float] = []
     outcomes: dict[str, list[Outcome]] = {name: [] for name in chosen}
+    rows, held = written(), dict.fromkeys(chosen, True)
     for _round in range(options.rounds):
         boots.append(plain_boot(lab))
         for name, fault in chosen.items():
             outcomes[name].append(one(lab, fault))
-    plain, held, rows = statistics.median(boots or [0.0]), True, written()
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    for name, fault in chosen.items() if boots else ():
-        cells, good = judged(fault, outcomes[name], plain)
-        held = held and good
-        other = rows[fault.name][-2] if fault.name in rows else "not measured"
-        rows[fault.name] = [*cells, other, today]
+            cells, held[name] = judged(fault, outcomes[name], statistics.median(boots))
+            other = rows[fault.name][-2] if fault.name in rows else "not measured"
+            rows[fault.name] = [*cells, other, today()]
+            if options.write:  # an interrupted run keeps what it has
+                write(rows, plain_text(boots))
     if options.compare:
         for fault in chosen.values():
-            rows.setdefault(fault.name, [fault.name, *["not measured"] * 7, today])
+            rows.setdefault(fault.name, [fault.name, *["not measured"] * 7, today()])
             rows[fault.name][-2] = compared(lab, fault)
+            if options.write:
+                write(rows, plain_text(boots))
             print(f"{fault.name}, restart: unless-stopped: {rows[fault.name][-2]}", file=sys.stderr, flush=True)
         compose_down(lab)
     run = lab.play()
     assert run.rc == 0, run.stdout[-3000:]
-    boot = f"{plain:.1f} s (median of {len(boots)})" if boots else plain_written()
-    print(f"plain boot: {boot}\n{HEAD}")
+    print(f"plain boot: {plain_text(boots)}\n{HEAD}")
     for fault in chosen.values():
         print(f"| {' | '.join(rows[fault.name])} |")
-    if options.write:
-        write(rows, boot)
-    return 0 if held else 1
+    return 0 if all(held.values()) else 1
 
 
 if __name__ == "__main__":

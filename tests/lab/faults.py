@@ -19,6 +19,9 @@ PHASES = {
 }
 
 
+UNWATCHED: dict[str, Any] = {"vllm_tp2_keep_serving": False}  # a rank that dies stays dead, and the pair stays as a run has left it
+
+
 @dataclass(frozen=True)
 class Fault:
     """One row of the fault table."""
@@ -146,7 +149,7 @@ def running(lab: Any) -> list[str]:
 def inject(lab: Any, fault: Fault, rollback: bool = False) -> Outcome:
     """Run site.yml with the fault and return what came of it; the fault is removed again.
 
-    A release that has passed would be tried again after some of these faults: one attempt has to end with the verdict.
+    A release that has passed would be tried again after some of these faults, and a pair that is watched after all: one attempt has to end with the verdict.
     """
     done: list[float] = []
     stop = threading.Event()
@@ -169,7 +172,7 @@ def inject(lab: Any, fault: Fault, rollback: bool = False) -> Outcome:
     if fault.act:
         thread.start()
     try:
-        settings = {"vllm_tp2_rollback": rollback, "vllm_tp2_restart": True, "vllm_tp2_attempts": 1}
+        settings = {"vllm_tp2_rollback": rollback, "vllm_tp2_restart": True, "vllm_tp2_attempts": 1, **UNWATCHED}
         run = lab.play("site.yml", "--tags", "vllm_tp2", variables={**settings, **fault.variables})
     finally:
         stop.set()

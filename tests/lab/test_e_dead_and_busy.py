@@ -6,14 +6,15 @@ import threading
 
 import pytest
 from container_lab import Lab
+from faults import UNWATCHED
 
 STOPPED = "the engine process is stopped (PID "
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _settled(lab: Lab) -> None:
-    """The release of the inventory serves, after any earlier test."""
-    run = lab.play("site.yml", "--tags", "vllm_tp2")
+    """The release of the inventory serves, after any earlier test, and it is not watched."""
+    run = lab.play("site.yml", "--tags", "vllm_tp2", variables=UNWATCHED)
     assert run.rc == 0, run.stdout[-4000:]
 
 
@@ -36,13 +37,13 @@ def test_a_stopped_engine_process_is_reported_at_once_and_restarted(served: Lab)
         smoke = served.play("playbooks/smoke.yml")
         assert smoke.rc != 0
         assert f"pair1 does not serve: rank 1 on lab-2: {STOPPED}" in smoke.last_message
-        check = served.play("site.yml", "--check", "--tags", "vllm_tp2")
+        check = served.play("site.yml", "--check", "--tags", "vllm_tp2", variables=UNWATCHED)
         assert check.rc == 0, check.stdout[-4000:]
         assert "pair1 would be started to serve" in check.stdout
         assert f"rank 1 on lab-2: {STOPPED}" in spoken(check.stdout)
         assert served.identity() == before, "check mode changes nothing"
     finally:
-        run = served.play("site.yml", "--tags", "vllm_tp2")
+        run = served.play("site.yml", "--tags", "vllm_tp2", variables=UNWATCHED)
     assert run.rc == 0, run.stdout[-4000:]
     assert f"rank 1 on lab-2: {STOPPED}" in spoken(run.stdout)
     assert served.complete() == (200, " Paris.")
@@ -72,7 +73,7 @@ def test_a_busy_pair_is_reported_as_busy_and_left_alone(served: Lab) -> None:
     try:
         quick = {"vllm_tp2_status_timeout": 3}
         status = served.play("playbooks/status.yml", variables=quick)
-        run = served.play("site.yml", "--tags", "vllm_tp2", variables=quick)
+        run = served.play("site.yml", "--tags", "vllm_tp2", variables={**quick, **UNWATCHED})
     finally:
         stop.set()
         served.on(1, "pkill -f '[c]url -s -m 120' || true", check=False)

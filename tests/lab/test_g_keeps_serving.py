@@ -58,6 +58,9 @@ def test_site_follows_a_recovery_and_starts_nothing(lab: Lab, limit: dict[str, A
     assert noticed(lab, number, 30)["cause"] == "rank_dead"
     assert agents.wait_for(lambda: agents.judging(lab), 60)
     before = lab.identity()
+    code, text = status(lab)
+    assert code == 2, text
+    assert "restores service; rank_dead at " in text
     run = lab.play("site.yml", "--tags", "vllm_tp2", variables=limit)
     assert run.rc == 0, run.stdout[-4000:]
     printed = " ".join(run.stdout.split())
