@@ -147,7 +147,7 @@ def plain_text(boots: list[float]) -> str:
 
 def write(rows: dict[str, list[str]], plain: str) -> None:
     """Write docs/recovery.md."""
-    machine = f"{os.cpu_count()} cores of {platform.machine()}, Linux {platform.release()}"
+    machine = f"{os.cpu_count()} cores of {platform.machine()}, Linux {platform.release()}, load average {os.getloadavg()[2]:.1f} when this was written"
     lines = [f"| {' | '.join(rows[fault.name])} |" for fault in FAULTS.values() if fault.name in rows]
     text = TEXT.format(slack=SLACK, compared=COMPARED, plain=plain, machine=machine)
     TABLE.write_text(text + "\n".join([HEAD, *lines]) + "\n", encoding="utf-8")
