@@ -110,7 +110,7 @@ def test_a_pair_that_was_stopped_stays_stopped_after_a_reboot() -> None:
 def test_an_engine_process_that_stays_stopped_restarts_the_group_and_a_short_stop_does_not() -> None:
     world = watched()
     world.ranks[1].process_fault = "the engine process is stopped (PID 7, VLLM::Worker_TP1)"
-    world.run(6)
+    world.run(3)
     world.ranks[1].process_fault = ""
     world.run(60)
     assert (starts(world), events(world, "fault")) == (0, [])

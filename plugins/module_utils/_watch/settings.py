@@ -12,7 +12,7 @@ from typing import Any
 #: Seconds and GiB. `vllm_tp2_watch` replaces single values.
 DEFAULTS: dict[str, Any] = {
     "enabled": True,
-    "stopped_seconds": 10.0,  # a debugger stops a process for shorter
+    "stopped_seconds": 5.0,  # a debugger stops a process for less
     "wedge_seconds": 20.0,  # two real GPUs: a wedge shows idle power within 2 s, a decode step takes less than 1 s
     "metrics_seconds": 5.0,
     "completion_seconds": 45.0,  # with the time-out below 75 s until an idle wedge is noticed
