@@ -379,7 +379,7 @@ def growth(rows: list[Row]) -> tuple[list[list[str]], list[str]]:
             continue
         last_pid = mine[-1][0]
         mine = [each for each in mine if each[0] == last_pid]
-        tenth = max(1, len(mine) // 10)
+        tenth = max(3, len(mine) // 10)  # the number of threads changes from moment to moment
         early, late = mine[tenth : 2 * tenth] or mine[:1], mine[-tenth:]
         cells = [f"rank {node}", str(len(mine))]
         for index, (name, factor, slack) in enumerate((("memory in KiB", GROWTH, 0), ("descriptors", 1.0, SLACK), ("threads", 1.0, SLACK)), start=1):
