@@ -82,7 +82,7 @@ class RankService:
         self._records = threading.RLock()  # held while owner.json or holds.json changes, never for long
         self._highest = 0  # generation, also if it could not be written
         self.sampler = Sampler(self.group, self.folder, settings.merged(config.get("watch")), self._run, docker_socket=self.docker_socket, root=root)
-        self.asked_at = -1.0  # when the head asked last, by the monotonic clock
+        self._asked_at = -1.0
         self._methods: dict[str, Callable[..., dict[str, Any]]] = {name: getattr(self, f"_{name}") for name in VERBS}
 
     # Requests.
@@ -97,6 +97,14 @@ class RankService:
             return protocol.failure(redact.redact(str(error)))
         except Exception as error:  # noqa: BLE001  the head must learn of any failure, and the service goes on
             return protocol.failure(redact.redact(f"{type(error).__name__}: {error}"))
+        finally:
+            if not local and request.get("verb") != "watch":  # the head may have ended since a long poll began
+                self._asked_at = time.monotonic()
+
+    @property
+    def asked_at(self) -> float:
+        """When the head asked last, by the monotonic clock; negative if it has not. A start or stop under way counts until its end."""
+        return time.monotonic() if self._work.locked() else self._asked_at
 
     def _answer(self, request: Mapping[str, Any], local: bool) -> dict[str, Any]:
         name = str(request.get("verb"))
@@ -105,7 +113,7 @@ class RankService:
             raise RankError(f"{self.host} does not support the verb {repr(name)[:60]}. Supported: {', '.join(supported)}.", "unknown")
         verb, method = VERBS[name], self._methods[name]
         if not local:
-            self.asked_at = time.monotonic()
+            self._asked_at = time.monotonic()
         if verb.guard in ("read", "local"):
             return method(**take(name, verb.arguments, request))
         caller = self._caller(name, request, local)

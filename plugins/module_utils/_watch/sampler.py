@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import threading
 import time
 from collections import deque
@@ -242,6 +243,10 @@ class Sampler:
             self.report(f"{self._memory_stop}.")
             if self._sample:  # the head learns the cause before another rank ends for lack of this one
                 self._publish({**self._sample, "memory": memory, "memory_stop": self._memory_stop})
+            for each in containers if self._root == "/" else ():  # the CLI takes seconds that the node may not have
+                if each["running"] and each["pid"] > 1:
+                    with contextlib.suppress(OSError):
+                        os.kill(each["pid"], signal.SIGKILL)
             self._run(["docker", "kill", *running], 20.0, None, {"DOCKER_HOST": f"unix://{self._socket}"})
             self._short = 0
         return True

@@ -558,6 +558,17 @@ def test_halt_kills_if_the_head_asks_for_it(machine: Machine) -> None:
     assert not any(line.startswith("docker stop") for line in machine.commands)
 
 
+def test_the_head_counts_as_present_while_its_start_or_stop_is_under_way(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert machine.service.asked_at < 0
+    machine.service.handle({"verb": "hello", "v": 1})
+    now = 150.0
+    assert machine.service.asked_at == 100.0
+    with machine.service._work:
+        assert machine.service.asked_at == 150.0
+
+
 def test_watch_returns_hello_and_the_last_sample(machine: Machine) -> None:
     machine.put_release("new", port=9000)
     machine.put_container("new")
