@@ -53,10 +53,10 @@ class VmLab:
         """Fresh disks, fresh boot."""
         self.command("reset", *map(str, nodes))
 
-    def reboot(self, *nodes: int, hard: bool = False) -> float:
-        """Reboot, in order or like a power failure; return the seconds until SSH answered again."""
+    def reboot(self, *nodes: int, hard: bool = False, off: int = 0) -> float:
+        """Reboot, in order or like a power failure of `off` seconds; return the seconds until SSH answered again."""
         started = time.monotonic()
-        self.command("reboot", *(["--hard"] if hard else []), *map(str, nodes))
+        self.command("reboot", *(["--hard", f"--off={off}"] if hard else []), *map(str, nodes))
         return time.monotonic() - started
 
     def cut(self, cable: str, *nodes: int) -> None:
