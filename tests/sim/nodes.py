@@ -177,6 +177,7 @@ class SimRank:
         self.phases: list[str] = []
         self.process_fault = ""  # of the engine; a start ends it
         self.engine_id = 1
+        self.hog_until = 0.0  # another program uses the memory
         self.memory_stop = ""  # why the rank has stopped itself; a start ends it
         self._fault_seen, self._fault_since, self._key, self._number = "", 0.0, "", 0
 
@@ -311,7 +312,7 @@ class SimRank:
     def _memory(self) -> dict[str, int]:
         used = self.container is not None and (self.container.running or self.world.now - self.container.ended < MEMORY_SECONDS)
         used = used or self.world.now - self.world.removed_at.get(self.number, -1e9) < MEMORY_SECONDS
-        free = 20 << 20 if used else 110 << 20
+        free = 20 << 20 if used or self.world.now < self.hog_until else 110 << 20
         return {
             "total_kib": TOTAL_KIB, "free_kib": free, "available_kib": free, "swap_total_kib": 0, "swap_free_kib": 0,
             "oom_kills": self.world.oom_kills[self.number],

@@ -298,3 +298,15 @@ def test_a_peer_that_ends_because_of_a_restarted_docker_engine_is_not_a_crash() 
     world.kill(1)
     world.run(3)
     assert len(world.watch.record["crashes"]) == 1
+
+
+def test_a_lack_of_memory_is_waited_for_and_uses_up_no_restarts() -> None:
+    world = watched(restarts=1)
+    world.ranks[1].hog_until = world.now + 3600.0
+    world.kill(0)
+    world.kill(1)
+    world.run(3500)
+    assert starts(world) == 0
+    assert "20.0 GiB of 120.0 GiB of memory are available" in events(world, "waits")[0]["text"]
+    serves_again(world)
+    assert starts(world) == 1

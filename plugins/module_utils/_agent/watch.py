@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._watch.rules import F
 
 WATCH = "watch.json"
 STABLE_SECONDS = 30.0
+MISSING_SECONDS = 5.0  # between two readings of ranks that lack something
 #: What survives a restart of the agent. Times are seconds since the epoch.
 EMPTY: dict[str, Any] = {
     "crashes": [], "restarts": {}, "unserved_seconds": 0.0, "started": {}, "episode": {}, "last": {}, "serving_since": 0.0, "idle_power_w": None,
@@ -156,12 +157,15 @@ class Watch:
     def _act(self, fault: Fault, release: str, desired: Mapping[str, Any]) -> None:
         """Read all ranks again, and set a new generation if the fault is still there and nothing is missing."""
         calls = Calls(self.actor, dict(desired))
-        looks = calls.look(release)
+        looks = calls.look(release, share=float(calls.options.get("wait_available") or 0.0))
         missing = calls.phrases(looks)
+        idle = not any(runs(each) for each in looks if isinstance(each, dict))
         for index, each in enumerate(looks):
             if isinstance(each, dict):
-                missing += [f"{calls.name(index)}: {phrase}" for phrase in filter(None, [each["engine_error"], *calls.lacks(each)])]
+                short = each["blocked"] if idle else ""  # a rank that runs still has its memory
+                missing += [f"{calls.name(index)}: {phrase}" for phrase in filter(None, [each["engine_error"], *calls.lacks(each), short])]
         if missing:
+            self._look_at = self.clock.monotonic() + MISSING_SECONDS
             self._wait_for(missing)
             return
         self._missing = []
