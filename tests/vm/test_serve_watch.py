@@ -91,6 +91,7 @@ def ready_at(lab: VmLab, node: int) -> float:
     return float(until(lab, node, READY).split()[0])
 
 
+@pytest.mark.long
 def test_pair_serves_again_after_both_nodes_are_rebooted(lab: VmLab) -> None:
     since, restarts = last(lab), state(lab)["watch"]["restarts"].get("reboot", 0)
     lab.reboot(*NODES)
