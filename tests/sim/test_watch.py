@@ -296,7 +296,7 @@ def test_a_peer_that_ends_because_of_a_restarted_docker_engine_is_not_a_crash() 
     assert world.watch is not None
     assert world.watch.record["crashes"] == []
     world.kill(1)
-    world.run(3)
+    world.run(6)
     assert len(world.watch.record["crashes"]) == 1
 
 
@@ -310,3 +310,16 @@ def test_a_lack_of_memory_is_waited_for_and_uses_up_no_restarts() -> None:
     assert "20.0 GiB of 120.0 GiB of memory are available" in events(world, "waits")[0]["text"]
     serves_again(world)
     assert starts(world) == 1
+
+
+def test_the_cause_is_that_of_the_rank_that_ended_first_also_if_it_is_read_last() -> None:
+    world = watched()
+    world.ranks[1].memory_stop = "1.0 GiB of memory were available, less than 1.5 GiB, so the rank has stopped itself"
+    world.cut(1, 3.0)  # the worker is read late
+    world.kill(1)
+    world.kill(0)
+    serves_again(world)
+    assert events(world, "fault")[0]["cause"] == "rank_dead"
+    assert events(world, "recovered")[0]["cause"] in ("memory", "node_lost")
+    assert world.watch is not None
+    assert "rank_dead" not in world.watch.shown["restarts"]

@@ -121,6 +121,7 @@ def test_worker_calls_the_hook_while_the_head_is_off(lab: VmLab) -> None:
     assert {each["kind"] for each in head} == {"fault", "settled", "recovered"}
 
 
+@pytest.mark.long
 def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
     since, restarts = last(lab), dict(state(lab)["watch"]["restarts"])
     replies, ended = list[float](), threading.Event()
@@ -135,7 +136,7 @@ def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
     asking = pool.submit(ask)
     try:
         lab.on(2, f"systemd-run --quiet --collect --unit hog python3 -c '{HOG}'")
-        fault, _seen = event(lab, since, "fault")
+        event(lab, since, "fault")
         until(lab, 2, f"test $({RUNNING}) = 0")
         time.sleep(10)
         during = lab.on(2, "systemctl is-active hog; journalctl -k -b -g 'oom-kill|Out of memory' | grep -c kernel; awk '/MemAvail/ {print $2}' /proc/meminfo")
@@ -146,7 +147,7 @@ def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
     asking.result()  # SSH has answered each time
     stopped = time.time()
     assert during.split()[:2] == ["active", "0"], "the hog runs on, and the kernel has killed nothing"
-    assert fault["cause"] == "memory", fault
+    [fault] = [each for each in news(lab, since)["events"] if each["kind"] == "fault" and each["cause"] == "memory"]  # the peer's end may be read before it
     assert "rank 1 on vm-2" in fault["text"]
     assert "GiB, so the rank has stopped itself" in fault["text"]
     done, _all = event(lab, since, "recovered")

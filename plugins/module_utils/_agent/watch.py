@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._watch.rules import F
 
 WATCH = "watch.json"
 STABLE_SECONDS = 30.0
+SETTLE_SECONDS = 2.0  # within which the rank that is the cause is read too
 MISSING_SECONDS = 5.0  # between two readings of ranks that lack something
 #: What survives a restart of the agent. Times are seconds since the epoch.
 EMPTY: dict[str, Any] = {
@@ -42,6 +43,7 @@ class Watch:
         self._open: dict[tuple[str, int], Fault] = {}
         self._missing: list[str] = []
         self._look_at = 0.0  # when the ranks may be read again
+        self._noticed_at = 0.0
         self._paused_until: float | None = None
         self._kernel: list[dict[str, Any]] = []
         self._since = actor.stamp()  # what the kernels reported before was reported by an earlier agent
@@ -102,6 +104,8 @@ class Watch:
     def _note(self, found: Sequence[Fault]) -> None:
         """Record each fault once for as long as it lasts."""
         now = {(fault.cause, fault.rank): fault for fault in found}
+        if not self._open:
+            self._noticed_at = self.clock.monotonic()
         for key, fault in now.items():
             if key in self._open:
                 continue
@@ -127,6 +131,9 @@ class Watch:
         self._show("waiting" if self._missing else "fault", fault, self._missing)
         if self.observed.useful() and fault.cause in ("rank_stopped", "wedge", "idle_wedge"):
             return
+        if now < self._noticed_at + SETTLE_SECONDS or not self.observed.complete():
+            return
+        self._name(fault)
         if self._paused_until is None:
             crashes = len(self.record["crashes"]) if self._counts(fault) else 0
             pause = ladder.pause_before(crashes) if crashes > 1 else 0.0
@@ -136,6 +143,13 @@ class Watch:
         if now >= max(self._paused_until, self._look_at):
             self._look_at = now + POLL_SECONDS
             self._act(fault, release, desired)
+
+    def _name(self, fault: Fault) -> None:
+        """Take the cause that has ended the other ranks too, if one of these was read first."""
+        episode = self.record["episode"]
+        if fault.cause in rules.ROOTS and episode.get("cause") == "rank_dead":
+            self.record["episode"] = {**episode, "cause": fault.cause, "text": fault.text}
+            self._save()
 
     def _wait_for(self, missing: list[str]) -> None:
         if missing != self._missing:

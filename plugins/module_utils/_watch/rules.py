@@ -24,6 +24,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.release impo
 
 WAITS = frozenset(("node_lost", "docker", "fabric"))
 #: Causes from outside of the release: they do not count as crashes of it.
+#: Causes that end the other ranks too, which may be read first.
+ROOTS = ("memory", "reboot", "docker_restart")
 OUTSIDE = frozenset((*WAITS, "reboot", "docker_restart"))
 
 
@@ -97,7 +99,7 @@ def faults(views: Sequence[View], release: str, stopped_seconds: float) -> list[
         else:
             out += [Fault("fabric", f"{view.name}: {phrase}", view.number) for phrase in rails_down(view.sample)]
             out += _of_rank(view, release, stopped_seconds)
-    return sorted(out, key=lambda fault: (not fault.waits, fault.cause != "memory"))
+    return sorted(out, key=lambda fault: (not fault.waits, fault.cause not in ROOTS))
 
 
 def _of_rank(view: View, release: str, stopped_seconds: float) -> list[Fault]:
