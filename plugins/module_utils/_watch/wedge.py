@@ -49,15 +49,14 @@ class Wedge:
         moved = last is not None and tokens != last.tokens
         if running == 0 or moved or last is None or not 0 <= now - last.now <= self.window / 2:
             self._still.clear()
+            self._frozen = None
+        elif self._frozen is None:
+            self._frozen = now
         if running == 0:
             self._moved = None
             return
         if moved:
             self._moved = now
-        if running == 0 or last is None or tokens != last.tokens:
-            self._frozen = None
-        elif self._frozen is None:
-            self._frozen = now
         self._still.append(self._last)
         while len(self._still) > 1 and self._still[1].now <= now - self.window:
             self._still.popleft()

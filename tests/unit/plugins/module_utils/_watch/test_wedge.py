@@ -207,3 +207,14 @@ def test_a_wedge_of_an_idle_gb10_draws_up_to_27_watts() -> None:
         for second in range(0, 20, 2):
             rule.add(float(second), 1, 100.0, [(power, 96.0)], None)
         assert rule.state(11.0) == expected
+
+
+def test_seconds_without_tokens_count_from_the_requests_that_are_held_now() -> None:
+    rule = Wedge(10.0)
+    for second in range(0, 20, 2):
+        rule.add(float(second), 1, 100.0, [(12.0, 0.0)], None)
+    for second in range(20, 120, 2):
+        rule.add(float(second), 0, 100.0, [(12.0, 0.0)], None)
+    for second in range(120, 140, 2):
+        rule.add(float(second), 1, 100.0, [(12.0, 0.0)], None)
+    assert rule.state(11.0) == ""
