@@ -27,6 +27,17 @@ gb10:
         one: {{ansible_host: 127.0.0.1}}
         two: {{ansible_host: 127.0.0.2}}
 """
+#: A play that runs one task file of the role vllm_tp2 on all hosts.
+ROLE_PLAY = """
+- name: A group
+  hosts: gb10
+  gather_facts: false
+  tasks:
+    - name: Try
+      ansible.builtin.import_role:
+        name: gb10.cluster.vllm_tp2
+        tasks_from: {tasks}
+"""
 
 
 @dataclass

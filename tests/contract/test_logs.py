@@ -7,25 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from playbook import LOCAL_PAIR, REPO, Run, run
+from playbook import LOCAL_PAIR, REPO, ROLE_PLAY, Run, run
 
-PLAY = """
-- name: A group
-  hosts: gb10
-  gather_facts: false
-  tasks:
-    - name: Try
-      ansible.builtin.import_role:
-        name: gb10.cluster.vllm_tp2
-        tasks_from: logs
-"""
 SILENT = LOCAL_PAIR.replace("{{ansible_host: 127.0.0.1}}", "{{ansible_host: 127.0.0.1, ansible_connection: ssh, ansible_port: 1}}")
 LINES = ("2026-11-23T10:00:00.000Z one | a 'quoted' \x1b[32mINFO\x1b[0m {{ line }}", "2026-11-23T10:00:00.010Z two | NCCL: $HOME")
 
 
 def logs(folder: Path, text: str = LOCAL_PAIR, *arguments: str, **variables: object) -> Run:
     (folder / "hosts.yml").write_text(text.format(python=sys.executable), encoding="utf-8")
-    (folder / "play.yml").write_text(PLAY, encoding="utf-8")
+    (folder / "play.yml").write_text(ROLE_PLAY.format(tasks="logs"), encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
     given = {"gb10_profile": "dspark-nvfp4-1m", "__vllm_tp2_command": f"{folder}/{{{{ inventory_hostname }}}}", **variables}
     return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=given, env=env, project=folder)
