@@ -283,11 +283,6 @@ class Actor:
         """Return the present time, UTC."""
         return utc.stamp(self.clock.wall())
 
-    @staticmethod
-    def stamp_of(seconds: float) -> str:
-        """Return a time in seconds since the epoch as events have it."""
-        return utc.stamp(seconds)
-
     def _warn_once(self, text: str) -> None:
         if text not in self._outcome["warnings"]:
             self._outcome["warnings"] = [*self._outcome["warnings"], text]

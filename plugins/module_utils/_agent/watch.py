@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import A
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import POLL_SECONDS, TICK_SECONDS, Calls
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.observation import Observation
+from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import rules
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.rules import Fault
@@ -265,5 +266,5 @@ class Watch:
         self.shown = {
             "state": state, "fault": {**episode, "rank": fault.rank if fault else None} if episode else {}, "missing": list(missing),
             "restarts": dict(record["restarts"]), "unserved_seconds": record["unserved_seconds"], "last": dict(record["last"]),
-            "serving_since": self.actor.stamp_of(since) if since and state == "serving" else "",
+            "serving_since": utc.stamp(since) if since and state == "serving" else "",
         }  # fmt: skip

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
@@ -190,6 +191,14 @@ def bind(kept: list[dict[str, Any]], containers: list[dict[str, Any]], engine: s
         container["image_fingerprint"] = known(container["image_id"])["fingerprint"]
 
 
+def containers_of(group: str, engine: str) -> Iterator[dict[str, Any]]:
+    """Yield the state of each container of a group. One that is removed meanwhile is left out. Raises DockerError."""
+    for entry in client.list_containers([f"gb10.cluster.group={group}"], engine):
+        state = log.state_of(client.inspect(entry["Id"], engine))
+        if state:
+            yield state
+
+
 def look(group: str, image: str, engine: str) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, int], str]:
     """Return the group's containers, the image, the memory, and why the engine could not be asked."""
     containers: list[dict[str, Any]] = []
@@ -197,10 +206,7 @@ def look(group: str, image: str, engine: str) -> tuple[list[dict[str, Any]], dic
     problem = ""
     try:
         found = image_of(image, engine)
-        for entry in client.list_containers([f"gb10.cluster.group={group}"], engine):
-            state = log.state_of(client.inspect(entry["Id"], engine))
-            if state:
-                containers.append(state)
+        containers.extend(containers_of(group, engine))  # what was read before an error is kept
     except client.DockerError as error:
         problem = str(error)
     with open("/proc/meminfo", encoding="ascii") as handle:

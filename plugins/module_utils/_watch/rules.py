@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
 
 WAITS = frozenset(("node_lost", "docker", "fabric"))
-#: Causes from outside of the release: they do not count as crashes of it.
 #: Causes that end the other ranks too, which may be read first.
 ROOTS = ("memory", "reboot", "docker_restart")
+#: Causes from outside of the release: they do not count as crashes of it.
 OUTSIDE = frozenset((*WAITS, "reboot", "docker_restart"))
 
 
@@ -83,7 +83,7 @@ def _dead(view: View, release: str) -> str:
 
 def stopped(view: View) -> bool:
     """Whether the fault of a rank's processes can pass: stopped, or paused."""
-    return str(view.sample.get("fault") or "").startswith(("the engine process is stopped", "the container")) and bool(view.sample.get("fault"))
+    return str(view.sample.get("fault") or "").startswith(("the engine process is stopped", "the container"))
 
 
 def faults(views: Sequence[View], release: str, stopped_seconds: float) -> list[Fault]:

@@ -19,6 +19,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import GIB_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import kernel_log
@@ -30,7 +31,6 @@ ADDRESS_SECONDS = 15.0
 DROP_SECONDS = 10.0
 KERNEL_LINES = 20
 KERNEL_BYTES = 64 << 10
-GIB_KIB = 1 << 20
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -127,15 +127,10 @@ class Sampler:
         return os.path.join(self._root, name)
 
     def _containers(self) -> tuple[list[dict[str, Any]], str]:
-        found = []
         try:
-            for entry in client.list_containers([f"gb10.cluster.group={self.group}"], self._socket):
-                state = log.state_of(client.inspect(entry["Id"], self._socket))
-                if state:
-                    found.append(state)
+            return list(node.containers_of(self.group, self._socket)), ""
         except client.DockerError as error:
             return [], str(error)
-        return found, ""
 
     def _engine_id(self) -> str:
         """Return what changes when the Docker Engine starts: the time of its PID file; empty if it has none."""
@@ -226,7 +221,7 @@ class Sampler:
         running = [str(each["name"]) for each in containers if each["running"]]
         if self._memory_stop and running and str(containers[0]["id"]) != self._memory_stop_of:
             self._memory_stop = ""
-        available = memory.get("available_kib", 0) / GIB_KIB
+        available = memory.get("available_kib", 0) / GIB_KB
         drop, floor = float(self.settings["memory_drop_gib"]), float(self.settings["memory_floor_gib"])
         if not memory.get("total_kib") or available >= drop:
             self._short = 0
