@@ -95,7 +95,7 @@ def parse_line(raw: str) -> Line:
     return _parse_short(raw) if len(raw) <= 400 else _parse(raw)
 
 
-@lru_cache(maxsize=2048)  # a server that dies and starts again prints the same lines each time
+@lru_cache(maxsize=256)  # a server that dies and starts again prints the same lines each time, in an agent that must not grow
 def _parse_short(raw: str) -> Line:
     return _parse(raw)
 
