@@ -146,6 +146,21 @@ def test_an_idle_wedge_is_found_by_a_completion() -> None:
     assert starts(world) == 1
 
 
+def test_an_engine_that_refuses_connections_is_not_reported_as_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ansible_collections.gb10.cluster.plugins.module_utils._agent.watch.SETTLE_SECONDS", 10.0)  # time for a completion
+    world = watched()
+    world.reboot(0, 5.0)
+    serves_again(world, 400)
+    assert "idle_wedge" not in {event["cause"] for event in events(world, "fault")}
+
+
+def test_a_lost_connection_that_is_back_at_once_is_not_reported() -> None:
+    world = watched()
+    world.cut(1, 1.0)
+    world.run(60)
+    assert (events(world, "fault"), starts(world)) == ([], 0)
+
+
 def test_a_release_that_crashes_again_and_again_is_held_with_its_first_and_last_crash() -> None:
     world = watched(restarts=3)
     for _crash in range(4):

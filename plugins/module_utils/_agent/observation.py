@@ -47,6 +47,7 @@ class Observation:
         self._moved: float | None = None  # when tokens were generated last
         self.restart_window()
         self._probe: Job | None = None
+        self._probe_at = 0.0
         self._probe_moved: float | None = None
         self._probe_again = self.clock.monotonic() + float(self.settings["completion_seconds"])
         self._probe_fault: Fault | None = None
@@ -67,6 +68,7 @@ class Observation:
             if job is None and now >= self._again.get(number, 0.0):
                 known = int(self.samples.get(number, {}).get("n") or 0)
                 wait = CLOSE_SECONDS if self._frozen or number == 0 else WAIT_SECONDS  # that of the head is in this process
+                wait = 0.0 if number in self._lost else wait  # an answer is enough
                 self._jobs[number] = rank.begin("watch", wait + READ_LIMIT, release=release, known=known, wait=wait)
         self._read_engine(release, now)
         self._read_probe(release, now, prove)
@@ -119,7 +121,7 @@ class Observation:
         due = now >= self._probe_again or (prove and not self._proven)
         if self._probe is None and due and (idle or (prove and not self._figures)) and self._probe_fault is None and self.complete():
             self._probe_again = now + float(self.settings["completion_seconds"])
-            self._probe_moved = self._moved
+            self._probe_at, self._probe_moved = now, self._moved
             timeout = float(self.settings["completion_timeout"])
             self._probe = self.ranks[0].begin("probe", timeout + READ_LIMIT, release=release, timeout=timeout, requests=[REQUEST], **self._url())
 
@@ -138,8 +140,7 @@ class Observation:
             return  # it works for others, or refuses this request
         elif status >= 500:
             self._probe_fault = Fault("engine_failed", f"the engine answers a completion with HTTP {status}")
-        else:
-            seconds = float(self.settings["completion_timeout"])
+        elif now - self._probe_at >= (seconds := float(self.settings["completion_timeout"])):  # a refused connection ends at once
             self._probe_fault = Fault("idle_wedge", f"a completion of one token did not come back within {seconds:.0f} s while nothing else ran")
         self._probe_again = now + float(self.settings["completion_seconds"])
 
