@@ -48,7 +48,7 @@ lint:
 types:
 	@$(BIN)/mypy plugins extensions tests lab tools benchmarks
 unit:
-	@$(BIN)/pytest tests/unit -q -n 2
+	@$(BIN)/pytest tests/unit tests/security -q -n 2 -m "not long"
 
 sanity: setup-dev  ## ansible-test sanity on a staged copy, antsibull-docs, the documentation site
 	@tools/sanity.sh

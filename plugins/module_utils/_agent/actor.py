@@ -27,7 +27,7 @@ NOTHING: dict[str, Any] = {
     "generation": 0, "state": "", "release": "", "by": "", "at": "", "reasons": [], "options": {}, "replaces": [], "known_stop": 0,
     "auto": False, "hold": "",
 }  # fmt: skip
-EVENTS_IN_MEMORY = 1000
+EVENTS_IN_MEMORY = 300
 
 
 class Refused(Exception):  # noqa: N818  the answer to a request, in one sentence

@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files
@@ -52,15 +52,15 @@ def log_tail(container: str, tail: int, path: str, deadline: float) -> str:
     return (f"(the last {LOG_BYTES >> 20} MiB)\n" + data.partition(b"\n")[2].decode("utf-8", "replace")) if cut else data.decode("utf-8", "replace")
 
 
-def container_sections(group: str, tail: int, path: str, deadline: float) -> list[tuple[str, str]]:
-    """Return inspection and log tail of each container of the group."""
+def container_sections(group: str, tail: int, path: str, deadline: float, secrets: list[str]) -> list[tuple[str, str]]:
+    """Return inspection and log tail of each container of the group. The inspection is masked: as a text it would show what JSON escapes."""
     out: list[tuple[str, str]] = []
     try:
         for entry in client.list_containers([f"gb10.cluster.group={group}"], path, client.left(deadline)):
             inspection = client.inspect(entry["Id"], path, client.left(deadline)) or {}
             name = str(inspection.get("Name", entry["Id"])).lstrip("/")
             shown: dict[str, Any] = {key: inspection.get(key) for key in ("Id", "Name", "State", "Image", "RestartCount", "Config", "HostConfig", "Mounts")}
-            out.append((f"container {name}: inspection", json.dumps(shown, indent=1, sort_keys=True)))
+            out.append((f"container {name}: inspection", json.dumps(redact.masked(shown, secrets), indent=1, sort_keys=True)))
             out.append((f"container {name}: log", log_tail(entry["Id"], tail, path, deadline)))
     except client.DockerError as error:
         out.append(("containers", f"({error})"))
@@ -79,14 +79,14 @@ def command_section(run: Runner, command: list[str], deadline: float) -> str:
 def secrets_in(folder: str) -> list[str]:
     """Return the values of the env files of all releases in a group's folder."""
     paths = glob.glob(os.path.join(glob.escape(folder), "releases", "*", files.SECRETS))
-    return [value for path in paths for value in redact.values_of(read_text(path))]
+    return [value for path in paths for value in env_file.parse(read_text(path)).values() if value]
 
 
 def collect(group: str, folder: str, run: Runner, *, tail: int = TAIL, seconds: float = SECONDS, docker_socket: str = client.DEFAULT_SOCKET) -> str:
     """Return the evidence of the group's rank on this node, without secrets. `folder` is the group's folder."""
     deadline = time.monotonic() + seconds
     secrets = secrets_in(folder)
-    sections = container_sections(group, tail, docker_socket, deadline)
+    sections = container_sections(group, tail, docker_socket, deadline, secrets)
     sections += [(path, read_text(path)) for path in sorted(glob.glob(os.path.join(glob.escape(folder), "current", "*.yaml")))]
     sections += [(path, read_text(path)) for path in ("/proc/meminfo", "/proc/buddyinfo", "/proc/loadavg", "/proc/swaps")]
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])

@@ -24,6 +24,8 @@ StartLimitIntervalSec=0
 [Service]
 ExecStart={LAUNCHER} agent
 Environment=HOME=/root
+# One heap for all threads: it does not grow with their number.
+Environment=MALLOC_ARENA_MAX=1
 RuntimeDirectory=gb10-agent
 RuntimeDirectoryMode=0755
 Restart=always

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 NO_REPLY = "no reply within"
@@ -35,11 +37,7 @@ def cache_config(metrics: str) -> list[dict[str, str]]:
 
 def api_key(env_text: str) -> str:
     """Return the value of the VLLM_API_KEY line of an env file; empty where there is none."""
-    for line in env_text.splitlines():
-        name, _sign, value = line.partition("=")
-        if name.strip() == "VLLM_API_KEY":
-            return value.strip().strip("\"'")
-    return ""
+    return env_file.parse(env_text).get("VLLM_API_KEY", "")
 
 
 def api_url(api: Mapping[str, Any]) -> str:

@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import secret_names
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 
 _SHORT = re.compile(r"\{\{ (\w+) \| default\(")
 _SET_FACT = ("ansible.builtin.set_fact", "set_fact")
-_SECRET = re.compile(r"(?:^|[_.\W])(?:api_?keys?|keys?|token|secrets?|passwords?|passwd|passphrase|credentials?)(?:$|[_.\W])", re.IGNORECASE)
 
 
 def is_secret(name: str, spec: Mapping[str, Any] | None = None) -> bool:
     """Report whether the value of a variable must not be shown, by its spec or by its name."""
-    return bool(spec and spec.get("no_log")) or bool(_SECRET.search(name))
+    return bool(spec and spec.get("no_log")) or secret_names.is_secret(name)
 
 
 def is_computed(default: Any) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, secret_names
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import CLASSES, HIGHEST_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import HIGHEST_FLOOR_PERCENT
@@ -247,8 +248,10 @@ def _environment_faults(value: Mapping[str, Any], secret: bool) -> Found:
             text = f"{name} is {shown(each)}, expected a string or a number"
         elif isinstance(each, str) and re.search(r"[\n\r\0]", each):
             text = f"{name} contains a line end, which an environment file cannot contain; write it on one line, without | or >"
-        elif secret and isinstance(each, str) and "'" in each:
-            text = f"{name} contains a single quote, which the environment file of the secrets cannot contain; choose another value"
+        elif secret and isinstance(each, str) and env_file.problem(each):
+            text = f"{name} {env_file.problem(each)}, which the environment file of the secrets cannot contain; choose another value"
+        elif not secret and secret_names.is_secret(name, each):
+            text = f"{name} looks like a secret, and its value would be readable in the Compose file; set it in vllm_tp2_secret_env"
         elif name in NOT_EMPTY and each is not None and not str(each).strip():
             text = f"{name} is empty: {NOT_EMPTY[name]}"
         if text:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import masked
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import is_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SCHEMA, Field
 
@@ -20,9 +22,6 @@ DECIDED_BY = {"host": "engine.api.host", "port": "engine.api.port", "served-mode
 LITERAL_ALLOWED = ("tensor-parallel-size", "distributed-executor-backend")
 # vLLM reads the key from VLLM_API_KEY; a key in a profile would end in compose files, process lists and logs.
 SECRET_ARGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
-SECRET_ENV = re.compile(r"(?:^|_)(?:API_KEY|TOKEN|SECRET|PASSWORD|PASSWD)(?:$|_)")
-# Environment names that look like secrets to SECRET_ENV but hold counts or switches.
-NOT_SECRET = re.compile(r"(?:NUM_TOKENS?|_TOKENS)$|^HF_HUB_DISABLE_IMPLICIT_TOKEN$|_TOKENIZER")
 
 # Kind of a field -> Python types, and what an error calls them.
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -81,11 +80,6 @@ def human_int(value: object) -> int | None:
         return None
     factor = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}[unit]
     return int(float(number) * factor) if "." in number else int(number) * factor
-
-
-def is_secret_name(name: str) -> bool:
-    """Tell whether an environment variable of this name holds a secret (HF_TOKEN does, MTP_NUM_TOKENS does not)."""
-    return bool(SECRET_ENV.search(name.upper())) and not NOT_SECRET.search(name.upper())
 
 
 def store_mount(profile: Mapping[str, Any]) -> str | None:
@@ -200,8 +194,8 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     if checker.sound("engine.args"):
         _check_args(profile["engine"]["args"], checker.note)
     for table in ("env", "head_env", "worker_env"):
-        for key in profile.get(table, ()):
-            if is_secret_name(key):
+        for key, value in profile.get(table, {}).items():
+            if is_secret(key, value):
                 checker.note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
     if checker.sound("container.volumes", "container.cache_dirs"):
         _check_container(profile["container"], checker.note)
@@ -231,11 +225,21 @@ _ARG_VALUES = {
 }
 
 
+def _variable_of(flag: str, value: Any) -> str:
+    """Return the environment variable that has to carry an argument that is a secret; empty if it is none. vLLM accepts the begin of a flag too."""
+    name = flag.lower().strip("-")
+    known = next((variable for secret, variable in SECRET_ARGS.items() if len(name) >= 3 and secret.startswith(name)), "")
+    if not known and (is_secret(name, value) or masked(value) != value):
+        known = name.upper().replace("-", "_")
+    return known
+
+
 def _check_args(args: Mapping[str, Any], note: Any) -> None:
     for key, value in args.items():
         path, flag = f"engine.args.{key}", key.replace("_", "-")
-        if key in SECRET_ARGS:
-            note(path, f"would show a secret in the process list: give it as {SECRET_ARGS[key]} through the role's variable instead")
+        variable = _variable_of(flag, value)
+        if variable:
+            note(path, f"would show a secret in the process list: give it as {variable} through the role's variable instead")
             continue
         if "_" in key and flag in args:
             note(path, f"and {flag} are the same flag: keep one")

@@ -16,7 +16,9 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, is_secret_name, store_mount
+from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import is_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
@@ -260,7 +262,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
     argv = build_argv(profile, rank)
     env = _environment(profile, rank, options)
     secrets = {str(key): str(value) for key, value in (options.get("secrets") or {}).items() if value not in (None, "")}
-    for key in [key for key in env if is_secret_name(key) or key in secrets]:
+    for key in [key for key, value in env.items() if key in secrets or is_secret(key, value)]:
         if key not in secrets:
             raise ServingError(f"the environment variable {key} looks like a secret: set it in vllm_tp2_secret_env instead of vllm_tp2_extra_env")
         del env[key]
@@ -316,14 +318,13 @@ def name_release(ranks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def env_file_text(secrets: Mapping[str, str]) -> str:
-    """Return the env file's text: one KEY='value' line each, sorted; single quotes keep compose from reading dollar signs."""
-    lines = []
-    for key in sorted(secrets):
-        value = str(secrets[key])
-        if "'" in value or "\n" in value or "\r" in value or "\x00" in value:
-            raise ServingError(f"the secret {key} contains a quote or a line break, which an env file cannot carry: choose another value")
-        lines.append(f"{key}='{value}'\n")
-    return "".join(lines)
+    """Return the text of the environment file of the secrets. Raises ServingError."""
+    values = {str(key): str(value) for key, value in secrets.items()}
+    for key in sorted(values):
+        problem = env_file.problem(values[key])
+        if problem:
+            raise ServingError(f"the secret {key} {problem}, which an environment file cannot contain: choose another value")
+    return env_file.text_of(values)
 
 
 def host_paths(profile: Mapping[str, Any], model_store: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def test_the_filters_are_there() -> None:
     [
         ("render_rank", ("fp8-1m", {"rank": 0, "size": 1}), "render_rank needs a mapping, got 'fp8-1m'"),
         ("render_rank", (MINI, {"rank": 5, "size": 1}), "rank 5 of a group of 1 does not exist"),
-        ("env_file_text", ({"A": "'"},), "the secret A contains a quote"),
+        ("env_file_text", ({"A": "'"},), "the secret A contains a single quote"),
     ],
 )
 def test_faults(name: str, args: tuple[Any, ...], text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import MASK, redact, values_of
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import MASK, redact
 
 SECRET = "s3cr3tv4lue"
 
@@ -72,7 +72,3 @@ def test_masked_hugging_face_token() -> None:
 )  # fmt: skip
 def test_counts_stay(text: str) -> None:
     assert redact(text) == text
-
-
-def test_values_of_an_env_file() -> None:
-    assert values_of("# a comment=x\nVLLM_API_KEY='abc'\nEMPTY=\nHF=\"d=e\"\n") == ["abc", "d=e"]

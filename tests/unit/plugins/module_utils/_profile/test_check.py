@@ -145,16 +145,6 @@ def test_path_in_the_model_store_is_derived(model: dict[str, Any], volumes: list
     assert (out["layout"], out["relative_path"]) == (layout, relative)
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "MY_SECRET", "DB_PASSWORD"])
-def test_secret_names(name: str) -> None:
-    assert c.is_secret_name(name)
-
-
-@pytest.mark.parametrize("name", ["MTP_NUM_TOKENS", "TOKENIZERS_PARALLELISM", "NUM_TOKEN", "KEYS"])
-def test_names_of_counts_are_not_secret(name: str) -> None:
-    assert not c.is_secret_name(name)
-
-
 _KEYS = st.sampled_from(["summary", "image", "model", "engine", "args", "env", "gate", "container", "volumes", "min", "context", "plan", "x"])
 _ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -1,0 +1,78 @@
+"""A secret never gets into a Compose file, an argument list, or an error: it goes to the environment file for root, or it is refused (M1, M2, M8, L10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_key
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import faults
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, env_file_text
+
+X = "s3cretKEY7aZ"
+PROFILE: dict[str, Any] = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "a/b"}}
+
+
+@pytest.mark.parametrize(
+    "flag", ["api-key", "api_key", "hf_token", "hf-token", "api", "api-ke", "api_ke", "hf-to", "some-password", "client_secret"]
+)
+def test_an_argument_that_is_a_secret_is_refused(flag: str) -> None:
+    with pytest.raises(ProfileError, match="process list") as found:
+        check("x", {**PROFILE, "engine": {"args": {flag: X}}})
+    assert X not in str(found.value)
+
+
+@pytest.mark.parametrize("value", ['{"api_key": "' + X + '"}', {"connector": {"password": X}}, f"redis://:{X}@host", f"hf_{X}abcdefgh"])
+def test_an_argument_with_a_secret_in_it_is_refused(value: Any) -> None:
+    with pytest.raises(ProfileError, match="process list") as found:
+        check("x", {**PROFILE, "engine": {"args": {"kv-transfer-config": value}}})
+    assert X not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("max-num-batched-tokens", 8192),
+        ("long-prefill-token-threshold", 0),
+        ("api-server-count", 2),
+        ("enable-prompt-tokens-details", True),
+        ("tokenizer", "a/b"),
+    ],
+)
+def test_other_arguments_are_accepted(flag: str, value: Any) -> None:
+    assert flag in check("x", {**PROFILE, "engine": {"args": {flag: value}}})["engine"]["args"]
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_KEY", "OPENAI_KEY", "PASSPHRASE", "MY_SECRET"])
+def test_a_secret_in_the_open_environment_is_refused(name: str) -> None:
+    [(path, text)] = faults("vllm_tp2_extra_env", {name: X, "NCCL_DEBUG": "INFO"}, {"type": "dict"})
+    assert path == (name,)
+    assert "vllm_tp2_secret_env" in text
+    assert X not in text
+    with pytest.raises(ProfileError, match="vllm_tp2_secret_env") as found:
+        check("x", {**PROFILE, "env": {name: X}})
+    assert X not in str(found.value)
+
+
+def test_a_url_with_a_password_in_the_open_environment_is_refused() -> None:
+    [(path, text)] = faults("vllm_tp2_extra_env", {"REDIS_URL": f"redis://:{X}@host", "OTHER_URL": "redis://host"}, {"type": "dict"})
+    assert path == ("REDIS_URL",)
+    assert X not in text
+
+
+@pytest.mark.parametrize("value", [f"{X}\\", f"{X}\\\\\\", f"{X}'x", f"{X}\n"])
+@pytest.mark.parametrize("name", ["vllm_tp2_api_key", "vllm_tp2_secret_env"])
+def test_a_value_that_compose_would_print_in_its_error_is_refused(name: str, value: str) -> None:
+    found = faults(name, value if name.endswith("key") else {"VLLM_API_KEY": value}, {"type": "str" if name.endswith("key") else "dict", "no_log": True})
+    assert len(found) == 1
+    assert X not in found[0][1]
+    with pytest.raises(ServingError) as error:
+        env_file_text({"VLLM_API_KEY": value})
+    assert X not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [f'"{X}', f'"{X}"', f"{X}\\\\", "$HOME", f"{X} #x"])
+def test_the_gate_reads_the_key_that_the_engine_reads(value: str) -> None:
+    assert api_key(env_file.text_of({"VLLM_API_KEY": value, "X": "y"})) == value
