@@ -40,6 +40,11 @@ def restart(*nodes: int) -> Callable[[Lab], float]:
     return act
 
 
+def killed(rank: int) -> Callable[[Lab], float]:
+    """Return a fault that kills the first process of a rank's container. After `docker kill` a restart policy would leave it stopped."""
+    return _on(rank + 1, f"kill -KILL $(docker inspect --format '{{{{.State.Pid}}}}' gb10-pair1-rank{rank})")
+
+
 @dataclass(frozen=True)
 class Fault:
     """One row: what is done, within how many seconds it must be noticed, and whether a request runs."""
@@ -53,8 +58,8 @@ class Fault:
 
 
 FAULTS = {
-    "worker": Fault("worker container SIGKILLed", 5, _on(2, "docker kill -s KILL gb10-pair1-rank1")),
-    "head": Fault("head container SIGKILLed", 5, _on(1, "docker kill -s KILL gb10-pair1-rank0")),
+    "worker": Fault("worker container SIGKILLed", 5, killed(1)),
+    "head": Fault("head container SIGKILLed", 5, killed(0)),
     "child": Fault("engine child process of the worker SIGKILLed, no request", 5, _on(2, "pkill -KILL -f '[V]LLM::'")),
     "stopped": Fault("worker rank SIGSTOPped, a request runs", 35, _on(2, f"pkill -STOP -f {ENGINE}"), request=True),
     "stopped-idle": Fault("worker rank SIGSTOPped, idle", 90, _on(2, f"pkill -STOP -f {ENGINE}")),
