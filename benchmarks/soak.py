@@ -85,7 +85,7 @@ class SoakLab(Lab):
 
     def completes(self) -> bool:
         """Whether a real completion comes back."""
-        body = json.dumps({"model": "stub" if self.stub else "lab-tiny", "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}).encode()
+        body = json.dumps({"model": "stub" if self.stub else "lab-tiny", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}).encode()
         request = urllib.request.Request(f"http://{NODES[0].management}:8000/v1/completions", body, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310  a fixed http address

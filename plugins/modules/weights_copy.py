@@ -171,6 +171,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, unit_job
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.http_copy import CopyError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
@@ -185,9 +186,7 @@ def check_room(params: dict[str, Any], path: str) -> None:
 def start(job: Job, params: dict[str, Any], path: str) -> None:
     """Start the fetch. Raises ManifestError, JobError, OSError."""
     for item in params["fetch"]:
-        bad = manifest.check_path(str(item["path"]))
-        if bad:
-            raise ManifestError(f"{item['path']!r} {bad}: it is not copied")
+        manifest.check_item(item)
     check_room(params, path)
     model_folder.Installer(path, params["owner"], params["group"]).folder(posixpath.dirname(path))
     files = [{"name": i["path"], "size": i["size"], "sha256": i["sha256"], "provider": i.get("provider", 0)} for i in params["fetch"]]
@@ -249,7 +248,7 @@ def main() -> None:
             result.update(fetch(module, job, path))
         model_folder.install(node, path, params["fetch"], params["links"], params["remove"], params["owner"], params["group"])
         job.stop()
-    except (ManifestError, JobError, RecordError) as error:
+    except (ManifestError, JobError, RecordError, CopyError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or path} cannot be written ({error.strerror}): run with become, and look for a read-only or full file system")

@@ -15,9 +15,7 @@ X = "s3cretKEY7aZ"
 PROFILE: dict[str, Any] = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "a/b"}}
 
 
-@pytest.mark.parametrize(
-    "flag", ["api-key", "api_key", "hf_token", "hf-token", "api", "api-ke", "api_ke", "hf-to", "some-password", "client_secret"]
-)
+@pytest.mark.parametrize("flag", ["api-key", "api_key", "hf_token", "hf-token", "api", "api-ke", "api_ke", "hf-to", "some-password", "client_secret"])
 def test_an_argument_that_is_a_secret_is_refused(flag: str) -> None:
     with pytest.raises(ProfileError, match="process list") as found:
         check("x", {**PROFILE, "engine": {"args": {flag: X}}})

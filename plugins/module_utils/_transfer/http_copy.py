@@ -27,6 +27,7 @@ import json
 import os
 import re
 import socket
+import stat
 import struct
 import sys
 import threading
@@ -45,6 +46,7 @@ ATTEMPTS = 5
 CONNECT_TIMEOUT = 5.0
 TIMEOUT = 30
 PROGRESS_SECONDS = 0.5
+SHA256 = re.compile(r"[0-9a-f]{64}")
 LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
@@ -61,8 +63,8 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
     os.replace(temporary, path)
 
 
-def sha256_file(path: str) -> str:
-    """Return a file's SHA-256 as hex. Raises OSError."""
+def sha256_file(path: str | int) -> str:
+    """Return the SHA-256 of a file, which can be a descriptor (it is closed), as hex. Raises OSError."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(1 << 22))
     with open(path, "rb", buffering=0) as handle:
@@ -71,6 +73,61 @@ def sha256_file(path: str) -> str:
             if not count:
                 return digest.hexdigest()
             digest.update(buffer[:count])
+
+
+class Staging:
+    """The folder for fetched files, mode 0700. A container of an engine can write next to it and into it: no link in it is followed."""
+
+    def __init__(self, path: str, create: bool = False) -> None:
+        """Open the folder, made if `create`. Raises CopyError, OSError."""
+        self.path = path
+        if create:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            raise CopyError(f"{path} is a link or a file, and a folder of this copy is expected: look at what it is, and remove it") from error
+        info = os.fstat(self.descriptor)
+        if info.st_uid != os.geteuid() or info.st_mode & 0o077:
+            os.close(self.descriptor)
+            raise CopyError(f"{path} belongs to user {info.st_uid} with mode {info.st_mode & 0o777:04o}, expected {os.geteuid()} with 0700: remove it")
+
+    def close(self) -> None:
+        """Close the folder."""
+        os.close(self.descriptor)
+
+    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Open a regular file. Raises CopyError, OSError."""
+        try:
+            descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise
+            raise CopyError(f"{self.path}/{name} is not a regular file: look at what it is, and remove it") from error
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
+            os.close(descriptor)
+            raise CopyError(f"{self.path}/{name} is not a regular file with one name: look at what it is, and remove it")
+        return descriptor
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a regular file of this name."""
+        try:
+            return stat.S_ISREG(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode)
+        except OSError:
+            return False
+
+    def rename(self, name: str, new: str) -> None:
+        """Rename a file. Raises OSError."""
+        os.replace(name, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file. Raises OSError."""
+        os.unlink(name, dir_fd=self.descriptor)
 
 
 def preallocate(descriptor: int, offset: int, count: int) -> None:
@@ -115,6 +172,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         given = self.headers.get("Authorization") or ""
         if not hmac.compare_digest(given.encode(), self.server.authorization.encode()):
             return self.send_error(401)
+        self.server.last = time.monotonic()
         path = self.server.files.get(urllib.parse.unquote(self.path[1:]))
         try:
             descriptor = os.open(path or "", os.O_RDONLY | os.O_NOFOLLOW)
@@ -164,7 +222,6 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002  the base class calls it so
         """Drop a peer that is not a rank of the group."""
-        self.last = time.monotonic()
         return not self.allow or client_address[0] in self.allow
 
 
@@ -235,8 +292,11 @@ class Fetch:
     """The fetching end of a job: several files at once. Each one is resumed where an earlier run stopped, and hashed."""
 
     def __init__(self, job: Mapping[str, Any]) -> None:
-        """Take the job."""
+        """Take the job. Raises CopyError."""
         self.job = job
+        for item in job["files"]:
+            if not SHA256.fullmatch(str(item["sha256"])) or int(item["size"]) < 0:
+                raise CopyError(f"{item['name']!r} has no valid SHA-256 or size in the manifest of the node that has it: nothing was copied")
         self.files = list({item["sha256"]: item for item in job["files"]}.values())
         self.headers = {"Authorization": authorization(job)}
         self.places: dict[int, list[Mapping[str, Any]]] = {}  # provider -> its addresses that can be reached
@@ -263,11 +323,9 @@ class Fetch:
             self.done += count
             self.moved += count
 
-    def part(self, item: Mapping[str, Any]) -> str:
-        return os.path.join(self.job["staging"], f"{item['sha256']}.part")
-
-    def whole(self, item: Mapping[str, Any]) -> str:
-        return os.path.join(self.job["staging"], str(item["sha256"]))
+    @staticmethod
+    def part(item: Mapping[str, Any]) -> str:
+        return f"{item['sha256']}.part"
 
     def reachable(self, provider: int) -> list[Mapping[str, Any]]:
         """Return the provider's addresses that answer. Raises CopyError."""
@@ -289,7 +347,7 @@ class Fetch:
     def fetch(self, item: Mapping[str, Any], index: int) -> Mapping[str, Any]:
         """Fetch one file into its .part, over the rail that its index selects first. Raises CopyError."""
         size, places = int(item["size"]), self.places[int(item["provider"])]
-        descriptor = os.open(self.part(item), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        descriptor = self.staging.open(self.part(item), os.O_RDWR | os.O_CREAT)
         try:
             if os.fstat(descriptor).st_size > size:
                 os.ftruncate(descriptor, 0)
@@ -301,7 +359,7 @@ class Fetch:
                 place = places[(index + attempt) % len(places)]
                 try:
                     self.transfer(item, place, descriptor, have)
-                except (OSError, http.client.HTTPException) as error:
+                except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: a header that is no number
                     attempt += 1
                     if attempt == ATTEMPTS or getattr(error, "errno", 0) in LASTING:
                         raise CopyError(
@@ -337,12 +395,12 @@ class Fetch:
 
     def check(self, item: Mapping[str, Any]) -> bool:
         """Hash a fetched file. Keep it under its hash, or remove it."""
-        if sha256_file(self.part(item)) != item["sha256"]:
-            os.unlink(self.part(item))
+        if sha256_file(self.staging.open(self.part(item))) != item["sha256"]:
+            self.staging.remove(self.part(item))
             with self.lock:
                 self.done -= int(item["size"])
             return False
-        os.replace(self.part(item), self.whole(item))
+        self.staging.rename(self.part(item), item["sha256"])
         with self.lock:
             self.files_done += 1
             self.hashed += int(item["size"])
@@ -370,10 +428,15 @@ class Fetch:
 
     def run(self) -> None:
         """Fetch all files. Raises CopyError, OSError."""
-        os.makedirs(self.job["staging"], mode=0o700, exist_ok=True)
+        self.staging = Staging(self.job["staging"], create=True)
+        with contextlib.closing(self.staging):
+            self.fetch_all()
+
+    def fetch_all(self) -> None:
+        """Fetch all files into the open folder. Raises CopyError, OSError."""
         for item in self.files:
-            if os.path.isfile(self.whole(item)):
-                os.replace(self.whole(item), self.part(item))  # hashed again: the machine may have lost power since
+            if self.staging.exists(item["sha256"]):
+                self.staging.rename(item["sha256"], self.part(item))  # hashed again: the machine may have lost power since
         self.places = {number: self.reachable(number) for number in {int(item["provider"]) for item in self.files}}
         left = self.round(self.files)
         left = self.round(left) if left else []
@@ -385,7 +448,12 @@ class Fetch:
 
 
 def _fetch(job: Mapping[str, Any]) -> int:
-    fetch, ended, error = Fetch(job), threading.Event(), ""
+    try:
+        fetch = Fetch(job)
+    except (CopyError, KeyError, TypeError, ValueError) as failure:
+        write_json(job["progress"], {"state": "failed", "error": str(failure)})
+        return 1
+    ended, error = threading.Event(), ""
 
     def report() -> None:
         while True:
@@ -401,6 +469,8 @@ def _fetch(job: Mapping[str, Any]) -> int:
         error = str(failure)
     except OSError as failure:
         error = f"{failure.filename or job['staging']} cannot be written ({failure.strerror}): correct that and run again"
+    except Exception as failure:  # noqa: BLE001  what the other node sends must not leave a copy that says neither done nor failed
+        error = f"the copy failed: {type(failure).__name__}: {failure}"
     ended.set()
     thread.join()
     write_json(job["progress"], fetch.state("failed" if error else "done", error))

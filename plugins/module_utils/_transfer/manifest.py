@@ -75,6 +75,54 @@ def check_link(path: str, target: str) -> str:
     return f"is a link to {target}, outside the model's folder" if landing == ".." or landing.startswith("../") else ""
 
 
+def check_name(path: Any) -> None:
+    """Check a path that another node sent. Raises ManifestError."""
+    bad = check_path(path) if isinstance(path, str) else "is not a path"
+    if bad:
+        raise ManifestError(f"{path!r} {bad}: nothing was copied")
+
+
+def check_item(item: Mapping[str, Any]) -> None:
+    """Check a file of a manifest that another node sent: its path, digest, and numbers. Raises ManifestError."""
+    check_name(item.get("path"))
+    digest, numbers = item.get("sha256"), [item.get(name, 0) for name in ("size", "mtime_ns", "provider")]
+    if not isinstance(digest, str) or not SHA256.fullmatch(digest):
+        raise ManifestError(f"{item['path']} has no SHA-256 of 64 hexadecimal digits: nothing was copied")
+    if not all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < 1 << 63 for each in numbers):
+        raise ManifestError(f"{item['path']} has a size, time, or provider that is no number: nothing was copied")
+
+
+_TYPES: dict[str, type] = {
+    "path": str, "layout": str, "files": dict, "links": dict, "selected": list, "missing": list, "incomplete": list, "damaged": list, "problems": list,
+    "agreed": dict, "copied": list, "free_bytes": int, "staged": dict,
+}  # fmt: skip
+
+
+def check_manifest(host: str, manifest: Mapping[str, Any]) -> None:
+    """Check what a node says about its files. Raises ManifestError."""
+    try:
+        wrong = [key for key, kind in _TYPES.items() if not isinstance(manifest[key], kind)]
+        wrong += [key for key, texts in (("links", manifest["links"].values()), ("problems", manifest["problems"])) if not all(map(_is_text, texts))]
+        if wrong:
+            raise ManifestError(f"{wrong[0]} is of another type")
+        for path, entry in manifest["files"].items():
+            check_item({"mtime_ns": None, "size": None, **entry, "path": path})
+        for name in (*manifest["links"], *manifest["selected"], *manifest["missing"], *manifest["incomplete"], *manifest["damaged"], *manifest["copied"]):
+            check_name(name)
+        for path, (size, digest, time_ns) in manifest["agreed"].items():
+            check_item({"path": path, "size": size, "sha256": digest, "mtime_ns": time_ns})
+        for digest, size in manifest["staged"].items():
+            check_item({"path": "an interrupted copy", "size": size, "sha256": digest})
+    except ManifestError as error:
+        raise ManifestError(f"the manifest of {host} cannot be used: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ManifestError(f"the answer of {host} is not a manifest ({type(error).__name__}: {error}): run again, and look at that node") from error
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 def ignored(path: str) -> bool:
     """Return whether a path is a cache or a lock, which no engine loads."""
     return any(part in IGNORED_FOLDERS for part in path.split("/")[:-1]) or path.endswith(IGNORED_SUFFIXES)
@@ -261,6 +309,8 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
         false if the plan is usable), ``refusals`` (sentences: too little space, files of another model) and ``notes``.
     :raises ManifestError: the source is not a host of the group.
     """
+    for host, each in zip(hosts, manifests):
+        check_manifest(host, each)
     base_rank = choose_source(hosts, manifests, source)
     base = manifests[base_rank]
     out: dict[str, Any] = {

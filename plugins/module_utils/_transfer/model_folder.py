@@ -127,7 +127,7 @@ def staged(path: str) -> dict[str, int]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name[:-5] if entry.name.endswith(".part") else entry.name
-            if len(name) == 64:
+            if manifest.SHA256.fullmatch(name):
                 info = entry.stat(follow_symlinks=False)
                 out[name] = max(info.st_size, info.st_blocks * 512)
     return out
@@ -229,16 +229,27 @@ class Installer:
             os.chmod(item, 0o755)  # noqa: S103  an engine's container may run as any user and reads the model
             self.own(item)
 
-    def file(self, staged_file: str, name: str, mtime_ns: int, move: bool) -> None:
-        """Move or copy a fetched file to its place. Raises ManifestError, OSError."""
+    def file(self, staging: http_copy.Staging, digest: str, name: str, mtime_ns: int, move: bool) -> None:
+        """Move or copy a fetched file to its place. Raises ManifestError, CopyError, OSError."""
         where = inside(self.root, name)
         self.folder(os.path.dirname(where))
-        if not move:
-            staged_file = shutil.copyfile(staged_file, f"{staged_file}.copy")
-        os.chmod(staged_file, 0o644)
-        self.own(staged_file)
-        os.utime(staged_file, ns=(mtime_ns, mtime_ns))
-        os.replace(staged_file, where)
+        source = staging.open(digest)
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, source)
+            if not move:
+                digest += ".copy"
+                with contextlib.suppress(FileNotFoundError):
+                    staging.remove(digest)
+                copy = staging.open(digest, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+                opened.callback(os.close, copy)
+                with open(source, "rb", closefd=False) as reader, open(copy, "wb", closefd=False) as writer:
+                    shutil.copyfileobj(reader, writer, 1 << 22)
+                source = copy
+            os.fchmod(source, 0o644)
+            if os.geteuid() == 0:
+                os.fchown(source, self.owner, self.group)
+            os.utime(source, ns=(mtime_ns, mtime_ns))
+        os.replace(digest, where, src_dir_fd=staging.descriptor)
 
     def link(self, name: str, target: str) -> None:
         """Create or replace a link. Raises ManifestError, OSError."""
@@ -277,16 +288,20 @@ def install(
     owner: int = -1,
     group: int = -1,
 ) -> None:
-    """Install fetched files and links, remove files, and record the hashes that the fetch has checked. Raises ManifestError, OSError, RecordError."""
+    """Install fetched files and links, remove files, record the checked hashes. Raises ManifestError, CopyError, OSError, RecordError."""
+    for item in fetch:
+        manifest.check_item(item)
     place, staging, name = Installer(path, owner, group), staging_path(path), manifest.record_name(path)
     place.folder(place.root)
     record = node.load_record(name)
     cache, copied = dict(record.get("cache", {})), set(record.get("copied", []))
     # A file that was here before belongs to its owner, even if it is repaired: only new ones count as copied.
     copied |= {file for file in [*(str(item["path"]) for item in fetch), *links] if not os.path.lexists(os.path.join(place.root, file))}
-    for index, item in enumerate(fetch):
-        needed_again = any(later["sha256"] == item["sha256"] for later in fetch[index + 1 :])
-        place.file(os.path.join(staging, str(item["sha256"])), str(item["path"]), int(item["mtime_ns"]), not needed_again)
+    if fetch:
+        with contextlib.closing(http_copy.Staging(staging)) as folder:
+            for index, item in enumerate(fetch):
+                needed_again = any(later["sha256"] == item["sha256"] for later in fetch[index + 1 :])
+                place.file(folder, str(item["sha256"]), str(item["path"]), int(item["mtime_ns"]), not needed_again)
     for link, target in links.items():
         place.link(link, target)
     for file in remove:

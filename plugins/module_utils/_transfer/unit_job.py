@@ -43,6 +43,15 @@ def remedy_of(text: str, remedies: Sequence[tuple[str, str]], default: str) -> s
     return next((remedy for pattern, remedy in remedies if re.search(pattern, text, re.IGNORECASE)), default)
 
 
+def sandbox(writes: Sequence[str], reads: Sequence[str] = ()) -> list[str]:
+    """Return the properties of a unit that writes below these folders only, and otherwise can do no more than read files and use the network."""
+    quoted = " ".join('"{}"'.format(path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")) for path in writes)
+    out = ["NoNewPrivileges=yes", "ProtectSystem=strict", f"ReadWritePaths={quoted}", "CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH"]
+    out += ["RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6", "ProtectKernelTunables=yes", "ProtectControlGroups=yes"]
+    own_tmp = not any(path.startswith(("/tmp/", "/var/tmp/")) for path in (*writes, *reads))  # noqa: S108  a model there stays visible
+    return [*out, *(["PrivateTmp=yes"] if own_tmp else [])]
+
+
 class Job:
     """One transient unit, `gb10-copy-<name>`."""
 
@@ -89,7 +98,10 @@ class Job:
         http_copy.write_json(spec, {**job, {"serve": "ready", "fetch": "progress"}[mode]: self.report})
         with open(program, "w", encoding="utf-8") as handle:
             handle.write(str(source))
-        self.launch([sys.executable, program, mode, spec], seconds, f"{mode} files on the fabric", ["NoNewPrivileges=yes"])
+        writes = [os.path.dirname(os.path.realpath(job["staging"]))] if mode == "fetch" else []
+        reads = [os.path.realpath(path) for path in (job.get("files") or {}).values()] if mode == "serve" else []
+        properties = sandbox([os.path.dirname(self.folder), *writes], reads)
+        self.launch([sys.executable, program, mode, spec], seconds, f"{mode} files on the fabric", properties)
 
     def start_commands(self, commands: Sequence[Sequence[str]], seconds: int, description: str, properties: Sequence[str] = ()) -> None:
         """Start commands one after the other, until one fails. The report has the return code. Call prepare() first. Raises JobError, OSError."""

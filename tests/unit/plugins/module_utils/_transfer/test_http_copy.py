@@ -87,7 +87,7 @@ def test_a_request_is_not_logged(tmp_path: Path, service: tuple[str, int], capfd
 
 
 def test_copy_resumes_where_it_stopped(tmp_path: Path, service: tuple[str, int]) -> None:
-    (tmp_path / "in").mkdir()
+    (tmp_path / "in").mkdir(0o700)
     (tmp_path / "in" / BIG_PART).write_bytes(BIG[: 2 << 20])
     (tmp_path / "in" / hashlib.sha256(b"{}").hexdigest()).write_bytes(b"{}")
     fetch = http_copy.Fetch(fetch_job(tmp_path, service))
@@ -98,7 +98,7 @@ def test_copy_resumes_where_it_stopped(tmp_path: Path, service: tuple[str, int])
 
 @pytest.mark.parametrize("kept", [b"x" * 100, BIG + b"x", b"x" * len(BIG)], ids=["shorter", "longer", "same-size"])
 def test_wrong_content_of_an_earlier_run_is_replaced(tmp_path: Path, service: tuple[str, int], kept: bytes) -> None:
-    (tmp_path / "in").mkdir()
+    (tmp_path / "in").mkdir(0o700)
     (tmp_path / "in" / BIG_PART).write_bytes(kept)
     http_copy.Fetch(fetch_job(tmp_path, service)).run()
     assert arrived(tmp_path)

@@ -137,7 +137,7 @@ def fetched(path: Path, name: str, data: bytes) -> dict[str, Any]:
     """Write a file to the place where a fetch leaves it."""
     digest = hashlib.sha256(data).hexdigest()
     staging = Path(model_folder.staging_path(str(path)))
-    staging.mkdir(exist_ok=True)
+    staging.mkdir(0o700, exist_ok=True)
     (staging / digest).write_bytes(data)
     return {"path": name, "size": len(data), "sha256": digest, "mtime_ns": 1_700_000_000_123_456_789, "provider": 0}
 
