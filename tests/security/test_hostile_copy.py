@@ -230,4 +230,4 @@ def test_the_unit_of_a_copy_writes_below_its_folders_only() -> None:
     properties = unit_job.sandbox(["/run/gb10-cluster", '/srv/a "b" 5%'])
     assert 'ReadWritePaths="/run/gb10-cluster" "/srv/a \\"b\\" 5%%"' in properties
     assert {"ProtectSystem=strict", "PrivateTmp=yes", "NoNewPrivileges=yes"} <= set(properties)
-    assert "PrivateTmp=yes" not in unit_job.sandbox(["/run/x"], ["/tmp/models/a"]), "the files to send would be hidden"  # noqa: S108  not used
+    assert "PrivateTmp=yes" not in unit_job.sandbox(["/run/x"], ["/tmp/models/a"]), "the files to send would be hidden"
