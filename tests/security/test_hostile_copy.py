@@ -162,7 +162,7 @@ def test_a_digest_that_is_a_path_is_refused_where_it_enters(store: Path, place: 
 @pytest.mark.parametrize("number", [-1, True, "1", 1.5, None, 1 << 64])
 @pytest.mark.parametrize("key", ["size", "mtime_ns", "provider"])
 def test_a_number_that_is_none_is_refused(key: str, number: Any) -> None:
-    with pytest.raises(ManifestError, match="no number"):
+    with pytest.raises(ManifestError, match="not a number"):
         manifest.check_item({**ITEM, key: number})
 
 

@@ -57,9 +57,13 @@ def trigger() -> re.Pattern[bytes]:
     return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in branches.items()).encode())
 
 
-def plan_for(text: str, classifiers: list[Classifier]) -> Plan:
-    """Choose what to try on a line with this text, from which the digits are removed."""
-    found = frozenset(literal for literal in literals() if literal in text)
+def literals_in(text: str) -> frozenset[str]:
+    """Return the literals in the text of a line, from which the digits are removed."""
+    return frozenset(literal for literal in literals() if literal in text)
+
+
+def plan_for(found: frozenset[str], classifiers: list[Classifier]) -> Plan:
+    """Choose what to try on a line with these literals."""
     return Plan(
         found,
         tuple(c for c in classifiers if not c.needles or not found.isdisjoint(c.needles)),

@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class, user_entry
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, compile_catalogue
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, cap, records
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import plan_for, trigger
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals_in, plan_for, trigger
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.starts import begins
 
 #: Boots whose facts are kept; older ones only count as restarts.
@@ -49,6 +49,7 @@ class BootLog:
         self._everything = bool(extra)  # a user's pattern can match any line
         self._shapes: dict[bytes, Plan | None] = {}
         self._shapes_bytes = 0
+        self._plans: dict[frozenset[str], Plan] = {}  # one for all shapes with the same literals
         self._rest = b""
         self._bytes = 0
         self._lines = 0
@@ -94,10 +95,12 @@ class BootLog:
             shape = cap(raw).translate(None, _DIGITS)
         plan = None
         if self._everything or self._trigger.search(shape) is not None:
-            plan = plan_for(shape.decode("utf-8", "replace"), self._classifiers)
+            found = literals_in(shape.decode("utf-8", "replace"))
+            plan = self._plans.get(found) or self._plans.setdefault(found, plan_for(found, self._classifiers))
         if len(shape) <= _SHAPE_BYTES:
             if len(self._shapes) >= _SHAPES or self._shapes_bytes >= _SHAPES_BYTES:
                 self._shapes.clear()
+                self._plans.clear()
                 self._shapes_bytes = 0
             self._shapes[shape] = plan
             self._shapes_bytes += len(shape)

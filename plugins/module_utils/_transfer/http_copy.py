@@ -359,7 +359,7 @@ class Fetch:
                 place = places[(index + attempt) % len(places)]
                 try:
                     self.transfer(item, place, descriptor, have)
-                except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: a header that is no number
+                except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: a header that is not a number
                     attempt += 1
                     if attempt == ATTEMPTS or getattr(error, "errno", 0) in LASTING:
                         raise CopyError(
@@ -469,7 +469,7 @@ def _fetch(job: Mapping[str, Any]) -> int:
         error = str(failure)
     except OSError as failure:
         error = f"{failure.filename or job['staging']} cannot be written ({failure.strerror}): correct that and run again"
-    except Exception as failure:  # noqa: BLE001  what the other node sends must not leave a copy that says neither done nor failed
+    except Exception as failure:  # noqa: BLE001  what the other node sends must not leave a copy that is neither done nor failed
         error = f"the copy failed: {type(failure).__name__}: {failure}"
     ended.set()
     thread.join()

@@ -89,7 +89,7 @@ def check_item(item: Mapping[str, Any]) -> None:
     if not isinstance(digest, str) or not SHA256.fullmatch(digest):
         raise ManifestError(f"{item['path']} has no SHA-256 of 64 hexadecimal digits: nothing was copied")
     if not all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < 1 << 63 for each in numbers):
-        raise ManifestError(f"{item['path']} has a size, time, or provider that is no number: nothing was copied")
+        raise ManifestError(f"{item['path']} has a size, time, or provider that is not a number: nothing was copied")
 
 
 _TYPES: dict[str, type] = {
@@ -99,7 +99,7 @@ _TYPES: dict[str, type] = {
 
 
 def check_manifest(host: str, manifest: Mapping[str, Any]) -> None:
-    """Check what a node says about its files. Raises ManifestError."""
+    """Check the answer of a node about its files. Raises ManifestError."""
     try:
         wrong = [key for key, kind in _TYPES.items() if not isinstance(manifest[key], kind)]
         wrong += [key for key, texts in (("links", manifest["links"].values()), ("problems", manifest["problems"])) if not all(map(_is_text, texts))]
