@@ -12,6 +12,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, findings
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import SEVERITIES
@@ -118,10 +119,10 @@ def _display(group: dict[str, Any], verdict: dict[str, Any], report: str) -> Non
     display.display(f"\npreflight of {group['name']}: {_count(errors, 'error')}, {_count(warnings, 'warning')}, {infos} for information")
     for entry in found:
         if entry["severity"] != "error":
-            display.display(findings.block(entry), color="yellow" if entry["severity"] == "warning" else None)
+            display.display(printable(findings.block(entry)), color="yellow" if entry["severity"] == "warning" else None)
     lines = [f"ignored {entry['id']} ({', '.join(entry['hosts'])}): {entry['found']}." for entry in verdict["ignored"]]
     for line in lines + findings.skipped_lines(verdict["not_checked"]) + ([f"report: {report}\n"] if report else []):
-        display.display(line)
+        display.display(printable(line))
 
 
 def _write(path: str, group: dict[str, Any], ranks: list[findings.Rank], verdict: dict[str, Any]) -> None:

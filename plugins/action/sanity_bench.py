@@ -12,6 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, load_test
 
 _PROBE = "gb10.cluster.vllm_probe"
@@ -50,7 +51,7 @@ class ActionModule(ActionBase):
             row = load_test.row_of(level, batch, self._ask(release, folder, batch, level, args["timeout"]))
             rows.append(row)
             for line in load_test.stream_lines(row) if args["streams"] else [load_test.table(rows)[-1]] if len(rows) > 1 else load_test.table(rows):
-                display.display(f"{group}  {line}")
+                display.display(printable(f"{group}  {line}"))
         message = load_test.complaint(group, rows)
         if message:  # the faults are printed in full, without the good replies
             rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]

@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
@@ -42,5 +43,5 @@ class ActionModule(ActionBase):
             lines = ["", "Check mode: nothing was changed.", *lines]
         display = Display()
         for line in lines:
-            display.display(line)
+            display.display(printable(line))
         return {"changed": False, "lines": lines}

@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
 
 DIFFERS = 2  # exit code if the group is not as desired
@@ -75,13 +76,13 @@ class Group:
 
 def show(text: str) -> None:
     """Print a line at once."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{printable(text)}\n")
     sys.stdout.flush()
 
 
 def complain(text: object) -> None:
     """Print a line on stderr."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(str(text))}\n")
     sys.stderr.flush()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import FORMS, USER_INFO, is_plain, is_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 
 MASK = "********"
 SHORTEST = 4  # of a known value: shorter ones are parts of words
@@ -62,7 +63,7 @@ _SHAPES = (
 
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
-    """Return the text without terminal escapes, with known values, and values that look like a secret or have the name of one, masked."""
+    """Return the text for a terminal or a file, with known values, and values that look like a secret or have the name of one, masked."""
     if "\x1b" in text or "\x9b" in text:
         text = _ANSI.sub("", text)
     text = _ESCAPED.sub(lambda m: chr(int(m.group(1), 16)), text)
@@ -74,7 +75,7 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
     text = _replace(text, _FLAG, _arguments)
     for shape in _SHAPES:
         text = shape.sub(lambda m: m.group(0).replace(m.group(1), MASK), text)
-    return FORMS.sub(MASK, text)
+    return printable(FORMS.sub(MASK, text))
 
 
 def known_forms(known: Iterable[str]) -> list[str]:

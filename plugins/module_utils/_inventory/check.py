@@ -20,6 +20,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.fabric imp
     overlap,
 )
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import group_names_of, management_address, ranked, serving_groups
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import name_fault
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import ROOT_GROUP, Fault, Place, split_by_majority, value_of
 
 # RFC 5737: addresses for documentation.
@@ -75,6 +76,8 @@ def _check_groups(groups: Groups, hosts: Hosts) -> tuple[dict[str, list[str]], l
             if host not in root:
                 found.append(Fault(Place("group", name, name), f"{host} is in the serving group {name} but not in {ROOT_GROUP}. Put {name} below it"))
     serving = serving_groups(groups, named)
+    names_of = [("group", name) for name in serving] + [("host", host) for host in root]
+    found += [Fault(Place(kind, name, name), name_fault(kind, name)) for kind, name in names_of if name_fault(kind, name)]
     for host in root:
         names = group_names_of(host, serving)
         if not names:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.fabric import addresses_of, networks_of
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import name_fault
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import ROOT_GROUP, Fault, Place, whole_number
 
 
@@ -92,6 +93,9 @@ def group_of(host: str, groups: Mapping[str, Sequence[str]], hosts: Mapping[str,
     if len(names) != 1:
         listed = f" ({', '.join(names)})" if names else ""
         raise ClusterError(f"{host} is in {len(names)} serving groups{listed}, expected one. Change its groups, or set gb10_serving_groups")
+    bad = name_fault("group", names[0]) or next(filter(None, (name_fault("host", name) for name in serving[names[0]])), "")
+    if bad:
+        raise ClusterError(f"the inventory {bad}")
     variables = {name: hosts[name] for name in serving[names[0]]}
     order, faults = ranked(list(variables), variables)
     members: list[dict[str, Any]] = []

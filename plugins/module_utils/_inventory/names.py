@@ -22,6 +22,14 @@ def is_secret(name: str, spec: Mapping[str, Any] | None = None) -> bool:
     return bool(spec and spec.get("no_log")) or secret_names.is_secret(name)
 
 
+def name_fault(kind: str, name: str) -> str:
+    """Return what is wrong with the name of a serving group or a host, which becomes a part of paths and units; empty if nothing is."""
+    more, most = {"group": ("_-", 41), "host": ("._-", 61)}[kind]
+    if re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9{more}]{{0,{most - 1}}}", name) and ".." not in name:
+        return ""
+    return f"has the name {name!r}, expected a letter or digit and at most {most - 1} more, or {', '.join(more)}. Rename the {kind}"
+
+
 def is_computed(default: Any) -> bool:
     """Report whether a default is a template."""
     return isinstance(default, str) and "{{" in default
