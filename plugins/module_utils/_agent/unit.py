@@ -12,7 +12,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.place import MARKER, InstallError, Place
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange
 
-SECONDS = 10.0  # from the start of the unit to its first answer
+SECONDS = 30.0  # from the start of the unit to its first answer
 
 UNIT_TEXT = f"""{MARKER}
 [Unit]
