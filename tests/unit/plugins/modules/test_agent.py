@@ -343,7 +343,7 @@ def test_a_run_that_was_cut_short_is_repaired(node: Machine) -> None:
 
 def test_a_service_that_does_not_answer_fails_with_its_log(node: Machine) -> None:
     node.silent = True
-    with pytest.raises(InstallError, match=r"does not answer 10 s after its start \(the connection was refused\)[^|]*ModuleNotFoundError"):
+    with pytest.raises(InstallError, match=r"does not answer 30 s after its start \(the connection was refused\)[^|]*ModuleNotFoundError"):
         node.agent(**second(node))
     assert 10 <= node.now < 11
 
