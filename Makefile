@@ -8,7 +8,7 @@ export ANSIBLE_INJECT_FACT_VARS := false
 export ANSIBLE_ALLOW_EMBEDDED_TEMPLATES := false
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup setup-dev demo lab lab-down vm-lab vm-lab-down check lint types unit fuzz sim sanity contract molecule e2e docs test vm-test long clean
+.PHONY: help setup setup-dev demo lab lab-down vm-lab vm-lab-down check lint types unit fuzz sim sanity contract molecule e2e docs test vm-test long lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -37,6 +37,7 @@ check: setup-dev  ## the quick half: lint, types, unit tests (under two minutes)
 	@$(STAGE) "unit tests" -- $(MAKE) --no-print-directory unit
 lint:
 	@$(BIN)/ruff check .
+	@$(BIN)/bandit --quiet --recursive --configfile pyproject.toml plugins extensions tools lab benchmarks
 	@PYTHONPATH=collections $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/yamllint --strict .
 	@$(PY) tools/limits.py
@@ -67,9 +68,10 @@ docs: setup-dev  ## the documentation site, in .site/html
 test: setup-dev  ## every test that is part of CI
 	@$(STAGE) "make test" -- tools/test.sh
 
-long: setup-dev  ## what takes hours: every schedule and contract case, the fault table, the day-2 table, recovery, random faults
+long: setup-dev  ## what takes hours: every schedule and contract case, hostile answers, the fault table, the day-2 table, recovery, random faults
 	@$(STAGE) "the contract, every case" -- $(BIN)/pytest tests/contract -q -n 2 -m long
 	@$(STAGE) "the agent over 20,000 simulated schedules" -- env GB10_SCHEDULES=20000 $(BIN)/pytest tests/sim/test_schedules.py -q
+	@$(STAGE) "10,000 hostile answers of nodes and the Docker Engine" -- env GB10_FUZZ=10000 $(BIN)/pytest tests/security/test_hostile_answers.py -q
 	@$(STAGE) "the rest of the end-to-end tests" -- $(BIN)/pytest tests/lab -q -m long
 	@$(STAGE) "the rest of the tests on emulated machines" -- $(BIN)/pytest tests/vm -q -m long
 	@$(STAGE) "molecule: sysctl, readahead, roce" -- tools/molecule.sh sysctl readahead roce
@@ -79,5 +81,7 @@ long: setup-dev  ## what takes hours: every schedule and contract case, the faul
 	@$(STAGE) "200 random faults on stub ranks" -- $(PY) benchmarks/soak.py --faults 200 --stub --write
 	@$(STAGE) "20 random faults with the real engine" -- $(PY) benchmarks/soak.py --faults 20 --write
 
+lock: setup  ## renew requirements*.lock: the newest versions in the ranges of requirements*.txt, with hashes
+	@tools/lock.sh
 clean:  ## remove what the tools left in the checkout
 	rm -rf .venv .lab .site .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,7 +18,8 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 ANSIBLE = str(Path(sys.executable).parent / "ansible-playbook")
-URL = "http://172.30.70.11:8000/v1/completions"
+URL = "http://127.0.0.1:8000/v1/completions"  # asked on the head
+BEARER = '-H "Authorization: Bearer $(cat /opt/gb10-cluster/vllm_tp2/pair1/api_key)"'
 BODY = json.dumps({"model": "lab-tiny", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0})
 FOLDER = "/opt/gb10-cluster/vllm_tp2/pair1/current"
 
@@ -34,7 +35,8 @@ def play(name: str, *arguments: str) -> float:
 
 def token() -> bool:
     """Whether a completion comes back now."""
-    out = subprocess.run(["curl", "-s", "-m", "20", URL, "-H", "Content-Type: application/json", "-d", BODY], capture_output=True, text=True, check=False)
+    line = f"curl -s -m 20 {URL} {BEARER} -H 'Content-Type: application/json' -d '{BODY}'"
+    out = subprocess.run(["docker", "exec", "gb10-lab-1", "sh", "-c", line], capture_output=True, text=True, check=False)
     return '"text"' in out.stdout
 
 

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "plugins" / "module_utils" / "_transfer" / "http_copy.py"
 RAW_PORT, COPY_PORT = 5998, 5999
 SHARDS = 4
-PASSWORD = "of-this-benchmark"  # noqa: S105  both ends are on this cable, for seconds
+PASSWORD = "of-this-benchmark"  # nosec B105 # noqa: S105  both ends are on this cable, for seconds
 
 
 def raw_receive(address: str, port: int) -> float:
@@ -284,7 +284,7 @@ def receive_end(args: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     token = base64.b64encode(f"gb10:{PASSWORD}".encode()).decode()
     request = urllib.request.Request(f"http://{args.receive}:{COPY_PORT}/table.json", headers={"Authorization": f"Basic {token}"})
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  a fixed http address
+    with urllib.request.urlopen(request, timeout=10) as answer:  # nosec B310 # noqa: S310  a fixed http address
         table = json.load(answer)
     raws, copies = [], []
     for number in range(table["rounds"]):

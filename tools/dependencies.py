@@ -5,6 +5,7 @@
 
 Declared are the packages of requirements.txt, requirements-dev.txt and meta/ee-requirements.txt, and the collections of galaxy.yml.
 USES has the evidence for each package. A package without use, a use without declaration, and an import where it is not allowed fail.
+A lock file must have each declared package, in the declared range. A collection needs a range with an upper bound.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCAL = {"ansible_collections", *(path.stem for name in ("tests", "tests/lab", "benchmarks", "lab", "tools", "") for path in (ROOT / name).iterdir())}
@@ -28,6 +31,7 @@ USES = {
     "ansible-runner": r"^import ansible_runner",
     "antsibull-changelog": r"antsibull-changelog lint",
     "antsibull-docs": r"antsibull-docs lint-collection-docs",
+    "bandit": r"/bandit\b",
     "distlib": r"^manifest:",  # ansible-galaxy collection build reads the key with distlib
     "hypothesis": r"^from hypothesis import",
     "import-linter": r"lint-imports",
@@ -63,6 +67,24 @@ def declared(name: str) -> set[str]:
     return set(re.findall(r"^([A-Za-z][\w.-]*)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE))
 
 
+def unlocked(name: str, text: str, lock: str) -> Iterator[str]:
+    """Yield a sentence for each package of a requirements file that its lock lacks, or has in a version outside the range."""
+    locked = {canonicalize_name(package): version for package, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE)}
+    for line in re.findall(r"^[A-Za-z].*", text, re.MULTILINE):
+        requirement = Requirement(line)
+        version = locked.get(canonicalize_name(requirement.name))
+        if version is None or version not in requirement.specifier:
+            found = f"{requirement.name} {version}" if version else f"no version of {requirement.name}"
+            yield f"{name}.lock has {found}, and {name}.txt requires {line!r}: run make lock"
+
+
+def unbounded(dependencies: dict[str, str]) -> Iterator[str]:
+    """Yield a sentence for each collection without an upper bound."""
+    for name, version in dependencies.items():
+        if "<" not in version and not re.fullmatch(r"(==)?\d[\w.]*", version):
+            yield f"galaxy.yml accepts {name} {version}: set a range with an upper bound, such as >=3.1.0,<4.0.0"
+
+
 def imports(tree: ast.AST) -> Iterator[str]:
     """Yield the top-level name of each absolute import."""
     for node in ast.walk(tree):
@@ -89,6 +111,8 @@ def faults() -> Iterator[str]:
         yield f"{name} is in USES of tools/dependencies.py and not in requirements*.txt"
     for name in sorted(image - run):
         yield f"{name} is declared in meta/ee-requirements.txt and not in requirements.txt"
+    for name in ("requirements", "requirements-dev"):
+        yield from unlocked(name, (ROOT / f"{name}.txt").read_text(encoding="utf-8"), (ROOT / f"{name}.lock").read_text(encoding="utf-8"))
     texts = sources()
     for name, pattern in USES.items():
         if not any(re.search(pattern, text, re.MULTILINE) for text in texts.values()):
@@ -97,6 +121,7 @@ def faults() -> Iterator[str]:
         if name.endswith(".py") and not name.startswith(("lab/container/images/", "lab/container/make_model.py", "lab/vm/guest/", "tests/unit/fixtures/")):
             yield from misplaced(name, set(imports(ast.parse(text))) - set(sys.stdlib_module_names) - LOCAL, run | dev)
     galaxy = yaml.safe_load(texts["galaxy.yml"])
+    yield from unbounded(galaxy["dependencies"])
     tasks = "\n".join(text for name, text in texts.items() if name.endswith(".yml"))
     used = set(re.findall(r"^\s*(?:- )?(\w+\.\w+)\.\w+:", tasks, re.MULTILINE))
     for collection in sorted((used - {"ansible.builtin", "gb10.cluster"}) ^ set(galaxy["dependencies"])):

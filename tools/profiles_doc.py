@@ -60,7 +60,7 @@ gb10_profiles:
 - A profile without `extends` needs at least `summary`, `image.reference`, `model.id` and `model.path`.
 - An unknown key, a value of the wrong type or a contradiction is an error with the key, the value and what is expected.
 - A profile must not contain secrets. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
-- The shipped profiles listen on all addresses of the head, as their seeds do. Set an API key, or `engine.api.host: 127.0.0.1`.
+- The shipped profiles listen on all addresses of the head, as their seeds do. The first run makes an API key; see [security.md](security.md).
 
 ### Arguments
 

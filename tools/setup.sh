@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 want=${1:-run}
-case $want in run) list=requirements.txt ;; dev) list=requirements-dev.txt ;; *) echo "usage: tools/setup.sh [run|dev]" >&2; exit 2 ;; esac
+case $want in run) list=requirements.lock ;; dev) list=requirements-dev.lock ;; *) echo "usage: tools/setup.sh [run|dev]" >&2; exit 2 ;; esac
 
 find_python() {
   local candidate
@@ -17,7 +17,7 @@ find_python() {
   return 1
 }
 
-stamp=.venv/.ready-$want-$(cat requirements.txt requirements-dev.txt | sha256sum | cut -c1-12)
+stamp=.venv/.ready-$want-$(cat requirements.lock requirements-dev.lock | sha256sum | cut -c1-12)
 [ -e "$stamp" ] && exit 0
 if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then
   python=$(find_python) || {
@@ -28,7 +28,7 @@ if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/de
   "$python" -m venv --clear .venv
 fi
 echo "setup: installing $list into .venv (about a minute)"
-.venv/bin/python -m pip install --disable-pip-version-check --quiet --progress-bar off -r "$list"
+.venv/bin/python -m pip install --disable-pip-version-check --quiet --progress-bar off --require-hashes -r "$list"
 touch "$stamp"
 [ "$want" = dev ] && touch "${stamp/ready-dev/ready-run}"
 # sed reads to the end; head closes the pipe early, and ansible then fails with BrokenPipeError.

@@ -140,7 +140,7 @@ def ssh(lab: Lab, options: argparse.Namespace) -> int:
     """Become ssh."""
     need_up(lab)
     command = [*machines.ssh_command(lab, options.node, shared=True), *options.words]
-    os.execvp(command[0], command)  # noqa: S606 -- no shell is wanted here
+    os.execvp(command[0], command)  # nosec B606 # noqa: S606 -- no shell is wanted here
 
 
 def console(lab: Lab, options: argparse.Namespace) -> int:

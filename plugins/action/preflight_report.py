@@ -35,6 +35,7 @@ _SPEC: dict[str, Any] = {
     "strict": {"type": "bool", "default": False},
     "require_gb10": {"type": "bool", "default": False},
     "head_ports": {"type": "dict", "default": {}},
+    "open_port": {"type": "int", "default": 0},
     "image": {"type": "str", "default": ""},
     "image_gib": {"type": "float", "default": 0},
     "model_gib": {"type": "float", "default": 0},
@@ -78,7 +79,7 @@ class ActionModule(ActionBase):
             size=len(group["hosts"]),
             head_ports={int(port): str(what) for port, what in options["head_ports"].items()},
             known=known,
-            **{name: options[name] for name in ("require_gb10", "model_gib", "image_gib", "image", "free_gib", "clock_skew_seconds")},
+            **{name: options[name] for name in ("require_gb10", "open_port", "model_gib", "image_gib", "image", "free_gib", "clock_skew_seconds")},
         )
         verdict = checks.judge(ranks, needs, options["ignore"], options["strict"])
         result.update(verdict, changed=False, report=options["report"])
@@ -138,7 +139,7 @@ def _write(path: str, group: dict[str, Any], ranks: list[findings.Rank], verdict
     }
     target = Path(path).expanduser().absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(str(target), json.dumps(data, indent=2, sort_keys=True, default=str) + "\n", 0o644)
+    write_atomically(str(target), json.dumps(data, indent=2, sort_keys=True, default=str) + "\n", 0o600)
 
 
 def _count(number: int, word: str) -> str:

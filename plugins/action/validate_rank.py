@@ -11,13 +11,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
-
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 
 
 def compose_refusal(compose: dict[str, Any]) -> str | None:
@@ -31,7 +29,7 @@ def compose_refusal(compose: dict[str, Any]) -> str | None:
         if subprocess.run([docker, "compose", "version"], check=False, capture_output=True, timeout=60).returncode != 0:  # noqa: S603  fixed words
             return None
         words = [docker, "compose", "--project-name", "validate", "--file", "-", "config", "--quiet"]
-        text = yaml.dump({"services": services}, Dumper=_Dumper)
+        text = compose_yaml({"services": services})
         done = subprocess.run(words, check=False, capture_output=True, text=True, input=text, timeout=60)  # noqa: S603  fixed words, the file is stdin
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"it could not be run ({error})"
@@ -81,7 +79,7 @@ class ActionModule(ActionBase):
                 f"{host}: Docker Compose refuses the file made from profile {profile['name']}: {refusal}."
                 " Correct vllm_tp2_extra_args, vllm_tp2_extra_env or the profile."
             )
-        text = yaml.dump(args["compose"], Dumper=_Dumper, sort_keys=False, width=160)
+        text = compose_yaml(args["compose"])
         lines = [
             f"{group['name']} rank {group['rank']}, profile {profile['name']}, image {profile['image']['reference']}",
             "the fabric's variables (NCCL, GLOO) and the release's name are added on the node",

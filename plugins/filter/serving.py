@@ -14,6 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_prob
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, text
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted
+from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
@@ -46,6 +47,7 @@ class FilterModule:
             "api_url": _guard(api_probe.api_url),
             "name_release": _guard(compose.name_release),
             "render_rank": _guard(compose.render_rank),
+            "compose_yaml": _guard(compose_yaml),
             "env_file_text": _guard(compose.env_file_text),
             "profile_paths": _guard(compose.host_paths),
             "profiles_table": _guard(_lines(text.table)),

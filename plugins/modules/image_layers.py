@@ -12,7 +12,8 @@ short_description: Save an image as an archive, or load such an archive
 version_added: 0.1.0
 description:
   - With O(state=saved), writes the image as C(image.tar) into a folder, without the layers in O(skip). M(gb10.cluster.weights_serve) can serve it.
-  - With O(state=loaded), loads the archive into the engine, checks that the result is the required image, and removes the folder.
+  - With O(state=loaded), loads the archive into the engine under a temporary name, compares it with O(fingerprint), gives it its name, and removes
+    the folder. Names in the archive are ignored. An image with another content is removed, and no tag moves.
   - With O(state=absent), removes the folder.
 extends_documentation_fragment:
   - gb10.cluster.attributes
@@ -52,9 +53,8 @@ options:
     default: []
   fingerprint:
     description:
-      - Fingerprint that the loaded image must have.
+      - Fingerprint that the loaded image must have. Required with O(state=loaded).
     type: str
-    default: ''
   docker_socket:
     description:
       - The Docker Engine's socket.
@@ -128,18 +128,6 @@ def save(params: dict[str, Any], folder: str) -> list[dict[str, Any]]:
     return [{"path": ARCHIVE, "mtime_ns": os.stat(where).st_mtime_ns, **saved}]
 
 
-def load(module: AnsibleModule, folder: str) -> None:
-    """Load the archive and check the result. Raises ImageError, DockerError."""
-    reference, socket_path = module.params["reference"], module.params["docker_socket"]
-    argv = ["docker", "--host", f"unix://{socket_path}", "load", "--quiet", "--input", os.path.join(folder, ARCHIVE)]
-    rc, _out, err = module.run_command(argv)
-    if rc != 0:
-        raise ImageError(f"docker load of {reference} failed ({err.strip()}): see journalctl -u docker, check the free disk space, and run again")
-    fingerprint = module.params["fingerprint"]
-    if fingerprint and images.info(reference, socket_path)["fingerprint"] != fingerprint:
-        raise ImageError(f"the loaded {reference} has another content than the one that was sent: set image_distribution to pull, or load it manually")
-
-
 def main() -> None:
     """Save, load or remove."""
     module = AnsibleModule(
@@ -148,9 +136,10 @@ def main() -> None:
             "reference": {"type": "str", "required": True},
             "folder": {"type": "path", "required": True},
             "skip": {"type": "list", "elements": "str", "default": []},
-            "fingerprint": {"type": "str", "default": ""},
+            "fingerprint": {"type": "str"},
             "docker_socket": {"type": "path", "default": DEFAULT_SOCKET},
         },
+        required_if=[("state", "loaded", ["fingerprint"])],
         supports_check_mode=True,
     )
     params, state = module.params, module.params["state"]
@@ -162,7 +151,7 @@ def main() -> None:
         if state == "saved":
             files = save(params, folder)
         if state == "loaded":
-            load(module, folder)
+            images.load(os.path.join(folder, ARCHIVE), params["reference"], params["fingerprint"], params["docker_socket"])
         changed = state == "saved" or remove(folder)
     except (DockerError, ImageError, RecordError) as error:
         if state == "saved":

@@ -28,7 +28,7 @@ options:
     description:
       - Read a captured tree instead of the live node, with C(proc/), C(sys/), C(etc/), C(var/lib/dpkg/status) and recorded answers below
         C(cmd/) (C(nvidia-smi.txt), C(fwupdmgr.json), C(docker-info.json), C(docker-containers.json), C(disks.json), C(dmesg.txt),
-        C(uname-m.txt), C(time.txt), C(agent-peers.json), C(agent-hello.json), C(sshd.txt) and those of M(gb10.cluster.roce_info)).
+        C(uname-m.txt), C(iptables-forward.txt), C(time.txt), C(agent-peers.json), C(agent-hello.json), C(sshd.txt) and those of M(gb10.cluster.roce_info)).
     type: path
     default: /
   fabric_addresses:
@@ -155,6 +155,11 @@ fabric:
   returned: always
   type: dict
   sample: {ports: 4, rails: [], management: {interface: enP7s7, reason: ssh session, wireless: false}, foreign: [], problems: []}
+forwarding:
+  description: Whether the node forwards IPv4 packets, and the policy of its FORWARD chain (empty if it is off or not known).
+  returned: always
+  type: dict
+  sample: {enabled: true, policy: DROP}
 infiniband:
   description: Whether C(/dev/infiniband) is there.
   returned: always

@@ -47,6 +47,10 @@ options:
     description: The ports that the head needs, each with its purpose.
     type: dict
     default: {}
+  open_port:
+    description: The port of an API that has no key and listens on all addresses; 0 for none.
+    type: int
+    default: 0
   image:
     description: The name of the image, for the messages.
     type: str

@@ -123,7 +123,7 @@ devices:
   type: list
   elements: str
   returned: always
-  sample: [/dev/infiniband]
+  sample: [/dev/infiniband, /dev/infiniband/rdma_cm, /dev/infiniband/uverbs0]
 memory:
   description: The node's memory in KiB.
   type: dict
@@ -187,6 +187,7 @@ agent:
       sample: 22
 """
 
+import glob
 import os
 import socket
 
@@ -240,7 +241,7 @@ def main() -> None:
         receipt=receipt,
         image=image,
         model_config=node.config_of(params["model"]) if params["model"] else {},
-        devices=[device for device in node.DEVICES if os.path.exists(device)],
+        devices=[device for pattern in node.DEVICES for device in sorted(glob.glob(pattern))],
         memory=memory,
         engine_error=problem,
         inputs=str(node.read_json(os.path.join(folder, "current", "release.json")).get("inputs") or ""),

@@ -59,7 +59,7 @@ EXAMPLES = r"""
     directory: /opt/gb10-cluster/vllm_tp2/pair1
     release: 4f0c1d2e3f40
     files:
-      compose.yaml: "{{ compose | to_nice_yaml }}"
+      compose.yaml: "{{ compose | gb10.cluster.compose_yaml }}"
       release.json: "{{ manifest | to_nice_json }}"
   become: true
 

@@ -34,6 +34,10 @@ options:
       - The model's folder.
     type: path
     required: true
+  store:
+    description:
+      - The folder of all models. A link between it and O(path) is refused.
+    type: path
   state:
     description:
       - V(present) fetches, V(absent) removes the files that earlier runs have copied.
@@ -176,6 +180,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest im
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
 
+def check_place(params: dict[str, Any], path: str) -> None:
+    """Fail if a link leads out of the store. Raises ManifestError."""
+    if params["store"]:
+        model_folder.check_parents(params["store"], path)
+
+
 def check_room(params: dict[str, Any], path: str) -> None:
     """Fail if the files do not fit. Raises ManifestError."""
     problem = manifest.space_problem(path, params["fetch"], model_folder.staged(path), model_folder.free_bytes(path), params["reserve_bytes"])
@@ -216,6 +226,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
+            "store": {"type": "path"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "name": {"type": "str", "default": "weights"},
             "fetch": {"type": "list", "elements": "dict", "default": []},
@@ -239,13 +250,17 @@ def main() -> None:
     result: dict[str, Any] = {"changed": work, "copied": [item.get("path") for item in params["fetch"]], "removed": [], "left": []}
     try:
         if params["state"] == "absent":
+            check_place(params, path)
             removed, left = model_folder.absent(node, path, module.check_mode)
             module.exit_json(changed=bool(removed), copied=[], removed=removed, left=left)
+        if work:
+            check_place(params, path)
         if module.check_mode or not work:
             check_room(params, path)
             module.exit_json(**result)
         if params["fetch"]:
             result.update(fetch(module, job, path))
+        check_place(params, path)  # again: a copy takes minutes
         model_folder.install(node, path, params["fetch"], params["links"], params["remove"], params["owner"], params["group"])
         job.stop()
     except (ManifestError, JobError, RecordError, CopyError) as error:

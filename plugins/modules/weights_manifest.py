@@ -145,7 +145,7 @@ def main() -> None:
                 )
             if not module.check_mode:
                 model_folder.agree(node, path, params["expected"])
-    except RecordError as error:
+    except (RecordError, manifest.ManifestError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         where = error.filename or path

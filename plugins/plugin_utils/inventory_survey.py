@@ -21,6 +21,7 @@ except ImportError:  # only expressions of the gate need it
 import yaml
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, names, rules
@@ -144,6 +145,7 @@ class Survey:
             self._check_profiles(name, [host for host in members if host in self.values])
             self._check_limit(name, members)
         self._check_failure_classes()
+        self._check_open_api()
 
     def _read_values(self) -> bool:
         """Template the variables of each host; one whose template fails is a fault and counts as undefined. False if Ansible cannot read the files."""
@@ -216,6 +218,16 @@ class Survey:
                 text = check_user_class(entry) if isinstance(entry, Mapping) else ""
                 if text:
                     self._add("host", host, "vllm_tp2_failure_classes", text.replace(" in extra_classes", ""), (number,))
+
+    def _check_open_api(self) -> None:
+        """An API that is open and has a key: the owner has to choose."""
+        for host in self.hosts:
+            values = self.values[host]
+            secret = values.get("vllm_tp2_secret_env")
+            keys = [values.get("vllm_tp2_api_key"), secret.get("VLLM_API_KEY") if isinstance(secret, Mapping) else None]
+            if boolean(values.get("vllm_tp2_api_open") or False, strict=False) and any(keys):
+                where = "vllm_tp2_api_key" if keys[0] else "VLLM_API_KEY in vllm_tp2_secret_env"
+                self._add("host", host, "vllm_tp2_api_open", f"is true, and {where} sets a key; remove one of them")
 
     def _check_limit(self, name: str, members: Sequence[str]) -> None:
         """A stage that needs all hosts of a serving group, in a run without some of them."""

@@ -200,6 +200,18 @@ CASES = [
         hosts(VALID, gb10="vllm_tp2_api_key: [hunter2]\nvllm_tp2_secret_env: hunter2\n"),
     ),
     Case(
+        "an open API with a key",
+        [
+            "{inv}/group_vars/pair1.yml:1: vllm_tp2_api_open: vllm_tp2_api_key sets a key; remove one of them",
+            "{inv}/group_vars/pair2.yml:1: vllm_tp2_api_open: VLLM_API_KEY in vllm_tp2_secret_env sets a key; remove one of them",
+        ],
+        hosts(
+            TWO_PAIRS,
+            pair1="vllm_tp2_api_open: true\nvllm_tp2_api_key: hunter2\n",
+            pair2=f"vllm_tp2_api_open: 'yes'\nvllm_tp2_secret_env: {{VLLM_API_KEY: hunter2}}\n{SECOND_FABRIC}",
+        ),
+    ),
+    Case(
         "templates that fail",
         ["{inv}/group_vars/gb10.yml:1: vllm_tp2_directory: its template fails: 'my_own' is undefined"],
         # What needs the facts of a host cannot be judged yet.

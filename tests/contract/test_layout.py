@@ -38,7 +38,7 @@ def test_the_links_are_all_there_is() -> None:
 def test_setup_reads_the_whole_version_report_of_ansible(tmp_path: Path) -> None:
     """A reader that stops after the first line gives ansible a broken pipe and the user a traceback."""
     (tmp_path / "tools").mkdir()
-    for name in ("tools/setup.sh", "requirements.txt", "requirements-dev.txt"):
+    for name in ("tools/setup.sh", "requirements.lock", "requirements-dev.lock"):
         shutil.copy(REPO / name, tmp_path / name)
     commands = tmp_path / ".venv" / "bin"
     commands.mkdir(parents=True)

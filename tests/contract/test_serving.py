@@ -86,6 +86,9 @@ RETURNS = [
 ]
 
 
+MODEL = "fraserprice/DeepSeek-V4-Flash-DSpark"  # of the default profile
+
+
 class Pair:
     """Two nodes in a folder, on which release `OLD` serves and agents are installed."""
 
@@ -99,6 +102,8 @@ class Pair:
             (group / "releases" / OLD / "receipt.json").write_text(json.dumps({"release": OLD, "passed": True}), encoding="utf-8")
             (group / "current").symlink_to(f"releases/{OLD}")
             (folder / f"{host}.agent").touch()
+        self.key = folder / "nodes/one/pair1/api_key"
+        self.key.write_text("a-key-of-an-earlier-run\n", encoding="utf-8")
 
     @property
     def log(self) -> list[str]:
@@ -124,6 +129,7 @@ class Pair:
         faults = {key.replace("_on_", " "): value for key, value in scenario.items()}
         (self.folder / "scenario.json").write_text(json.dumps({"runs": [runs] if runs else [], "follow": SERVES, **faults}), encoding="utf-8")
         (self.folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
+        (self.folder / ".gb10.lock.yml").write_text(f"models: {{{MODEL}: {{code: abc}}}}\n", encoding="utf-8")  # as the role weights writes it
         (self.folder / "play.yml").write_text(PLAY.format(folder=self.folder, tasks=tasks), encoding="utf-8")
         env = {
             "ANSIBLE_COLLECTIONS_PATH": str(self.folder / "collections"),
@@ -213,6 +219,44 @@ def test_first_installation_hands_the_keys_over_in_a_second_pass(pair: Pair) -> 
     ]  # fmt: skip
 
 
+def test_pair_that_serves_without_a_key_starts_again_with_one(pair: Pair) -> None:
+    pair.key.unlink()
+    check = pair.play("--check")
+    needs = f"the API needs the new key in {pair.key} on one"
+    assert result(check)["changes"] == [f"release {OLD} -> {NEW}", needs]
+    assert not pair.key.exists(), "a check run makes no key"
+    done = pair.play("-vvvv", "--diff")
+    assert done.rc == 0, done.stdout[-3000:]
+    key = pair.key.read_text(encoding="utf-8").strip()
+    for host in ("one", "two"):
+        assert (pair.folder / f"nodes/{host}/pair1/releases/{NEW}/secrets.env").read_text(encoding="utf-8") == f"VLLM_API_KEY='{key}'\n"
+    assert key not in done.text()
+
+
+@pytest.mark.parametrize("text", ["", "short\n", None])
+def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair, text: str | None) -> None:
+    pair.key.unlink()
+    if text is None:
+        pair.key.symlink_to(pair.folder / "hosts.yml")
+    else:
+        pair.key.write_text(text, encoding="utf-8")
+    done = pair.play()
+    assert done.rc != 0
+    assert set(messages(done)) == {"one", "two"}
+    [sentence] = set(messages(done).values())
+    assert sentence.startswith("one: ")
+    assert f"Remove {pair.key}: the next run makes a new key" in sentence
+    assert pair.log + pair.installed == []
+    assert not pair.written("one"), "nothing was written"
+
+
+@pytest.mark.parametrize("value", ["false", "no"])
+def test_open_api_that_is_switched_off_on_the_command_line_has_a_key(pair: Pair, value: str) -> None:
+    done = pair.play(variables={"vllm_tp2_api_open": value})
+    assert result(done)["key"] is True
+    assert (pair.folder / f"nodes/two/pair1/releases/{NEW}/secrets.env").exists()
+
+
 @pytest.mark.long
 def test_pair_of_an_older_version_is_adopted_without_a_restart(pair: Pair) -> None:
     (pair.folder / "two.agent").unlink()
@@ -230,6 +274,16 @@ def test_failed_boot_fails_all_ranks_with_one_sentence_and_copies_the_evidence(p
     assert sorted(pair.log[-2:]) == [f"one evidence {NEW}", f"two evidence {NEW}"]
     assert ACKNOWLEDGED in pair.log
     assert list((pair.folder / "receipts/pair1").glob("*-failed.json"))
+
+
+def test_template_in_a_verdict_is_printed_and_not_evaluated(pair: Pair) -> None:
+    text = "rank 0 on one: {{ lookup('pipe', 'touch " + str(pair.folder / "PWNED") + "') }} {% for a in [1] %}x{% endfor %}"
+    failed = outcome(False, evidence=[NEW])
+    failed["verdict"]["msg"] = text
+    done = pair.play(follow=[reply(failed)])
+    assert done.rc != 0
+    assert all(text in message for message in messages(done).values())
+    assert not (pair.folder / "PWNED").exists()
 
 
 def test_head_that_does_not_answer_fails_all_ranks(pair: Pair) -> None:

@@ -13,6 +13,15 @@ from typing import Any
 import playbook
 
 
+def api_key(node: int = 1) -> str:
+    """Return where the head of a node's group keeps the API key."""
+    return f"/opt/gb10-cluster/vllm_tp2/pair{(node + 1) // 2}/api_key"
+
+
+#: The words of curl on the head that send this key.
+BEARER = f'-H "Authorization: Bearer $(cat {api_key()})"'
+
+
 class Lab:
     """The nodes, reached the short way (docker exec) so that a test sees the kernel's, Docker's and the engine's answers, not Ansible's."""
 
@@ -50,8 +59,9 @@ class Lab:
         """Whether no engine is left, neither container nor process."""
         return all(self.inspect(node) is None and not self.on(node, "pgrep -f '[v]llm serve' || true").strip() for node in nodes)
 
-    def complete(self, prompt: str = "The capital of France is", node: int = 1, key: str = "") -> tuple[int, str]:
-        """Ask the head for a completion over the management network; return (status, text)."""
+    def complete(self, prompt: str = "The capital of France is", node: int = 1, key: str | None = None) -> tuple[int, str]:
+        """Ask the head for a completion over the management network, with the key that the head keeps unless one is given; return (status, text)."""
+        key = self.on(node, f"cat {api_key(node)} 2>/dev/null || true").strip() if key is None else key
         body = json.dumps({"model": "lab-tiny", "prompt": prompt, "max_tokens": 16, "temperature": 0}).encode()
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         request = urllib.request.Request(f"http://172.30.70.{10 + node}:8000/v1/completions", body, headers)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import agents
-from container_lab import Lab
+from container_lab import BEARER, Lab
 
 RAIL = "enp1s0f0np0"
 SERVES = (200, " Paris.")
@@ -102,7 +102,7 @@ def noticed(lab: Lab, since: int, seconds: float) -> dict[str, Any]:
 
 def long_request(lab: Lab) -> None:
     """Start a request of 4,000 tokens in the background, and wait until it is decoded."""
-    line = f"curl -s -m 300 -o /dev/null -H 'Content-Type: application/json' -d '{LONG}' http://127.0.0.1:8000/v1/completions"
+    line = f"curl -s -m 300 -o /dev/null {BEARER} -H 'Content-Type: application/json' -d '{LONG}' http://127.0.0.1:8000/v1/completions"
     threading.Thread(target=lambda: lab.on(1, line, check=False, timeout=330), daemon=True).start()
     running = "curl -s -m 5 http://127.0.0.1:8000/metrics | grep -q '^vllm:num_requests_running.* [1-9]' && echo yes"
     assert agents.wait_for(lambda: bool(lab.on(1, running, check=False)), 30), "the request does not run"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import playbook
 import pytest
+from compose_values import NUMBERS, VALUES, rendered
 from container_lab import Lab
 
 KEY = "lab-key-5f1c9e7d2b"
@@ -125,7 +126,7 @@ def test_a_changed_variable_restarts_the_group_once_and_in_order_and_no_secret_s
     before = served.identity()
     check = served.play("site.yml", "--check", "--diff", variables={"vllm_tp2_api_key": KEY})
     assert check.rc == 0, check.stdout[-4000:]
-    run = served.play("site.yml", "--diff", "-vvv", variables={"vllm_tp2_api_key": KEY})
+    run = served.play("site.yml", "--diff", "-vvvv", variables={"vllm_tp2_api_key": KEY})
     assert run.rc == 0, run.stdout[-4000:]
     assert check.changed == run.changed
     after = served.identity()
@@ -142,6 +143,15 @@ def test_a_changed_variable_restarts_the_group_once_and_in_order_and_no_secret_s
     again = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_api_key": KEY})
     assert again.changed == set()
     assert served.identity() == after
+
+
+def test_docker_compose_reads_each_value_as_it_was_written(lab: Lab) -> None:
+    values = {f"V{number}": value for number, value in enumerate([*VALUES, *NUMBERS])}
+    words = ["docker", "exec", "-i", "gb10-lab-1", "docker", "compose", "--project-name", "values", "--file", "-", "config", "--format", "json"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, input=rendered(values), timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["services"]["vllm"]["environment"]
+    assert {name: found[name].replace("$$", "$") for name in values} == values
 
 
 def test_a_failed_release_is_rolled_back_to_the_last_good_one(lab: Lab) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from container_lab import Lab
+from container_lab import BEARER, Lab
 from faults import UNWATCHED
 
 STOPPED = "the engine process is stopped (PID "
@@ -60,7 +60,7 @@ def test_a_busy_pair_is_reported_as_busy_and_left_alone(served: Lab) -> None:
     stop = threading.Event()
     # The engine runs four sequences at once: the request of the check waits behind these.
     body = '{"model": "lab-tiny", "prompt": "The", "max_tokens": 4000, "ignore_eos": true, "temperature": 0}'
-    line = f"curl -s -m 120 -o /dev/null -H 'Content-Type: application/json' -d '{body}' http://127.0.0.1:8000/v1/completions"
+    line = f"curl -s -m 120 -o /dev/null {BEARER} -H 'Content-Type: application/json' -d '{body}' http://127.0.0.1:8000/v1/completions"
 
     def load() -> None:
         while not stop.is_set():

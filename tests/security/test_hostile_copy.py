@@ -8,7 +8,9 @@ import http.client
 import http.server
 import json
 import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -231,3 +233,39 @@ def test_the_unit_of_a_copy_writes_below_its_folders_only() -> None:
     assert 'ReadWritePaths="/run/gb10-cluster" "/srv/a \\"b\\" 5%%"' in properties
     assert {"ProtectSystem=strict", "PrivateTmp=yes", "NoNewPrivileges=yes"} <= set(properties)
     assert "PrivateTmp=yes" not in unit_job.sandbox(["/run/x"], ["/tmp/models/a"]), "the files to send would be hidden"
+
+
+def test_silent_connections_have_few_threads_and_are_closed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (store / "f").write_bytes(DATA)
+    monkeypatch.setattr(http_copy._Handler, "timeout", 0.5)
+    [server] = http_copy.start_servers({"listen": ["127.0.0.1"], "allow": [], "files": {"f": str(store / "f")}, "user": "u", "password": "p"})
+    place = ("127.0.0.1", server.server_address[1])
+    silent = [socket.create_connection(place, timeout=5) for _number in range(300)]
+    time.sleep(0.3)
+    assert threading.active_count() <= http_copy.CONNECTIONS + 1
+    for each in silent:
+        with contextlib.suppress(ConnectionResetError):
+            assert each.recv(1) == b"", "closed by the server"
+        each.close()
+    connection = http.client.HTTPConnection(*place, timeout=5)
+    connection.request("GET", "/f", headers={"Authorization": http_copy.authorization({"user": "u", "password": "p"})})
+    assert connection.getresponse().read() == DATA
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("part", ["org", "org/model"])
+def test_a_link_between_the_store_and_the_model_is_refused(tmp_path: Path, part: str) -> None:
+    store, other = tmp_path / "store", tmp_path / "etc"
+    other.mkdir()
+    (store / part).parent.mkdir(parents=True)
+    (store / part).symlink_to(other)
+    with pytest.raises(ManifestError, match=f"{part} is a link to {other}.*Nothing was copied"):
+        model_folder.check_parents(str(store), str(store / "org/model"))
+
+
+def test_a_store_that_is_a_link_of_the_owner_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "disk/org").mkdir(parents=True)
+    (tmp_path / "store").symlink_to(tmp_path / "disk")
+    model_folder.check_parents(f"{tmp_path}/store/", f"{tmp_path}/store/org/model")
+    model_folder.check_parents("/elsewhere", f"{tmp_path}/store/org/model")

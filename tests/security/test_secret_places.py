@@ -74,3 +74,10 @@ def test_a_value_that_compose_would_print_in_its_error_is_refused(name: str, val
 @pytest.mark.parametrize("value", [f'"{X}', f'"{X}"', f"{X}\\\\", "$HOME", f"{X} #x"])
 def test_the_gate_reads_the_key_that_the_engine_reads(value: str) -> None:
     assert api_key(env_file.text_of({"VLLM_API_KEY": value, "X": "y"})) == value
+
+
+@pytest.mark.parametrize("value", [f"ftp://bob:{X}@h", f"https://bob:{X}@hub.example.org", f"https://{X}@hub.example.org/a", f"Authorization: Bearer {X}"])
+def test_a_url_with_a_password_is_refused_without_the_password(value: str) -> None:
+    found = faults("weights_hf_endpoint", value, {"type": "str"})
+    assert found
+    assert X not in repr(found)

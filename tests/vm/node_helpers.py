@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vm.conftest import VmLab
 
 NODES = (1, 2)
+SSH_FAILED = 255  # exit code of ssh itself
 TAGS = "preflight,sysctl,readahead,docker,roce"
 RAILS = (("rail0", "enp1s0f0np0", "rocep1s0f0", "192.168.200"), ("rail1", "enP2p1s0f0np0", "roceP2p1s0f0", "192.168.201"))
 OWN_NETPLAN = "/etc/netplan/60-gb10-cluster.yaml"
@@ -42,9 +43,13 @@ def probe(lab: VmLab, node: int, lines: dict[str, str]) -> dict[str, str]:
 
 
 def docker_answers(lab: VmLab, *nodes: int) -> None:
-    """Wait until Docker has started; it is the last of a boot, and sets kernel values of its own."""
+    """Wait until Docker has started; it is the last of a boot, and sets kernel values of its own. Until then sshd can close a connection."""
+    line = "for i in $(seq 60); do docker info >/dev/null 2>&1 && exit 0; sleep 2; done; exit 1"
     for node in nodes or NODES:
-        lab.on(node, "for i in $(seq 60); do docker info >/dev/null 2>&1 && exit 0; sleep 2; done; exit 1", timeout=300)
+        end = time.monotonic() + 300
+        while (done := lab.try_on(node, line, timeout=300)).returncode == SSH_FAILED and time.monotonic() < end:
+            time.sleep(2)
+        assert done.returncode == 0, f"Docker does not start on node {node}: {done.stderr.strip()}"
 
 
 def state(lab: VmLab, node: int) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Code(Place):
         # Without byte code the agent starts slower; nothing else depends on it.
         self.node.run(["/usr/bin/python3", "-I", "-m", "compileall", "-q", "-s", where, "-p", final, where])
         for folder, _folders, names in os.walk(where):
-            os.chmod(folder, 0o755)  # noqa: S103  the user gb10-agent reads it
+            os.chmod(folder, 0o755)  # nosec B103 # noqa: S103  the user gb10-agent reads it
             for name in names:
                 os.chmod(os.path.join(folder, name), 0o644)
         if self.isdir(final):

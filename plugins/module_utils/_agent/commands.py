@@ -24,6 +24,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_key
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
 
 DIFFERS = 2  # exit code if the group is not as desired
@@ -101,11 +103,19 @@ def status(group: Group, _options: argparse.Namespace) -> int:
         show(watch)
     for hold in state.get("holds") or []:
         show(report.hold_line(hold))
+    if _uses_made_key(group):
+        show(report.key_line(group.folder))
     looks = []
     for number, host, look, problem in _looks(group):
         looks.append(look)
         show(report.rank_line(number, host, look, problem))
     return 0 if report.agrees(state["desired"], state["outcome"], looks) else DIFFERS
+
+
+def _uses_made_key(group: Group) -> bool:
+    """Whether the current release uses the key that the head keeps, and not one of the inventory."""
+    made, used = (node.text_of(os.path.join(group.folder, *names)) for names in ((config.API_KEY,), ("current", files.SECRETS)))
+    return bool(made.strip()) and api_key(used) == made.strip()
 
 
 def _look(group: Group) -> dict[str, Any]:
@@ -167,16 +177,16 @@ def print_logs(group: Group, options: argparse.Namespace) -> int:
     asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **arguments: group.call("slice", SLICE_SECONDS, **arguments))]
     asks += [(peer.number, peer.host, _slice_of(peer)) for peer in group.peers()]
     sources = [logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks]
-    limit, count, secrets = max(0, options.number), 0, evidence.secrets_in(group.folder)
+    limit, count, mask = max(0, options.number), 0, redact.redactor(evidence.secrets_in(group.folder))
     last: collections.deque[logs.Line] = collections.deque(maxlen=limit)
     for line in logs.merged(sources, problems.append):
         if wanted.search(line.text):
             count += 1
             last.append(line)
             if not limit:
-                show(redact.redact(logs.shown(line), secrets))
+                show(mask(logs.shown(line)))
     for line in last:
-        show(redact.redact(logs.shown(line), secrets))
+        show(mask(logs.shown(line)))
     if 0 < limit < count:
         complain(f"{count - limit} earlier lines are not shown. The limit is {limit} lines.")
     for problem in problems:

@@ -87,8 +87,8 @@ class Folder:
         """Write a JSON file. Raises OSError."""
         self.write(name, json.dumps(data, indent=1, sort_keys=True) + "\n")
 
-    def write(self, name: str, text: str, mode: int = 0o600) -> None:
-        """Write a file atomically; a link of this name is replaced. Raises OSError."""
+    def write(self, name: str, text: str, mode: int = 0o600, new: bool = False) -> None:
+        """Write a file atomically; a link of this name is replaced. Raises OSError, with `new` FileExistsError if the name exists."""
         temporary = f".{name}.{secrets.token_hex(8)}"
         with self.opened(create=True) as folder:
             try:
@@ -98,7 +98,9 @@ class Folder:
                     handle.flush()
                     os.fchmod(handle.fileno(), mode)
                     os.fsync(handle.fileno())
-                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                (os.link if new else os.replace)(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                if new:
+                    os.unlink(temporary, dir_fd=folder)
                 os.fsync(folder)
             except OSError as error:
                 with contextlib.suppress(OSError):

@@ -16,6 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import stamp_to_ns
 
 SLICE_BYTES = 1 << 20
+MOST_PIECES = 256  # more than the Docker Engine keeps with the role's settings
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 #: Takes the arguments of the verb `slice`, and returns its result.
@@ -42,7 +43,7 @@ def lines_of(ask: Ask, container: str, host: str, since: float) -> Iterator[Line
     """Yield the lines of a container of the last `since` seconds. Raises RankError, RankLost."""
     cursor = f"{max(0, int((time.time() - since) * 10**9))}:0"
     moment = 0
-    while True:
+    for _piece in range(MOST_PIECES):
         piece = ask(container=container, cursor=cursor, wait=0.0, limit=SLICE_BYTES, stamps=True)
         if piece.get("failed"):
             raise RankError(str(piece.get("msg")))
@@ -57,6 +58,7 @@ def lines_of(ask: Ask, container: str, host: str, since: float) -> Iterator[Line
         if len(data) < SLICE_BYTES:
             return
         cursor = piece["cursor"]
+    raise RankError(f"The log of {container} on {host} is longer than {MOST_PIECES * SLICE_BYTES >> 20} MiB: the rest is left out. Use a shorter time.")
 
 
 def merged(logs: Iterable[Iterator[Line]], problem: Callable[[Exception], None]) -> Iterator[Line]:

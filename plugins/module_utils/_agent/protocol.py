@@ -12,6 +12,8 @@ from typing import Any
 PROTOCOL = 1
 #: Bytes of one line, its end included.
 MAX_LINE = 8 << 20
+#: Characters of an error's text that are used.
+MAX_TEXT = 4000
 #: Verbs that only rank 0 answers.
 HEAD_VERBS = ("state", "desire", "events", "acknowledge", "peers")
 
@@ -82,7 +84,7 @@ def reply_of(message: Mapping[str, Any]) -> dict[str, Any]:
     protocol = message.get("protocol")
     kind = message.get("kind")
     raise RankError(
-        str(message.get("error") or "The rank reports a failure without a text."),
+        str(message.get("error") or "The rank reports a failure without a text.")[:MAX_TEXT],
         kind if kind in ("refused", "failed", "unknown") else "failed",
         protocol if isinstance(protocol, int) else None,
     )

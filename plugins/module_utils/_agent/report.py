@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL, runs
 
 Look = Mapping[str, Any]
@@ -40,6 +40,11 @@ def hold_line(hold: Mapping[str, Any]) -> str:
     """Return one hold."""
     by = f" by {hold['by']}" if hold.get("by") else ""
     return f"hold {hold.get('name')}{by}: {hold.get('reason')}"
+
+
+def key_line(folder: str) -> str:
+    """Return where the key is that the first run made."""
+    return f"API key: sudo cat {folder}/{API_KEY}"
 
 
 def rank_line(number: int, host: str, look: Look | None, problem: str = "") -> str:

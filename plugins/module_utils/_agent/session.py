@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, protocol, replies
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 
 GRACE = 2.0  # seconds after its timeout by which a job must have ended by itself
@@ -146,7 +146,7 @@ class _Caller:
     def begin(self, verb: str, limit: float, /, **arguments: Any) -> ThreadJob:
         """Start a verb that may take `limit` seconds."""
         request = {**arguments, "v": protocol.PROTOCOL, "verb": verb, "group": self._group, "head": self._head, "generation": self.generation}
-        return ThreadJob(lambda: protocol.reply_of(self._send(request, limit)), limit, self._wake)
+        return ThreadJob(lambda: replies.checked(verb, protocol.reply_of(self._send(request, limit))), limit, self._wake)
 
     def _send(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         raise NotImplementedError

@@ -13,7 +13,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Callable
 from urllib.parse import quote, quote_plus
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import FORMS, USER_INFO, is_plain, is_secret
@@ -64,11 +64,21 @@ _SHAPES = (
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
     """Return the text for a terminal or a file, with known values, and values that look like a secret or have the name of one, masked."""
+    return redactor(known)(text)
+
+
+def redactor(known: Iterable[str] = ()) -> Callable[[str], str]:
+    """Return `redact` for many texts and the same known values."""
+    forms = known_forms(known)
+    return lambda text: _redact(text, forms)
+
+
+def _redact(text: str, forms: Iterable[str]) -> str:
     if "\x1b" in text or "\x9b" in text:
         text = _ANSI.sub("", text)
     text = _ESCAPED.sub(lambda m: chr(int(m.group(1), 16)), text)
-    for value in known_forms(known):
-        text = text.replace(value, MASK)
+    for form in forms:
+        text = text.replace(form, MASK)
     text = _mask_keys(text)
     text = USER_INFO.sub(MASK, text)
     text = _replace(text, _NAMED, _named_value)
@@ -96,8 +106,7 @@ def known_forms(known: Iterable[str]) -> list[str]:
 
 def masked(value: Any, known: Iterable[str] = ()) -> Any:
     """Return a structure of mappings, lists and strings with its secrets masked: by key, by `NAME=value`, by the argument before, and by value."""
-    forms = known_forms(known)
-    return _masked(value, forms)
+    return _masked(value, known_forms(known))
 
 
 def _masked(value: Any, forms: list[str]) -> Any:
@@ -117,17 +126,13 @@ def _masked(value: Any, forms: list[str]) -> Any:
                 out.append(_masked(each, forms))
             after_flag = (flag and not sign and is_secret(text)) or (after_flag and not flag)
         return out
-    if isinstance(value, str):
-        for form in forms:
-            value = value.replace(form, MASK)
-        return redact(value)
-    return value
+    return _redact(value, forms) if isinstance(value, str) else value
 
 
 def _hidden(key: str, value: Any) -> bool:
     """Whether the value of a key is a secret as a whole."""
-    if isinstance(value, (Mapping, list, tuple)):
-        return is_secret(key) and bool(value) and not isinstance(value, Mapping)
+    if isinstance(value, (list, tuple)):
+        return bool(value) and is_secret(key)
     return isinstance(value, str) and bool(value) and is_secret(key, value)
 
 
@@ -151,7 +156,7 @@ def _named_value(text: str, match: re.Match[str]) -> list[tuple[int, int]]:
     before = _BEFORE.search(text, max(0, match.start() - 64), match.start())
     begin = before.start() if before is not None else match.start()
     name = text[begin : match.end(1)]
-    sign, _gap, scheme, opened, at = match.group(2), match.group(3), match.group(4), match.group(5), match.end()
+    sign, gap, scheme, opened, at = match.group(2), match.group(3), match.group(4), match.group(5), match.end()
     prose = sign[-1:].isalpha()
     if opened:
         end = _closing(text, at, opened)
@@ -161,17 +166,17 @@ def _named_value(text: str, match: re.Match[str]) -> list[tuple[int, int]]:
         return []
     else:
         found = _BARE.match(text, at)
-        alone = not prose and not scheme and "\n" not in match.group(3) and _LINE_START.search(text, max(0, begin - 120), begin) is not None
+        alone = not prose and not scheme and "\n" not in gap and _LINE_START.search(text, max(0, begin - 120), begin) is not None
         if alone and found is not None and not is_plain(found[0]):
             found = _LINE.match(text, at)
         end = at if found is None else found.end() - (len(found[0]) - len(found[0].rstrip(" \t\r.;,")))
     value = text[at:end]
-    if not value or value == MASK or is_plain_of(name, value) or (prose and value.lower() in _PROSE) or not is_secret(name, value):
+    if not value or value == MASK or _is_plain_of(name, value) or (prose and value.lower() in _PROSE) or not is_secret(name, value):
         return []
     return [(at, end)]
 
 
-def is_plain_of(name: str, value: str) -> bool:
+def _is_plain_of(name: str, value: str) -> bool:
     """Whether the value of a name with the look of a secret is none: nothing, a switch, or a count of tokens."""
     return is_plain(value) and (value.strip().lower() in ("none", "null", "true", "false", "auto", "") or "token" in name.lower())
 

@@ -15,16 +15,31 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 LOWEST = (1, 41)  # Docker Engine 20.10
 HIGHEST = (1, 52)  # Docker Engine 29
 TIMEOUT = 20.0
 CHUNK = 1 << 16
+MAX_REPLY = 32 << 20  # bytes of a reply other than a log
+_LABELS = {str: str}
+#: What is used of replies, as _common/forms.py describes.
+CONTAINERS = [{"Id": str, "Labels?": _LABELS}]
+INSPECTION = {
+    "Id": str, "Name?": str, "Image?": str, "RestartCount?": int, "Config?": {"Image?": str, "Labels?": _LABELS, "Env?": [str]},
+    "State?": {"Status?": str, "Running?": bool, "Pid?": int, "ExitCode?": int, "OOMKilled?": bool, "Error?": str, "StartedAt?": str, "FinishedAt?": str},
+    "HostConfig?": dict,
+}  # fmt: skip
+IMAGE = {
+    "Id": str, "RepoTags?": [str], "RepoDigests?": [str], "Size?": int, "Architecture?": str, "Os?": str, "RootFS?": {"Layers?": [str]},
+    "Config?": {"Labels?": _LABELS},
+}  # fmt: skip
+ENGINE = {"DriverStatus?": [[str]], "DockerRootDir": str, "ServerVersion": str, "Driver": str}
 
-_Reply = TypeVar("_Reply")
 _negotiated: dict[str, str] = {}
 
 
@@ -72,7 +87,7 @@ def silence(error: Exception, socket_path: str, timeout: float = TIMEOUT) -> Doc
 def message_of(body: bytes) -> str:
     """Return the engine's own message in a reply."""
     text = body.decode("utf-8", "replace")
-    with contextlib.suppress(ValueError, AttributeError):  # a reply that is not JSON is the message itself
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):  # a reply that is not JSON is the message itself
         text = str(json.loads(text).get("message", text))
     return text.strip()
 
@@ -104,7 +119,8 @@ def choose_api(reply: dict[str, Any]) -> str:
 def version(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
     """Return the engine's reply to /version, which needs no API version. Raises DockerError."""
     with _request("/version", socket_path, TIMEOUT) as response:
-        return _parsed(response.read(), dict, socket_path)
+        found: dict[str, Any] = parsed(_body(response, TIMEOUT, socket_path), {"Version?": str}, socket_path)
+        return found
 
 
 def api(socket_path: str = DEFAULT_SOCKET) -> str:
@@ -124,7 +140,7 @@ def _request(path: str, socket_path: str, timeout: float) -> Iterator[http.clien
             shown = path.split("?", 1)[0]
             if response.status == 400:  # so replies an engine that was replaced by one with other API versions
                 _negotiated.pop(socket_path, None)
-            raise DockerError(f"The Docker Engine answers HTTP {response.status} to {shown}: {message_of(response.read())}", response.status)
+            raise DockerError(f"The Docker Engine answers HTTP {response.status} to {shown}: {message_of(response.read(CHUNK))}", response.status)
         yield response
     except (OSError, http.client.HTTPException) as error:
         raise silence(error, socket_path, timeout) from error
@@ -135,21 +151,39 @@ def _request(path: str, socket_path: str, timeout: float) -> Iterator[http.clien
 def get(path: str, query: dict[str, str] | None = None, socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> bytes:
     """GET an API path and return the body. Raises DockerError with the engine's own message on anything but 2xx."""
     with _request(api(socket_path) + path + ("?" + urlencode(query) if query else ""), socket_path, timeout) as response:
-        return response.read()
+        return _body(response, timeout, socket_path)
 
 
-def _parsed(body: bytes, kind: type[_Reply], socket_path: str) -> _Reply:
-    with contextlib.suppress(ValueError):
+def _body(response: http.client.HTTPResponse, timeout: float, socket_path: str) -> bytes:
+    """Return a reply's body. Raises DockerError if it is longer than MAX_REPLY, or takes longer than `timeout` seconds."""
+    end, out = time.monotonic() + timeout, bytearray()
+    while True:
+        data = response.read1(CHUNK)
+        if not data:
+            return bytes(out)
+        out += data
+        if len(out) > MAX_REPLY or time.monotonic() > end:
+            limit = f"{MAX_REPLY >> 20} MiB" if len(out) > MAX_REPLY else f"{timeout:.0f} s"
+            raise DockerError(f"A reply on {socket_path} did not end within {limit}. Check what listens there, and `journalctl -u docker -n 50`.")
+
+
+def parsed(body: bytes, form: Any, socket_path: str) -> Any:
+    """Return a reply's content. Raises DockerError if it is not JSON of this form."""
+    try:
         found = json.loads(body)
-        if isinstance(found, kind):
-            return found
-    raise DockerError(f"{socket_path} does not answer as a Docker Engine does ({body[:80]!r}). Check what listens there.")
+        problem = misfit(found, form)
+    except (ValueError, RecursionError):
+        found, problem = None, f"found {body[:60]!r}"
+    if problem:
+        raise DockerError(f"{socket_path} does not answer as a Docker Engine does: {problem}. Check what listens there.")
+    return found
 
 
 def inspect(container: str, socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> dict[str, Any] | None:
     """Return the engine's inspection of a container, None if no container has this name or id. Raises DockerError."""
     try:
-        return _parsed(get(f"/containers/{quote(container, safe='')}/json", None, socket_path, timeout), dict, socket_path)
+        found: dict[str, Any] = parsed(get(f"/containers/{quote(container, safe='')}/json", None, socket_path, timeout), INSPECTION, socket_path)
+        return found
     except DockerError as error:
         if error.status == 404:
             return None
@@ -159,7 +193,8 @@ def inspect(container: str, socket_path: str = DEFAULT_SOCKET, timeout: float = 
 def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT, stopped: bool = True) -> list[dict[str, Any]]:
     """Return the engine's list of containers that carry all these `key=value` labels; `stopped` includes stopped ones. Raises DockerError."""
     query = {"all": "1" if stopped else "0", "filters": json.dumps({"label": labels})}
-    return _parsed(get("/containers/json", query, socket_path, timeout), list, socket_path)
+    found: list[dict[str, Any]] = parsed(get("/containers/json", query, socket_path, timeout), CONTAINERS, socket_path)
+    return found
 
 
 def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, tail: int | None = None, deadline: float | None = None) -> Iterator[bytes]:

@@ -147,9 +147,9 @@ def render_drop_in(memlock: int) -> str:
 
 
 def render_limits(memlock: int) -> str:
-    """Return the limits.d file, in KiB for pam_limits. The wildcard does not include root."""
+    """Return the limits.d file, in KiB for pam_limits: for root and the users of Docker. Other users cannot take the unified memory."""
     value = "unlimited" if memlock == UNLIMITED else str(memlock // 1024)
-    return "\n".join([HEADER, *(f"{who} {kind} memlock {value}" for who in ("*", "root") for kind in ("soft", "hard"))]) + "\n"
+    return "\n".join([HEADER, *(f"{who} {kind} memlock {value}" for who in ("root", "@docker") for kind in ("soft", "hard"))]) + "\n"
 
 
 class Restart(NamedTuple):

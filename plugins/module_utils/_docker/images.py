@@ -1,39 +1,47 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Images of a Docker Engine over its socket: inspect, save, remove."""
+"""PRIVATE. Images of a Docker Engine over its socket: inspect, save, load, remove."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import json
 import os
+import posixpath
 import tarfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import IO, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, image_plan
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError, message_of
 
 CHUNK = 1 << 22
 SAVE_TIMEOUT = 600.0
+RECEIVED = "gb10-cluster-received"
+_NAMING = ("manifest.json", "index.json", "repositories", "oci-layout")  # the members of an archive that name images and tags
+_MAX_NAMING = 1 << 22  # bytes
 
 
 def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
     """Return the engine's inspection of an image, None if it has no image of that name. Raises DockerError."""
     try:
-        return dict(json.loads(client.get(f"/images/{quote(reference, safe='')}/json", socket_path=socket_path)))
+        body = client.get(f"/images/{quote(reference, safe='')}/json", socket_path=socket_path)
     except DockerError as error:
         if error.status == 404:
             return None
         raise
+    found: dict[str, Any] = client.parsed(body, client.IMAGE, socket_path)
+    return found
 
 
 def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
     """Return the engine's `store` (classic or containerd), `root` (folder of its data), `version` and `driver`. Raises DockerError."""
-    info = json.loads(client.get("/info", socket_path=socket_path))
+    info = client.parsed(client.get("/info", socket_path=socket_path), client.ENGINE, socket_path)
     status = {str(row[0]): str(row[1]) for row in info.get("DriverStatus") or [] if len(row) > 1}
     containerd = "containerd" in status.get("driver-type", "")
     return {"store": "containerd" if containerd else "classic", "root": info["DockerRootDir"], "version": info["ServerVersion"], "driver": info["Driver"]}
@@ -42,8 +50,8 @@ def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
 def all_chains(socket_path: str = DEFAULT_SOCKET) -> list[str]:
     """Return the chain ids of the layers of all images that have a name. Raises DockerError."""
     chains: set[str] = set()
-    for image in json.loads(client.get("/images/json", socket_path=socket_path)):
-        found = inspect_image(str(image["Id"]), socket_path)
+    for image in client.parsed(client.get("/images/json", socket_path=socket_path), [{"Id": str}], socket_path):
+        found = inspect_image(image["Id"], socket_path)
         if found:
             chains.update(image_plan.chain_ids((found.get("RootFS") or {}).get("Layers") or []))
     return sorted(chains)
@@ -117,6 +125,106 @@ def save(reference: str, path: str, skip: Sequence[str] = (), socket_path: str =
     finally:
         connection.close()
     return {"size": sink.size, "sha256": sink.digest.hexdigest()}
+
+
+def _renamed(member: str, text: bytes, tag: str) -> bytes:
+    """Return manifest.json or index.json with one name for the one image that it describes. Raises ImageError, ValueError."""
+    document = json.loads(text)
+    entries = document["manifests"] if member == "index.json" else document
+    if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
+        raise image_plan.ImageError(f"{member} of the received archive does not describe one image: nothing was tagged; look at the node that sent it")
+    if member == "index.json":
+        entries[0]["annotations"] = {"io.containerd.image.name": f"docker.io/library/{RECEIVED}:{tag}", "org.opencontainers.image.ref.name": tag}
+    else:
+        entries[0]["RepoTags"] = [f"{RECEIVED}:{tag}"]
+    return json.dumps(document).encode()
+
+
+def retag(source: tarfile.TarFile, archive: tarfile.TarFile, tag: str) -> None:
+    """Copy an archive of another node so that loading it sets the tag RECEIVED:`tag` and no other. Raises ImageError, OSError, TarError."""
+    for member in source:
+        name = posixpath.normpath(member.name)
+        layer_link = member.issym() and name.endswith("/layer.tar") and member.linkname.endswith("/layer.tar")  # of Docker before 25
+        if not (member.isfile() or member.isdir() or layer_link) or name.startswith(("/", "../")):
+            raise image_plan.ImageError(f"the received archive has {member.name!r}, which docker save does not write: look at the node that sent it")
+        if name.rpartition("/")[2] not in _NAMING or not member.isfile():
+            archive.addfile(member, source.extractfile(member) if member.isfile() else None)
+        elif name == "oci-layout":
+            archive.addfile(member, source.extractfile(member))
+        elif name in ("manifest.json", "index.json"):
+            if member.size > _MAX_NAMING:
+                raise image_plan.ImageError(f"{name} of the received archive has {member.size} bytes: look at the node that sent it")
+            content: Any = source.extractfile(member)
+            try:
+                text = _renamed(name, content.read(), tag)
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise image_plan.ImageError(f"{name} of the received archive cannot be parsed ({error}): look at the node that sent it") from error
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+
+
+class _Chunks:
+    """A file that sends what is written to it as chunks of a request."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self.connection = connection
+
+    def write(self, data: bytes) -> int:
+        if data:
+            self.connection.send(b"%x\r\n%b\r\n" % (len(data), data))
+        return len(data)
+
+
+def _load(path: str, tag: str, socket_path: str) -> None:
+    """Load an archive under the name RECEIVED:`tag`. Raises DockerError, ImageError, OSError."""
+    connection = client.connect(socket_path, SAVE_TIMEOUT)
+    try:
+        with tarfile.open(path, mode="r:") as source:
+            connection.putrequest("POST", f"{client.api(socket_path)}/images/load?quiet=1")
+            connection.putheader("Transfer-Encoding", "chunked")
+            connection.putheader("Content-Type", "application/x-tar")
+            connection.endheaders()
+            sink: Any = _Chunks(connection)
+            with suppress(BrokenPipeError, ConnectionResetError):  # an engine that refuses the archive replies before its end
+                with tarfile.open(fileobj=sink, mode="w|", bufsize=CHUNK) as archive:
+                    retag(source, archive, tag)
+                connection.send(b"0\r\n\r\n")
+        response = connection.getresponse()
+        body = response.read(_MAX_NAMING)
+    except tarfile.TarError as error:
+        raise image_plan.ImageError(f"the received archive cannot be read ({error}): run again") from error
+    except http.client.HTTPException as error:
+        raise client.silence(error, socket_path) from error
+    finally:
+        connection.close()
+    if response.status != 200 or b'"errorDetail"' in body:
+        raise DockerError(f"The Docker Engine cannot load the received archive: {message_of(body)[-400:]}. See `journalctl -u docker` and run again.")
+
+
+def load(path: str, reference: str, fingerprint: str, socket_path: str = DEFAULT_SOCKET) -> None:
+    """Load an archive of another node, compare its content, then give it its name. A different image is removed, and no tag moves.
+
+    Raises DockerError, ImageError, OSError.
+    """
+    tag = os.urandom(8).hex()
+    received = f"{RECEIVED}:{tag}"
+    try:
+        _load(path, tag, socket_path)
+        image = inspect_image(received, socket_path)
+        if image is None or image_plan.fingerprint_of(image) != fingerprint:
+            raise image_plan.ImageError(
+                f"the image that was received for {reference} has another content than the one that was sent, and was removed: "
+                "set image_distribution to pull, or load it manually"
+            )
+        folder, slash, name = reference.rpartition("/")  # a colon before the last slash is a registry's port
+        name, _colon, version = name.partition(":")
+        target = urlencode({"repo": folder + slash + name, "tag": version or "latest"})
+        status, message = call("POST", f"/images/{received}/tag?{target}", socket_path)
+        if status >= 400:
+            raise DockerError(f"The Docker Engine cannot tag {reference}: {message}. See `journalctl -u docker` and run again.", status)
+    finally:
+        with suppress(DockerError):  # a name that is left has no user
+            call("DELETE", f"/images/{received}", socket_path)
 
 
 def call(method: str, path: str, socket_path: str = DEFAULT_SOCKET) -> tuple[int, str]:

@@ -24,7 +24,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm, netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import gather
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import config_texts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import config_texts, other_changes
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import Live, RefusedError
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.pending import PendingChange
@@ -81,6 +81,8 @@ class Change:
         self._report(work)
         if self.changes.messages:
             generated = self._generate(work.plan.text, work.plan.moves, {}, work.names) if work.files_change else {}
+            if work.plan.moves:
+                self._refuse_other_changes(work)
             if work.files_change or work.drift:
                 self.live.refuse_in_use(work.names)
             if not self.module.check_mode:
@@ -300,10 +302,26 @@ class Change:
     # generated files
 
     def _generate(self, text: str | None, moves: Sequence[str], back: Mapping[str, str], rails: list[str]) -> dict[str, str]:
-        """Let netplan generate the files of the new configuration in a temporary folder; an error of netplan is a refusal.
+        """Return {path below /run: text} of the files that netplan generates for the rails; an error of netplan is a refusal."""
+        names = _generated_names(rails)
+        found = self._generate_all(text, moves, back)
+        return {path: content for path, content in found.items() if path.rpartition("/")[0] in RUN_FOLDERS and path.rpartition("/")[2] in names}
 
-        Return {path below /run: text} of the files that belong to the rails.
-        """
+    def _refuse_other_changes(self, work: Work) -> None:
+        """Refuse if the configuration that netplan generates for any interface but the rails would change, now or at the next boot."""
+        node = self.live.node
+        ports = {port.netdev: Device(port.netdev, port.mac, port.driver) for port in node.ports}
+        devices = [ports.get(name, Device(name)) for name in dict.fromkeys([*ports, *node.netdevs])]
+        before, after = self._generate_all(work.before, (), {}), self._generate_all(work.plan.text, work.plan.moves, {})
+        changed = other_changes(before, after, work.names, devices)
+        if changed:
+            raise RefusedError(
+                f"Moving {', '.join('/' + path for path in work.plan.moves)} would change what netplan generates for other interfaces:"
+                f" {', '.join(changed)}. Nothing was changed. Move that configuration to a netplan file without the rails, then run again."
+            )
+
+    def _generate_all(self, text: str | None, moves: Sequence[str], back: Mapping[str, str]) -> dict[str, str]:
+        """Let netplan generate its files in a temporary folder; return {path: text, or the target of a link}."""
         live = self.live
         if self.module.get_bin_path("netplan") is None:
             raise RefusedError("The command `netplan` is missing: install netplan.io (`apt install netplan.io`), which DGX OS has.")
@@ -324,15 +342,19 @@ class Change:
             rc, message = live.run(*tool, "--root-dir", root)
             if rc != 0:
                 raise RefusedError(f"netplan refuses the new configuration, so nothing was changed: {message.replace(root, '')}")
-            for path in self._run_files(rails, root):
-                found[path] = Path(root + path).read_text()
+            for place in sorted(Path(root).rglob("*")):
+                path = str(place)[len(root) :]
+                if place.is_symlink():
+                    found[path] = f"-> {os.readlink(place)}".replace(root, "")
+                elif place.is_file() and path.lstrip("/") not in files:
+                    found[path] = place.read_text(errors="surrogateescape")
         return found
 
-    def _run_files(self, rails: Sequence[str], root: str = "") -> list[str]:
-        """Return the files below /run that netplan generated for the rails: 10-netplan-X.network, 10-netplan-X.link, netplan-X.nmconnection."""
-        names = {name.format(rail) for rail in rails for name in ("10-netplan-{}.network", "10-netplan-{}.link", "netplan-{}.nmconnection")}
-        folders = [folder for folder in RUN_FOLDERS if Path(root + folder).is_dir()]
-        return [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(root + folder)) if name in names]
+    def _run_files(self, rails: Sequence[str]) -> list[str]:
+        """Return the files below /run that netplan generated for the rails."""
+        names = _generated_names(rails)
+        folders = [folder for folder in RUN_FOLDERS if Path(folder).is_dir()]
+        return [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(folder)) if name in names]
 
     def _install(self, generated: Mapping[str, str], rails: list[str]) -> None:
         """Install the generated files of the rails below /run, and let networkd and NetworkManager load them."""
@@ -357,6 +379,11 @@ class Change:
                     rc, message = live.run("nmcli", "--wait", "30", "connection", "up", f"netplan-{rail}")
                     if rc != 0:
                         self.notes.append(f"NetworkManager did not bring up {rail}: {message[-200:]}")
+
+
+def _generated_names(rails: Sequence[str]) -> set[str]:
+    """Return the names of the files that netplan generates for interfaces."""
+    return {name.format(rail) for rail in rails for name in ("10-netplan-{}.network", "10-netplan-{}.link", "netplan-{}.nmconnection")}
 
 
 def _group_id(name: str) -> int:

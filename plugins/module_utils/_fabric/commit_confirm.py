@@ -20,6 +20,7 @@ PENDING = STATE_DIR + "/pending"
 BOOT_ID = PENDING + "/boot_id"  # of the kernel that the change was made under
 SNAPSHOT = PENDING + "/snapshot.json"
 RESTORING = STATE_DIR + "/restoring"
+RESTORED_FOLDER = STATE_DIR + "/restored"
 RESTORED = STATE_DIR + "/restored.json"
 BASELINE = STATE_DIR + "/baseline.json"
 BACKUP_DIR = "/root/netplan-disabled"
@@ -105,10 +106,11 @@ def restore_script(snapshot: Snapshot) -> str:
     out = [
         "#!/bin/sh",
         "# Written by gb10.cluster (role roce): brings back what stood before an unconfirmed network change.",
-        f"mv {PENDING} {RESTORING} 2>/dev/null || exit 0",
+        f"[ -d {RESTORING} ] || mv -T {PENDING} {RESTORING} 2>/dev/null || exit 0  # a restore that was cut is completed",
         f"exec >{STATE_DIR}/restore.log 2>&1",
         "set -x",
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+        f"rm -rf {RESTORED_FOLDER}",
         "case $1 in",
     ]
     out += [f"  {name}) why={shlex.quote(text)} ;;" for name, text in why.items()]
@@ -117,9 +119,9 @@ def restore_script(snapshot: Snapshot) -> str:
         if copy is None:
             out.append(f"rm -f {shlex.quote(path)}")
         else:
-            out.append(f"cp -p {shlex.quote(f'{RESTORING}/files/{copy}')} {shlex.quote(path)}")
+            new = shlex.quote(path + ".gb10-restore")
+            out.append(f"cp -p {shlex.quote(f'{RESTORING}/files/{copy}')} {new} && mv -T {new} {shlex.quote(path)}")
     out += [
-        f"rm -f {BOOT_WANTS} {BOOT_UNIT}",
         "systemctl is-active --quiet systemd-networkd.service && timeout 60 networkctl reload",
         "systemctl is-active --quiet NetworkManager.service && timeout 60 nmcli connection reload",
         "sleep 2",
@@ -139,14 +141,21 @@ def restore_script(snapshot: Snapshot) -> str:
         if item.up:
             out.append(f"ip link set dev {dev} up")
         out += [f"ip addr show dev {dev} | grep -qF 'inet {a} ' || ip addr add {shlex.quote(a)} brd + dev {dev}" for a in item.addresses]
-        out += [f"ip route replace {route}" for route in item.routes]
+        out += [f"ip route replace {shlex.join(route.split())}" for route in item.routes]
     data = json.dumps({"summary": snapshot.summary, "seconds": snapshot.seconds})
     out += [
         f'printf \'{{"when": "%s", "why": "%s", "change": %s}}\\n\' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$why" {shlex.quote(data)} > {RESTORED}.tmp',
         f"mv {RESTORED}.tmp {RESTORED}",
-        f"rm -rf {RESTORING}",
+        "sync",
+        f"mv -T {RESTORING} {RESTORED_FOLDER} && rm -rf {RESTORED_FOLDER}",
+        f"rm -f {BOOT_WANTS} {BOOT_UNIT}",
     ]
     return "\n".join(out) + "\n"
+
+
+def boot_command() -> str:
+    """Return the shell command that completes a restore that was cut, or begins that of a pending change."""
+    return f"if [ -e {RESTORING}/restore.sh ]; then exec /bin/sh {RESTORING}/restore.sh boot; else exec /bin/sh {PENDING}/restore.sh boot; fi"
 
 
 def boot_unit() -> str:
@@ -156,11 +165,12 @@ def boot_unit() -> str:
             "# Written by gb10.cluster (role roce); removed when the network change is confirmed.",
             "[Unit]",
             "Description=Bring back the network as it was before an unconfirmed change (gb10.cluster)",
-            f"ConditionPathExists={PENDING}/restore.sh",
+            f"ConditionPathExists=|{PENDING}/restore.sh",
+            f"ConditionPathExists=|{RESTORING}/restore.sh",
             "After=network.target systemd-networkd.service NetworkManager.service",
             "[Service]",
             "Type=oneshot",
-            f"ExecStart=/bin/sh {PENDING}/restore.sh boot",
+            f"ExecStart=/bin/sh -c '{boot_command()}'",
             "[Install]",
             "WantedBy=multi-user.target",
             "",

@@ -122,8 +122,7 @@ def _read_netplan(path: str, text: str, devices: Sequence[Device]) -> ConfigFile
         return _unparsed(path, "netplan", own, writer, text, devices, "no `network:` map")
     claims: list[Claim] = []
     others: list[str] = []
-    for section in ("ethernets", "vlans", "bonds", "bridges", "nm-devices"):
-        entries = network.get(section)
+    for section, entries in network.items():
         for key, body in (entries or {}).items() if isinstance(entries, dict) else ():
             body = body if isinstance(body, dict) else {}
             hit = [d for d in devices if section in ("ethernets", "nm-devices") and _matches(str(key), body, d)]
@@ -376,10 +375,15 @@ def plan(rails: Sequence[RailConfig], read: Sequence[ConfigFile], policy: str, r
     return Plan(refusals=tuple(_refusal(item) for item in foreign))
 
 
+_PLAIN = "write the file without anchors, aliases and tags as valid YAML, or remove the rails from it."
+
+
 def _refusal(item: ConfigFile) -> str:
     given = "; ".join(f"{claim.interface}: {', '.join(claim.addresses) or 'no address'}" for claim in item.claims)
     writer = f" ({item.writer})" if item.writer else ""
     detail = f"is not understood ({item.error}) and names {', '.join(c.interface for c in item.claims)}" if not item.parsed else f"configures {given}"
+    if not item.parsed:
+        return f"/{item.path}{writer} {detail}. Nothing was changed: {_PLAIN}"
     return (
         f"/{item.path}{writer} {detail}. Nothing was changed: set roce_foreign_policy to `adopt` (the file stays in charge) "
         "or `replace` (it is moved to a backup), or remove it."
@@ -388,11 +392,7 @@ def _refusal(item: ConfigFile) -> str:
 
 def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer: str) -> Plan:
     """Keep the files of others if they give the configured addresses, and configure the remaining rails."""
-    refusals = [
-        f"/{item.path} is not understood ({item.error}), so it cannot be adopted. Correct it, or set roce_foreign_policy to `replace`."
-        for item in foreign
-        if not item.parsed
-    ]
+    refusals = [f"/{item.path} is not understood ({item.error}), so it cannot be adopted. Nothing was changed: {_PLAIN}" for item in foreign if not item.parsed]
     differences: list[str] = []
     ours: list[RailConfig] = []
     for rail in rails:
@@ -420,8 +420,13 @@ def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer:
 
 
 def _replace(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer: str) -> Plan:
-    """Move the files of others to a backup; a file that also configures another interface stays, and so does a file outside of /etc."""
+    """Move the files of others to a backup. A file that is not understood, configures another interface or is outside of /etc stays."""
     refusals = [
+        f"/{item.path} is not understood ({item.error}), so it may configure other interfaces and cannot be moved. Nothing was changed: {_PLAIN}"
+        for item in foreign
+        if not item.parsed
+    ]
+    refusals += [
         f"/{item.path} also configures {', '.join(item.others)}, so the whole file cannot be moved. Remove the rails from it."
         for item in foreign
         if item.others

@@ -40,6 +40,11 @@ class PendingChange:
 
     def arm(self, files: list[str], rails: list[str], summary: str) -> None:
         """Save the current state and start the timer. An earlier unconfirmed change is restored together with this one."""
+        if Path(commit_confirm.RESTORING).exists():
+            raise RefusedError(
+                f"A restore of the network on this node is not complete ({commit_confirm.RESTORING} exists); nothing was changed."
+                f" Run `sh {commit_confirm.RESTORING}/restore.sh boot` on the node or restart it, then run the roce role again."
+            )
         again = self.exists()
         earlier = self._earlier() if again else None
         try:
@@ -113,6 +118,7 @@ class PendingChange:
             copies[path] = hashlib.sha256(path.encode()).hexdigest()[:16] if Path(path).exists() else None
             if copies[path] is not None:
                 shutil.copy2(path, folder / "files" / str(copies[path]))
+                os.chown(folder / "files" / str(copies[path]), os.stat(path).st_uid, os.stat(path).st_gid)  # networkd reads its files by their group
         snapshot = commit_confirm.Snapshot(
             files=copies,
             sysctls=live.sysctls(rails),

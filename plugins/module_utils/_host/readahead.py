@@ -133,8 +133,17 @@ def check_kb(value: int, name: str, page_kb: int) -> int:
     return value
 
 
+def check_name(name: str) -> str:
+    """Return a kernel or mapper name that a udev rule and a shell take as it is. Raises ReadaheadError."""
+    if not re.fullmatch(r"[\w.!+-]*", name, re.ASCII):
+        raise ReadaheadError(f"The block device {name!r} has a name outside of A-Z a-z 0-9 _ . ! + -. Rename it, or leave it out of the readahead options.")
+    return name
+
+
 def render_rule(devices: Sequence[str], classes: Sequence[str], blocks: Mapping[str, Block], kb: int) -> str:
     """Return the udev rule: by class where a class covers a device, by mapper name for dm, else by kernel name."""
+    for name in (*devices, *(blocks[device].mapper for device in devices)):
+        check_name(name)
     lines = [HEADER]
     head = 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk"'
     lines.extend(f'{head}, KERNEL=="{UDEV_NAMES[name]}", ATTR{{queue/read_ahead_kb}}="{kb}"' for name in classes)
@@ -181,7 +190,7 @@ def restore_command(values: Mapping[str, int], seconds: int) -> list[str]:
         "--timer-property=AccuracySec=1s",
         "/bin/sh",
         "-c",
-        "; ".join([*(f"echo {kb} > {sysfs_path(device)}" for device, kb in sorted(values.items())), "true"]),
+        "; ".join([*(f"echo {kb} > {sysfs_path(check_name(device))}" for device, kb in sorted(values.items())), "true"]),
     ]
 
 

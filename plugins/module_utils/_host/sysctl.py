@@ -171,7 +171,8 @@ def desired(settings: Mapping[str, object], floor: str, swap_policy: str, extra:
         values[key] = word
     for key, chosen in extra.items():
         name = dotted(str(key))
-        if not re.fullmatch(r"(vm|kernel|net|fs)\.[\w./:-]+", name):
+        segments = proc_path(name).split("/")[3:]
+        if not re.fullmatch(r"(vm|kernel|net|fs)\.[\w./:-]+", name, re.ASCII) or any(part.strip(".") == "" for part in segments):
             raise SysctlError(f"sysctl_settings has the key {key!r}, expected a sysctl such as vm.compaction_proactiveness.")
         if name in values:
             raise SysctlError(f"sysctl_settings sets {name}, which has its own variable. Use {variable(name)}.")

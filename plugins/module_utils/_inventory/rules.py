@@ -82,6 +82,15 @@ def _words(expected: str, words: Iterable[str]) -> Rule:
 _POSITIVE = _number("a number above 0", 0, above=True)
 _FROM_ZERO = _number("a number from 0", 0)
 _PATH = _pattern("an absolute path, such as /srv/models; write the path of a home directory in full", r"/.*")
+# Mounted into a container: no part "..", and none of what Docker reads as a separator.
+_STORE = _pattern(
+    "an absolute path below /, without '..' and ':', such as /srv/models; write the path of a home directory in full",
+    r"(?!.*/\.\.(?:/|$))/+[^/:\x00-\x1f\x7f][^:\x00-\x1f\x7f]*",
+)
+_FOLDER = _pattern(
+    "an absolute path below /, without '..', such as /opt/gb10-cluster/vllm_tp2",
+    r"(?!.*/\.\.(?:/|$))/+[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*",
+)
 _SIZE = _pattern("a size such as 50m or 1g", r"(?=.*[1-9])\d+(?:\.\d+)?(?:[kKmMgGtT]i?)?[bB]?")
 _LIMIT = _pattern(
     "unlimited, a number of bytes such as 8388608, a size such as 64m, or leave",
@@ -93,7 +102,7 @@ _IDENTITY = _number("a number from 0, or -1", -1)
 # Variable -> what its value may be; `name[].key` is a key of the entries of a list. Other variables may have all values of their type.
 RULES: dict[str, Rule] = {
     "gb10_fabric_first": _whole(1, 254),
-    "gb10_model_store": _PATH,
+    "gb10_model_store": _STORE,
     "gb10_rank": _whole(0),
     # docker
     "docker_compose_minimum": _pattern("a version such as 2.18, in quotes", r"\d+(?:\.\d+)*"),
@@ -106,7 +115,7 @@ RULES: dict[str, Rule] = {
     "image_caches": _PATH,
     "image_digest": _pattern("sha256: and 64 hexadecimal digits, or an empty string for any", r"(?:sha256:[0-9a-f]{64})?"),
     "image_keep": _whole(0),
-    "image_model_store": _PATH,
+    "image_model_store": _STORE,
     "image_port": _PORT_OR_ANY,
     "image_timeout": _whole(1),
     # preflight
@@ -115,7 +124,7 @@ RULES: dict[str, Rule] = {
     "preflight_ignore": _words("the ID of a check", CHECKS),
     "preflight_image_gib": _FROM_ZERO,
     "preflight_model_gib": _FROM_ZERO,
-    "preflight_model_store": _PATH,
+    "preflight_model_store": _STORE,
     # readahead
     "readahead_classes": _words("a class", CLASSES),
     "readahead_guard_floor_gib": _POSITIVE,
@@ -152,9 +161,10 @@ RULES: dict[str, Rule] = {
     "sysctl_watermark_boost_factor": _whole(0, math.inf, "leave"),
     "sysctl_watermark_scale_factor": _whole(1, 3000, "leave"),
     # vllm_tp2
+    "vllm_tp2_cap_add": _pattern("a capability such as SYS_NICE, or ALL", r"[A-Z][A-Z_]*"),
     "vllm_tp2_completion_timeout": _whole(1),
     "vllm_tp2_context": _whole(1),
-    "vllm_tp2_directory": _PATH,
+    "vllm_tp2_directory": _FOLDER,
     "vllm_tp2_gpu_memory_utilization": _number("a share of the memory, above 0 and at most 1, such as 0.8", 0, 1, above=True),
     "vllm_tp2_keep_releases": _whole(1),
     "vllm_tp2_log_max_file": _whole(1),
@@ -163,7 +173,7 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_logs_since": _pattern("a duration such as 90s, 10m, 2h or 1d", r"\d{1,9}(?:\.\d{1,9})?[smhd]"),
     "vllm_tp2_max_num_seqs": _whole(1),
     "vllm_tp2_memlock": _pattern("unlimited, or a number of bytes such as 8388608", r"unlimited|infinity|-1|0*[1-9]\d*"),
-    "vllm_tp2_model_store": _PATH,
+    "vllm_tp2_model_store": _STORE,
     "vllm_tp2_phase_seconds": _whole(1),
     "vllm_tp2_sanity_prompts[].max_tokens": _whole(1),
     "vllm_tp2_sanity_prompts[].prompt": _pattern("a prompt", r"(?s).*\S.*"),
@@ -173,8 +183,8 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_wait_seconds": _whole(0),
     # weights
     "weights_download_timeout": _whole(1),
-    "weights_hf_endpoint": _pattern("a URL such as https://hub.example.org", r"(?:https?://\S+)?"),
-    "weights_model_store": _PATH,
+    "weights_hf_endpoint": _pattern("a URL without a user and a password, such as https://hub.example.org", r"(?:https?://[^\s/@]+(?:/\S*)?)?"),
+    "weights_model_store": _STORE,
     "weights_owner": _IDENTITY,
     "weights_owner_group": _IDENTITY,
     "weights_path": _PATH,
@@ -230,7 +240,7 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
             for key, entry in each.items() if isinstance(each, Mapping) and rule is None else ():
                 found += [((index, key), f"entry {index + 1} {key} {text}") for _path, text in _value_faults(f"{name}[].{key}", entry, hide)]
     for path, what, each in parts if rule else ():
-        text = str(each).strip()
+        text = str(each).strip(" ")  # a line end is a fault
         if rule and each is not None and not rule.fits(text):
             found.append((path, f"{what}is {shown(each, hide)}, expected {rule.expected}{did_you_mean(text, rule.words) if not hide else ''}"))
     return found

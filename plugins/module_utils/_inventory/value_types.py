@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import is_secret
 
@@ -67,7 +68,7 @@ def shown(value: Any, secret: bool = False) -> str:
         return "(hidden)"
     if isinstance(value, bool):
         return str(value).lower()
-    text = f"'{value}'" if isinstance(value, str) else str(value)
+    text = redact(f"'{value}'" if isinstance(value, str) else str(value))
     return text if len(text) <= 60 else f"{text[:57]}...'"
 
 

@@ -70,6 +70,19 @@ CLUSTER_SPEC: dict[str, dict[str, Any]] = {
         "default": "evidence",
         "description": ["Directory on the controller for the evidence of failed boots. A relative path starts where ansible-playbook runs."],
     },
+    "gb10_lock_file": {
+        "type": "path",
+        "default": None,
+        "description": [
+            "Lock file on the controller with the content of each unpinned image and each model. Default is C(.gb10.lock.yml) next to the inventory.",
+            "The first run writes an entry. A later run refuses another content before it stops anything.",
+        ],
+    },
+    "gb10_lock_update": {
+        "type": "bool",
+        "default": False,
+        "description": ["Accept images and models that differ from the lock file, and record them."],
+    },
     "gb10_foreign_variables": {
         "type": "list",
         "elements": "str",

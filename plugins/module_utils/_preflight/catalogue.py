@@ -74,6 +74,15 @@ CHECKS: dict[str, Check] = {
     "twins": Check("one function alone gives half the bandwidth"),
     "rdma": Check("NCCL uses TCP without a message, at a tenth of the speed"),
     "fabric_is_management": Check("a change of the fabric would cut the connection of Ansible, so the roce role refuses it"),
+    "fabric_subnet": Check("the hosts of that network reach ports of the group that have no authentication, and fabric traffic can leave the cable"),
+    "fabric_forwarding": Check(
+        "vLLM's connections between the nodes have no authentication, and this node passes packets of the LAN on to the rails of the others",
+        "set roce_firewall: true, or net.ipv4.ip_forward=0 if nothing needs it, or `iptables -P FORWARD DROP`, which the Docker Engine normally sets",
+    ),
+    "api_open": Check(
+        "every host that reaches the node can use the model and its memory",
+        "remove vllm_tp2_api_open, and the first run makes a key. Or set engine.api.host to 127.0.0.1 in the profile",
+    ),
     "foreign_network_config": Check("two files that configure one interface conflict over its address and MTU"),
     "wifi_control_path": Check(
         "Wi-Fi drops under load and the mt7925 driver oopses on resets: the connection drops during the play and ranks hang",

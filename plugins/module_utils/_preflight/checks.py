@@ -29,6 +29,7 @@ RANK_CHECKS: tuple[RankCheck, ...] = (
     hardware.check_kernel_log,
     hardware.check_fabric,
     hardware.check_wifi,
+    hardware.check_exposure,
     docker.check_engine,
     docker.check_containers,
     docker.check_ports,

@@ -38,6 +38,7 @@ RECORDED: dict[str, list[str]] = {
     "ota-check.json": ["timeout", "20", "nvidia-spark-ota-check", "torn-score"],
     "dmesg.txt": ["dmesg"],
     "uname-m.txt": ["uname", "-m"],
+    "iptables-forward.txt": ["iptables", "-S", "FORWARD"],
 }
 
 
@@ -99,6 +100,14 @@ def fabric(capture: Capture, addresses: Sequence[str], cidrs: Sequence[str], ssh
     }
 
 
+def forwarding(node: Node) -> Record:
+    """Return whether the node forwards IPv4 packets, and the policy of its FORWARD chain; empty if it is not known."""
+    enabled = (node.read("/proc/sys/net/ipv4/ip_forward") or "").strip() == "1"
+    rc, text = command(node, "iptables-forward.txt") if enabled else (127, "")
+    match = re.search(r"^-P FORWARD (\w+)", text, re.MULTILINE)
+    return {"enabled": enabled, "policy": match.group(1) if match and rc == 0 else ""}
+
+
 def firmware(node: Node, capture: Capture, gb10: bool) -> dict[str, str]:
     """Return firmware versions by device: fwupd's (JSON, because its text is translated), the HCAs' and the board's."""
     found: dict[str, str] = {}
@@ -116,14 +125,14 @@ def firmware(node: Node, capture: Capture, gb10: bool) -> dict[str, str]:
     return found
 
 
-def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_path: str) -> Any:
-    """Return one answer of the Docker Engine, or its recording. Raises DockerError."""
+def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_path: str, form: Any) -> Any:
+    """Return one answer of the Docker Engine, which has this form, or its recording. Raises DockerError."""
     if node.root != "/":
         text = node.read(f"/cmd/{name}.json")
         if text is None:
             raise client.DockerError("no recording", 404)
         return json.loads(text)
-    return json.loads(client.get(path, query, socket_path))
+    return client.parsed(client.get(path, query, socket_path), form, socket_path)
 
 
 def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Record]]:
@@ -135,14 +144,14 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
         engine.update(installed=installed, error=f"the socket {socket_path} of the Docker Engine does not exist")
         return engine, containers
     try:
-        info = _api(node, "docker-info", "/info", None, socket_path)
+        info = _api(node, "docker-info", "/info", None, socket_path, client.ENGINE)
         engine.update(parse.engine_facts(info))
-        listed = _api(node, "docker-containers", "/containers/json", {"all": "1"}, socket_path)
+        listed = _api(node, "docker-containers", "/containers/json", {"all": "1"}, socket_path, client.CONTAINERS)
         for entry in listed:
             details: Mapping[str, Any] = {}
             if entry.get("State") in ("running", "restarting", "paused") or parse.is_vllm(entry):
                 try:
-                    details = _api(node, f"docker-inspect-{entry['Id']}", f"/containers/{entry['Id']}/json", None, socket_path)
+                    details = _api(node, f"docker-inspect-{entry['Id']}", f"/containers/{entry['Id']}/json", None, socket_path, client.INSPECTION)
                 except client.DockerError:  # it was removed after the list
                     details = {}
             containers.append(parse.container_facts(entry, details))
@@ -152,7 +161,7 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
         return engine, containers
     if image:
         try:
-            _api(node, "docker-image", f"/images/{image}/json", None, socket_path)
+            _api(node, "docker-image", f"/images/{image}/json", None, socket_path, client.IMAGE)
             engine["image_present"] = True
         except (client.DockerError, ValueError):
             engine["image_present"] = False
@@ -270,6 +279,7 @@ def gather(
         "firmware": firmware(node, capture, what["gb10"]),
         "memory": memory,
         "fabric": fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node),
+        "forwarding": forwarding(node),
         "infiniband": node.exists("/dev/infiniband"),
         "docker": engine,
         "containers": containers,

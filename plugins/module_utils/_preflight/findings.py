@@ -21,6 +21,7 @@ class Requirements(NamedTuple):
     size: int = 2
     require_gb10: bool = False
     head_ports: Mapping[int, str] = {}
+    open_port: int = 0
     model_gib: float = 0.0
     image_gib: float = 0.0
     image: str = ""

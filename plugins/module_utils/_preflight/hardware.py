@@ -32,6 +32,8 @@ FABRIC: dict[str, tuple[str, str]] = {
     "rdma_unreadable": ("rdma", "warning"),
     "infiniband_mode": ("rdma", "warning"),
     "rail_is_management": ("fabric_is_management", "error"),
+    "subnet_of_management": ("fabric_subnet", "warning"),
+    "subnet_of_another": ("fabric_subnet", "warning"),
     "foreign_netplan": ("foreign_network_config", "info"),
 }
 # Checks of links that a container has no counterpart of.
@@ -78,3 +80,14 @@ def check_wifi(found: FindingCollector, rank: Rank, _needs: Requirements) -> Non
     if path["wireless"]:
         text = f"the connection to the node uses Wi-Fi ({path['interface']}, {path['reason'] or 'default route'})"
         found.add("wifi_control_path", "warning", rank.host, text)
+
+
+def check_exposure(found: FindingCollector, rank: Rank, needs: Requirements) -> None:
+    """Ways from the LAN to the rails and to the API."""
+    way = rank.facts.get("forwarding") or {"enabled": False, "policy": ""}  # a recording of an earlier version has none
+    if needs.size > 1 and way["enabled"] and not way["policy"]:
+        found.skip(["fabric_forwarding"], rank.host, "the policy of the FORWARD chain cannot be read (iptables)")
+    elif needs.size > 1 and way["policy"] == "ACCEPT":
+        found.add("fabric_forwarding", "warning", rank.host, "the node forwards packets (net.ipv4.ip_forward=1), and the policy of its FORWARD chain is ACCEPT")
+    if needs.open_port and rank.rank == 0:
+        found.add("api_open", "warning", rank.host, f"the API has no key and listens on port {needs.open_port} of all addresses (vllm_tp2_api_open)")

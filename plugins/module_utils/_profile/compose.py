@@ -20,6 +20,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import env_fi
 from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import is_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
 
@@ -38,7 +39,7 @@ FABRIC_ENV = (
 # Described in plugins/filter/render_rank.yml.
 OPTIONS = (
     "name", "project", "group", "image", "content", "memlock", "stack", "fabric", "infiniband", "model_store", "extra_env", "secrets", "env_file",
-    "log_max_size", "log_max_file", "healthcheck",
+    "log_max_size", "log_max_file", "healthcheck", "cap_add", "cap_drop", "no_new_privileges",
 )  # fmt: skip
 
 
@@ -210,7 +211,9 @@ def image_of(profile: Mapping[str, Any]) -> str:
 def _service(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the service without command, environment and secrets. The keys are in the order of the file."""
     box = profile["container"]
-    devices = [*(["/dev/infiniband:/dev/infiniband"] if options.get("infiniband") else []), *box["devices"]]
+    infiniband = options.get("infiniband") or []
+    nodes = ["/dev/infiniband"] if infiniband is True else infiniband
+    devices = [*(f"{path}:{path}" for path in nodes), *box["devices"]]
     # Read by every compose v2; the short form "gpus: all" needs 2.30.
     gpus = {"resources": {"reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}}}
     log = {"max-size": str(options.get("log_max_size") or "64m"), "max-file": str(options.get("log_max_file") or 3)}
@@ -223,7 +226,9 @@ def _service(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mappi
         "ipc": "host" if box["ipc"] == "host" else None,
         "shm_size": box["shm_size"],
         "stop_grace_period": box["stop_grace_period"],
-        "cap_add": list(dict.fromkeys(["IPC_LOCK", *box["cap_add"]])),
+        "security_opt": ["no-new-privileges:true"] if options.get("no_new_privileges", True) else [],
+        "cap_drop": list(options.get("cap_drop", ["ALL"])),
+        "cap_add": list(dict.fromkeys(["IPC_LOCK", *box["cap_add"], *(options.get("cap_add") or [])])),
         "devices": devices,
         "ulimits": _ulimits(box, options),
         "mem_limit": box["memory"],
@@ -251,7 +256,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
     :param rank: ``rank`` and ``size`` (int), ``master_addr`` and ``fabric_ip`` (str), ``env`` (fabric variables of this rank).
     :param options: see :data:`OPTIONS`.
     :returns: ``argv`` (the engine's words), ``command`` (the container's), ``env``, ``secrets``, ``fingerprint`` (of the secrets),
-        ``compose`` (the file's content, dollar signs doubled, no secret in it).
+        ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see :mod:`probe`).
     :raises ServingError: profile and group do not fit, an option is unknown or wrong.
     """
     options = dict(options or {})
@@ -289,6 +294,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
         "secrets": secrets,
         "fingerprint": fingerprint(secrets, str(options.get("group") or "")),
         "compose": compose,
+        "probe": probe_words(profile, service.get("devices") or []),
     }
 
 

@@ -22,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.release impo
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 
 NO_IMAGE = {"exists": False, "id": "", "name": "", "fingerprint": "", "repo_digests": []}
-DEVICES = ("/dev/infiniband",)
+DEVICES = ("/dev/infiniband", "/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs*")  # what RDMA needs; umad and issm manage a subnet
 FILES = ("compose.yaml", "release.json")
 POLL_SECONDS = 1.0
 

@@ -36,10 +36,11 @@ def boot_stages(receipt: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def curl_line(url: str, model: str, prompt: str, key: bool) -> str:
-    """Return a curl line that works as it stands."""
+def curl_line(url: str, model: str, prompt: str, key: bool, path: str = "") -> str:
+    """Return a curl line that works as it stands: on the head if the key is in a file there."""
     body = json.dumps({"model": model, "prompt": prompt, "max_tokens": 32, "temperature": 0}).replace("'", "'\\''")
-    auth = ' -H "Authorization: Bearer $VLLM_API_KEY"' if key else ""
+    source = f"$(sudo cat {path})" if path else "$VLLM_API_KEY"
+    auth = f' -H "Authorization: Bearer {source}"' if key else ""
     return f"curl -s {url}/completions{auth} -H 'Content-Type: application/json' -d '{body}'"
 
 
@@ -99,7 +100,10 @@ def group_text(
     if receipt.get("path"):
         rows.append(("receipt", str(receipt["path"])))
     if not pending and not lost:
-        rows.append(("try it", curl_line(url, model, str(result.get("prompt") or "Hello"), bool(result.get("key")))))
+        path = str(result.get("key_path") or "")
+        if path:
+            rows.append(("api key", f"on {result['head']} in {path}; the next line reads it there"))
+        rows.append(("try it", curl_line(url, model, str(result.get("prompt") or "Hello"), bool(result.get("key")), path)))
     title = f"{result['group']} {'would be started to serve' if pending else 'serves'}"
     if lost:
         hosts = f"{', '.join(lost)} failed or {'was' if len(lost) == 1 else 'were'} unreachable in this run"

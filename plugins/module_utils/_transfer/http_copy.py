@@ -45,6 +45,7 @@ AHEAD = 64 << 20
 ATTEMPTS = 5
 CONNECT_TIMEOUT = 5.0
 TIMEOUT = 30
+CONNECTIONS = 64  # at the same time, one thread each
 PROGRESS_SECONDS = 0.5
 SHA256 = re.compile(r"[0-9a-f]{64}")
 LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
@@ -165,7 +166,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     """One connection: replies to GET for the files of the job, and to nothing else."""
 
     protocol_version = "HTTP/1.1"
-    timeout = 60
+    timeout = 10
     server: _Server
 
     def do_GET(self) -> None:
@@ -195,7 +196,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Write no line for a request; send_error writes its own."""
 
     def send(self, descriptor: int, offset: int, end: int) -> None:
-        set_timeouts(self.connection, self.timeout)
+        set_timeouts(self.connection, 2 * TIMEOUT)
         while offset < end:
             try:
                 sent = os.sendfile(self.connection.fileno(), descriptor, offset, min(end - offset, 8 * CHUNK))
@@ -221,8 +222,8 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__((address, int(job.get("port", 0))), _Handler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002  the base class calls it so
-        """Drop a peer that is not a rank of the group."""
-        return not self.allow or client_address[0] in self.allow
+        """Drop a peer that is not a rank of the group, and a connection above the limit."""
+        return (not self.allow or client_address[0] in self.allow) and threading.active_count() <= CONNECTIONS
 
 
 def start_servers(job: Mapping[str, Any]) -> list[_Server]:
@@ -438,8 +439,7 @@ class Fetch:
             if self.staging.exists(item["sha256"]):
                 self.staging.rename(item["sha256"], self.part(item))  # hashed again: the machine may have lost power since
         self.places = {number: self.reachable(number) for number in {int(item["provider"]) for item in self.files}}
-        left = self.round(self.files)
-        left = self.round(left) if left else []
+        left = self.round(self.round(self.files))
         if left:
             raise CopyError(
                 "{} arrived with another content than in its manifest, twice: the source has changed since it was read, "

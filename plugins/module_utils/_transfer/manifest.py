@@ -30,6 +30,8 @@ IGNORED_SUFFIXES = (".lock",)
 LOADED = (*WEIGHTS, ".json", ".jinja", ".model", ".py", ".txt", ".tiktoken", ".jsonl")
 GIB = 1024**3
 SHA256 = re.compile(r"[0-9a-f]{64}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+CODE = (".py", ".json")
 
 
 class ManifestError(ValueError):
@@ -221,6 +223,12 @@ def proof(files: Mapping[str, Mapping[str, Any]], links: Mapping[str, str], path
     return digest.hexdigest()
 
 
+def code_proof(files: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) -> str:
+    """Return one SHA-256 over the code and configuration of a model; a link counts with the file that it leads to."""
+    named = [path for path in [*files, *links] if path.endswith(CODE)]
+    return proof(files, links, [*named, *(posixpath.normpath(posixpath.join(posixpath.dirname(path), links[path])) for path in named if path in links)])
+
+
 # --- what each rank lacks ---------------------------------------------------------------------------------------------------------
 
 
@@ -302,7 +310,8 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
     :param hosts: names by rank; ``manifests``: one for each.
     :param reserve_bytes: bytes that must stay free on a rank's disk after the copy.
     :returns: ``source`` (host), ``source_rank``, ``usable`` (false: the source has to download first), ``complaints`` (why), ``equal``, ``bytes``
-        and ``files`` (of the whole model), ``proof``, ``expected`` (path -> size, sha256, mtime_ns), ``links``, ``ranks`` (for each rank:
+        and ``files`` (of the whole model), ``proof``, ``commit`` (of the hub, or ""), ``code`` (see code_proof),
+        ``expected`` (path -> size, sha256, mtime_ns), ``links``, ``ranks`` (for each rank:
         ``host``, ``fetch`` (a list of ``path``, ``size``, ``sha256``, ``mtime_ns``, ``provider`` (rank)), ``links``, ``remove``, ``bytes``, ``why``,
         ``recorded`` (whether this rank has recorded exactly this)),
         ``offers`` (for each rank the paths that others fetch from it), ``awaits`` (for each rank whether it will fetch what the source downloads first;
@@ -315,6 +324,7 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
     base = manifests[base_rank]
     out: dict[str, Any] = {
         "source": hosts[base_rank], "source_rank": base_rank, "usable": False, "complaints": [], "equal": False, "bytes": 0, "files": 0, "proof": "",
+        "commit": "", "code": "",
         "expected": {}, "links": {}, "ranks": [], "offers": [[] for _each in hosts],
         "awaits": [rank != base_rank and not complete(each) for rank, each in enumerate(manifests)], "refusals": [], "notes": [],
     }  # fmt: skip
@@ -339,6 +349,8 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
         bytes=sum(int(entry["size"]) for entry in desired.values()),
         files=len(desired),
         proof=proof(desired, links, [*desired, *links]),
+        commit=str(base.get("commit")) if COMMIT.fullmatch(str(base.get("commit"))) else "",
+        code=code_proof(desired, links),
     )
     for rank, host in enumerate(hosts):
         out["ranks"].append(_rank_plan(rank, host, manifests[rank], desired, out, reserve_bytes))

@@ -21,6 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 
 WORKERS = 8
+SPARSE_FROM = 1 << 30  # bytes; a larger file must have half of its blocks on the disk, or its hash could take for ever
 DOWNLOADS = ".cache/huggingface/download"
 
 
@@ -78,9 +79,15 @@ def key_of(info: os.stat_result) -> list[int]:
 
 
 def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[str, Sequence[Any]], fresh: bool) -> tuple[dict[str, list[Any]], int]:
-    """Return (path -> key and sha256; bytes read) for all files; `fresh` reads all of them. Raises OSError."""
+    """Return (path -> key and sha256; bytes read) for all files; `fresh` reads all of them. Raises OSError, ManifestError."""
     out = {path: list(cache[path]) for path, info in files.items() if not fresh and path in cache and list(cache[path][:4]) == key_of(info)}
     todo = sorted(set(files) - set(out), key=lambda path: -files[path].st_size)
+    for path in todo:
+        if files[path].st_size > SPARSE_FROM and files[path].st_blocks * 512 < files[path].st_size // 2:
+            raise ManifestError(
+                f"{os.path.join(root, path)} is sparse: {files[path].st_size} bytes, of which {files[path].st_blocks * 512} are on the disk."
+                " Remove the file and download it again."
+            )
 
     def one(path: str) -> None:
         where = os.path.join(root, path)
@@ -140,7 +147,7 @@ def _commit(root: str, files: Iterable[str], links: Iterable[str], revision: str
 
 
 def read(node: Node, path: str, layout: str, revision: str, fresh: bool, save: bool) -> dict[str, Any]:
-    """Read a model's folder into a manifest (see :mod:`manifest`), with `hashed_bytes`. Raises OSError, RecordError."""
+    """Read a model's folder into a manifest (see :mod:`manifest`), with `hashed_bytes`. Raises OSError, RecordError, ManifestError."""
     root = os.path.realpath(path)
     record = node.load_record(manifest.record_name(path))
     out: dict[str, Any] = {
@@ -226,7 +233,7 @@ class Installer:
             path = os.path.dirname(path)
         for item in reversed(made):
             os.mkdir(item, 0o755)
-            os.chmod(item, 0o755)  # noqa: S103  an engine's container may run as any user and reads the model
+            os.chmod(item, 0o755)  # nosec B103 # noqa: S103  an engine's container may run as any user and reads the model
             self.own(item)
 
     def file(self, staging: http_copy.Staging, digest: str, name: str, mtime_ns: int, move: bool) -> None:
@@ -277,6 +284,20 @@ class Installer:
             except OSError:
                 return
             parent = os.path.dirname(parent)
+
+
+def check_parents(store: str, path: str) -> None:
+    """Refuse a link between the store and the model's folder, and the folder itself as a link: a container may have made it. Raises ManifestError."""
+    where = os.path.normpath(store)
+    if not path.startswith(where + "/"):
+        return
+    for part in path[len(where) + 1 :].split("/"):
+        where = os.path.join(where, part)
+        if os.path.islink(where):
+            raise ManifestError(
+                f"{where} is a link to {os.readlink(where)}, and root does not follow links below {store}. Nothing was copied. "
+                "Remove the link, or set gb10_model_store to the directory that it leads to"
+            )
 
 
 def install(

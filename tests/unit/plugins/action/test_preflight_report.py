@@ -66,7 +66,7 @@ def test_reports_the_findings_of_all_hosts(screen: list[str], tmp_path: Path) ->
     assert written["ready"] is False
     assert [entry["id"] for entry in written["findings"]] == ["sudo", "ports_free", "clock_skew"]
     assert "invocation" not in written["facts"]["spark-1"]
-    assert report.stat().st_mode & 0o777 == 0o644
+    assert report.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_other_ranks_fail_and_name_the_first(screen: list[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ SPECS: dict[str, Any] = {**CLUSTER_SPEC, **{name: spec for options in load_specs
 # Variable: (values that pass, values that do not). One for each kind of rule, and those with a pattern of their own.
 VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "gb10_fabric_first": ([1, "11", 254, None], [0, -1, 300]),
-    "gb10_model_store": (["/srv/models", "/", None], ["models", "~/.cache/huggingface", ""]),
+    "gb10_model_store": (["/srv/models", "/srv", None], ["models", "~/.cache/huggingface", "", "/"]),
     "docker_compose_minimum": (["2.18", "5", 2.18], ["new", "v2.18"]),
     "docker_log_max_size": (["50m", "1g", "1G", "512kb", 1048576, "1.5g"], ["50 megabytes", "m", "-1", "0m", ""]),
     "docker_memlock": (["unlimited", "leave", "64m", "8388608", 8388608, -1, "64 MiB", "Unlimited"], ["none", 0, "-2", "64x", ""]),
@@ -35,6 +35,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "vllm_tp2_gpu_memory_utilization": ([0.8, 1, "0.01", None], [0, 1.01, 80, -0.5, "nan"]),
     "vllm_tp2_memlock": (["unlimited", 8388608, -1, "-1"], ["64m", 0, -2, "lots"]),
     "vllm_tp2_phase_seconds": ([{}, {"load": 1}], [{"load": 0}, {"laod": 1}]),
+    "vllm_tp2_cap_add": ([["SYS_NICE"], ["ALL"], []], [["sys nice"], ["--privileged"]]),
     "vllm_tp2_stack": ([67108864, -1], [0, -2]),
     "vllm_tp2_wait_available": ([0, 0.15, 1], [-0.1, 1.1, 70]),
     "weights_hf_endpoint": (["", "https://hub.example.org"], ["hub.example.org"]),

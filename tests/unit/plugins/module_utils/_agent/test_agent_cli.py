@@ -18,15 +18,18 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, cl
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
-from unit.fixtures.agent.wire import FakeActor, FakeRank, configuration, write_ssh
+from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, write_ssh
 
 ROOT = Path(__file__).parents[5]
 RUNNING = {
-    "name": "gb10-pair1-rank0", "status": "running", "running": True, "started_at": "2026-11-23T05:00:00.123456789Z",
+    "id": "c1", "name": "gb10-pair1-rank0", "status": "running", "running": True, "pid": 7, "exit_code": 0, "oom_killed": False, "error": "",
+    "started_at": "2026-11-23T05:00:00.123456789Z", "finished_at": "", "restart_count": 0, "image": "vllm", "image_id": "sha256:1",
     "labels": {"gb10.cluster.release": "abc"},
 }  # fmt: skip
-LOOK = {"containers": [RUNNING], "engine_error": "", "memory": {"available_kib": 20 << 20}, "current": "abc", "stopped": ""}
-HELLO = {"owner": {"group": "pair1", "head": "a1b2c3"}, "generation": 7, "stopped": "", "holds": []}
+LOOK = {
+    "containers": [RUNNING], "engine_error": "", "memory": {"available_kib": 20 << 20}, "current": "abc", "stopped": "", "releases": [],
+    "processes": {"count": 2, "fault": ""}, "missing": [], "blocked": "",
+}  # fmt: skip
 IDLE = {**LOOK, "containers": []}
 SERVES = {"generation": 7, "phase": "settled", "result": "serves", "release": "abc", "final": True, "sentence": "pair1 serves: every criterion holds."}
 
@@ -98,6 +101,18 @@ def test_status_prints_holds(group: Group, capsys: pytest.CaptureFixture[str]) -
     assert "hold reboot by admin@ctl: lab-2 restarts" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("used", "shown"), [("made-by-the-first-run-1", True), ("key-of-the-inventory", False), ("", False)])
+def test_status_prints_where_the_key_is_that_the_release_uses(group: Group, capsys: pytest.CaptureFixture[str], used: str, shown: bool) -> None:
+    folder = Path(str(configuration(group.folder, 0)["directory"])) / "pair1"
+    (folder / "current").mkdir(parents=True)
+    (folder / "api_key").write_text("made-by-the-first-run-1\n")
+    (folder / "current/secrets.env").write_text(f"VLLM_API_KEY='{used}'\n")
+    group.gb10("status")
+    out = capsys.readouterr().out
+    assert (f"API key: sudo cat {folder}/api_key" in out) is shown
+    assert "made-by-the-first-run-1" not in out
+
+
 def test_status_on_a_worker_prints_what_it_knows(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
     assert group.gb10("status", rank=1) == 0
     assert capsys.readouterr().out.splitlines()[0] == "lab-2 is rank 1 of pair1, owned by the head a1b2c3 of pair1. Generation: 7. Head: lab-1."
@@ -167,7 +182,7 @@ def test_why_prints_the_verdict_its_evidence_and_what_was_done(group: Group, cap
 def piece(lines: Mapping[int, str]) -> dict[str, Any]:
     now = int(time.time()) * 10**9
     data = "".join(f"{ns_to_stamp(now + offset)} {text}\n" for offset, text in lines.items())
-    return {"log": base64.b64encode(data.encode()).decode(), "cursor": "1:1", "container": RUNNING}
+    return {"log": base64.b64encode(data.encode()).decode(), "cursor": "1:1", "container": RUNNING, "memory": {}, "http_status": 0}
 
 
 def test_logs_merges_both_ranks_by_time(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +203,7 @@ def test_logs_prints_the_ranks_that_answer(group: Group, monkeypatch: pytest.Mon
     out, err = capsys.readouterr()
     assert out.endswith("lab-1 | one\n")
     assert err == "lab-2 does not answer: Host key verification failed.\n"
-    group.answers("slice", {"container": None})
+    group.answers("slice", {"log": "", "cursor": "", "container": None, "memory": {}, "http_status": 0})
     assert group.gb10("logs") == 1
     assert "There is no container gb10-pair1-rank0 on lab-1." in capsys.readouterr().err
 

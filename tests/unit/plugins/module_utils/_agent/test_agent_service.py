@@ -22,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import LiveClock, Service
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
-from unit.fixtures.agent.wire import FakeActor, FakeRank, configuration, descriptors, until, write_ssh
+from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, descriptors, until, write_ssh
 
 LIMIT = 30.0
 COLLECTIONS = Path(__file__).parents[5] / "collections"
@@ -245,7 +245,7 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pair(head: Node, fake_ssh: None, tmp_path: Path) -> Iterator[tuple[Node, Node]]:
     node = Node(tmp_path / "worker", rank=1)
-    node.rank.answers["hello"] = lambda _request: protocol.success({"protocol": protocol.PROTOCOL, "host": "lab-2"})
+    node.rank.answers["hello"] = lambda _request: protocol.success({**HELLO, "protocol": protocol.PROTOCOL, "host": "lab-2"})
     node.service.start()
     yield head, node
     node.service.close()

@@ -64,9 +64,9 @@ def test_argv_pins_the_host_key_and_uses_no_other_configuration() -> None:
 
 def test_fills_the_envelope_and_wakes_the_actor(wire: Wire) -> None:
     wire.peer.generation = 7
-    result = wire.ask("look", release="abc", timeout=3)
+    result = wire.ask("engine", release="abc", timeout=3)
     assert result["request"] == {
-        "v": protocol.PROTOCOL, "verb": "look", "group": "pair1", "head": "a1b2c3", "generation": 7, "release": "abc", "timeout": 3,
+        "v": protocol.PROTOCOL, "verb": "engine", "group": "pair1", "head": "a1b2c3", "generation": 7, "release": "abc", "timeout": 3,
     }  # fmt: skip
     assert wire.wakes.acquire(timeout=LIMIT)
     assert wire.rank.requests[0]["local"] is False

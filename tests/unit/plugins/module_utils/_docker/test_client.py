@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import time
 from pathlib import Path
@@ -81,7 +80,7 @@ def test_a_reply_of_another_kind_is_one_sentence(body: bytes, tmp_path: Path, mo
     with serving(path):
         monkeypatch.setattr(client, "get", lambda *_arguments: body)
         for call in (lambda: client.inspect("rank0", str(path)), lambda: client.list_containers(["a=b"], str(path))):
-            with pytest.raises(DockerError, match=re.escape(f"does not answer as a Docker Engine does ({body!r})")):
+            with pytest.raises(DockerError, match="does not answer as a Docker Engine does"):
                 call()
 
 

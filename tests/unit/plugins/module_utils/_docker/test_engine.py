@@ -106,7 +106,8 @@ def test_limits_of_a_process_and_of_a_unit() -> None:
 
 def test_limits_file_is_in_kib() -> None:
     assert "root hard memlock 8192" in docker_engine.render_limits(8388608)
-    assert "* soft memlock unlimited" in docker_engine.render_limits(-1)
+    assert "@docker soft memlock unlimited" in docker_engine.render_limits(-1)
+    assert "*" not in docker_engine.render_limits(-1), "any local user could lock all of the unified memory"
 
 
 RESTARTS: dict[str, tuple[bool, list[str], list[str], str, tuple[bool, bool]]] = {

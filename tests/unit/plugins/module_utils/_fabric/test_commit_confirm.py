@@ -129,7 +129,8 @@ def test_names_with_shell_characters_are_only_names(box: Sandbox) -> None:
 
 def test_the_boot_unit_runs_only_while_a_change_is_pending() -> None:
     text = commit_confirm.boot_unit()
-    assert f"ConditionPathExists={commit_confirm.PENDING}/restore.sh" in text
+    assert f"ConditionPathExists=|{commit_confirm.PENDING}/restore.sh" in text
+    assert f"ConditionPathExists=|{commit_confirm.RESTORING}/restore.sh" in text
     assert "restore.sh boot" in text
 
 

@@ -225,6 +225,9 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
     ("fragmented", "memory_fragmented", "0", [put("proc/buddyinfo", buddy(0))], "warning", "0 free blocks of 4 MiB or more"),
     ("boost", "watermark_boost", "0", [put("proc/sys/vm/min_free_kbytes", "3145728\n"), put("proc/sys/vm/watermark_boost_factor", "15000\n")], "info",
      "vm.watermark_boost_factor=0"),
+    ("forwarding to the rails", "fabric_forwarding", "0",
+     [put("proc/sys/net/ipv4/ip_forward", "1\n"), put("cmd/iptables-forward.txt", "-P FORWARD ACCEPT\n-A FORWARD -j DOCKER-USER\n")], "warning",
+     "net.ipv4.ip_forward=1"),
     ("other netplan file", "foreign_network_config", "0",
      [put("etc/netplan/98-spark-vllm-docker.yaml", "network:\n  ethernets:\n    enp1s0f0np0:\n      addresses: [10.20.0.11/24]\n")], "info",
      "/etc/netplan/98-spark-vllm-docker.yaml"),
@@ -293,6 +296,35 @@ def test_a_node_without_rdma_has_one_finding(pair: Pair) -> None:
     (entry,) = [entry for entry in pair.judge()["findings"] if entry["id"] == "rdma"]
     assert (entry["severity"], entry["hosts"]) == ("warning", ["spark-2"])
     assert "modprobe mlx5_ib" in entry["remedy"]
+
+
+@pytest.mark.parametrize("name", ["enP7s7", "wlP9s9"])
+def test_reports_an_interface_in_the_network_of_a_rail(pair: Pair, name: str) -> None:
+    tree = pair.trees[1]
+    [link] = [each for each in tree.addr if each["ifname"] == name]
+    entry = {"family": "inet", "local": "192.168.200.77", "prefixlen": 24, "scope": "global", "valid_life_time": 1, "preferred_life_time": 1}
+    link["addr_info"].append(entry)
+    [found] = [entry for entry in pair.judge()["findings"] if entry["id"] == "fabric_subnet"]
+    assert (found["severity"], found["hosts"]) == ("warning", ["spark-2"])
+    assert f"enp1s0f0np0 (192.168.200.12/24) is in the subnet of {name} (192.168.200.77/24)" in found["found"]
+    assert "gb10_fabric_cidrs" in found["remedy"]
+
+
+@pytest.mark.parametrize(("enabled", "rules", "skipped"), [("0", "-P FORWARD ACCEPT", False), ("1", "-P FORWARD DROP", False), ("1", "", True)])
+def test_a_node_that_forwards_nothing_to_the_rails_has_no_finding(pair: Pair, enabled: str, rules: str, skipped: bool) -> None:
+    """The Docker Engine switches forwarding on and sets the policy DROP."""
+    pair.trees[0].file("proc/sys/net/ipv4/ip_forward", enabled + "\n")
+    if rules:
+        pair.trees[0].file("cmd/iptables-forward.txt", rules + "\n")
+    verdict = pair.judge()
+    assert verdict["findings"] == []
+    assert [entry["id"] for entry in verdict["not_checked"]] == (["fabric_forwarding"] if skipped else [])
+
+
+def test_reports_an_open_api_on_all_addresses_of_the_head(pair: Pair) -> None:
+    [entry] = pair.judge(NEEDS._replace(open_port=8888))["findings"]
+    assert (entry["id"], entry["severity"], entry["hosts"]) == ("api_open", "warning", ["spark-1"])
+    assert "vllm_tp2_api_open" in entry["remedy"]
 
 
 def test_reports_a_connection_over_wifi(pair: Pair) -> None:

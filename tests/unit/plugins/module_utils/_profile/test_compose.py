@@ -74,7 +74,7 @@ ALL_OPTIONS = {
     "project": "vllm-pair1",
     "group": "pair1",
     "model_store": "/srv/models",
-    "infiniband": True,
+    "infiniband": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"],
     "secrets": {"VLLM_API_KEY": "not-in-any-file"},
     "env_file": "/opt/gb10/pair1/secrets.env",
 }
@@ -281,8 +281,12 @@ def test_health_check_follows_rank_and_options() -> None:
 
 
 def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
-    """A pair that 0.1.0 started is recognized by this id and not started again."""
-    ranks = [compose.render_rank(profile("dspark-nvfp4-1m"), rank(number, env=FABRIC), {**ALL_OPTIONS, "healthcheck": None}) for number in (0, 1)]
+    """A pair that 0.1.0 started with a profile of the same content is recognized by this id and not started again."""
+    own = profile("dspark-nvfp4-1m")
+    own["container"]["volumes"] = ["{model_store}:/cache/huggingface"]
+    own["env"] = {name: value for name, value in own["env"].items() if name not in ("HF_HUB_OFFLINE", "HF_MODULES_CACHE")}
+    former = {**ALL_OPTIONS, "healthcheck": None, "infiniband": True, "cap_drop": [], "no_new_privileges": False}
+    ranks = [compose.render_rank(own, rank(number, env=FABRIC), former) for number in (0, 1)]
     assert compose.name_release(ranks)["id"] == "556eae0641fe"
 
 

@@ -1,0 +1,101 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compare an image or a model with the lock file next to the inventory. See the module of the same name for its options."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+
+HEAD = "# Written by gb10.cluster. Keep it under version control. To accept another image or model, delete its entry, or run with -e gb10_lock_update=true.\n"
+
+
+def read(path: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the entries of a lock file by kind and name. Raises AnsibleActionFail."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            found = yaml.safe_load(handle) or {}
+        return {str(kind): {str(name): dict(entry) for name, entry in entries.items()} for kind, entries in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        raise AnsibleActionFail(f"The lock file {path} cannot be read ({error}). Correct or delete it. Nothing was stopped.") from error
+
+
+def difference(entry: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Return how a content differs from its entry; empty if all that both have is equal. A value of `found` can be a list of equal values."""
+    common = sorted(set(entry) & {key for key, value in found.items() if value})
+    if not common:
+        return f"the entry has {', '.join(sorted(entry)) or 'nothing'}, found is {', '.join(sorted(found))}"
+    wrong = [key for key in common if str(entry[key]) not in (found[key] if isinstance(found[key], list) else [str(found[key])])]
+    return "; ".join(f"{key}: expected {entry[key]}, found {found[key][0] if isinstance(found[key], list) else found[key]}" for key in wrong)
+
+
+class ActionModule(ActionBase):
+    """The action plugin. It contacts no host."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Compare the content with its entry, and write the entry if there is none."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _rest, options = self.validate_argument_spec(
+            argument_spec={
+                "kind": {"type": "str", "choices": ["images", "models"], "required": True},
+                "name": {"type": "str", "required": True},
+                "found": {"type": "dict", "default": {}},
+            }
+        )
+        variables = task_vars or {}
+        given = {key: self._templar.template(variables.get(key)) for key in ("gb10_lock_file", "gb10_lock_update", "inventory_dir")}
+        path = os.path.abspath(os.path.expanduser(given["gb10_lock_file"] or os.path.join(given["inventory_dir"] or ".", ".gb10.lock.yml")))
+        update = str(given["gb10_lock_update"]).lower() in ("true", "yes", "1")
+        try:
+            folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX)  # the heads of other serving groups write their entries at the same time
+                result.update(self.compare(path, options, update))
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise AnsibleActionFail(
+                f"The lock file {path} cannot be written ({error.strerror}). Make the folder writable, or set gb10_lock_file. Nothing was stopped."
+            ) from error
+        return result
+
+    def compare(self, path: str, options: Mapping[str, Any], update: bool) -> dict[str, Any]:
+        """Return the result for one entry. Raises AnsibleActionFail, OSError."""
+        kind, name, found = options["kind"], options["name"], options["found"]
+        entries = read(path)
+        entry = entries.get(kind, {}).get(name)
+        if not found:
+            if entry:
+                return {"changed": False, "path": path}
+            raise AnsibleActionFail(
+                f"trust-remote-code runs code of {name}, and neither model.revision (40 hexadecimal digits) nor {path} pins it. "
+                "Nothing was stopped. Run site.yml with --tags weights,vllm_tp2, which records the model, or set model.revision in the profile."
+            )
+        wrong = difference(entry, found) if entry is not None else ""
+        if entry is not None and not wrong:
+            return {"changed": False, "path": path}
+        if wrong and not update:
+            raise AnsibleActionFail(
+                f"{name} differs from {kind} in {path} ({wrong}). Nothing was stopped. "
+                "To accept the new content, delete this entry or run with -e gb10_lock_update=true."
+            )
+        entries.setdefault(kind, {})[name] = {key: str(value[0] if isinstance(value, list) else value) for key, value in found.items() if value}
+        if not self._task.check_mode:
+            plain = json.loads(json.dumps(entries))  # without the tags of ansible-core, which PyYAML cannot write
+            write_atomically(path, HEAD + yaml.safe_dump(plain, sort_keys=True, width=200), 0o644)
+        return {"changed": True, "path": path, "msg": f"{name} {'would be' if self._task.check_mode else 'is'} recorded in {path}."}

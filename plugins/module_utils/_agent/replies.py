@@ -1,0 +1,75 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The form of what the verbs return: a reply comes from another node, and is checked once, where it enters. Pure."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit, scalar
+
+REMEDY = "Run site.yml for all nodes of the group with one version of gb10.cluster, and check that node if that does not help"
+
+
+def _base64(value: Any) -> str:
+    """Return what is expected in place of this value: base64."""
+    try:
+        base64.b64decode(value, validate=True)
+    except (ValueError, TypeError):
+        return "base64"
+    return ""
+
+
+def _gpu(value: Any) -> str:
+    """Return what is expected in place of this value: power and utilization of a GPU, or null."""
+    good = isinstance(value, list) and len(value) == 2 and all(each is None or not scalar(each, float) for each in value)
+    return "" if good else "two numbers"
+
+
+def _weight(value: Any) -> str:
+    """Return what is expected in place of this value: bytes and SHA-256 of a file."""
+    good = isinstance(value, list) and len(value) == 2 and not scalar(value[0], int) and isinstance(value[1], str)
+    return "" if good else "a size and a SHA-256"
+
+
+OWNER = {"group?": str, "head?": str}
+HELLO = {
+    "owner": OWNER, "generation": int, "stopped": str, "stop_generation": int, "boot_id?": str,
+    "holds?": [{"name": str, "reason": str, "until": float, "by?": str}],
+}  # fmt: skip
+CONTAINER = {
+    "id": str, "name": str, "status": str, "running": bool, "pid": int, "exit_code": int, "oom_killed": bool, "error": str, "started_at": str,
+    "finished_at": str, "restart_count": int, "image": str, "image_id": str, "image_fingerprint?": str, "labels": {str: str},
+}  # fmt: skip
+MEMORY = {str: int}
+WEIGHTS = {"proof?": str, "files?": {str: _weight}}
+RECEIPT = {"passed?": bool, "time?": str, "image_id?": str, "version?": str, "weights?": WEIGHTS}
+LOOK = {
+    "containers": [CONTAINER], "engine_error": str, "memory": MEMORY, "current": str,
+    "releases": [{"id": str, "good?": bool, "time": float, "files?": {str: str}, "image?": {str: (str, bool)}}],
+    "receipt?": RECEIPT, "manifest?": dict, "weights?": WEIGHTS, "stopped": str, "processes": {"count": int, "fault": str, "cpu_seconds?": float},
+    "missing": [str], "blocked": str,
+}  # fmt: skip
+FAILED = {"failed": bool, "msg": str}
+SLICE = {"log": _base64, "cursor": str, "container": (CONTAINER, None), "memory": MEMORY, "http_status": int}
+SAMPLE = {
+    "n?": int, "containers?": [CONTAINER], "engine_error?": str, "engine_id?": str, "fault?": str, "fault_seconds?": float, "cpu_seconds?": float,
+    "memory?": MEMORY, "memory_stop?": str, "gpus?": [_gpu], "rails?": [{"address": str, "interface": str, "up": bool, "mtu": int}],
+    "kernel?": [{"at": str, "kind": str, "text": str}], "url?": str,
+}  # fmt: skip
+#: By verb. A verb that is missing here is asked of rank 0 only, which is the agent itself.
+FORMS: dict[str, Any] = {
+    "hello": HELLO, "claim": HELLO, "look": LOOK, "slice": (FAILED, SLICE), "watch": {"hello": HELLO, "sample": SAMPLE}, "phase": {"note?": str},
+    "start": {"error?": str}, "halt": {"left": [str], "evidence?": str, "note?": str},
+}  # fmt: skip
+
+
+def checked(verb: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a verb. Raises RankError if it does not have the verb's form."""
+    problem = misfit(result, FORMS.get(verb, {}))
+    if problem:
+        raise RankError(f"its reply to {verb} is not valid: {problem}. {REMEDY}.")
+    return result

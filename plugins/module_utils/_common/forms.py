@@ -1,0 +1,55 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The form of data that another program or node sends, checked once where it enters. Pure.
+
+A form is a type, [form] for a list, a mapping of keys to forms, {str: form} for any keys, a tuple of alternatives (None is one), or a function that
+returns what is expected in place of a value, empty if it fits. A key that ends in ? may be missing or null. Other keys are not checked.
+
+Hand-made: jsonschema is not part of a node's Python.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+LARGEST = 2**63
+_EXPECTED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "a mapping", list: "a list"}
+
+
+def scalar(value: Any, form: type) -> str:
+    """Return what is expected in place of a value of this type; empty if it fits."""
+    number = form in (int, float)
+    fits = isinstance(value, (int, form) if number else form) and not (number and isinstance(value, bool))
+    return "" if fits and (not number or abs(value) < LARGEST) else _EXPECTED[form]  # NaN is not less
+
+
+def _mapping(value: Any, form: Mapping[Any, Any], path: str) -> str:
+    if not isinstance(value, dict):
+        return f"{path or 'it'} is {reprlib.repr(value)[:60]}, and a mapping is expected"
+    if str in form:
+        parts = [(str(key), form[str]) for key in value]
+    else:
+        parts = [(key.rstrip("?"), each) for key, each in form.items() if not (key.endswith("?") and value.get(key[:-1]) is None)]
+    for key, each in parts:
+        problem = misfit(value[key], each, f"{path}.{key}" if path else key) if key in value else f"{path or 'it'} has no {key}"
+        if problem:
+            return problem
+    return ""
+
+
+def misfit(value: Any, form: Any, path: str = "") -> str:
+    """Return what does not fit a form, as a phrase that names the place; empty if the value fits."""
+    if isinstance(form, tuple):
+        problems = ["" if value is None else "-" if each is None else misfit(value, each, path) for each in form]
+        return "" if "" in problems else next(problem for problem in reversed(problems) if problem != "-")
+    if isinstance(form, list):
+        if not isinstance(value, list):
+            return f"{path or 'it'} is {reprlib.repr(value)[:60]}, and a list is expected"
+        return next(filter(None, (misfit(each, form[0], f"{path}[{index}]") for index, each in enumerate(value))), "")
+    if isinstance(form, Mapping):
+        return _mapping(value, form, path)
+    expected = scalar(value, form) if isinstance(form, type) else form(value)
+    return f"{path or 'it'} is {reprlib.repr(value)[:60]}, and {expected} is expected" if expected else ""

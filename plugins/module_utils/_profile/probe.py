@@ -1,0 +1,67 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the engine of a rank needs of its container, tried in a container with the same settings before anything is stopped. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SECONDS = 10  # the script ends itself after so long
+#: Runs with the image's python3 and the rank's environment. Prints one line for each problem, with the remedy, and then ends with 3.
+SCRIPT = (
+    f"SECONDS = {SECONDS}\n"
+    + r"""
+import ctypes, errno, json, os, signal, sys, tempfile
+signal.alarm(SECONDS)
+wanted, problems = json.loads(sys.argv[1]), []
+READ_ONLY = "its mount in container.volumes of the profile has to be writable, without :ro"
+NO_CAPABILITY = "vllm_tp2_cap_add: [DAC_OVERRIDE] lifts this, or change the owner or the mode on the node"
+def attempt(what, remedy, call, only=OSError):
+    try:
+        call()
+    except only as error:
+        problems.append(f"{what} ({error.strerror or error}): {READ_ONLY if error.errno == errno.EROFS else remedy}.")
+    except OSError:
+        pass
+def start_cuda():
+    code = ctypes.CDLL("libcuda.so.1").cuInit(0)
+    if code:
+        raise OSError(f"cuInit returns {code}")
+def write(path):
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    tempfile.TemporaryFile(dir=path).close()
+def read(path):
+    for folder, _folders, files in os.walk(path, onerror=fail):
+        for name in files[:3]:
+            open(os.path.join(folder, name), "rb").close()
+def fail(error):
+    raise error
+for path in wanted["devices"]:
+    attempt(f"it cannot open {path}", "vllm_tp2_infiniband: folder, or vllm_tp2_cap_add, lifts this", lambda: os.close(os.open(path, os.O_RDWR)))
+if wanted["cuda"]:
+    attempt("CUDA does not start", "vllm_tp2_no_new_privileges: false, or vllm_tp2_cap_add: [ALL], lifts this", start_cuda)
+for name in wanted["caches"]:
+    if os.environ.get(name, "").startswith("/"):
+        attempt(f"it cannot write into {name}={os.environ[name]}", NO_CAPABILITY, lambda: write(os.environ[name]))
+hub = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "/nowhere"), "hub")
+model = wanted["model"] if wanted["model"].startswith("/") else os.path.join(hub, "models--" + wanted["model"].replace("/", "--"))
+attempt(f"it cannot read {model}", NO_CAPABILITY, lambda: read(model), PermissionError)
+print("\n".join(problems))
+sys.exit(3 if problems else 0)
+"""
+)
+#: Variables of the folders that the engine writes into.
+CACHES = ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "HF_MODULES_CACHE", "XDG_CACHE_HOME")
+
+
+def probe_words(profile: Mapping[str, Any], devices: Sequence[str]) -> list[str]:
+    """Return the words after `python3` that try what a rank needs. `devices` are those of its service, host:container."""
+    wanted = {
+        "devices": [device.split(":")[1] for device in devices if "/dev/infiniband/" in device], "cuda": profile["container"]["gpus"] == "all",
+        "caches": CACHES, "model": profile["model"]["path"],
+    }  # fmt: skip
+    return ["-IS", "-c", SCRIPT, json.dumps(wanted)]

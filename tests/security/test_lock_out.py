@@ -1,0 +1,143 @@
+"""The roce role does not lock the owner out: H6 (policy `replace`) and M4 (a restore that is cut)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm, netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.commit_confirm import Interface, Snapshot
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import other_changes
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig
+
+RAIL = "enp1s0f0np0"
+RAILS = [RailConfig(RAIL, "192.168.100.10/24", 9000)]
+DEVICES = [Device(RAIL, "4c:bb:47:00:00:01", "mlx5_core"), Device("enP7s7"), Device("wlP9s9")]
+HEAD = "network:\n  version: 2\n"
+#: Valid netplan files that configure the rail and another interface.
+FORMS = {
+    "anchor": f"{HEAD}  ethernets:\n    enP7s7: &a\n      dhcp4: true\n    {RAIL}: *a\n",
+    "merge key": f"{HEAD}  ethernets:\n    enP7s7: &a\n      dhcp4: true\n    {RAIL}:\n      <<: *a\n",
+    "merge key without anchor": f"{HEAD}  ethernets:\n    <<: {{enP7s7: {{dhcp4: true}}}}\n    {RAIL}: {{}}\n",
+    "block scalar": f"{HEAD}  ethernets:\n    {RAIL}: {{}}\n  wifis:\n    wlP9s9:\n      access-points:\n"
+    "        home:\n          password: >-\n            s3cretWIFI\n",
+    "key of a mapping": f"{HEAD}  ethernets:\n    ? enP7s7\n    : dhcp4: true\n    ? {RAIL}\n    : dhcp4: true\n",
+    "tag": f"{HEAD}  ethernets: !!map\n    enP7s7:\n      dhcp4: true\n    {RAIL}: {{}}\n",
+    "tagged text": f"{HEAD}  ethernets:\n    !!str enP7s7: {{dhcp4: true}}\n    {RAIL}: {{}}\n",
+    "two documents": f"{HEAD}  ethernets:\n    {RAIL}: {{}}\n---\n{HEAD}  ethernets:\n    enP7s7: {{dhcp4: true}}\n",
+    "duplicate section": f"{HEAD}  ethernets:\n    enP7s7: {{}}\n  ethernets:\n    {RAIL}: {{}}\n",
+    "tab": f"network:\n\tethernets:\n    {RAIL}: {{}}\n",
+    "tunnel": f"{HEAD}  ethernets:\n    {RAIL}: {{}}\n  tunnels:\n    wg0: {{mode: wireguard, key: s3cretWG}}\n",
+    "vrf": f"{HEAD}  ethernets:\n    {RAIL}: {{}}\n  vrfs:\n    blue: {{table: 100, interfaces: [enP7s7]}}\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_replace_refuses_a_file_that_is_not_understood_or_configures_others(form: str) -> None:
+    plan = netplan.plan(RAILS, netplan.read_files({"etc/netplan/50-x.yaml": FORMS[form]}, DEVICES[:1]), "replace", "networkd")
+    assert plan.refusals
+    assert (plan.text, plan.moves) == (None, ())
+    assert "s3cret" not in " ".join(plan.refusals)
+
+
+@pytest.mark.parametrize("policy", ["refuse", "adopt"])
+def test_replace_is_not_proposed_for_a_file_that_is_not_understood(policy: str) -> None:
+    plan = netplan.plan(RAILS, netplan.read_files({"etc/netplan/50-x.yaml": FORMS["anchor"]}, DEVICES[:1]), policy, "networkd")
+    assert "line 4: anchors, aliases and tags are not supported" in plan.refusals[0]
+    assert "replace" not in plan.refusals[0]
+
+
+NETWORK, NM = "/run/systemd/network", "/run/NetworkManager"
+OTHER = {f"{NETWORK}/10-netplan-enP7s7.network": "[Match]\nName=enP7s7\n\n[Network]\nDHCP=yes\n"}
+THEIRS = {f"{NETWORK}/10-netplan-cx7.network": f"[Match]\nName={RAIL}\n\n[Network]\nAddress=10.0.0.1/24\n", f"{NETWORK}/10-netplan-cx7.link": "[Match]\n"}
+OURS = {f"{NM}/system-connections/netplan-{RAIL}.nmconnection": f"[connection]\ninterface-name={RAIL}\n"}
+SHARED = f"{NM}/conf.d/netplan.conf"
+WPA = "/run/netplan/wpa-wlP9s9.conf"
+WAIT = "/run/systemd/system/systemd-networkd-wait-online.service.d/10-netplan.conf"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        (OTHER | THEIRS, OTHER | OURS, []),
+        (OTHER | THEIRS, OURS, [f"{NETWORK}/10-netplan-enP7s7.network"]),
+        (OTHER | THEIRS, {next(iter(OTHER)): "[Match]\nName=enP7s7\n"} | OURS, [f"{NETWORK}/10-netplan-enP7s7.network"]),
+        (THEIRS, OTHER | OURS, [f"{NETWORK}/10-netplan-enP7s7.network"]),
+        (
+            THEIRS | {SHARED: f"[keyfile]\nunmanaged-devices+=interface-name:enP7s7,interface-name:{RAIL},\n"},
+            OURS | {SHARED: "[keyfile]\nunmanaged-devices+=interface-name:enP7s7,\n"},
+            [],
+        ),
+        (
+            THEIRS | {SHARED: f"[keyfile]\nunmanaged-devices+=interface-name:enP7s7,interface-name:{RAIL},\n"},
+            OURS | {SHARED: "[keyfile]\nunmanaged-devices+=interface-name:wlP9s9,\n"},
+            [SHARED],
+        ),
+        (THEIRS | {SHARED: f"[keyfile]\nunmanaged-devices+=interface-name:{RAIL},\n"}, OURS, []),
+        (
+            THEIRS | {WAIT: f"[Service]\nExecStart=/x -i enP7s7:degraded -i {RAIL}:degraded\n"},
+            OURS | {WAIT: "[Service]\nExecStart=/x -i enP7s7:degraded\n"},
+            [],
+        ),
+        (THEIRS | {f"{NM}/conf.d/10-globally-managed-devices.conf": ""}, OURS, [f"{NM}/conf.d/10-globally-managed-devices.conf"]),
+        (THEIRS | {WPA: "psk=s3cretWIFI\n"}, OURS, [WPA]),
+        (THEIRS | {f"{NETWORK}/10-netplan-all.network": "[Match]\nName=en*\n"}, OURS, [f"{NETWORK}/10-netplan-all.network"]),
+        (THEIRS | {"/run/udev/rules.d/99-netplan-enP7s7.rules": "x"}, OURS, ["/run/udev/rules.d/99-netplan-enP7s7.rules"]),
+    ],
+)
+def test_a_change_of_generated_files_of_other_interfaces_is_found(before: dict[str, str], after: dict[str, str], changed: list[str]) -> None:
+    assert other_changes(before, after, [RAIL], DEVICES) == changed
+
+
+def _steps() -> list[str]:
+    """The lines of a restore."""
+    return commit_confirm.restore_script(SNAPSHOT).splitlines()
+
+
+def _moved(text: str, root: Path) -> str:
+    """A script with its absolute paths below a folder."""
+    for prefix in ("/var/lib/gb10-cluster", "/etc/"):
+        text = text.replace(prefix, f"{root}{prefix}")
+    return text.replace("PATH=/usr/sbin", f"PATH={root}/bin:/usr/sbin")
+
+
+SNAPSHOT = Snapshot({"/etc/netplan/a.yaml": "aa", "/etc/netplan/new.yaml": None}, {}, [], [Interface("enP7s7", True, 1500, (), ("default via $(id);x",))])
+
+
+@pytest.mark.parametrize("cut", range(len(_steps()) + 1))
+def test_a_restore_that_is_cut_is_completed_at_boot(cut: int, tmp_path: Path) -> None:
+    """The power fails before each line of the script; in a folder that a line has moved or removed, the unit's conditions decide."""
+    (tmp_path / "bin").mkdir()
+    for tool in ("ip", "systemctl", "sleep", "sync"):
+        (tmp_path / "bin" / tool).write_text("#!/bin/sh\n" + (f'printf "%s|" "$@" >> {tmp_path}/calls\n' if tool == "ip" else "exit 1\n"))
+        (tmp_path / "bin" / tool).chmod(0o755)
+    pending, restoring = (Path(f"{tmp_path}{name}") for name in (commit_confirm.PENDING, commit_confirm.RESTORING))
+    (pending / "files").mkdir(parents=True)
+    (pending / "files" / "aa").write_text("before\n")
+    script = _moved(commit_confirm.restore_script(SNAPSHOT), tmp_path)
+    (pending / "restore.sh").write_text(script)
+    netplan_folder = tmp_path / "etc/netplan"
+    netplan_folder.mkdir(parents=True)
+    for name in ("a.yaml", "new.yaml"):
+        (netplan_folder / name).write_text("changed\n")
+    unit = Path(f"{tmp_path}{commit_confirm.BOOT_UNIT}")
+    unit.parent.mkdir(parents=True)
+    unit.write_text("x")
+    lines = script.splitlines()
+    if cut < len(lines) and not _open_block(lines[:cut]):
+        subprocess.run(["sh", "-c", "\n".join([*lines[:cut], "kill -9 $$"]), "restore.sh", "timer"], check=False)
+    if (pending / "restore.sh").exists() or (restoring / "restore.sh").exists():
+        assert unit.exists()
+        subprocess.run(["sh", "-c", _moved(commit_confirm.boot_command(), tmp_path)], check=True)
+    assert (netplan_folder / "a.yaml").read_text() == "before\n"
+    assert sorted(path.name for path in netplan_folder.iterdir()) == ["a.yaml"]
+    assert not pending.exists()
+    assert not restoring.exists()
+    assert Path(f"{tmp_path}{commit_confirm.RESTORED}").exists()
+    assert "|replace|default|via|$(id);x|" in (tmp_path / "calls").read_text()
+
+
+def _open_block(lines: list[str]) -> bool:
+    """Whether the lines end in an open `case`."""
+    return sum(line.startswith("case ") for line in lines) > sum(line == "esac" for line in lines)

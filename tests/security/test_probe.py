@@ -1,0 +1,73 @@
+"""The try of a container's settings before anything is stopped: what it reports, and with which remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import probe
+
+OTHER = 65534
+
+
+def tried(env: dict[str, str] | None = None, other_user: bool = False, **wanted: Any) -> tuple[int, str]:
+    """Run the script as the image's python3 would; return its exit code and output."""
+    asked = json.dumps({"devices": [], "cuda": False, "caches": probe.CACHES, "model": "org/none", **wanted})
+    # The image's files are readable for all users, those of this Python need not be: they are loaded before.
+    first = f"import ctypes, errno, json, os, signal, sys, tempfile; os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})\n" if other_user else ""
+    done = subprocess.run([sys.executable, "-IS", "-c", first + probe.SCRIPT, asked], capture_output=True, text=True, check=False, env=env or {})
+    assert done.stderr == ""
+    return done.returncode, done.stdout.strip()
+
+
+def test_what_works_is_silent_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    assert tried({"VLLM_CACHE_ROOT": str(tmp_path / "cache/vllm")}, model=str(tmp_path / "model"), devices=["/dev/null"]) == (0, "")
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_device_that_cannot_be_opened_is_named_with_its_variable() -> None:
+    code, text = tried(devices=["/dev/infiniband/none9"])
+    assert code == 3
+    assert "/dev/infiniband/none9" in text
+    assert "vllm_tp2_infiniband" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_cache_of_another_user_and_a_model_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    for name in ("cache", "model"):
+        (tmp_path / name).mkdir(mode=0o700)
+    code, text = tried({"VLLM_CACHE_ROOT": str(tmp_path / "cache")}, other_user=True, model=str(tmp_path / "model"))
+    assert code == 3
+    found = [line.split(" (")[0] for line in text.splitlines()]
+    assert found == [f"it cannot write into VLLM_CACHE_ROOT={tmp_path / 'cache'}", f"it cannot read {tmp_path / 'model'}"]
+    assert text.count("vllm_tp2_cap_add: [DAC_OVERRIDE]") == 2
+
+
+def test_cuda_that_is_wanted_and_missing_is_named() -> None:
+    code, text = tried(cuda=True)
+    assert (code, "CUDA does not start" in text, "vllm_tp2_no_new_privileges" in text) == (3, True, True)
+
+
+def test_the_try_ends_by_itself(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "weights")  # a read of it waits for ever
+    begin = time.monotonic()
+    script = probe.SCRIPT.replace(f"SECONDS = {probe.SECONDS}", "SECONDS = 1")
+    asked = json.dumps({"devices": [], "cuda": False, "caches": [], "model": str(tmp_path)})
+    assert subprocess.run([sys.executable, "-IS", "-c", script, asked], check=False, capture_output=True).returncode == -14
+    assert time.monotonic() - begin < 8
+
+
+def test_only_device_nodes_of_rdma_are_tried() -> None:
+    profile = {"container": {"gpus": "none"}, "model": {"path": "org/name"}}
+    words = probe.probe_words(profile, ["/dev/infiniband/uverbs0:/dev/infiniband/uverbs0", "/dev/infiniband:/dev/infiniband", "/dev/kvm:/dev/kvm"])
+    assert json.loads(words[-1])["devices"] == ["/dev/infiniband/uverbs0"]

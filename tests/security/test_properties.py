@@ -1,0 +1,108 @@
+"""What held when the collection was reviewed, and has no test elsewhere. README.md lists all fifteen with their tests."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import ssh_keys
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig
+
+REPO = Path(__file__).resolve().parents[2]
+RAIL = "enp1s0f0np0"
+WIFI = f"""network:
+  version: 2
+  ethernets:
+    {RAIL}: {{dhcp4: true}}
+  wifis:
+    wlP9s9:
+      access-points:
+        home: {{password: "s3cretWIFI"}}
+        work: {{auth: {{key-management: eap, password: s3cretEAP, client-key-password: s3cretKEY}}}}
+"""
+KEYFILE = f"[connection]\nid=w\ninterface-name={RAIL}\n[wifi-security]\npsk=s3cretPSK\n[802-1x]\npassword=s3cretEAP\n"
+FILES = {
+    "mapping": ("etc/netplan/50-x.yaml", WIFI),
+    "flow mapping without end": ("etc/netplan/50-x.yaml", WIFI.replace('"s3cretWIFI"}', '"s3cretWIFI"')),
+    "text without end": ("etc/netplan/50-x.yaml", WIFI.replace('"s3cretWIFI"', '"s3cretWIFI')),
+    "anchor": ("etc/netplan/50-x.yaml", WIFI.replace('"s3cretWIFI"', "&a s3cretWIFI")),
+    "keyfile": ("etc/NetworkManager/system-connections/w.nmconnection", KEYFILE),
+    "keyfile without sections": ("etc/NetworkManager/system-connections/w.nmconnection", f"psk=s3cretPSK\n{RAIL}"),
+}
+
+#: The beginnings of what a boot log's patterns look for.
+PATTERNS = [
+    "a-",
+    "token=",
+    "[",
+    "(",
+    "'",
+    "\x1b[",
+    " ",
+    "\r",
+    "(EngineCore pid=5) ",
+    '{"log":"',
+    "INFO 01-01 ",
+    "9",
+    "1.5 GiB ",
+    "Traceback (most recent",
+    "http://",
+    "Error: ",
+    "\\",
+    "NCCL ",
+    "=",
+    "\x00",
+]
+
+
+@pytest.mark.parametrize("policy", ["refuse", "adopt", "replace"])
+@pytest.mark.parametrize("form", FILES)
+def test_a_secret_of_the_network_configuration_leaves_the_file_nowhere(form: str, policy: str) -> None:
+    path, text = FILES[form]
+    devices = [Device(RAIL, "4c:bb:47:00:00:01", "mlx5_core"), Device("wlP9s9")]
+    read = netplan.read_files({path: text}, devices)
+    plan = netplan.plan([RailConfig(RAIL, "192.168.100.10/24", 9000)], read, policy, "networkd")
+    facts = json.dumps([item.as_dict() for item in read])
+    assert read
+    assert "s3cret" not in facts + repr(plan)
+
+
+@pytest.mark.parametrize("prefix", ["", "ERROR 11-24 10:00:00 [core.py:1] "])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_boot_log_of_one_pattern_is_read_in_linear_time(pattern: str, prefix: str) -> None:
+    text = (prefix + pattern * ((1 << 18) // len(pattern))).encode()
+    log = BootLog()
+    start = time.process_time()
+    for place in range(0, len(text), 1 << 15):
+        log.feed(text[place : place + (1 << 15)])
+    log.facts(final=True)
+    assert time.process_time() - start < 2.0, "256 KiB take less than 0.3 s; in quadratic time they take minutes"
+
+
+@pytest.mark.parametrize("address", ['10.0.0.1",command="x', "*", "10.0.0.1\n", "", "10.0.0.1,10.0.0.2", "!10.0.0.1", "-oProxyCommand=x"])
+def test_an_address_cannot_add_an_option_to_a_line_of_ssh(address: str) -> None:
+    with pytest.raises(ssh_keys.KeyLineError):
+        ssh_keys.plain_address(address)
+
+
+@pytest.mark.parametrize("key", ["ssh-ed25519 AAAA\nssh-ed25519 BBBB", 'command="x" ssh-ed25519 AAAA', "ssh-ed25519 AA AA\x0bssh-rsa BB", "ssh-dss AAAA", ""])
+def test_a_key_is_one_line_without_options(key: str) -> None:
+    try:
+        bare = ssh_keys.bare_key(key)
+    except ssh_keys.KeyLineError:
+        return
+    assert re.fullmatch(r"ssh-ed25519 A+", bare)
+
+
+def test_the_labs_accept_keys_from_this_machine_only() -> None:
+    paths = ("lab/container/images/setup-node.sh", "lab/vm/guest/files/etc/ssh/sshd_config.d/10-vmlab.conf")
+    texts = [(REPO / path).read_text(encoding="utf-8") for path in paths]
+    assert all("PasswordAuthentication no" in text for text in texts)
+    published = re.findall(r'"--publish", f?"([^"]*)"', "\n".join(path.read_text(encoding="utf-8") for path in (REPO / "lab").rglob("*.py")))
+    assert published
+    assert all(each.startswith("127.0.0.1:") for each in published)
