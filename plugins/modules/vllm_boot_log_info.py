@@ -457,13 +457,13 @@ import re
 import shlex
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.container import with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import log as container_log
 
@@ -492,7 +492,7 @@ def read_command(module: AnsibleModule, log: BootLog, command: str, what: str, r
         if code != 0:
             printed = ""
             with contextlib.suppress(OSError):
-                printed = Path(handle.name).read_bytes()[-300:].decode("utf-8", "replace").strip()
+                printed = bounded.end(handle.name, 300).strip()
             module.fail_json(msg=f"{what} cannot be read, `{command}` ended with {code} ({printed or err.strip() or out.strip() or 'no text'}): {remedy}")
         read_file(module, log, handle.name, what)
 

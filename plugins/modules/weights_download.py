@@ -122,6 +122,7 @@ model_bytes:
   sample: 16392814592
 """
 
+import contextlib
 import os
 import posixpath
 import stat
@@ -129,6 +130,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, unit_job
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
@@ -157,14 +159,12 @@ snapshot_download(repo_id=model, revision=revision, **where)
 def size_of(path: str) -> int:
     """Return the bytes of all regular files below a folder. Of an unfinished file, its blocks count."""
     total = 0
-    for folder, _rest, names in os.walk(path):
-        for name in names:
-            try:
-                info = os.lstat(os.path.join(folder, name))
-            except OSError:  # renamed by the download
-                continue
-            if stat.S_ISREG(info.st_mode):
-                total += info.st_blocks * 512 if name.endswith(".incomplete") else info.st_size
+    with contextlib.suppress(OSError):  # a folder that the download has removed meanwhile
+        for name, entry in bounded.below(path):
+            with contextlib.suppress(OSError):  # renamed by the download
+                info = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode):
+                    total += info.st_blocks * 512 if name.endswith(".incomplete") else info.st_size
     return total
 
 

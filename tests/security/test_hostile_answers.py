@@ -239,10 +239,3 @@ def test_any_reply_of_the_docker_engine_is_used_or_refused_with_a_sentence(docke
 def test_bytes_that_are_no_http_are_refused_with_a_sentence(docker: Engine, answer: bytes) -> None:
     docker.answer = answer
     use(docker.path)
-
-
-def test_a_reply_that_does_not_end_is_cut(docker: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MAX_REPLY", 1 << 20)
-    docker.answer = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (2 << 20)
-    with pytest.raises(DockerError, match="did not end within 1 MiB"):
-        client.version(docker.path)

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Run a command of the node, bounded in time."""
+"""PRIVATE. Run a command of the node, bounded in time and output."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+
 SECONDS = 60.0
+OUTPUT = 16 << 20  # bytes that are kept of each stream
 LATE = 124  # as of timeout(1)
 
 
@@ -34,21 +38,18 @@ def run_command(
         # pylint: disable-next=ansible-bad-function  # the agent runs without Ansible and its run_command
         process = subprocess.Popen(  # noqa: S603  the caller has a list of words
             list(argv), stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=output, stderr=output, cwd=cwd, start_new_session=True,
-            env={**os.environ, "LC_ALL": "C", **(env or {})}, encoding="utf-8", errors="replace",
+            env={**os.environ, "LC_ALL": "C", **(env or {})},
         )  # fmt: skip
     except OSError as error:
         return 127, "", f"{argv[0]}: {error.strerror}"
-    try:
-        out, err = process.communicate(stdin, timeout=timeout)
-        return process.returncode, out or "", err or ""
-    except subprocess.TimeoutExpired:
-        _end(process)
-        return LATE, "", f"{' '.join(argv[:2])} did not end within {timeout:g} s."
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a process and its children. One that the kernel does not release is left behind."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    end = time.monotonic() + timeout
+    out, err, ended = bounded.converse(process, (stdin or "").encode("utf-8", "replace"), timeout, (OUTPUT, OUTPUT))
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=5)
+        process.wait(max(0.1, end - time.monotonic()) if ended else 0)
+    if not ended or process.poll() is None:
+        # One that the kernel does not release is left behind.
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(5)
+        return LATE, "", f"{' '.join(argv[:2])} did not end within {timeout:g} s."
+    return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")

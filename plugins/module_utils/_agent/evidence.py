@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files
@@ -36,8 +36,7 @@ COMMANDS = {
 def read_text(path: str) -> str:
     """Return a file's text; the reason in parentheses if it cannot be read."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read(FILE_BYTES)
+        return bounded.text(path, FILE_BYTES)
     except OSError as error:
         return f"(cannot be read: {error})"
 

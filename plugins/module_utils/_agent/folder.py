@@ -14,6 +14,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.bounded import FILE
+
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -66,7 +68,7 @@ class Folder:
         except FileNotFoundError:
             return None
         with os.fdopen(descriptor, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
+            return handle.read(FILE)
 
     def exists(self, name: str) -> bool:
         """Whether a file of this name exists; a link is not one. Raises OSError."""

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from typing import Any, Callable
 
@@ -18,7 +19,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import protoco
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 
 MAX_CONNECTIONS = 32
+CHUNK = 1 << 16
 IDLE_SECONDS = 300.0  # after which a connection without a request is closed: its other end may no longer exist
+REQUEST_SECONDS = 30.0  # from the first byte of a request to its last
 
 Handle = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -46,6 +49,27 @@ def bound(path: str, mode: int, group: str = "") -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def request_of(connection: socket.socket, found: bytearray) -> tuple[bytearray, bytearray]:
+    """Return a request line, and what was read after it. `found` is what was read already.
+
+    The line is empty at the end of the connection, and longer than MAX_LINE without its end if it is too long. Raises OSError, also if a request
+    does not begin within IDLE_SECONDS, or does not end within REQUEST_SECONDS.
+    """
+    end = 0.0
+    while b"\n" not in found[-CHUNK:]:
+        if len(found) > protocol.MAX_LINE:
+            return found, bytearray()
+        if found:
+            end = end or time.monotonic() + REQUEST_SECONDS
+            connection.settimeout(max(0.001, end - time.monotonic()))
+        data = connection.recv(CHUNK)
+        if not data:
+            return bytearray(), bytearray()
+        found += data
+    size = found.index(b"\n") + 1
+    return found[:size], found[size:]
 
 
 class Listener:
@@ -95,15 +119,17 @@ class Listener:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            with contextlib.suppress(OSError), connection.makefile("rb") as reader:
+            with contextlib.suppress(OSError):
+                rest = bytearray()
                 while True:
-                    line = reader.readline(protocol.MAX_LINE + 1)
+                    line, rest = request_of(connection, rest)
                     if len(line) > protocol.MAX_LINE:
                         connection.sendall(protocol.encode(protocol.failure(f"A request is longer than {protocol.MAX_LINE} bytes.", "refused")))
                         return
-                    if not line.endswith(b"\n"):
+                    if not line:
                         return
-                    connection.sendall(self.answer(line))
+                    connection.settimeout(IDLE_SECONDS)
+                    connection.sendall(self.answer(bytes(line)))
         finally:
             self._end(connection)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -19,9 +18,9 @@ from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, protocol, replies
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 
 GRACE = 2.0  # seconds after its timeout by which a job must have ended by itself
-LINGER = 1.0  # seconds that ssh may take to end after the reply
 STDERR = 4096  # bytes of ssh's messages that are read
 _CAUSE = re.compile(
     r"connect(?:ion)? (?:failed|lost): [^\n]+|Permission denied \([^)\n]*\)|Host key verification failed|Connection (?:timed out|refused|reset|closed)[^\n]*"
@@ -96,43 +95,27 @@ class ThreadJob:
 
 def ask(argv: list[str], line: bytes, timeout: float) -> bytes:
     """Send a request line through ssh, whose forced command answers it, and return the reply line. Raises RankLost."""
-    with tempfile.TemporaryFile() as messages:  # not a pipe: the master connection that ssh leaves behind may keep it open
-        try:
-            # pylint: disable-next=ansible-bad-function  # the agent runs without Ansible and its run_command
-            process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages)  # noqa: S603
-        except OSError as error:
-            raise RankLost("ssh is not installed on this node" if isinstance(error, FileNotFoundError) else f"ssh cannot be started ({error})") from error
-        deadline = time.monotonic() + timeout
-        timer = threading.Timer(timeout, process.kill)
-        try:
-            timer.start()
-            reply = _exchange(process, line)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(LINGER)
-        finally:
-            timer.cancel()
-            process.kill()
-            process.wait()
-        messages.seek(0)
-        text = messages.read(STDERR).decode("utf-8", "replace")
+    try:
+        # pylint: disable-next=ansible-bad-function  # the agent runs without Ansible and its run_command
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # noqa: S603
+    except OSError as error:
+        raise RankLost("ssh is not installed on this node" if isinstance(error, FileNotFoundError) else f"ssh cannot be started ({error})") from error
+    reply, messages, ended = bounded.converse(
+        process, line, timeout, (protocol.MAX_LINE + 1, STDERR), lambda out: out.endswith(b"\n") or len(out) > protocol.MAX_LINE
+    )
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(bounded.LINGER if ended else 0)
+    process.kill()
+    process.wait()
+    text = messages.decode("utf-8", "replace")
     if len(reply) > protocol.MAX_LINE:
         raise RankLost(f"the reply is longer than {protocol.MAX_LINE} bytes")
     if reply.endswith(b"\n"):
         return reply
-    if time.monotonic() >= deadline:
+    if not ended:
         found = _CAUSE.findall(text)
         raise RankLost(f"no reply within {timeout:.3g} s" + (f" ({found[-1].strip().rstrip('.')})" if found else ""))
     raise RankLost(cause_of(text, process.returncode))
-
-
-def _exchange(process: subprocess.Popen[bytes], line: bytes) -> bytes:
-    """Write the request, and read the reply, which is shorter if ssh ends first."""
-    if process.stdin is None or process.stdout is None:
-        raise RankLost("ssh was started without pipes")
-    with process.stdout:
-        with contextlib.suppress(OSError), process.stdin:  # ssh may have ended: its messages tell why
-            process.stdin.write(line)
-        return process.stdout.readline(protocol.MAX_LINE + 1)
 
 
 class _Caller:

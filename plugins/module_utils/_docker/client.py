@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
@@ -25,7 +26,7 @@ LOWEST = (1, 41)  # Docker Engine 20.10
 HIGHEST = (1, 52)  # Docker Engine 29
 TIMEOUT = 20.0
 CHUNK = 1 << 16
-MAX_REPLY = 32 << 20  # bytes of a reply other than a log
+LOG_SECONDS = 600.0  # the longest read of a log
 _LABELS = {str: str}
 #: What is used of replies, as _common/forms.py describes.
 CONTAINERS = [{"Id": str, "Labels?": _LABELS}]
@@ -51,25 +52,14 @@ class DockerError(Exception):
         self.status = status
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 def left(deadline: float) -> float:
     """Return the seconds until a time of time.monotonic(), as the timeout of a call: 0.1 to TIMEOUT."""
     return min(TIMEOUT, max(deadline - time.monotonic(), 0.1))
 
 
-def connect(socket_path: str, timeout: float = TIMEOUT) -> http.client.HTTPConnection:
-    """Return a connection to the engine. `timeout` bounds each read and write, in seconds."""
-    return _UnixConnection(socket_path, timeout)
+def connect(socket_path: str, timeout: float = TIMEOUT, pause: float | None = None) -> http.client.HTTPConnection:
+    """Return a connection to the engine that ends after `timeout` seconds, and after `pause` seconds in which nothing is sent."""
+    return bounded.Connection("localhost", 80, timeout, socket_path, pause)
 
 
 def silence(error: Exception, socket_path: str, timeout: float = TIMEOUT) -> DockerError:
@@ -119,7 +109,7 @@ def choose_api(reply: dict[str, Any]) -> str:
 def version(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
     """Return the engine's reply to /version, which needs no API version. Raises DockerError."""
     with _request("/version", socket_path, TIMEOUT) as response:
-        found: dict[str, Any] = parsed(_body(response, TIMEOUT, socket_path), {"Version?": str}, socket_path)
+        found: dict[str, Any] = parsed(bounded.reply(response), {"Version?": str}, socket_path)
         return found
 
 
@@ -132,7 +122,7 @@ def api(socket_path: str = DEFAULT_SOCKET) -> str:
 
 @contextlib.contextmanager
 def _request(path: str, socket_path: str, timeout: float) -> Iterator[http.client.HTTPResponse]:
-    connection = connect(socket_path, timeout)
+    connection = connect(socket_path, timeout, TIMEOUT)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -140,7 +130,7 @@ def _request(path: str, socket_path: str, timeout: float) -> Iterator[http.clien
             shown = path.split("?", 1)[0]
             if response.status == 400:  # so replies an engine that was replaced by one with other API versions
                 _negotiated.pop(socket_path, None)
-            raise DockerError(f"The Docker Engine answers HTTP {response.status} to {shown}: {message_of(response.read(CHUNK))}", response.status)
+            raise DockerError(f"The Docker Engine answers HTTP {response.status} to {shown}: {message_of(response.read1(CHUNK))}", response.status)
         yield response
     except (OSError, http.client.HTTPException) as error:
         raise silence(error, socket_path, timeout) from error
@@ -151,20 +141,7 @@ def _request(path: str, socket_path: str, timeout: float) -> Iterator[http.clien
 def get(path: str, query: dict[str, str] | None = None, socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> bytes:
     """GET an API path and return the body. Raises DockerError with the engine's own message on anything but 2xx."""
     with _request(api(socket_path) + path + ("?" + urlencode(query) if query else ""), socket_path, timeout) as response:
-        return _body(response, timeout, socket_path)
-
-
-def _body(response: http.client.HTTPResponse, timeout: float, socket_path: str) -> bytes:
-    """Return a reply's body. Raises DockerError if it is longer than MAX_REPLY, or takes longer than `timeout` seconds."""
-    end, out = time.monotonic() + timeout, bytearray()
-    while True:
-        data = response.read1(CHUNK)
-        if not data:
-            return bytes(out)
-        out += data
-        if len(out) > MAX_REPLY or time.monotonic() > end:
-            limit = f"{MAX_REPLY >> 20} MiB" if len(out) > MAX_REPLY else f"{timeout:.0f} s"
-            raise DockerError(f"A reply on {socket_path} did not end within {limit}. Check what listens there, and `journalctl -u docker -n 50`.")
+        return bounded.reply(response)
 
 
 def parsed(body: bytes, form: Any, socket_path: str) -> Any:
@@ -201,19 +178,17 @@ def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, t
     """Yield both streams with timestamps, framed, in pieces of at most 64 KiB; see :mod:`log` for the format.
 
     `since_ns` is inclusive, in ns since the epoch. `tail` is the number of last records. `deadline` is a time of time.monotonic();
-    after it the iteration ends with DockerError. Raises DockerError.
+    after it, at the latest after LOG_SECONDS, the iteration ends with DockerError. Raises DockerError.
     """
     query = {"stdout": "1", "stderr": "1", "timestamps": "1"}
     if since_ns > 0:
         query["since"] = f"{since_ns // 10**9}.{since_ns % 10**9:09d}"
     if tail is not None:
         query["tail"] = str(tail)
-    timeout = TIMEOUT if deadline is None else left(deadline)
+    timeout = LOG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.1)
     with _request(f"{api(socket_path)}/containers/{quote(container, safe='')}/logs?{urlencode(query)}", socket_path, timeout) as response:
         while True:
             data = response.read1(CHUNK)
             if not data:
                 return
             yield data
-            if deadline is not None and time.monotonic() > deadline:
-                raise DockerError(f"The Docker Engine did not send the log of {container} in time.")

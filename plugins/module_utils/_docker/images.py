@@ -17,11 +17,13 @@ from contextlib import suppress
 from typing import IO, Any
 from urllib.parse import quote, urlencode
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, image_plan
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError, message_of
 
 CHUNK = 1 << 22
-SAVE_TIMEOUT = 600.0
+PAUSE = 600.0  # seconds that the engine may be silent, as before the end of a load
+SECONDS = 4 * 3600.0  # for an image; a copy over the rail may take as long
 RECEIVED = "gb10-cluster-received"
 _NAMING = ("manifest.json", "index.json", "repositories", "oci-layout")  # the members of an archive that name images and tags
 _MAX_NAMING = 1 << 22  # bytes
@@ -106,13 +108,13 @@ def save(reference: str, path: str, skip: Sequence[str] = (), socket_path: str =
     left_out = {layer.rpartition(":")[2] for layer in skip}
     if left_out:
         left_out |= {"index.json", "oci-layout"}  # they list all layers
-    connection = client.connect(socket_path, SAVE_TIMEOUT)
+    connection = client.connect(socket_path, SECONDS, PAUSE)
     try:
         connection.request("GET", f"{client.api(socket_path)}/images/{quote(reference, safe='')}/get")
         response: Any = connection.getresponse()
         if response.status != 200:
             raise DockerError(
-                f"The Docker Engine cannot save {reference}: {message_of(response.read())}. See `journalctl -u docker` and run again.", response.status
+                f"The Docker Engine cannot save {reference}: {message_of(response.read1(CHUNK))}. See `journalctl -u docker` and run again.", response.status
             )
         with open(path, "wb") as file:
             sink: Any = _Archive(file)
@@ -177,7 +179,7 @@ class _Chunks:
 
 def _load(path: str, tag: str, socket_path: str) -> None:
     """Load an archive under the name RECEIVED:`tag`. Raises DockerError, ImageError, OSError."""
-    connection = client.connect(socket_path, SAVE_TIMEOUT)
+    connection = client.connect(socket_path, SECONDS, PAUSE)
     try:
         with tarfile.open(path, mode="r:") as source:
             connection.putrequest("POST", f"{client.api(socket_path)}/images/load?quiet=1")
@@ -190,7 +192,7 @@ def _load(path: str, tag: str, socket_path: str) -> None:
                     retag(source, archive, tag)
                 connection.send(b"0\r\n\r\n")
         response = connection.getresponse()
-        body = response.read(_MAX_NAMING)
+        body = bounded.reply(response)
     except tarfile.TarError as error:
         raise image_plan.ImageError(f"the received archive cannot be read ({error}): run again") from error
     except http.client.HTTPException as error:
@@ -229,11 +231,11 @@ def load(path: str, reference: str, fingerprint: str, socket_path: str = DEFAULT
 
 def call(method: str, path: str, socket_path: str = DEFAULT_SOCKET) -> tuple[int, str]:
     """Send a request without a body; return the status and the engine's message. Raises DockerError if it does not answer."""
-    connection = client.connect(socket_path, SAVE_TIMEOUT)
+    connection = client.connect(socket_path, PAUSE)
     try:
         connection.request(method, client.api(socket_path) + path)
         response = connection.getresponse()
-        body = response.read()
+        body = bounded.reply(response)
     except (OSError, http.client.HTTPException) as error:
         raise client.silence(error, socket_path) from error
     finally:

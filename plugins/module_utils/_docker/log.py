@@ -9,13 +9,16 @@ import calendar
 import itertools
 import re
 import time
-from collections import deque
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
 #: A record may be this much older than the one before it: the engine reads and stamps the two streams of a container independently.
 OUT_OF_ORDER_NS = 2 * 10**9
+RECORD_BYTES = 1 << 20
 
 
 def stamp_to_ns(text: bytes | str) -> int:
@@ -52,7 +55,7 @@ def records(pieces: Iterable[bytes], partial: bool = True) -> Iterator[Record]:
     """Parse a log as the engine sends it with timestamps: frames of 8 bytes (stream, 3 zeros, big-endian length) and one record each.
 
     A container with a terminal has no frames, but lines. There, `partial` decides whether a last line without its end is a record.
-    A frame that is not complete is left out.
+    A frame that is not complete is left out. Raises DockerError for a frame longer than RECORD_BYTES: the engine ends each at 16 KiB.
     """
     buffer = bytearray()
     framed: bool | None = None
@@ -65,12 +68,15 @@ def records(pieces: Iterable[bytes], partial: bool = True) -> Iterator[Record]:
         position = 0
         while True:
             if framed:
-                end = position + 8 + int.from_bytes(buffer[position + 4 : position + 8], "big")
+                size = int.from_bytes(buffer[position + 4 : position + 8], "big")
+                if size > RECORD_BYTES:
+                    raise DockerError(f"The Docker Engine sends a log record of {size} bytes, more than {RECORD_BYTES}. Check what listens on its socket.")
+                end = position + 8 + size
                 if len(buffer) < position + 8 or len(buffer) < end:
                     break
                 yield _record(bytes(buffer[position + 8 : end]))
             else:
-                end = buffer.find(b"\n", position) + 1
+                end = buffer.find(b"\n", position) + 1 or (position + RECORD_BYTES if len(buffer) - position >= RECORD_BYTES else 0)
                 if not end:
                     break
                 yield _record(bytes(buffer[position:end]))
@@ -112,7 +118,7 @@ class Reader:
         """
         out: list[bytes] = []
         size = 0
-        times: list[int] = []  # of all records consumed since self.since
+        times = array("q")  # 8 bytes a record: a backlog has millions. Of all records consumed since self.since
         for number, record in enumerate(records(pieces, partial=False)):
             if number >= self.count:
                 if size >= limit:
@@ -126,7 +132,7 @@ class Reader:
         self._advance(times)
         return b"".join(out)
 
-    def _advance(self, times: list[int]) -> None:
+    def _advance(self, times: array[int]) -> None:
         """Move the position to the first record that must be read again.
 
         Engines before 23 return the records that are not older than `since`, later ones all from the first of these on. Both return the same
@@ -135,7 +141,7 @@ class Reader:
         self.count = len(times)
         least = times[-1] if times else 0
         wanted = max(times, default=0) - OUT_OF_ORDER_NS
-        before = list(itertools.accumulate(times, max))
+        before = array("q", itertools.accumulate(times, max))
         for index in range(len(times) - 1, 0, -1):
             least = min(least, times[index])
             if before[index - 1] < least <= wanted:
@@ -144,20 +150,14 @@ class Reader:
 
 
 def text_of(pieces: Iterable[bytes], limit: int) -> tuple[bytes, bool]:
-    """Return the last `limit` bytes of a log's text, and whether it is longer. Uses constant memory."""
-    kept: deque[bytes] = deque()
-    size, cut = 0, False
+    """Return the last `limit` bytes of a log's text, and whether it is longer. Uses twice the limit."""
+    kept, size = bytearray(), 0
     for record in records(pieces):
-        kept.append(record.text)
+        kept += record.text
         size += len(record.text)
-        while size > limit:
-            over = size - limit
-            first = kept.popleft()
-            if len(first) > over:
-                kept.appendleft(first[over:])
-            size -= min(len(first), over)
-            cut = True
-    return b"".join(kept), cut
+        if len(kept) > 2 * limit:
+            del kept[:-limit]
+    return bytes(kept[max(0, len(kept) - limit) :]), size > limit
 
 
 def state_of(inspection: dict[str, Any] | None) -> dict[str, Any] | None:

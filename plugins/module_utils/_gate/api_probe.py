@@ -14,13 +14,12 @@ import http.client
 import json
 import re
 import socket
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -60,28 +59,17 @@ class Server:
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float | None = None) -> tuple[int, str]:
         """Return (status, text); status 0 and the reason if no complete reply came within the timeout."""
         limit = timeout or self.timeout
-        late = threading.Event()
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=limit)
-        start = time.monotonic()
-        timer: threading.Timer | None = None
+        connection = bounded.Connection(self.host, self.port, limit)
         try:
-            connection.connect()
-            # A socket's timeout bounds each read. The timer bounds the whole reply.
-            timer = threading.Timer(max(0.0, limit - (time.monotonic() - start)), _hang_up, (connection.sock, late))
-            timer.daemon = True
-            timer.start()
             headers = dict(self.headers, **({"Content-Type": "application/json"} if body is not None else {}))
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
-            text = response.read().decode("utf-8", "replace")
-            return (0, no_reply(limit)) if late.is_set() else (response.status, text)
+            return response.status, bounded.reply(response).decode("utf-8", "replace")
         except socket.timeout:
             return 0, no_reply(limit)
         except (OSError, http.client.HTTPException) as error:
-            return 0, no_reply(limit) if late.is_set() else f"{type(error).__name__}: {error}"
+            return 0, f"{type(error).__name__}: {error}"
         finally:
-            if timer is not None:
-                timer.cancel()
             connection.close()
 
     def prompt_of(self, model: str, tokens: int) -> list[int] | str:
@@ -115,12 +103,6 @@ class Server:
                 return dict(reply_of(0, "", time.monotonic() - start), error=str(error))
         status, text = self.call("POST", path, body)
         return reply_of(status, text, time.monotonic() - start)
-
-
-def _hang_up(connection: socket.socket, late: threading.Event) -> None:
-    late.set()
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def no_reply(seconds: float) -> str:
@@ -175,8 +157,7 @@ def read_key(env_file: str | None) -> str:
     if not env_file:
         return ""
     try:
-        with open(env_file, encoding="utf-8") as handle:
-            return api_key(handle.read())
+        return api_key(bounded.text(env_file))
     except FileNotFoundError:
         return ""  # a release without a key has no such file
 

@@ -12,10 +12,12 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError, inspect, logs
 
 POLL_SECONDS = 0.25
+LOG_SECONDS = 60.0  # for one read of the log; a backlog of 150 MB takes 1 s
 #: What may be decisive: a slice that holds one of these is returned at once, other news may gather for a while.
 _DECISIVE = re.compile(rb"(?i)error|exception|traceback|startup complete|uvicorn running|ready to accept|killed|abort|fatal|usage:")
 
@@ -23,7 +25,7 @@ _DECISIVE = re.compile(rb"(?i)error|exception|traceback|startup complete|uvicorn
 def http_status(url: str) -> int:
     """Return the HTTP status of a URL on this node; 0 without a reply within two seconds."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=2)
+    connection = bounded.Connection(parts.hostname or "127.0.0.1", parts.port or 80, 2.0)
     try:
         connection.request("GET", parts.path or "/")
         return connection.getresponse().status
@@ -36,8 +38,7 @@ def http_status(url: str) -> int:
 def read_text(path: str) -> str:
     """Read a small file of /proc; an unreadable one reads as empty."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
+        return bounded.text(path)
     except OSError:
         return ""
 
@@ -61,7 +62,7 @@ def take(
         state = log.state_of(inspect(container, docker_socket))
         if state is not None and state["status"] != "created" and limit > len(data):
             reader = log.Reader(cursor, log.stamp_to_ns(state["started_at"]))
-            data += reader.read(logs(state["id"], reader.since, docker_socket), limit - len(data), stamps)
+            data += reader.read(logs(state["id"], reader.since, docker_socket, deadline=time.monotonic() + LOG_SECONDS), limit - len(data), stamps)
             cursor = reader.cursor
         if url and not status:
             status = http_status(url)

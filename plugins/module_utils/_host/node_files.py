@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+
 RECORDS = "/var/lib/gb10-cluster"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -119,8 +121,7 @@ class Node:
                 break
             path = target
         try:
-            with open(self.at(path), encoding="utf-8", errors="surrogateescape") as handle:
-                return handle.read()
+            return bounded.text(self.at(path), errors="surrogateescape")
         except (OSError, ValueError):
             return None
 

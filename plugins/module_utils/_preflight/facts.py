@@ -10,6 +10,7 @@ A captured tree has recorded answers below cmd/: the file names are in RECORDED.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
@@ -29,7 +31,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._preflight import par
 Record = dict[str, Any]
 
 GIB = 1 << 30
-MAX_FILES = 20000
 # name below cmd/ of a captured tree -> the command that prints it on a live node
 RECORDED: dict[str, list[str]] = {
     "nvidia-smi.txt": ["timeout", "20", "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
@@ -194,16 +195,11 @@ def disk(node: Node, path: str) -> Record | None:
 
 def present_gib(node: Node, path: str) -> float:
     """Return the size of the files below the directory of a model. Links (of a Hugging Face cache) count with their target."""
-    total = count = 0
-    for folder, _folders, names in os.walk(node.at(path)) if path else ():
-        for name in names:
-            count += 1
-            try:
-                total += os.stat(os.path.join(folder, name)).st_size
-            except OSError:
-                continue
-        if count > MAX_FILES:
-            break
+    total = 0
+    with contextlib.suppress(OSError):  # more files than a model has: what was counted so far
+        for _name, entry in bounded.below(node.at(path)) if path else ():
+            with contextlib.suppress(OSError):
+                total += os.stat(entry.path).st_size
     return round(total / GIB, 2)
 
 

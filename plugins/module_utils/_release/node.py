@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
@@ -30,9 +31,8 @@ POLL_SECONDS = 1.0
 def read_json(path: str) -> dict[str, Any]:
     """Return a JSON file's mapping; an absent or broken one reads as empty."""
     try:
-        with open(path, encoding="utf-8") as handle:
-            data = json.load(handle)
-    except (OSError, ValueError):
+        data = json.loads(bounded.text(path, errors="strict"))
+    except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
 
@@ -87,18 +87,20 @@ def look_twice(containers: list[dict[str, Any]], receipt: dict[str, Any], root: 
 def config_of(model: str) -> dict[str, Any]:
     """Return the config.json of a model's folder, of the revision that refs/main names where the folder is a cache; empty without one."""
     try:
-        with open(os.path.join(model, "refs", "main"), encoding="utf-8") as handle:
-            model = os.path.join(model, "snapshots", handle.read().strip())
+        commit = bounded.text(os.path.join(model, "refs", "main"), 1024).strip()
     except OSError:
-        pass  # a plain folder
+        commit = ""  # a plain folder
+    if commit:
+        if "/" in commit or "\0" in commit or commit in (".", ".."):
+            return {}  # it would lead out of the model's folder
+        model = os.path.join(model, "snapshots", commit)
     return read_json(os.path.join(model, "config.json"))
 
 
 def fingerprint(path: str) -> str:
     """Return a file's mode and SHA-256, `0640 9f86d0...`; empty where it cannot be read."""
     try:
-        with open(path, "rb") as handle:
-            return f"{stat.S_IMODE(os.fstat(handle.fileno()).st_mode):04o} {hashlib.sha256(handle.read()).hexdigest()}"
+        return f"{stat.S_IMODE(os.stat(path).st_mode):04o} {hashlib.sha256(bounded.data(path)).hexdigest()}"
     except OSError:
         return ""
 
@@ -209,8 +211,7 @@ def look(group: str, image: str, engine: str) -> tuple[list[dict[str, Any]], dic
         containers.extend(containers_of(group, engine))  # what was read before an error is kept
     except client.DockerError as error:
         problem = str(error)
-    with open("/proc/meminfo", encoding="ascii") as handle:
-        memory = log.memory_of(handle.read())
+    memory = log.memory_of(bounded.text("/proc/meminfo"))
     return containers, found, memory, problem
 
 

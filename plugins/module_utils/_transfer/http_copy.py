@@ -64,16 +64,16 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
     os.replace(temporary, path)
 
 
-def sha256_file(path: str | int) -> str:
-    """Return the SHA-256 of a file, which can be a descriptor (it is closed), as hex. Raises OSError."""
+def sha256_file(path: str | int, end: float = float("inf")) -> str:
+    """Return the SHA-256 of a file, which can be a descriptor (it is closed), as hex. Raises OSError, after the time `end` TimeoutError."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(1 << 22))
     with open(path, "rb", buffering=0) as handle:
-        while True:
-            count = handle.readinto(buffer)
-            if not count:
-                return digest.hexdigest()
+        while count := handle.readinto(buffer):
             digest.update(buffer[:count])
+            if time.monotonic() > end:
+                raise TimeoutError
+    return digest.hexdigest()
 
 
 class Staging:

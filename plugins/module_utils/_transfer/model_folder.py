@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, manifest
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 
 WORKERS = 8
+HASH_SECONDS = 4 * 3600
 SPARSE_FROM = 1 << 30  # bytes; a larger file must have half of its blocks on the disk, or its hash could take for ever
 DOWNLOADS = ".cache/huggingface/download"
 
@@ -44,32 +48,33 @@ def free_bytes(path: str) -> int:
     return table.f_bavail * table.f_frsize
 
 
+def _below(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    try:
+        yield from bounded.below(root)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        raise ManifestError(f"{root}: {error.strerror}, which no model has. Check that the path is the model's.") from error
+
+
 def walk(root: str) -> tuple[dict[str, os.stat_result], dict[str, str], list[str]]:
-    """Return (regular files, links, problems) below a folder, without following links. Raises OSError."""
+    """Return (regular files, links, problems) below a folder, without following links. Raises OSError, ManifestError."""
     files: dict[str, os.stat_result] = {}
     links: dict[str, str] = {}
     problems: list[str] = []
-    pending = [""]
-    while pending:
-        folder = pending.pop()
-        with os.scandir(os.path.join(root, folder) if folder else root) as entries:
-            for entry in entries:
-                path = f"{folder}/{entry.name}" if folder else entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(path)
-                    continue
-                if manifest.ignored(path):
-                    continue
-                info = entry.stat(follow_symlinks=False)
-                bad = manifest.check_path(path)
-                if bad:
-                    problems.append(f"{path!r} {bad}")
-                elif stat.S_ISLNK(info.st_mode):
-                    links[path] = os.readlink(entry.path)
-                elif stat.S_ISREG(info.st_mode):
-                    files[path] = info
-                else:
-                    problems.append(f"{path} is not a file or a link: move it away")
+    for path, entry in _below(root):
+        if manifest.ignored(path):
+            continue
+        info = entry.stat(follow_symlinks=False)
+        bad = manifest.check_path(path)
+        if bad:
+            problems.append(f"{path!r} {bad}")
+        elif stat.S_ISLNK(info.st_mode):
+            links[path] = os.readlink(entry.path)
+        elif stat.S_ISREG(info.st_mode):
+            files[path] = info
+        else:
+            problems.append(f"{path} is not a file or a link: move it away")
     return files, links, problems
 
 
@@ -89,9 +94,17 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
                 " Remove the file and download it again."
             )
 
+    end = time.monotonic() + HASH_SECONDS
+
     def one(path: str) -> None:
         where = os.path.join(root, path)
-        digest = http_copy.sha256_file(where)
+        try:
+            digest = http_copy.sha256_file(where, end)
+        except TimeoutError as error:
+            raise ManifestError(
+                f"The files of {root} could not be hashed in {HASH_SECONDS / 3600:g} hours. Check the disk's speed, and run again: what was hashed"
+                " in full is not read again."
+            ) from error
         out[path] = [*key_of(os.stat(where, follow_symlinks=False)), digest]
 
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, WORKERS)) as pool:
@@ -100,8 +113,7 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
 
 
 def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="surrogateescape") as handle:
-        return handle.read()
+    return bounded.text(path, errors="surrogateescape")
 
 
 def _damaged(root: str, layout: str, hashes: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -122,8 +134,8 @@ def _incomplete(root: str, layout: str, files: Iterable[str]) -> list[str]:
         have = set(files)
         return sorted(path for path in have if path.endswith(".incomplete") and path.split(".", 1)[0] not in have)
     found = [path for path in files if path.endswith(".incomplete")]
-    for folder, _rest, names in os.walk(os.path.join(root, DOWNLOADS)):
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in names if name.endswith(".incomplete")]
+    with contextlib.suppress(FileNotFoundError):
+        found += [f"{DOWNLOADS}/{path}" for path, _entry in _below(os.path.join(root, DOWNLOADS)) if path.endswith(".incomplete")]
     return sorted(found)
 
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy
 
@@ -70,16 +71,14 @@ class Job:
     def read(self) -> dict[str, Any]:
         """Return the last report of the job, empty if there is none."""
         try:
-            with open(self.report, encoding="utf-8") as handle:
-                return dict(json.load(handle))
-        except (OSError, ValueError):
+            return dict(json.loads(bounded.text(self.report, errors="strict")))
+        except (OSError, ValueError, TypeError, RecursionError):
             return {}
 
     def output(self) -> str:
-        """Return what the commands of the job have printed so far."""
+        """Return the last MiB of what the commands of the job have printed so far."""
         try:
-            with open(self.log, encoding="utf-8", errors="replace") as handle:
-                return handle.read()
+            return bounded.end(self.log, 1 << 20)
         except OSError:
             return ""
 

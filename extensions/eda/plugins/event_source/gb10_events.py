@@ -65,6 +65,7 @@ POLL_PAUSE = 1.0  # between two polls
 RETRY_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # between two attempts to reach a head: the first, doubled until the longest
 LASTS_SECONDS = 60.0  # between two reports of a fault that lasts
 LONGEST_TEXT = 300
+LONGEST_REPLY = 32 << 20  # bytes
 # No value is parsed by SSH as an option, or by a shell.
 PATTERNS = {
     "group": r"[A-Za-z0-9_][\w.-]*",
@@ -132,6 +133,17 @@ def _head(number: int, entry: dict[str, Any], args: dict[str, Any]) -> Head:
     return Head(str(entry["group"]), str(entry["host"]), (*words, "--", str(entry.get("address", entry["host"])), *sudo, COMMAND, "follow"))
 
 
+async def _all(stream: Any) -> bytes:
+    """Return what a stream sends until its end, or a bit more than LONGEST_REPLY bytes of it."""
+    found = bytearray()
+    while len(found) <= LONGEST_REPLY:
+        piece = await stream.read(1 << 16)
+        if not piece:
+            break
+        found += piece
+    return bytes(found)
+
+
 async def poll(head: Head, since: int, wait: float) -> dict[str, Any]:
     """Return the reply of one long poll. Raises Lost."""
     try:
@@ -142,7 +154,10 @@ async def poll(head: Head, since: int, wait: float) -> dict[str, Any]:
     except OSError as error:
         raise Lost("ssh", f"The command ssh cannot be run: {error}.") from error
     try:
-        out, err = await asyncio.wait_for(process.communicate(), wait + TIMEOUT)
+        out, err = await asyncio.wait_for(asyncio.gather(_all(process.stdout), _all(process.stderr)), wait + TIMEOUT)
+        if len(out) > LONGEST_REPLY:
+            raise Lost("agent", f"{head.host} sent a reply of more than {LONGEST_REPLY} bytes.")
+        await asyncio.wait_for(process.wait(), TIMEOUT)
     except asyncio.TimeoutError as error:  # not a TimeoutError before Python 3.11
         raise Lost("ssh", f"{head.host} has not replied after {wait + TIMEOUT:g} s.") from error
     finally:

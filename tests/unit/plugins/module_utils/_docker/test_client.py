@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -84,14 +83,12 @@ def test_a_reply_of_another_kind_is_one_sentence(body: bytes, tmp_path: Path, mo
                 call()
 
 
-def test_the_end_of_a_log_and_a_deadline(tmp_path: Path) -> None:
+def test_the_end_of_a_log(tmp_path: Path) -> None:
     path = tmp_path / "docker.sock"
     with serving(path) as engine:
         engine.logs["c1"] = [("2026-11-21T05:00:00Z", b"%d\n" % number, 1) for number in range(100)]
         assert log.text_of(client.logs("c1", socket_path=str(path), tail=2), 1 << 20) == (b"98\n99\n", False)
         assert log.text_of(client.logs("c1", socket_path=str(path)), 6) == (b"98\n99\n", True)
-        with pytest.raises(DockerError, match="in time"):
-            list(client.logs("c1", socket_path=str(path), deadline=time.monotonic() - 1))
 
 
 def test_the_engines_own_message_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
