@@ -139,6 +139,8 @@ def resolve_commit(refs: Mapping[str, str], snapshots: Iterable[str], revision: 
     present = ", ".join(known) or "none"
     if revision in refs:
         return "", f"refs/{revision} names the snapshot {commit!r}, which is not available (snapshots: {present}): download that revision again"
+    if COMMIT.fullmatch(revision):
+        return "", f"snapshot {revision} is not available (snapshots: {present}): download it, or set model.revision to one that is"
     if len(known) == 1:
         return "", f"refs/{revision} is missing, so an engine without a network finds no model: printf %s {known[0]} > refs/{revision} sets it"
     return "", f"refs/{revision} is missing (snapshots: {present}): download the model, or set the profile's model.revision"

@@ -89,8 +89,9 @@ def test_valid_path_never_leads_outside(path: str, target: str) -> None:
         ({}, [], "main", "", "snapshots: none"),
         ({"main": "gone"}, ["abc"], "main", "", "names the snapshot 'gone'"),
         ({}, ["a", "b"], "main", "", "model.revision"),
+        ({}, ["abc"], "60d8" * 10, "", "is not available (snapshots: abc)"),
     ],
-    ids=["ref", "commit", "ref-missing", "empty", "ref-dangles", "two-snapshots"],
+    ids=["ref", "commit", "ref-missing", "empty", "ref-dangles", "two-snapshots", "pinned"],
 )
 def test_revision_is_resolved_as_without_a_network(refs: dict[str, str], snapshots: list[str], revision: str, commit: str, word: str) -> None:
     found, problem = manifest.resolve_commit(refs, snapshots, revision)
