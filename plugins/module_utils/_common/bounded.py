@@ -24,7 +24,7 @@ LINGER = 1.0  # seconds
 
 
 def data(path: str, limit: int = FILE) -> bytes:
-    """Return a file's content. Raises OSError, also for what is no regular file (a pipe never ends) and for a longer one."""
+    """Return a file's content. Raises OSError, also if it is not a regular file (a pipe never ends), or is longer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as handle:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

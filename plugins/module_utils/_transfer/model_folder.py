@@ -102,8 +102,7 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
             digest = http_copy.sha256_file(where, end)
         except TimeoutError as error:
             raise ManifestError(
-                f"The files of {root} could not be hashed in {HASH_SECONDS / 3600:g} hours. Check the disk's speed, and run again: what was hashed"
-                " in full is not read again."
+                f"The files of {root} could not be hashed in {HASH_SECONDS / 3600:g} hours. Check the speed of the disk, and run again."
             ) from error
         out[path] = [*key_of(os.stat(where, follow_symlinks=False)), digest]
 
