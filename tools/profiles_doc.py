@@ -59,6 +59,7 @@ gb10_profiles:
 - A profile under a shipped name changes the shipped one, without `extends`. Shipped profiles build on shipped ones only.
 - A profile without `extends` needs at least `summary`, `image.reference`, `model.id` and `model.path`.
 - An unknown key, a value of the wrong type or a contradiction is an error with the key, the value and what is expected.
+- What contains the weights is mounted read-only (`"{{model_store}}:/models:ro"`), and each cache apart (`"{{model_store}}/vllm-cache:/models/vllm-cache"`).
 - A profile must not contain secrets. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
 - The shipped profiles listen on all addresses of the head, as their seeds do. The first run makes an API key; see [security.md](security.md).
 

@@ -35,6 +35,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
     value_of,
 )
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, scan
 
@@ -273,6 +274,10 @@ class Survey:
         if size > 1 and not (low or 0) <= size <= (high or size):
             wanted = f"{low}" if low == high else f"{low} to {high}" if high is not None else f"{low} or more"
             self._add("host", host, "gb10_profile", f"the profile {name} is for {wanted} hosts, but the serving group has {size}")
+        store = self.values[host].get("vllm_tp2_model_store") or value_of(self.values[host], "gb10_model_store")
+        if not boolean(self.values[host].get("vllm_tp2_weights_writable") or False, strict=False):
+            for text in writable_weights(profile, str(store)):
+                self._add_profile_fault(host, text)
         self._check_adjusted(host, profile)
 
     def _add_profile_fault(self, host: str, text: str) -> None:

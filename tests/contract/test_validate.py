@@ -90,6 +90,26 @@ def test_what_is_refused_has_its_sentence(tmp_path: Path, variables: dict[str, o
     assert "Traceback" not in outcome.stdout
 
 
+def test_weights_that_are_writable_and_secret_build_arguments_are_refused_before_a_host_is_touched(tmp_path: Path) -> None:
+    """At the highest verbosity, no output has the secret."""
+    inventory, secret = tmp_path / "inventory", "s3cretKEY7aZ"
+    (inventory / "group_vars").mkdir(parents=True)
+    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
+    variables = {
+        "image_build_args": {"JOBS": "8", "PIP_PASSWORD": secret, "http_proxy": f"http://bob:{secret}@proxy:3128"},
+        "gb10_profiles": {"dspark-nvfp4-1m": {"container": {"volumes": ["{model_store}:/cache/huggingface"]}}},
+    }
+    (inventory / "group_vars/gb10.yml").write_text(yaml.safe_dump(variables, sort_keys=False), encoding="utf-8")
+    outcome = run(tmp_path, "site.yml", inventory, "-vvvv", env={"ANSIBLE_INJECT_INVOCATION": "true"})
+    assert outcome.rc != 0
+    [(host, _task, message)] = outcome.failures
+    assert (host, "no host was touched" in message, "3 faults" in message) == ("localhost", True, True)
+    for line, key in ((3, "image_build_args: 'PIP_PASSWORD' looks"), (4, "image_build_args: 'http_proxy' looks")):
+        assert f"group_vars/gb10.yml:{line}: {key}" in message
+    assert "group_vars/gb10.yml:9: gb10_profiles: profile dspark-nvfp4-1m: container.volumes[0] is" in message
+    assert secret not in outcome.text()
+
+
 def test_docker_compose_is_asked_where_there_is_one(tmp_path: Path) -> None:
     """A stand-in that refuses the file: its words are passed on; and it got the file without the secrets' file, which is not here."""
     inventory = tmp_path / "inventory"

@@ -53,7 +53,7 @@ def test_the_containers_are_what_was_promised(served: Lab) -> None:
         host, config = state["HostConfig"], state["Config"]
         assert host["Privileged"] is False
         assert host["NetworkMode"] == "host"
-        assert host["IpcMode"] == "host"
+        assert (host["IpcMode"], host["ShmSize"]) == ("private", 1 << 30)
         assert host["RestartPolicy"]["Name"] == "no"
         assert any("IPC_LOCK" in cap for cap in host["CapAdd"])
         assert config["StopTimeout"] == 3, "the profile's stop_grace_period"

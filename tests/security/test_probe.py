@@ -18,9 +18,9 @@ OTHER = 65534
 
 def tried(env: dict[str, str] | None = None, other_user: bool = False, **wanted: Any) -> tuple[int, str]:
     """Run the script as the image's python3 would; return its exit code and output."""
-    asked = json.dumps({"devices": [], "cuda": False, "caches": probe.CACHES, "model": "org/none", **wanted})
+    asked = json.dumps({"devices": [], "cuda": False, "caches": probe.CACHES, "model": "org/none", "writable": True, "shared": 1, **wanted})
     # The image's files are readable for all users, those of this Python need not be: they are loaded before.
-    first = f"import ctypes, errno, json, os, signal, sys, tempfile; os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})\n" if other_user else ""
+    first = f"import ctypes, errno, json, os, re, signal, sys, tempfile; os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})\n" if other_user else ""
     done = subprocess.run([sys.executable, "-IS", "-c", first + probe.SCRIPT, asked], capture_output=True, text=True, check=False, env=env or {})
     assert done.stderr == ""
     return done.returncode, done.stdout.strip()
@@ -58,11 +58,46 @@ def test_cuda_that_is_wanted_and_missing_is_named() -> None:
     assert (code, "CUDA does not start" in text, "vllm_tp2_no_new_privileges" in text) == (3, True, True)
 
 
+def test_shared_memory_that_is_too_small_is_named() -> None:
+    code, text = tried(shared=1 << 24)  # 16 TiB
+    assert code == 3
+    assert text.startswith(f"it cannot use {1 << 24} MiB of /dev/shm (")
+    assert "container.shm_size" in text
+    assert "vllm_tp2_ipc: host" in text
+
+
+MOUNTS = {
+    "ro": (["8:1 /srv/models {}/models ro", "8:1 /srv/models/cache {}/models/cache rw", "8:2 /srv/models {}/other rw"], ""),
+    "rw": (["8:1 /srv/models {}/models rw"], "models"),
+    "a link to the folder above": (["8:1 /srv/models {}/models ro", "8:1 /srv {}/scratch rw"], "scratch"),
+    "a part below is rw": (["8:1 /srv/models {}/models ro", "8:1 /srv/models/m {}/models/m rw"], "models/m"),
+    "mounted over it": (["8:1 /srv/models {}/models rw", "8:3 / {}/models ro"], ""),
+    "in the image": (["0:9 / / rw"], ""),
+}
+
+
+@pytest.mark.parametrize("name", MOUNTS)
+def test_weights_that_the_engine_can_change_are_named_for_links_too(tmp_path: Path, name: str) -> None:
+    lines, named = MOUNTS[name]
+    (tmp_path / "a b/models/m").mkdir(parents=True)
+    blank = str(tmp_path / "a b").replace(" ", "\\040")
+    rows = ["1 0 0:9 / / rw - overlay x rw", *("2 1 {} {} {} {},relatime - ext4 x rw".format(*line.format(blank).split()) for line in lines)]
+    (tmp_path / "mountinfo").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    script = probe.SCRIPT.replace("/proc/self/mountinfo", str(tmp_path / "mountinfo"))
+    for writable in (False, True):
+        asked = json.dumps({"devices": [], "cuda": False, "caches": [], "model": str(tmp_path / "a b/models/m"), "writable": writable, "shared": 1})
+        done = subprocess.run([sys.executable, "-IS", "-c", script, asked], capture_output=True, text=True, check=False)
+        text = f"it can change the weights in {tmp_path}/a b/models/m ({tmp_path}/a b/{named}/ is mounted writable): "
+        assert done.stdout.startswith(text if named and not writable else "\n")
+        assert done.returncode == (3 if named and not writable else 0)
+        assert ("vllm_tp2_weights_writable: true" in done.stdout) is bool(named and not writable)
+
+
 def test_the_try_ends_by_itself(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "weights")  # a read of it waits for ever
     begin = time.monotonic()
     script = probe.SCRIPT.replace(f"SECONDS = {probe.SECONDS}", "SECONDS = 1")
-    asked = json.dumps({"devices": [], "cuda": False, "caches": [], "model": str(tmp_path)})
+    asked = json.dumps({"devices": [], "cuda": False, "caches": [], "model": str(tmp_path), "writable": True, "shared": 1})
     assert subprocess.run([sys.executable, "-IS", "-c", script, asked], check=False, capture_output=True).returncode == -14
     assert time.monotonic() - begin < 8
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.gb10.cluster.plugins.filter.image import build_hash
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_key
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import faults
@@ -81,3 +83,35 @@ def test_a_url_with_a_password_is_refused_without_the_password(value: str) -> No
     found = faults("weights_hf_endpoint", value, {"type": "str"})
     assert found
     assert X not in repr(found)
+
+
+BUILD_SECRETS = [
+    ("HF_TOKEN", X),
+    ("PIP_PASSWORD", X),
+    ("registry-key", X),
+    ("http_proxy", f"http://bob:{X}@proxy:3128"),
+    ("PIP_ARGS", f"--extra-index-url https://{X}@pypi.example.org/simple"),
+    ("SOURCE", f"hf_{X}abcdefgh"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BUILD_SECRETS)
+def test_a_build_argument_that_is_a_secret_is_refused(name: str, value: str) -> None:
+    args = {"JOBS": "8", "https_proxy": "http://proxy:3128", name: value}
+    [(path, text)] = faults("image_build_args", args, {"type": "dict"})
+    assert path == (name,)
+    with pytest.raises(ProfileError) as profile:
+        check("x", {**PROFILE, "image": {"reference": "e:1", "build": {"args": args}}})
+    [fault] = profile.value.faults
+    assert fault.startswith(f"profile x: image.build.args.{name} looks like a secret")
+    with pytest.raises(AnsibleFilterError, match=f"image_build_args: {name} ") as role:
+        build_hash("", [], args)
+    for each in (text, fault, str(role.value)):
+        assert "docker login" in each
+        assert X not in each
+
+
+@pytest.mark.parametrize(("name", "value"), [("MAX_JOBS", "8"), ("http_proxy", "http://proxy:3128"), ("NO_PROXY", "a,b"), ("BASE_IMAGE", "r/e@sha256:1")])
+def test_other_build_arguments_are_accepted(name: str, value: str) -> None:
+    assert faults("image_build_args", {name: value}, {"type": "dict"}) == []
+    assert check("x", {**PROFILE, "image": {"reference": "e:1", "build": {"args": {name: value}}}})["image"]["build"]["args"] == {name: value}

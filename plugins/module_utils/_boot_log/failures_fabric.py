@@ -119,10 +119,10 @@ ROWS: list[dict[str, Any]] = [
         ],
         "any_level": True,
         "kind": "strong",
-        "remedy": "Delete the nccl-* files of dead engines in /dev/shm of this node while the group is stopped. "
-        "With container.ipc private in the profile, raise container.shm_size.",
+        "remedy": "Raise container.shm_size of the profile. "
+        "With vllm_tp2_ipc: host, delete the nccl-* files of dead engines in /dev/shm of this node while the group is stopped.",
         "means": "NCCL could not use shared memory (/dev/shm).",
-        "why": "Docker gives a container 64 MiB unless it shares the host's IPC namespace, and a killed engine leaves its segments behind.",
+        "why": "A container has the shared memory of container.shm_size. In the host's IPC namespace, a killed engine leaves its segments behind.",
         "example": "spark1:301:412 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-9p7f4x to 9637892 bytes, "
         "error: No space left on device (28)",
     },

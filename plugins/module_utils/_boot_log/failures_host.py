@@ -103,10 +103,10 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": ["NCCL WARN", "UserWarning", "will operate in serial mode"],
         "kind": "weak",
-        "remedy": "Delete the files of dead engines in /dev/shm of this node while the group is stopped (`ls -l /dev/shm`: psm_*, torch_* and nccl-*). "
-        "With container.ipc private in the profile, raise container.shm_size.",
+        "remedy": "Raise container.shm_size of the profile. With vllm_tp2_ipc: host, delete the files of dead engines in /dev/shm of this node while the "
+        "group is stopped (`ls -l /dev/shm`: psm_*, torch_* and nccl-*).",
         "means": "The shared memory (/dev/shm) of the container or of the node is full.",
-        "why": "Docker gives a container 64 MiB unless it shares the host's IPC namespace, and a killed engine leaves its segments behind.",
+        "why": "A container has the shared memory of container.shm_size. In the host's IPC namespace, a killed engine leaves its segments behind.",
         "example": "OSError: [Errno 28] No space left on device: '/psm_1a2b3c4d'",
     },
     {

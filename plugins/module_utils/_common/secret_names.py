@@ -36,6 +36,11 @@ _ABOUT = frozenset((
     "enabled", "required", "count", "stdin", "parser",
 ))  # fmt: skip
 _PLAIN = re.compile(r"(?:[-+]?\d[\d.,_\s]*(?:[eE][-+]?\d+)?[kKmMgG]?|None|null|true|false|auto|\[[\d\s,]*\])?", re.IGNORECASE)
+#: Why a build argument that is a secret is refused, and what to do; ends a sentence.
+BUILD_ARGUMENT = (
+    "looks like a secret, and a build argument is readable in the process list and in the image's history. Remove it, or rename it if it is not one. "
+    "Give a proxy without user and password. For a private source, build the image elsewhere, and pull it after docker login on the nodes"
+)
 
 
 def is_secret(name: str, value: object = None) -> bool:

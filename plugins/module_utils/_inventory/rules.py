@@ -218,6 +218,9 @@ def faults(name: str, value: Any, spec: Mapping[str, Any]) -> Found:
 def _value_faults(name: str, value: Any, hide: bool) -> Found:
     if name in ENVIRONMENTS:
         return _environment_faults(value, secret=name == "vllm_tp2_secret_env")
+    if name == "image_build_args":
+        secrets = [str(key) for key, each in value.items() if secret_names.is_secret(str(key), each)]
+        return [((key,), f"{shown(key)} {secret_names.BUILD_ARGUMENT}") for key in secrets]
     if name == "vllm_tp2_api_key":  # it is stored with the secrets of the environment
         return [((), text.partition(" ")[2]) for _path, text in _environment_faults({"VLLM_API_KEY": value}, secret=True)]
     if name == "preflight_known_versions":

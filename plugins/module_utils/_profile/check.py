@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import masked
-from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import is_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import BUILD_ARGUMENT, is_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SCHEMA, Field
 
@@ -197,6 +197,9 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in profile.get(table, {}).items():
             if is_secret(key, value):
                 checker.note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
+    for key, value in ((profile.get("image", {}).get("build") or {}).get("args") or {}).items():
+        if is_secret(key, value):
+            checker.note(f"image.build.args.{key}", BUILD_ARGUMENT)
     if checker.sound("container.volumes", "container.cache_dirs"):
         _check_container(profile["container"], checker.note)
     if checker.sound("engine", "gate", "model", "ranks", "container"):

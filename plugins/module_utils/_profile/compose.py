@@ -18,6 +18,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import is_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
@@ -39,8 +40,12 @@ FABRIC_ENV = (
 # Described in plugins/filter/render_rank.yml.
 OPTIONS = (
     "name", "project", "group", "image", "content", "memlock", "stack", "fabric", "infiniband", "model_store", "extra_env", "secrets", "env_file",
-    "log_max_size", "log_max_file", "healthcheck", "cap_add", "cap_drop", "no_new_privileges",
+    "log_max_size", "log_max_file", "healthcheck", "cap_add", "cap_drop", "no_new_privileges", "ipc", "weights_writable",
 )  # fmt: skip
+
+#: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and far above vLLM's queues of 0.4 GiB.
+#: It is a limit: pages that nothing writes need no memory.
+SHM_SIZE = "16g"
 
 
 class ServingError(ValueError):
@@ -186,11 +191,14 @@ def _ulimits(box: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, di
     return {key: {"soft": int(value), "hard": int(value)} for key, value in limits.items() if value is not None}
 
 
-def _volumes(profile: Mapping[str, Any], store: Any) -> list[str]:
-    volumes: list[str] = profile["container"]["volumes"]
-    if not store and any("{model_store}" in volume for volume in volumes):
+def _volumes(profile: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    store = str(options.get("model_store") or "")
+    if not store and any("{model_store}" in volume for volume in profile["container"]["volumes"]):
         raise ServingError(f"profile {profile['name']} mounts {{model_store}}, but no model store is set for this host: set gb10_model_store")
-    return [volume.replace("{model_store}", str(store).rstrip("/") or "/") for volume in volumes]
+    writable = [] if options.get("weights_writable") else mounts.writable_weights(profile, store)
+    if writable:
+        raise ServingError("; ".join(writable))
+    return mounts.on_node(profile, store)
 
 
 def _escape(value: Any) -> Any:
@@ -222,9 +230,10 @@ def _service(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mappi
         labels["gb10.cluster.group"] = str(options["group"])
     if options.get("content"):
         labels[IMAGE_LABEL] = str(options["content"])
+    host_ipc = "host" in (box["ipc"], options.get("ipc"))
     optional = {
-        "ipc": "host" if box["ipc"] == "host" else None,
-        "shm_size": box["shm_size"],
+        "ipc": "host" if host_ipc else None,  # else Docker's default, private
+        "shm_size": box["shm_size"] or (None if host_ipc else SHM_SIZE),
         "stop_grace_period": box["stop_grace_period"],
         "security_opt": ["no-new-privileges:true"] if options.get("no_new_privileges", True) else [],
         "cap_drop": list(options.get("cap_drop", ["ALL"])),
@@ -232,7 +241,7 @@ def _service(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mappi
         "devices": devices,
         "ulimits": _ulimits(box, options),
         "mem_limit": box["memory"],
-        "volumes": _volumes(profile, options.get("model_store")),
+        "volumes": _volumes(profile, options),
         "tmpfs": list(box["tmpfs"]),
         "deploy": gpus if box["gpus"] == "all" else None,
         "healthcheck": health_check(profile["engine"]["api"], int(rank["rank"]), options.get("healthcheck", {})),
@@ -294,7 +303,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
         "secrets": secrets,
         "fingerprint": fingerprint(secrets, str(options.get("group") or "")),
         "compose": compose,
-        "probe": probe_words(profile, service.get("devices") or []),
+        "probe": probe_words(profile, service.get("devices") or [], bool(options.get("weights_writable"))),
     }
 
 

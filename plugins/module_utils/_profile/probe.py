@@ -14,7 +14,7 @@ SECONDS = 10  # the script ends itself after so long
 SCRIPT = (
     f"SECONDS = {SECONDS}\n"
     + r"""
-import ctypes, errno, json, os, signal, sys, tempfile
+import ctypes, errno, json, os, re, signal, sys, tempfile
 signal.alarm(SECONDS)
 wanted, problems = json.loads(sys.argv[1]), []
 READ_ONLY = "its mount in container.volumes of the profile has to be writable, without :ro"
@@ -40,6 +40,19 @@ def read(path):
             open(os.path.join(folder, name), "rb").close()
 def fail(error):
     raise error
+def share(mib):
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        os.posix_fallocate(file.fileno(), 0, mib << 20)
+def mounts():
+    for line in open("/proc/self/mountinfo"):
+        fields = [re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), field) for field in line.split()[:6]]
+        yield fields[2], fields[3].rstrip("/") + "/", fields[4].rstrip("/") + "/", fields[5].split(",")
+def only_read(path):
+    path = os.path.realpath(path) + "/"
+    device, root, there, _flags = sorted((each for each in mounts() if path.startswith(each[2])), key=lambda each: len(each[2]))[-1]
+    for other in mounts() if there != "/" else ():
+        if other[0] == device and (root + path[len(there):]).startswith(other[1]) and "rw" in other[3]:
+            raise OSError(f"{other[2]} is mounted writable")
 for path in wanted["devices"]:
     attempt(f"it cannot open {path}", "vllm_tp2_infiniband: folder, or vllm_tp2_cap_add, lifts this", lambda: os.close(os.open(path, os.O_RDWR)))
 if wanted["cuda"]:
@@ -50,6 +63,11 @@ for name in wanted["caches"]:
 hub = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "/nowhere"), "hub")
 model = wanted["model"] if wanted["model"].startswith("/") else os.path.join(hub, "models--" + wanted["model"].replace("/", "--"))
 attempt(f"it cannot read {model}", NO_CAPABILITY, lambda: read(model), PermissionError)
+if not wanted["writable"] and os.path.exists(model):
+    attempt(f"it can change the weights in {model}", ":ro at this mount in container.volumes of the profile, or vllm_tp2_weights_writable: true, lifts this",
+        lambda: only_read(model))
+attempt(f"it cannot use {wanted['shared']} MiB of /dev/shm", "a larger container.shm_size of the profile, or vllm_tp2_ipc: host, lifts this",
+    lambda: share(wanted["shared"]))
 print("\n".join(problems))
 sys.exit(3 if problems else 0)
 """
@@ -58,10 +76,13 @@ sys.exit(3 if problems else 0)
 CACHES = ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "HF_MODULES_CACHE", "XDG_CACHE_HOME")
 
 
-def probe_words(profile: Mapping[str, Any], devices: Sequence[str]) -> list[str]:
+SHARED_MIB = 256  # of shared memory; Docker gives 64 MiB, which NCCL and a queue of vLLM fill
+
+
+def probe_words(profile: Mapping[str, Any], devices: Sequence[str], weights_writable: bool = False) -> list[str]:
     """Return the words after `python3` that try what a rank needs. `devices` are those of its service, host:container."""
     wanted = {
         "devices": [device.split(":")[1] for device in devices if "/dev/infiniband/" in device], "cuda": profile["container"]["gpus"] == "all",
-        "caches": CACHES, "model": profile["model"]["path"],
+        "caches": CACHES, "model": profile["model"]["path"], "writable": weights_writable, "shared": SHARED_MIB,
     }  # fmt: skip
     return ["-IS", "-c", SCRIPT, json.dumps(wanted)]

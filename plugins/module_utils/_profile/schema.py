@@ -108,7 +108,7 @@ SCHEMA = _table(
             fields={
                 "context": _text("Directory on the controller with the Dockerfiles; set by the user.", nullable=True),
                 "dockerfiles": _strings("Dockerfiles below the context, built in this order, each on the result of the one before."),
-                "args": Field("dict", "Build arguments.", {}, element=Field("str")),
+                "args": Field("dict", "Build arguments; a secret is refused.", {}, element=Field("str")),
                 "note": _text("What the seed reports about the build.", nullable=True),
             },
         ),
@@ -173,15 +173,17 @@ SCHEMA = _table(
     container=_table(
         "The container around the engine.",
         gpus=_text("Which GPUs it gets.", "all", choices=("all", "none")),
-        ipc=_text("IPC namespace.", "host", choices=("host", "private")),
-        shm_size=_text("Size of /dev/shm; has no effect with ipc host.", nullable=True, pattern=r"\d+[bkmgBKMG][bB]?", pattern_text="a size like 16g"),
+        ipc=_text("IPC namespace; null is private, unless vllm_tp2_ipc is host.", nullable=True, choices=("host", "private")),
+        shm_size=_text(
+            "Size of /dev/shm; null is 16g. It has no effect with ipc host.", nullable=True, pattern=r"\d+[bkmgBKMG][bB]?", pattern_text="a size like 16g"
+        ),
         memlock=Field("int", "Locked-memory limit, bytes; -1 is unlimited; null leaves it alone.", -1, nullable=True, minimum=-1),
         stack=Field("int", "Stack limit, bytes; null leaves it alone.", 67108864, nullable=True, minimum=-1),
         nofile=Field("int", "Open-files limit; null leaves it alone.", nullable=True, minimum=1024),
         memory=_text("Memory limit; does not bound the GPU's share.", nullable=True, pattern=r"\d+[bkmgBKMG][bB]?", pattern_text="a size like 100G"),
         cap_add=_strings("Capabilities in addition to IPC_LOCK; all others are dropped."),
         devices=_strings("Devices in addition to those of InfiniBand, host:container."),
-        volumes=_strings("host:container[:ro]; {model_store} stands for the model store on the node."),
+        volumes=_strings("host:container[:ro]; {model_store} stands for the model store on the node. What contains the weights must be read-only (ro)."),
         cache_dirs=_strings("The engine's compile caches on the node, deleted when the image changes; below {model_store}."),
         tmpfs=_strings("tmpfs mounts."),
         stop_grace_period=_text("Time between SIGTERM and SIGKILL.", "10s", pattern=r"\d+(?:ms|s|m)", pattern_text="a duration like 10s"),

@@ -151,6 +151,21 @@ def test_every_fault_has_its_line(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["mine", "fp8-1m"])
+def test_weights_that_the_engine_can_change_have_their_line(tmp_path: Path, name: str) -> None:
+    text = (
+        f"gb10_profile: {name}\ngb10_model_store: /data/models\ngb10_profiles:\n  {name}:\n    extends: fp8-1m\n    container:\n      volumes:\n"
+        "        - /data/models:/root/.cache/huggingface\n"
+    )
+    write(tmp_path, group_vars__gb10=text)
+    values: dict[str, Any] = yaml.safe_load(text)
+    [found] = survey(dict.fromkeys("ab", values), tmp_path)
+    assert places([found]) == [(f"{tmp_path}/group_vars/gb10.yml", 8, "gb10_profiles")]
+    assert f"profile {name}: container.volumes[0] is" in found.text
+    for change in ({"vllm_tp2_weights_writable": "yes"}, {"gb10_profile": "fp8-512k"}):
+        assert survey(dict.fromkeys("ab", {**values, **change})) == []
+
+
 def test_a_value_that_two_groups_share_is_to_be_set_for_the_second(tmp_path: Path) -> None:
     shared = "gb10_fabric_cidrs: [10.1.0.0/24]\n"
     write(tmp_path, hosts="gb10: {children: {pair1: {hosts: {a: , b: }}, pair2: {hosts: {c: , d: }}}}\n", group_vars__gb10=shared)
