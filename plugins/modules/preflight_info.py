@@ -155,11 +155,13 @@ fabric:
   returned: always
   type: dict
   sample: {ports: 4, rails: [], management: {interface: enP7s7, reason: ssh session, wireless: false}, foreign: [], problems: []}
-forwarding:
-  description: Whether the node forwards IPv4 packets, and the policy of its FORWARD chain (empty if it is off or not known).
+exposure:
+  description:
+    - The setting that forwards IPv4 packets, and what the FORWARD chain does with them; each is empty if there is none or it is not known.
+    - Whether the table of C(roce_firewall) is loaded, and the MAC addresses of hosts that answered on a rail.
   returned: always
   type: dict
-  sample: {enabled: true, policy: DROP}
+  sample: {forwarding: net.ipv4.ip_forward=1, policy: DROP, firewall: false, neighbors: [{netdev: enp1s0f0np0, mac: "4c:bb:47:00:00:11"}]}
 infiniband:
   description: Whether C(/dev/infiniband) is there.
   returned: always

@@ -19,6 +19,10 @@ PLAY = """
   hosts: one
   gather_facts: false
   tasks:
+    - name: Validation
+      ansible.builtin.import_role:
+        name: gb10.cluster.roce
+        tasks_from: validate
     - name: Role
       ansible.builtin.import_role:
         name: gb10.cluster.roce
@@ -26,23 +30,25 @@ PLAY = """
 """
 OTHER = "table ip other {\n\tchain input {\n\t\ttype filter hook input priority filter; policy accept;\n\t\ttcp dport 4444 drop\n\t}\n}\n"
 NODE, PEER, LAN, LAN6 = "192.168.200.11", "192.168.200.12", "10.9.0.1", "fd00:9::1"
-#: Listens on TCP ports of all addresses, and prints each UDP datagram that comes to 40001.
+#: Listens on TCP ports of all addresses, prints each UDP datagram that comes to 40001, and answers it.
 SERVER = """
 import socket
-kept = [socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True) for port in (22, 8888, 18601, 25000, 40000)]
+kept = [socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True) for port in (22, 6379, 8888, 10005, 18601, 25000, 40000)]
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 u.bind(("192.168.200.11", 40001))
 print("ready", flush=True)
 while True:
-    print(u.recv(100).decode(), flush=True)
+    text, sender = u.recvfrom(100)
+    print(text.decode(), flush=True)
+    u.sendto(b"answer", sender)
 """
-#: Prints which of the ADDRESS PORT pairs accept a connection.
+#: Prints which of the ADDRESS PORT pairs accept a connection from a source address.
 CLIENT = """
 import json, socket, sys
 from concurrent.futures import ThreadPoolExecutor
 def can(place):
     try:
-        socket.create_connection(tuple(place), timeout=1.5).close()
+        socket.create_connection(tuple(place), timeout=1.5, source_address=(sys.argv[2], 0) if sys.argv[2] else None).close()
     except OSError:
         return False
     return True
@@ -59,18 +65,25 @@ def check_run(folder: Path, **variables: object) -> Run:
     return run(folder, "play.yml", folder / "hosts.yml", "--check", "--diff", variables=variables, env=env, project=folder)
 
 
-@pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The rules of the first host, as the diff of a check run shows them."""
+def rules_of(folder: Path, **variables: object) -> str:
+    """Return the rules of the first host, as the diff of a check run shows them."""
     if os.geteuid() != 0 or not shutil.which("nft"):
         pytest.skip("needs root and nft")
-    done = check_run(tmp_path_factory.mktemp("rules"), roce_firewall=True)
+    done = check_run(folder, roce_firewall=True, **variables)
     assert done.rc == 0, done.stdout[-3000:]
-    assert {task for _host, task in done.changed} == {"Firewall | Write the rules", "Firewall | Write the unit"}
+    assert {task for _host, task in done.changed} == {
+        f"Firewall | {task}" for task in ("Write the rules", "Write the unit", "Load the rules, now and at each boot")
+    }
     assert not Path("/etc/gb10-cluster.nft").exists()
     results = [event["event_data"] for event in done.events if event["event"] == "runner_on_ok"]
-    [diff] = [data["res"]["diff"] for data in results if data["task"] == "Firewall | Write the rules"]
+    [diff] = [data["res"]["diff"] for data in results if data["task"] == "Firewall | Write the rules" and data["host"] == "one"]
     return str(diff[0]["after"] if isinstance(diff, list) else diff["after"])
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The rules of the default profile."""
+    return rules_of(tmp_path_factory.mktemp("rules"))
 
 
 class Net:
@@ -107,15 +120,15 @@ class Net:
         for name in self.names.values():
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
-    def open(self, where: str, *places: tuple[str, int]) -> set[tuple[str, int]]:
+    def open(self, where: str, *places: tuple[str, int], source: str = "") -> set[tuple[str, int]]:
         """Return the places that a namespace can connect to."""
-        argv = ["ip", "netns", "exec", self.names[where], sys.executable, "-c", CLIENT, json.dumps(places)]
+        argv = ["ip", "netns", "exec", self.names[where], sys.executable, "-c", CLIENT, json.dumps(places), source]
         answers = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout)
         return {place for place, answer in zip(places, answers, strict=True) if answer}
 
     def datagrams(self, where: str, text: str) -> str:
-        """Send a datagram with the peer's address as its source, and return what came."""
-        code = f"import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('{PEER}', 0)); s.sendto(b'{text}', ('{NODE}', 40001))"
+        """Send a datagram from a port of the peer's address, and return what came."""
+        code = f"import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('{PEER}', 50001)); s.sendto(b'{text}', ('{NODE}', 40001))"
         self.sh(where, f'{sys.executable} -c "{code}"; sleep 0.3')
         assert self.server
         assert self.server.stdout
@@ -139,7 +152,7 @@ def net() -> Iterator[Net]:
     found.down()
 
 
-PORTS = (22, 8888, 18601, 25000, 40000)
+PORTS = (22, 6379, 8888, 10005, 18601, 25000, 40000)
 ON_RAIL = {(NODE, port) for port in PORTS}
 
 
@@ -158,11 +171,38 @@ def test_only_the_peer_and_the_node_itself_reach_the_ports(net: Net, rules: str)
     assert net.open("node", *ON_RAIL) == ON_RAIL
     for address in (NODE, LAN, LAN6):
         places = {(address, port) for port in PORTS}
-        free = {(address, port) for port in ((22, 8888) if address == NODE else (22, 8888, 40000))}
+        free = {(address, port) for port in ((22, 8888) if address == NODE else (22, 6379, 8888, 10005, 40000))}
         assert net.open("lan", *places) == free, "SSH and the API stay open, and so do ports that are not the group's"
     assert net.datagrams("peer", "peer") == "peer\n"
     net.sh("lan", f"ip addr add {PEER}/32 dev eth0")
     assert net.datagrams("lan", "spoofed") == ""
+
+
+def test_a_host_of_the_lan_with_the_address_of_a_peer_uses_no_connection_of_it(net: Net, rules: str) -> None:
+    net.sh("node", "nft -f -", rules)
+    assert net.datagrams("peer", "peer") == "peer\n"
+    net.sh("lan", f"ip addr add {PEER}/32 dev eth0")
+    assert net.datagrams("lan", "spoofed") == "", "the same ports as the peer's datagram, which was answered"
+
+
+def test_the_address_of_a_peer_opens_nothing_while_the_rail_is_down(net: Net, rules: str) -> None:
+    """Without the rail, the route to the peer is the default route."""
+    net.sh("node", "nft -f -", rules)
+    net.sh("node", "ip link set rail0 down; ip route add default via 10.9.0.2")
+    net.sh("lan", f"ip addr add {PEER}/32 dev eth0")
+    assert net.open("lan", (LAN, 25000), (LAN, 40000), source=PEER) == {(LAN, 40000)}
+
+
+def test_the_rules_follow_profile_and_inventory_and_close_ray_on_all_addresses(net: Net, tmp_path: Path) -> None:
+    """Ray's processes listen on 0.0.0.0, most of them on free ports, and answer without authentication. The API is in a range that is closed."""
+    profile = {"extends": "pr41834-ray-200k", "engine": {"api": {"port": 18601}, "master_port": 26000}}
+    rules = rules_of(tmp_path, gb10_profile="mine", gb10_profiles={"mine": profile}, ansible_port=2222)
+    assert "tcp dport { 22, 2222 } accept" in rules
+    assert "tcp dport 26000 drop" in rules
+    assert "25000" not in rules
+    net.sh("node", "nft -f -", rules)
+    assert net.open("peer", *ON_RAIL) == ON_RAIL
+    assert net.open("lan", *((LAN, port) for port in PORTS)) == {(LAN, port) for port in (22, 8888, 18601, 25000)}
 
 
 def test_it_replaces_and_removes_its_own_table_only(net: Net, rules: str) -> None:
@@ -188,5 +228,6 @@ def test_a_node_that_cannot_load_the_rules_is_refused_with_its_reason(tmp_path: 
     assert rules
     done = check_run(tmp_path, roce_firewall=True, roce_bandwidth_port=70000)
     assert done.rc != 0
-    assert "one cannot load the rules of roce_firewall, and nothing was changed: " in done.last_message
-    assert "apt install nftables" in done.last_message
+    assert "refuses the rules of roce_firewall: " in done.last_message
+    assert "70000" in done.last_message
+    assert done.changed == set()

@@ -77,7 +77,11 @@ CHECKS: dict[str, Check] = {
     "fabric_subnet": Check("the hosts of that network reach ports of the group that have no authentication, and fabric traffic can leave the cable"),
     "fabric_forwarding": Check(
         "vLLM's connections between the nodes have no authentication, and this node passes packets of the LAN on to the rails of the others",
-        "set roce_firewall: true, or net.ipv4.ip_forward=0 if nothing needs it, or `iptables -P FORWARD DROP`, which the Docker Engine normally sets",
+        "set roce_firewall: true, or this setting to 0 if nothing needs it, or `iptables -P FORWARD DROP`, which the Docker Engine normally sets",
+    ),
+    "fabric_neighbor": Check(
+        "vLLM's connections between the nodes have no authentication, and every host of that network reaches them",
+        "connect the nodes directly, give the rails a VLAN of their own on the switch, or set roce_firewall: true",
     ),
     "api_open": Check(
         "every host that reaches the node can use the model and its memory",

@@ -40,7 +40,7 @@ RANK_CHECKS: tuple[RankCheck, ...] = (
 )
 # For each of them that is not a container.
 PHYSICAL_CHECKS: tuple[RankCheck, ...] = (versions.check_reboot, hardware.check_memory, docker.check_memlock)
-GROUP_CHECKS: tuple[GroupCheck, ...] = (versions.check_parity, docker.check_partial_group, agent.check_path)
+GROUP_CHECKS: tuple[GroupCheck, ...] = (versions.check_parity, hardware.check_reachable_rails, docker.check_partial_group, agent.check_path)
 NOT_IN_CONTAINER = (
     "memory_parity", "ota_parity", "reboot_pending", "kernel_parity", "firmware_parity", "known_bad_kernel", "known_bad_firmware", "kernel_log",
     *(check for check, _severity in hardware.MEMORY.values()), "memlock",

@@ -40,6 +40,8 @@ RECORDED: dict[str, list[str]] = {
     "dmesg.txt": ["dmesg"],
     "uname-m.txt": ["uname", "-m"],
     "iptables-forward.txt": ["iptables", "-S", "FORWARD"],
+    "nft-table.txt": ["nft", "list", "table", "inet", "gb10_cluster"],
+    "ip-neigh.json": ["ip", "-j", "neigh"],
 }
 
 
@@ -94,19 +96,36 @@ def fabric(capture: Capture, addresses: Sequence[str], cidrs: Sequence[str], ssh
     wireless = bool(interface) and (node.exists(f"{base}/wireless") or node.exists(f"{base}/phy80211") or interface.startswith("wl"))
     return {
         "ports": len(found["ports"]),
-        "rails": [{key: rail[key] for key in ("netdev", "hca", "carrier", "speed_mbps", "state")} for rail in found["rails"]],
-        "management": {"interface": interface, "reason": found["management"].get("reason"), "wireless": wireless},
+        "rails": [{key: rail[key] for key in ("netdev", "hca", "carrier", "speed_mbps", "state", "ipv4", "prefix")} for rail in found["rails"]],
+        "management": {**{key: found["management"].get(key) for key in ("interface", "address", "prefix", "reason")}, "wireless": wireless},
+        "macs": sorted({capture.text(f"sys/class/net/{port['netdev']}/address") or "" for port in (*found["ports"], *found["rails"])}),
         "foreign": [{"path": entry["path"], "writer": entry.get("writer")} for entry in foreign],
         "problems": found["problems"],
     }
 
 
-def forwarding(node: Node) -> Record:
-    """Return whether the node forwards IPv4 packets, and the policy of its FORWARD chain; empty if it is not known."""
-    enabled = (node.read("/proc/sys/net/ipv4/ip_forward") or "").strip() == "1"
-    rc, text = command(node, "iptables-forward.txt") if enabled else (127, "")
-    match = re.search(r"^-P FORWARD (\w+)", text, re.MULTILINE)
-    return {"enabled": enabled, "policy": match.group(1) if match and rc == 0 else ""}
+def exposure(node: Node, rails: Sequence[str]) -> Record:
+    """Return what a host that is not a rank can use to reach the rails, and whether the table of roce_firewall is loaded.
+
+    `forwarding`: the setting that forwards IPv4 packets, empty if there is none; a packet follows the setting of the interface that it comes in on.
+    `policy`: what the FORWARD chain does with them, empty if it is not known. `neighbors`: MAC addresses of hosts that answered on a rail.
+    """
+    base = "/proc/sys/net/ipv4"
+    others = sorted(set(node.listdir(f"{base}/conf")) - {"all", "default", "lo", *rails})
+    names = ["ip_forward", *(f"conf.{name}.forwarding" for name in others)]
+    paths = [f"{base}/ip_forward", *(f"{base}/conf/{name}/forwarding" for name in others)]
+    setting = next((f"net.ipv4.{name}=1" for name, path in zip(names, paths) if (node.read(path) or "").strip() == "1"), "")
+    rc, text = command(node, "iptables-forward.txt") if setting else (127, "")
+    match = re.search(r"^-A FORWARD -j (DROP|REJECT)\b", text, re.MULTILINE) or re.search(r"^-P FORWARD (\w+)", text, re.MULTILINE)
+    table = command(node, "nft-table.txt") if node.root == "/" or node.exists("/cmd/nft-table.txt") else (127, "")
+    rows = parse.json_rows(command(node, "ip-neigh.json")[1]) if node.root == "/" or node.exists("/cmd/ip-neigh.json") else []
+    seen = {(str(row.get("dev")), str(row["lladdr"])) for row in rows if row.get("dev") in rails and row.get("lladdr") and row.get("state") != ["FAILED"]}
+    return {
+        "forwarding": setting,
+        "policy": match.group(1) if match and rc == 0 else "",
+        "firewall": table[0] == 0,
+        "neighbors": [{"netdev": netdev, "mac": mac} for netdev, mac in sorted(seen)],
+    }
 
 
 def firmware(node: Node, capture: Capture, gb10: bool) -> dict[str, str]:
@@ -251,6 +270,7 @@ def gather(
         memory = {key: memory[key] for key in ("total_kb", "free_kb", "available_kb", "size_class", "gpu_users", "fragmentation", "cma", "problems")}
     except UmaError as error:
         memory = {"error": str(error), "problems": []}
+    rails = fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node)
     engine, containers = docker(node, options["docker_socket"], options["image"])
     paths = list(dict.fromkeys(path for path in (engine["root"], options["model_store"]) if path))
     needs_log = what["gb10"] or bool(capture.files.get("cmd/dmesg.txt"))
@@ -274,8 +294,8 @@ def gather(
         "ota_check": parse.json_object(ota) if ota_rc == 0 else {},
         "firmware": firmware(node, capture, what["gb10"]),
         "memory": memory,
-        "fabric": fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node),
-        "forwarding": forwarding(node),
+        "fabric": rails,
+        "exposure": exposure(node, [str(rail["netdev"]) for rail in rails["rails"]]),
         "infiniband": node.exists("/dev/infiniband"),
         "docker": engine,
         "containers": containers,

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ipaddress
+from collections.abc import Mapping, Sequence
 
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.findings import FindingCollector, Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
@@ -83,11 +84,36 @@ def check_wifi(found: FindingCollector, rank: Rank, _needs: Requirements) -> Non
 
 
 def check_exposure(found: FindingCollector, rank: Rank, needs: Requirements) -> None:
-    """Ways from the LAN to the rails and to the API."""
-    way = rank.facts.get("forwarding") or {"enabled": False, "policy": ""}  # a recording of an earlier version has none
-    if needs.size > 1 and way["enabled"] and not way["policy"]:
-        found.skip(["fabric_forwarding"], rank.host, "the policy of the FORWARD chain cannot be read (iptables)")
-    elif needs.size > 1 and way["policy"] == "ACCEPT":
-        found.add("fabric_forwarding", "warning", rank.host, "the node forwards packets (net.ipv4.ip_forward=1), and the policy of its FORWARD chain is ACCEPT")
+    """Ways from the LAN to the rails of this node, and to the API."""
+    mgmt = rank.facts["fabric"]["management"]
+    around = _network(mgmt.get("address"), mgmt.get("prefix"))
+    for rail in rank.facts["fabric"]["rails"] if needs.size > 1 and around else ():
+        network = _network(rail.get("ipv4"), rail.get("prefix"))
+        # an address of the management inside of the rail's network is a problem of roce_info
+        if network and around and network != around and network.subnet_of(around) and ipaddress.IPv4Address(mgmt["address"]) not in network:
+            text = f"{network} of {rail['netdev']} is a part of {around} of {mgmt['interface']}, where the kernel answers ARP for {rail['ipv4']}"
+            found.add(
+                "fabric_subnet", "warning", rank.host, text, remedy="set gb10_fabric_cidrs to networks that no other interface has, such as 192.168.200.0/24"
+            )
     if needs.open_port and rank.rank == 0:
         found.add("api_open", "warning", rank.host, f"the API has no key and listens on port {needs.open_port} of all addresses (vllm_tp2_api_open)")
+
+
+def _network(address: str | None, prefix: int | None) -> ipaddress.IPv4Network | None:
+    return ipaddress.IPv4Network(f"{address}/{prefix}", strict=False) if address and prefix and ":" not in address else None
+
+
+def check_reachable_rails(found: FindingCollector, ranks: Sequence[Rank], needs: Requirements) -> None:
+    """Ways to the rails that one node opens to another, or that only the facts of all nodes show. The firewall of the node that is reached closes them."""
+    known = [rank for rank in ranks if "exposure" in rank.facts] if needs.size > 1 else []  # a recording of an earlier version has none
+    macs = {mac for rank in known for mac in rank.facts["fabric"]["macs"]}
+    for rank in known:
+        way, guarded = rank.facts["exposure"], all(other.facts["exposure"]["firewall"] for other in known if other is not rank)
+        if way["forwarding"] and not guarded and not way["policy"]:
+            found.skip(["fabric_forwarding"], rank.host, "the policy of the FORWARD chain cannot be read (iptables)")
+        elif way["forwarding"] and not guarded and way["policy"] == "ACCEPT":
+            found.add("fabric_forwarding", "warning", rank.host, f"the node forwards packets ({way['forwarding']}), and its FORWARD chain accepts them")
+        strangers = [entry for entry in way["neighbors"] if entry["mac"] not in macs]
+        if strangers and len(known) == needs.size and not way["firewall"] and not rank.facts["container"]:
+            shown = ", ".join(f"{entry['mac']} on {entry['netdev']}" for entry in strangers[:4])
+            found.add("fabric_neighbor", "warning", rank.host, f"{len(strangers)} host(s) on a rail are not ranks of the group: {shown}")

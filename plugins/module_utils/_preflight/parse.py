@@ -109,6 +109,15 @@ def json_object(text: str) -> Record:
     return data if isinstance(data, dict) else {}
 
 
+def json_rows(text: str) -> list[Record]:
+    """Return the objects of a JSON list, [] if it is not one."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+
+
 def fwupd_versions(text: str) -> dict[str, str]:
     """Return {device name: version} of `fwupdmgr get-devices --json`; several devices of one name give their versions in order."""
     found: dict[str, set[str]] = {}

@@ -103,6 +103,11 @@ def disks(free: float, **more: Any) -> Change:
     return put("cmd/disks.json", json.dumps({"/var/lib/docker": row, "/srv/models": row}))
 
 
+def neighbors(address: str, mac: str) -> Change:
+    """A host that answered on the first rail."""
+    return put("cmd/ip-neigh.json", json.dumps([{"dst": address, "dev": "enp1s0f0np0", "lladdr": mac, "state": ["STALE"]}]))
+
+
 def buddy(large: int) -> str:
     """Free blocks; `large` of 4 MiB."""
     return "Node 0, zone   Normal " + " ".join(["9000"] * 10) + f" {large}\n"
@@ -185,7 +190,9 @@ def test_a_healthy_pair_has_no_finding(pair: Pair) -> None:
     facts = pair.facts(0)
     assert facts["machine"]["evidence"] == ["product name NVIDIA_DGX_Spark", "nvidia-smi"]
     assert facts["dgx"]["ota"] == "7.6.0"
-    assert facts["fabric"]["management"] == {"interface": "enP7s7", "reason": "default route", "wireless": False}
+    assert facts["fabric"]["management"] == {
+        "interface": "enP7s7", "address": "10.0.1.60", "prefix": 24, "reason": "default route", "wireless": False,
+    }  # fmt: skip
     assert facts["reboot_reasons"] == []
 
 
@@ -228,6 +235,10 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
     ("forwarding to the rails", "fabric_forwarding", "0",
      [put("proc/sys/net/ipv4/ip_forward", "1\n"), put("cmd/iptables-forward.txt", "-P FORWARD ACCEPT\n-A FORWARD -j DOCKER-USER\n")], "warning",
      "net.ipv4.ip_forward=1"),
+    ("forwarding of one interface", "fabric_forwarding", "0",
+     [put("proc/sys/net/ipv4/ip_forward", "0\n"), put("proc/sys/net/ipv4/conf/enP7s7/forwarding", "1\n"),
+      put("cmd/iptables-forward.txt", "-P FORWARD ACCEPT\n")], "warning", "net.ipv4.conf.enP7s7.forwarding=1"),
+    ("a host on the rail", "fabric_neighbor", "1", [neighbors("192.168.200.50", "3c:00:00:00:00:01")], "warning", "3c:00:00:00:00:01 on enp1s0f0np0"),
     ("other netplan file", "foreign_network_config", "0",
      [put("etc/netplan/98-spark-vllm-docker.yaml", "network:\n  ethernets:\n    enp1s0f0np0:\n      addresses: [10.20.0.11/24]\n")], "info",
      "/etc/netplan/98-spark-vllm-docker.yaml"),
@@ -310,7 +321,25 @@ def test_reports_an_interface_in_the_network_of_a_rail(pair: Pair, name: str) ->
     assert "gb10_fabric_cidrs" in found["remedy"]
 
 
-@pytest.mark.parametrize(("enabled", "rules", "skipped"), [("0", "-P FORWARD ACCEPT", False), ("1", "-P FORWARD DROP", False), ("1", "", True)])
+def test_reports_a_management_network_around_a_rail(pair: Pair) -> None:
+    """The kernel answers ARP for the address of any interface, so the hosts of the wide network need no route."""
+    [link] = [each for each in pair.trees[1].addr if each["ifname"] == "enP7s7"]
+    link["addr_info"][0] |= {"local": "192.168.1.60", "prefixlen": 16}
+    found = [entry for entry in pair.judge()["findings"] if entry["id"] == "fabric_subnet"]
+    assert [(entry["severity"], entry["hosts"]) for entry in found] == [("warning", ["spark-2"])] * 2
+    assert ["192.168.200.0/24" in found[0]["found"], "192.168.201.0/24" in found[1]["found"]] == [True, True]
+    assert all("192.168.0.0/16 of enP7s7" in entry["found"] and "gb10_fabric_cidrs" in entry["remedy"] for entry in found)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "rules", "skipped"),
+    [
+        ("0", "-P FORWARD ACCEPT", False),
+        ("1", "-P FORWARD DROP", False),
+        ("1", "-P FORWARD ACCEPT\n-A FORWARD -i docker0 -j ACCEPT\n-A FORWARD -j REJECT --reject-with icmp-host-prohibited", False),
+        ("1", "", True),
+    ],
+)
 def test_a_node_that_forwards_nothing_to_the_rails_has_no_finding(pair: Pair, enabled: str, rules: str, skipped: bool) -> None:
     """The Docker Engine switches forwarding on and sets the policy DROP."""
     pair.trees[0].file("proc/sys/net/ipv4/ip_forward", enabled + "\n")
@@ -319,6 +348,25 @@ def test_a_node_that_forwards_nothing_to_the_rails_has_no_finding(pair: Pair, en
     verdict = pair.judge()
     assert verdict["findings"] == []
     assert [entry["id"] for entry in verdict["not_checked"]] == (["fabric_forwarding"] if skipped else [])
+
+
+@pytest.mark.parametrize("guarded", [0, 1])
+def test_the_firewall_of_the_node_that_is_reached_closes_the_way(pair: Pair, guarded: int) -> None:
+    """spark-1 forwards to the rails of spark-2, and another host answers on the rail of spark-2."""
+    put("proc/sys/net/ipv4/ip_forward", "1\n")(pair.trees[0])
+    put("cmd/iptables-forward.txt", "-P FORWARD ACCEPT\n")(pair.trees[0])
+    neighbors("192.168.200.50", "3c:00:00:00:00:01")(pair.trees[1])
+    put("cmd/nft-table.txt", "table inet gb10_cluster {}\n")(pair.trees[guarded])
+    assert [entry["id"] for entry in pair.judge()["findings"]] == ([] if guarded else ["fabric_forwarding", "fabric_neighbor"])
+
+
+def test_ranks_and_hosts_that_do_not_answer_are_not_neighbors(pair: Pair) -> None:
+    mac = (pair.trees[0].root / "sys/class/net/enp1s0f0np0/address").read_text(encoding="utf-8").strip()
+    neighbors("192.168.200.11", mac)(pair.trees[1])
+    assert pair.judge()["findings"] == []
+    rows = [{"dst": "192.168.200.50", "dev": "enp1s0f0np0", "state": ["FAILED"]}, {"dst": "10.0.1.1", "dev": "enP7s7", "lladdr": "3c:00:00:00:00:01"}, 5]
+    put("cmd/ip-neigh.json", json.dumps(rows))(pair.trees[1])
+    assert pair.judge()["findings"] == []
 
 
 def test_reports_an_open_api_on_all_addresses_of_the_head(pair: Pair) -> None:
