@@ -43,7 +43,7 @@ OPTIONS = (
     "log_max_size", "log_max_file", "healthcheck", "cap_add", "cap_drop", "no_new_privileges", "ipc", "weights_writable",
 )  # fmt: skip
 
-#: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and far above vLLM's queues of 0.4 GiB.
+#: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and the 0.2 GiB of the queues of vLLM 0.32.
 #: It is a limit: pages that nothing writes need no memory.
 SHM_SIZE = "16g"
 

@@ -163,7 +163,7 @@ def test_weights_that_the_engine_can_change_have_their_line(tmp_path: Path, name
     assert places([found]) == [(f"{tmp_path}/group_vars/gb10.yml", 8, "gb10_profiles")]
     assert f"profile {name}: container.volumes[0] is" in found.text
     for change in ({"vllm_tp2_weights_writable": "yes"}, {"gb10_profile": "fp8-512k"}):
-        assert survey(dict.fromkeys("ab", {**values, **change})) == []
+        assert survey({host: {**values, **change} for host in "ab"}) == []
 
 
 def test_a_value_that_two_groups_share_is_to_be_set_for_the_second(tmp_path: Path) -> None:
