@@ -69,9 +69,7 @@ class ActionModule(ActionBase):
         if out.get("unreachable"):
             return dict(self._lost(out))
         if out.get("failed"):
-            raise AnsibleActionFail(
-                f"{group}: nothing is known to serve on {self.vars['inventory_hostname']} ({path}: {out.get('msg')}): run site.yml first."
-            )
+            raise AnsibleActionFail(f"{group}: nothing is known to serve on {self.vars['inventory_hostname']} ({path}: {out.get('msg')}): run site.yml first.")
         release: dict[str, Any] = json.loads(base64.b64decode(out["content"]))
         return release
 

@@ -93,7 +93,9 @@ def test_an_engine_that_does_not_answer_tells_nothing(capsys: pytest.CaptureFixt
     assert run(capsys, tmp_path)["new"] is False
 
 
-@pytest.mark.parametrize("text", ["", "short\n", "VLLM_API_KEY=\n", "two words of some length\n", "x" * 300, "key-with-line\nend-of-20-letters\n", f"HF_TOKEN={KEY}"])
+@pytest.mark.parametrize(
+    "text", ["", "short\n", "VLLM_API_KEY=\n", "two words of some length\n", "x" * 300, "key-with-line\nend-of-20-letters\n", f"HF_TOKEN={KEY}"]
+)
 def test_a_damaged_file_is_refused_and_stays(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str) -> None:
     path = tmp_path / "api_key"
     path.write_text(text)
