@@ -86,14 +86,22 @@ def made(folder: Folder) -> str | None:
     return None
 
 
-def others(group: str, key: str) -> bool:
+def line_of(text: str) -> str:
+    """Return the line of the env file for a file's text, which may have the key alone. Raises ValueError if it is not a key."""
+    found = FORM.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("not a key")
+    return f"{NAME}{found[1]}"
+
+
+def others(group: str, line: str) -> bool:
     """Return whether a container of the group runs with another key, or without one. False if the Docker Engine does not answer."""
     try:
         entries = client.list_containers([f"gb10.cluster.group={group}"], client.DEFAULT_SOCKET, stopped=False)
         running = [client.inspect(entry["Id"], client.DEFAULT_SOCKET) for entry in entries]
     except client.DockerError:  # the role has reported it
         return False
-    return any(NAME + key not in ((each.get("Config") or {}).get("Env") or []) for each in running if each)
+    return any(line not in ((each.get("Config") or {}).get("Env") or []) for each in running if each)
 
 
 def main() -> None:
@@ -110,14 +118,13 @@ def main() -> None:
             text = None if module.check_mode else made(folder)
             new = changed = text is None
         if text is not None:
-            found = FORM.fullmatch(text.strip())
-            if not found:
-                module.fail_json(msg=f"{path} is not an API key: {NAME} with 20 to 200 letters, digits, - and _ is expected. {remedy}")
-            wanted = f"{NAME}{found[1]}\n"
-            changed = text != wanted or stat.S_IMODE(os.stat(path).st_mode) != 0o600
+            line = line_of(text)
+            changed = text != f"{line}\n" or stat.S_IMODE(os.stat(path).st_mode) != 0o600
             if changed and not module.check_mode:
-                folder.write(API_KEY, wanted)
-            new = others(module.params["group"], found[1])
+                folder.write(API_KEY, f"{line}\n")
+            new = others(module.params["group"], line)
+    except ValueError:
+        module.fail_json(msg=f"{path} is not an API key: {NAME} with 20 to 200 letters, digits, - and _ is expected. {remedy}")
     except OSError as error:
         module.fail_json(msg=f"The API key of the group cannot be read or made: {path}: {error.strerror}. A link is not followed. {remedy}")
     before = "" if text is None else "(a key with another mode or form)\n" if changed else "(a key)\n"
