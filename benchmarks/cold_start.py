@@ -19,7 +19,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[1]
 ANSIBLE = str(Path(sys.executable).parent / "ansible-playbook")
 URL = "http://127.0.0.1:8000/v1/completions"  # asked on the head
-BEARER = '-H "Authorization: Bearer $(cat /opt/gb10-cluster/vllm_tp2/pair1/api_key)"'
+BEARER = '-H "Authorization: Bearer $(cut -d= -f2 /opt/gb10-cluster/vllm_tp2/pair1/api_key)"'
 BODY = json.dumps({"model": "lab-tiny", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0})
 FOLDER = "/opt/gb10-cluster/vllm_tp2/pair1/current"
 

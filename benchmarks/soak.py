@@ -87,7 +87,7 @@ class SoakLab(Lab):
         """Whether a real completion comes back."""
         body = json.dumps({"model": "stub" if self.stub else "lab-tiny", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}).encode()
         try:
-            key = "" if self.stub else self.on(1, f"cat {api_key()}").strip()
+            key = "" if self.stub else self.on(1, f"cut -d= -f2 {api_key()}").strip()
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
             request = urllib.request.Request(f"http://{NODES[0].management}:8000/v1/completions", body, headers)
             with urllib.request.urlopen(request, timeout=5) as answer:  # nosec B310 # noqa: S310  a fixed http address

@@ -12,8 +12,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, load_test
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files
 
 _PROBE = "gb10.cluster.vllm_probe"
 
@@ -42,7 +44,7 @@ class ActionModule(ActionBase):
             prompts, levels = load_test.prompts_of(args["prompts"]), load_test.levels_of(args["concurrency"])
         except load_test.SanityError as error:
             raise AnsibleActionFail(str(error)) from error
-        group, folder = args["group"], f"{args['directory']}/{args['group']}/current"
+        group, folder = args["group"], f"{args['directory']}/{args['group']}"
         release = self._release(group, folder)
         display = Display()
         display.display(f"{group}: release {release.get('release')} of profile {release.get('profile')}, port {release['port']}")
@@ -62,13 +64,12 @@ class ActionModule(ActionBase):
 
     def _release(self, group: str, folder: str) -> dict[str, Any]:
         """Return what the role has written about the release that serves. After a rollback the inventory differs from it."""
-        out = self._execute_module(module_name="ansible.builtin.slurp", module_args={"src": f"{folder}/release.json"}, task_vars=self.vars)
+        path = f"{folder}/current/release.json"
+        out = self._execute_module(module_name="ansible.builtin.slurp", module_args={"src": path}, task_vars=self.vars)
         if out.get("unreachable"):
             return dict(self._lost(out))
         if out.get("failed"):
-            raise AnsibleActionFail(
-                f"{group}: nothing is known to serve on {self.vars['inventory_hostname']} ({folder}/release.json: {out.get('msg')}): run site.yml first."
-            )
+            raise AnsibleActionFail(f"{group}: nothing is known to serve on {self.vars['inventory_hostname']} ({path}: {out.get('msg')}): run site.yml first.")
         release: dict[str, Any] = json.loads(base64.b64decode(out["content"]))
         return release
 
@@ -78,9 +79,8 @@ class ActionModule(ActionBase):
     def _ask(self, release: dict[str, Any], folder: str, batch: list[Any], level: int, timeout: float) -> list[dict[str, Any]]:
         arguments: dict[str, Any] = {
             "url": api_probe.api_url(release), "requests": load_test.requests_of(batch), "concurrency": level, "timeout": timeout,
+            "env_file": [f"{folder}/current/{files.SECRETS}", f"{folder}/{API_KEY}"],
         }  # fmt: skip
-        if release.get("has_key"):
-            arguments["env_file"] = f"{folder}/secrets.env"
         out = self._execute_module(module_name=_PROBE, module_args=arguments, task_vars=self.vars)
         if out.get("unreachable"):
             self._lost(out)

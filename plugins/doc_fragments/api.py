@@ -17,7 +17,10 @@ options:
     default: http://127.0.0.1:8000
   env_file:
     description:
-      - A file on the node with a C(VLLM_API_KEY=) line, for a server that requires a key. The key is never an argument and never returned.
-      - A file that does not exist stands for no key.
-    type: path
+      - Files on the node, for a server that requires a key. The first one with a C(VLLM_API_KEY=) line counts. The key is never an argument and never
+        returned.
+      - Files that do not exist stand for no key.
+    type: list
+    elements: path
+    default: []
 """

@@ -11,15 +11,13 @@ module: api_key
 short_description: Keep the API key that a serving group has without one in the inventory
 version_added: 0.1.0
 description:
-  - Makes the file C(api_key) in the group's folder on its head once, and returns the key. A file that exists is never changed.
-  - Always set C(no_log) on the task, because the key is in the result.
+  - Makes the file C(api_key) in the group's folder on its head once, as an env file for the head's container. The key does not leave the node.
+  - A file with a key is changed only if it has the key without a name, or another mode than C(0600).
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
   check_mode:
     support: full
-    details:
-      - In check mode a new key is returned and not stored, so the run shows what the first key changes.
   diff_mode:
     support: full
     details:
@@ -31,67 +29,107 @@ options:
     description: The folder of the serving group on this node. It is made if it is missing.
     type: path
     required: true
+  group:
+    description: The name of the serving group. The containers with its label are compared with the file.
+    type: str
+    required: true
 author:
   - The gb10.cluster authors (@gb10-cluster)
 """
 
 EXAMPLES = r"""
-- name: Read or make the API key of pair1
+- name: Keep the API key of pair1
   gb10.cluster.api_key:
     directory: /opt/gb10-cluster/vllm_tp2/pair1
+    group: pair1
   become: true
-  no_log: true
-  register: made
+  register: kept
+
+- name: Print the command that prints the key
+  ansible.builtin.debug:
+    msg: sudo cut -d= -f2 {{ kept.path }}
 """
 
 RETURN = r"""
-key:
-  description: The key, 43 characters.
-  returned: success
-  type: str
-  sample: VALUE_SPECIFIED_IN_NO_LOG_PARAMETER
 path:
-  description: The file that contains it, mode 0600.
+  description: The env file with C(VLLM_API_KEY), mode 0600.
   returned: success
   type: str
   sample: /opt/gb10-cluster/vllm_tp2/pair1/api_key
+new:
+  description: Whether the key is a new one, or a container of the group runs with another one.
+  returned: success
+  type: bool
+  sample: false
 """
 
 import os
 import re
 import secrets
+import stat
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 
-FORM = re.compile(r"[A-Za-z0-9_-]{20,200}")
+NAME = "VLLM_API_KEY="
+FORM = re.compile(rf"(?:{NAME})?([A-Za-z0-9_-]{{20,200}})")
 
 
-def key_of(folder: Folder, make: bool) -> tuple[str, bool]:
-    """Return the text of the key, and whether it is a new one, which is stored if `make`. Raises OSError."""
-    text, key = folder.text(API_KEY), secrets.token_urlsafe(32)
-    if text is None and make:
-        try:
-            folder.write(API_KEY, f"{key}\n", new=True)
-        except FileExistsError:  # another run has made it meanwhile
-            text = folder.text(API_KEY)
-    return (key, True) if text is None else (text.strip(), False)
+def made(folder: Folder) -> str | None:
+    """Make a key. Return the text of the file if another run has made one meanwhile, else None. Raises OSError."""
+    try:
+        folder.write(API_KEY, f"{NAME}{secrets.token_urlsafe(32)}\n", new=True)
+    except FileExistsError:
+        return folder.text(API_KEY)
+    return None
+
+
+def line_of(text: str) -> str:
+    """Return the line of the env file for a file's text, which may have the key alone. Raises ValueError if it is not a key."""
+    found = FORM.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("not a key")
+    return f"{NAME}{found[1]}"
+
+
+def others(group: str, line: str) -> bool:
+    """Return whether a container of the group runs with another key, or without one. False if the Docker Engine does not answer."""
+    try:
+        entries = client.list_containers([f"gb10.cluster.group={group}"], client.DEFAULT_SOCKET, stopped=False)
+        running = [client.inspect(entry["Id"], client.DEFAULT_SOCKET) for entry in entries]
+    except client.DockerError:  # the role has reported it
+        return False
+    return any(line not in ((each.get("Config") or {}).get("Env") or []) for each in running if each)
 
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(argument_spec={"directory": {"type": "path", "required": True}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"directory": {"type": "path", "required": True}, "group": {"type": "str", "required": True}}, supports_check_mode=True
+    )
     folder, path = Folder(module.params["directory"]), os.path.join(module.params["directory"], API_KEY)
     remedy = f"Remove {path}: the next run makes a new key and starts the group with it."
+    new = changed = False
     try:
-        key, new = key_of(folder, make=not module.check_mode)
+        text = folder.text(API_KEY)
+        if text is None:
+            text = None if module.check_mode else made(folder)
+            new = changed = text is None
+        if text is not None:
+            line = line_of(text)
+            changed = text != f"{line}\n" or stat.S_IMODE(os.stat(path).st_mode) != 0o600
+            if changed and not module.check_mode:
+                folder.write(API_KEY, f"{line}\n")
+            new = others(module.params["group"], line)
+    except ValueError:
+        module.fail_json(msg=f"{path} is not an API key: {NAME} with 20 to 200 letters, digits, - and _ is expected. {remedy}")
     except OSError as error:
         module.fail_json(msg=f"The API key of the group cannot be read or made: {path}: {error.strerror}. A link is not followed. {remedy}")
-    if not FORM.fullmatch(key):
-        module.fail_json(msg=f"{path} is not an API key: 20 to 200 letters, digits, - and _ are expected. {remedy}")
-    diff = {"before_header": path, "after_header": path, "before": "", "after": "(a key)\n" if new else ""}
-    module.exit_json(changed=new, key=key, path=path, diff=diff)
+    before = "" if text is None else "(a key with another mode or form)\n" if changed else "(a key)\n"
+    diff = {"before_header": path, "after_header": path, "before": before, "after": "(a key)\n"}
+    module.exit_json(changed=changed, new=new, path=path, diff=diff)
 
 
 if __name__ == "__main__":

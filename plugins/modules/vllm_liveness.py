@@ -269,7 +269,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "url": {"type": "str", "default": "http://127.0.0.1:8000"},
-            "env_file": {"type": "path"},
+            "env_file": {"type": "list", "elements": "path", "default": []},
             "request": {"type": "dict", "default": {"prompt": "Hello"}},
             "timeout": {"type": "float", "default": 10.0},
             "wedge_seconds": {"type": "float", "default": 20.0},
@@ -282,7 +282,7 @@ def main() -> None:
     try:
         key = api_probe.read_key(module.params["env_file"])
     except OSError as error:
-        module.fail_json(msg=api_probe.sentence(module.params["env_file"], error))
+        module.fail_json(msg=api_probe.sentence(error))
     module.exit_json(changed=False, **Watch(module, key).check())
 
 

@@ -143,7 +143,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "url": {"type": "str", "default": "http://127.0.0.1:8000"},
-            "env_file": {"type": "path"},
+            "env_file": {"type": "list", "elements": "path", "default": []},
             "requests": {
                 "type": "list", "elements": "dict", "default": [],
                 "options": {

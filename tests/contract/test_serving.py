@@ -10,6 +10,7 @@ from typing import Any
 
 import ansible.plugins.connection.local
 import pytest
+import yaml
 from playbook import REPO, Run, run
 
 OLD, NEW = "aaaaaaaaaaaa", "bbbbbbbbbbbb"  # the release that serves, and the one that the inventory makes
@@ -103,7 +104,8 @@ class Pair:
             (group / "current").symlink_to(f"releases/{OLD}")
             (folder / f"{host}.agent").touch()
         self.key = folder / "nodes/one/pair1/api_key"
-        self.key.write_text("a-key-of-an-earlier-run\n", encoding="utf-8")
+        self.key.write_text("VLLM_API_KEY=a-key-of-an-earlier-run\n", encoding="utf-8")
+        self.key.chmod(0o600)
 
     @property
     def log(self) -> list[str]:
@@ -115,6 +117,19 @@ class Pair:
     def installed(self) -> list[str]:
         """How the agent was installed or removed, in the order of the hosts."""
         return [line for line in (self.folder / "log").read_text(encoding="utf-8").splitlines() if " agent " in line]
+
+    def files_with(self, text: str) -> list[Path]:
+        """The files on both nodes that contain a text."""
+        return [path for path in sorted((self.folder / "nodes").rglob("*")) if path.is_file() and text in path.read_text(encoding="utf-8")]
+
+    def compose(self, host: str) -> dict[str, Any]:
+        """The service of the new release on a node."""
+        text = (self.folder / "nodes" / host / "pair1/releases" / NEW / "compose.yaml").read_text(encoding="utf-8")
+        return dict(yaml.safe_load(text)["services"]["vllm"])
+
+    def manifest(self, host: str, release: str = NEW) -> dict[str, Any]:
+        """What the role has written about a release on a node."""
+        return dict(json.loads((self.folder / "nodes" / host / "pair1/releases" / release / "release.json").read_text(encoding="utf-8")))
 
     def written(self, host: str) -> bool:
         """Whether the new release is on a node."""
@@ -140,7 +155,7 @@ class Pair:
         given = {
             "gb10_profile": "dspark-nvfp4-1m", "vllm_tp2_evidence": str(self.folder / "evidence"), "vllm_tp2_receipts": str(self.folder / "receipts"),
             "vllm_tp2_plan": "off", "vllm_tp2_fabric_env": {"A": "b"}, "vllm_tp2_keep_releases": 9, "__vllm_tp2_command": "gb10",
-            "__vllm_tp2_id": release, "__vllm_tp2_by": "admin@here", **variables,
+            **({"__vllm_tp2_id": release} if release else {}), "__vllm_tp2_by": "admin@here", **variables,
         }  # fmt: skip
         return run(self.folder, "play.yml", self.folder / "hosts.yml", *arguments, variables=given, env=env, project=self.folder)
 
@@ -227,10 +242,53 @@ def test_pair_that_serves_without_a_key_starts_again_with_one(pair: Pair) -> Non
     assert not pair.key.exists(), "a check run makes no key"
     done = pair.play("-vvvv", "--diff")
     assert done.rc == 0, done.stdout[-3000:]
-    key = pair.key.read_text(encoding="utf-8").strip()
-    for host in ("one", "two"):
-        assert (pair.folder / f"nodes/{host}/pair1/releases/{NEW}/secrets.env").read_text(encoding="utf-8") == f"VLLM_API_KEY='{key}'\n"
+    key = pair.key.read_text(encoding="utf-8").strip().partition("=")[2]
+    assert len(key) == 43
     assert key not in done.text()
+    assert pair.files_with(key) == [pair.key], "in one file on the head"
+    assert [pair.compose(host).get("env_file") for host in ("one", "two")] == [[str(pair.key)], None]
+    assert [pair.manifest(host)["has_key"] for host in ("one", "two")] == [True, False]
+
+
+def test_release_and_its_inputs_are_the_same_for_another_generated_key(pair: Pair) -> None:
+    named: tuple[list[str], list[Any]] = ([], [])
+    for text in ("VLLM_API_KEY=a-key-of-an-earlier-run\n", "VLLM_API_KEY=another-key-of-the-owner\n"):
+        pair.key.write_text(text, encoding="utf-8")
+        done = pair.play(release="")
+        named[0].append(result(done)["release"])
+        named[1].append([pair.manifest(host, named[0][-1])["inputs"] for host in ("one", "two")])
+    assert named[0][0] == named[0][1] != OLD
+    assert named[1][0] == named[1][1]
+
+
+def test_container_with_another_key_than_the_file_is_a_reason_for_a_start(pair: Pair) -> None:
+    done = pair.play(release=OLD, variables={"__vllm_tp2_key": {"path": str(pair.key), "new": True}})
+    assert result(done)["changes"] == [f"the API needs the new key in {pair.key} on one"]
+    assert pair.log[0] == f"one desires serving {OLD}"
+
+
+def test_key_of_an_earlier_version_is_kept(pair: Pair) -> None:
+    pair.key.write_text("a-key-of-an-earlier-run\n", encoding="utf-8")
+    done = pair.play()
+    assert result(done)["changes"] == [f"release {OLD} -> {NEW}"]
+    assert pair.key.read_text(encoding="utf-8") == "VLLM_API_KEY=a-key-of-an-earlier-run\n"
+
+
+@pytest.mark.parametrize("given", [{"vllm_tp2_api_key": "key-7c1f2e9d"}, {"vllm_tp2_secret_env": {"VLLM_API_KEY": "key-7c1f2e9d"}}])
+def test_key_of_the_inventory_reaches_the_head_alone(pair: Pair, given: dict[str, Any]) -> None:
+    pair.key.unlink()
+    secret = {"HF_TOKEN": "hf_of_both"}
+    done = pair.play("-vvvv", "--diff", variables={**given, "vllm_tp2_secret_env": {**given.get("vllm_tp2_secret_env", {}), **secret}})
+    assert done.rc == 0, done.stdout[-3000:]
+    assert "key-7c1f2e9d" not in done.text()
+    folders = [pair.folder / f"nodes/{host}/pair1/releases/{NEW}" for host in ("one", "two")]
+    assert pair.files_with("key-7c1f2e9d") == [folders[0] / "secrets.env"]
+    assert [folder.joinpath("secrets.env").read_text(encoding="utf-8") for folder in folders] == [
+        "HF_TOKEN='hf_of_both'\nVLLM_API_KEY='key-7c1f2e9d'\n", "HF_TOKEN='hf_of_both'\n",
+    ]  # fmt: skip
+    assert [pair.compose(host)["env_file"] for host in ("one", "two")] == [["secrets.env"], ["secrets.env"]]
+    assert [pair.manifest(host)["has_key"] for host in ("one", "two")] == [True, False]
+    assert not pair.key.exists(), "no key is made"
 
 
 @pytest.mark.parametrize("text", ["", "short\n", None])
@@ -254,7 +312,7 @@ def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair, text: 
 def test_open_api_that_is_switched_off_on_the_command_line_has_a_key(pair: Pair, value: str) -> None:
     done = pair.play(variables={"vllm_tp2_api_open": value})
     assert result(done)["key"] is True
-    assert (pair.folder / f"nodes/two/pair1/releases/{NEW}/secrets.env").exists()
+    assert pair.manifest("one")["has_key"] is True
 
 
 @pytest.mark.long

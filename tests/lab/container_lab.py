@@ -19,7 +19,7 @@ def api_key(node: int = 1) -> str:
 
 
 #: The words of curl on the head that send this key.
-BEARER = f'-H "Authorization: Bearer $(cat {api_key()})"'
+BEARER = f'-H "Authorization: Bearer $(cut -d= -f2 {api_key()})"'
 
 
 class Lab:
@@ -61,7 +61,7 @@ class Lab:
 
     def complete(self, prompt: str = "The capital of France is", node: int = 1, key: str | None = None) -> tuple[int, str]:
         """Ask the head for a completion over the management network, with the key that the head keeps unless one is given; return (status, text)."""
-        key = self.on(node, f"cat {api_key(node)} 2>/dev/null || true").strip() if key is None else key
+        key = self.on(node, f"cut -d= -f2 {api_key(node)} 2>/dev/null || true").strip() if key is None else key
         body = json.dumps({"model": "lab-tiny", "prompt": prompt, "max_tokens": 16, "temperature": 0}).encode()
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         request = urllib.request.Request(f"http://172.30.70.{10 + node}:8000/v1/completions", body, headers)

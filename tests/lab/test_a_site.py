@@ -14,7 +14,7 @@ from pathlib import Path
 import playbook
 import pytest
 from compose_values import NUMBERS, VALUES, rendered
-from container_lab import Lab
+from container_lab import Lab, api_key
 
 KEY = "lab-key-5f1c9e7d2b"
 # Everything that the agent has on a node, next to its user.
@@ -122,6 +122,15 @@ def test_sudo_with_a_password(served: Lab) -> None:
     assert "password" in refused.last_message.lower()
 
 
+def places_of(lab: Lab, key: str) -> tuple[list[str], list[str]]:
+    """Return the files of the group that contain a key, on the head and on the worker. No other file and no container of the worker does."""
+    folder = "/opt/gb10-cluster/vllm_tp2/pair1/"
+    assert key not in json.dumps(lab.inspect(2))
+    found = [lab.on(node, f"grep -rlF {key} /opt/gb10-cluster /etc/gb10-cluster /var/lib/gb10-cluster || true").split() for node in (1, 2)]
+    assert all(path.startswith(folder) for paths in found for path in paths), found
+    return sorted(path.removeprefix(folder) for path in found[0]), found[1]
+
+
 def test_a_changed_variable_restarts_the_group_once_and_in_order_and_no_secret_shows(served: Lab) -> None:
     before = served.identity()
     check = served.play("site.yml", "--check", "--diff", variables={"vllm_tp2_api_key": KEY})
@@ -136,10 +145,11 @@ def test_a_changed_variable_restarts_the_group_once_and_in_order_and_no_secret_s
     assert KEY not in check.text()
     assert served.complete()[0] == 401
     assert served.complete(key=KEY) == (200, " Paris.")
+    folder = "/opt/gb10-cluster/vllm_tp2/pair1/current"
+    assert served.on(1, f"stat -L -c '%a %U' {folder}/secrets.env").strip() == "600 root"
     for node in (1, 2):
-        folder = "/opt/gb10-cluster/vllm_tp2/pair1/current"
-        assert served.on(node, f"stat -L -c '%a %U' {folder}/secrets.env").strip() == "600 root"
         assert KEY not in served.on(node, f"cat {folder}/compose.yaml {folder}/release.json {folder}/receipt.json; ps axww -o args")
+    assert places_of(served, KEY) == (["releases/" + served.on(1, f"basename $(readlink {folder})").strip() + "/secrets.env"], [])
     again = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_api_key": KEY})
     assert again.changed == set()
     assert served.identity() == after
@@ -189,6 +199,25 @@ def test_a_play_that_is_interrupted_half_way_converges_when_run_again(lab: Lab) 
     run = lab.play("site.yml", "--tags", "vllm_tp2")
     assert run.rc == 0, run.stdout[-4000:]
     assert lab.complete() == (200, " Paris.")
+
+
+def test_the_generated_key_is_on_the_head_alone_and_another_one_is_used_when_it_is_removed(served: Lab) -> None:
+    old = served.on(1, f"cut -d= -f2 {api_key()}").strip()
+    assert len(old) == 43
+    assert places_of(served, old) == (["api_key"], [])
+    served.on(1, f"mv {api_key()} /root/kept-key && gb10 stop")
+    refused = served.on(1, "gb10 start 2>&1 || true")
+    assert api_key() in refused
+    assert served.gone()
+    served.on(1, f"mv /root/kept-key {api_key()} && gb10 start", timeout=600)
+    assert served.complete() == (200, " Paris."), "started without a controller"
+    served.on(1, f"rm {api_key()}")
+    run = served.play("site.yml", "--tags", "vllm_tp2")
+    assert run.rc == 0, run.stdout[-4000:]
+    assert f"the API needs the new key in {api_key()}" in " ".join(run.stdout.split())
+    assert served.complete() == (200, " Paris.")
+    assert served.complete(key=old)[0] == 401
+    assert served.play("site.yml", "--tags", "vllm_tp2").changed == set()
 
 
 def test_stop_leaves_nothing_and_site_starts_again_only_what_was_stopped(served: Lab) -> None:

@@ -42,6 +42,6 @@ def test_the_head_serves_and_the_worker_has_no_port(host: Any, rank: int) -> Non
     assert host.socket("tcp://0.0.0.0:8000").is_listening is (rank == 0)
     if rank == 0:
         key = "/opt/gb10-cluster/vllm_tp2/pair1/api_key"
-        assert '"lab-tiny"' in host.check_output(f'curl -s -H "Authorization: Bearer $(cat {key})" http://127.0.0.1:8000/v1/models')
+        assert '"lab-tiny"' in host.check_output(f'curl -s -H "Authorization: Bearer $(cut -d= -f2 {key})" http://127.0.0.1:8000/v1/models')
         assert '"lab-tiny"' not in host.run("curl -s http://127.0.0.1:8000/v1/models").stdout
         assert (host.file(key).mode, host.file(key).user) == (0o600, "root")

@@ -24,7 +24,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
-from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_key
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
 
@@ -114,8 +114,9 @@ def status(group: Group, _options: argparse.Namespace) -> int:
 
 def _uses_made_key(group: Group) -> bool:
     """Whether the current release uses the key that the head keeps, and not one of the inventory."""
-    made, used = (node.text_of(os.path.join(group.folder, *names)) for names in ((config.API_KEY,), ("current", files.SECRETS)))
-    return bool(made.strip()) and api_key(used) == made.strip()
+    current = os.path.join(group.folder, "current")
+    has_key = node.read_json(os.path.join(current, "release.json")).get("has_key")
+    return bool(has_key) and not read_key([os.path.join(current, files.SECRETS)])
 
 
 def _look(group: Group) -> dict[str, Any]:

@@ -40,7 +40,7 @@ UNIT = "gb10-agent.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 #: In the folder of the group: the folders of state and of evidence, the mark of a stop; and files of the state of every rank.
 STATE, EVIDENCE, STOPPED = "agent", "evidence", "stopped"
-API_KEY = "api_key"  # made once, on the head
+API_KEY = "api_key"  # on the head: an env file with the key that the first run made
 OWNER, HOLDS, FABRIC = "owner.json", "holds.json", "fabric.json"
 REQUIRED = {"group": str, "rank": int, "hosts": list, "directory": str, "head_id": str}
 

@@ -12,7 +12,7 @@ import shutil
 import time
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
@@ -76,8 +76,8 @@ def command_section(run: Runner, command: list[str], deadline: float) -> str:
 
 
 def secrets_in(folder: str) -> list[str]:
-    """Return the values of the env files of all releases in a group's folder."""
-    paths = glob.glob(os.path.join(glob.escape(folder), "releases", "*", files.SECRETS))
+    """Return the values of the env files in a group's folder: those of all releases, and the one of the API key."""
+    paths = [*glob.glob(os.path.join(glob.escape(folder), "releases", "*", files.SECRETS)), os.path.join(folder, API_KEY)]
     return [value for path in paths for value in env_file.parse(read_text(path)).values() if value]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import Run, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE, FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE, FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, SESSION_VERBS, VERBS, Caller, take
@@ -298,11 +298,20 @@ class RankService:
         if not found:
             return [f"{folder}/{files.COMPOSE} is missing"]
         out = [] if manifest else [f"{folder}/release.json is missing or not valid"]
-        if manifest.get("has_key") and not os.path.isfile(os.path.join(folder, files.SECRETS)):
-            out.append(f"{folder}/{files.SECRETS} is missing")
+        out += filter(None, [self._lost_key(release, manifest)])
         if found["image"].get("gone"):
             out.append(f"the image {found['image']['id'][:19]} of release {release} is not available")
         return out
+
+    def _key_files(self, release: str) -> list[str]:
+        """Return the files that can have the API key of a release: the first one with a key counts."""
+        return [os.path.join(self.folder, "releases", release, files.SECRETS), os.path.join(self.folder, API_KEY)]
+
+    def _lost_key(self, release: str, manifest: Mapping[str, Any]) -> str:
+        """Return a phrase if the API would be open although it must have a key. Raises OSError if a file cannot be read."""
+        places = self._key_files(release)
+        lost = manifest.get("has_key") and not api_probe.read_key(places)
+        return f"the API key of release {release} is missing: neither {places[0]} nor {places[1]} has one" if lost else ""
 
     def _slice(self, **arguments: Any) -> dict[str, Any]:
         if not re.fullmatch(re.escape(self.project) + r"-rank\d{1,3}", arguments["container"]):
@@ -310,8 +319,7 @@ class RankService:
         return log_slice.run({**arguments, "docker_socket": self.docker_socket})
 
     def _probe(self, release: str, **arguments: Any) -> dict[str, Any]:
-        env_file = os.path.join(self.folder, "releases", release, files.SECRETS)
-        return api_probe.run({**arguments, "env_file": env_file if release and os.path.isfile(env_file) else None})
+        return api_probe.run({**arguments, "env_file": self._key_files(release)})
 
     def _manifest(self, release: str) -> dict[str, Any]:
         return node.read_json(os.path.join(self.folder, "releases", release, "release.json")) if release else {}
@@ -361,6 +369,9 @@ class RankService:
         compose = os.path.join(self.folder, "releases", release, files.COMPOSE)
         if not os.path.isfile(compose):
             return {"error": f"{compose} is missing on {self.host}. Run site.yml to write it."}
+        lost = self._lost_key(release, self._manifest(release))
+        if lost:
+            return {"error": f"{lost}. Run site.yml."}
         more, problem = self._fabric(release)
         return {"error": problem or self._compose(release, *more, "up", "--detach", "--pull", "never", timeout=START_SECONDS)}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL, runs
+from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import key_command
 
 Look = Mapping[str, Any]
 AFTER_VERDICT = ("step", "warning", "settled")
@@ -43,8 +44,8 @@ def hold_line(hold: Mapping[str, Any]) -> str:
 
 
 def key_line(folder: str) -> str:
-    """Return where the key is that the first run made."""
-    return f"API key: sudo cat {folder}/{API_KEY}"
+    """Return the command that prints the key that the first run made."""
+    return f"API key: {key_command(f'{folder}/{API_KEY}')}"
 
 
 def rank_line(number: int, host: str, look: Look | None, problem: str = "") -> str:

@@ -15,7 +15,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -152,14 +152,14 @@ def models_of(text: str) -> list[dict[str, Any]]:
     return [{"id": str(m.get("id")), "max_model_len": m.get("max_model_len")} for m in data["data"] if isinstance(m, dict)]
 
 
-def read_key(env_file: str | None) -> str:
-    """Return the API key of an env file; empty without one. Raises OSError for a file that is there and cannot be read."""
-    if not env_file:
-        return ""
-    try:
-        return api_key(bounded.text(env_file))
-    except FileNotFoundError:
-        return ""  # a release without a key has no such file
+def read_key(env_files: Iterable[str] | None) -> str:
+    """Return the API key of the first env file that has one; empty without any. Raises OSError for a file that is there and cannot be read."""
+    for path in env_files or ():
+        with contextlib.suppress(FileNotFoundError):
+            key = api_key(bounded.text(path))
+            if key:
+                return key
+    return ""
 
 
 def _masked(value: Any, key: str) -> Any:
@@ -172,7 +172,7 @@ def _masked(value: Any, key: str) -> Any:
 
 
 def ask(
-    url: str = "http://127.0.0.1:8000", env_file: str | None = None, requests: list[dict[str, Any]] | None = None, model: str | None = None,
+    url: str = "http://127.0.0.1:8000", env_file: list[str] | None = None, requests: list[dict[str, Any]] | None = None, model: str | None = None,
     concurrency: int = 1, timeout: float = 120.0,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what the module documents under RETURN; raise OSError where the key cannot be read."""
@@ -208,9 +208,9 @@ def ask(
     return dict(_masked(out, key)) if key else out
 
 
-def sentence(env_file: str | None, error: OSError) -> str:
+def sentence(error: OSError) -> str:
     """Return the message for a key that cannot be read."""
-    return f"Cannot read the API key from {env_file}: {error}"
+    return f"Cannot read the API key: {error}"
 
 
 def run(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -218,4 +218,4 @@ def run(arguments: dict[str, Any]) -> dict[str, Any]:
     try:
         return ask(**arguments)
     except OSError as error:
-        return {"failed": True, "msg": sentence(arguments.get("env_file"), error)}
+        return {"failed": True, "msg": sentence(error)}

@@ -173,7 +173,7 @@ def _ray_script(profile: Mapping[str, Any], rank: Mapping[str, Any], argv: Seque
     address = rank.get("fabric_ip") or head
     if number == 0:
         keep = 'mkdir -p "$HOME/.config/vllm" && printf %s {} > "$HOME/.config/vllm/ray_non_carry_over_env_vars.json"'.format(
-            shlex.quote(compact_json(list(ray["own_env"])))
+            shlex.quote(compact_json([*ray["own_env"], "VLLM_API_KEY"]))  # vLLM hands its variables to the workers, and they serve no API
         )
         start = ["ray", "start", "--head", f"--node-ip-address={address}", "--port={}".format(ray["port"]), "--disable-usage-stats"]
         return "{} && {} && exec {}".format(keep, shlex.join(start + list(ray["head_args"])), shlex.join(argv))
@@ -292,8 +292,9 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
         service["entrypoint"] = list(engine["entrypoint"])
     service["command"] = command
     service["environment"] = env
-    if secrets:
-        service["env_file"] = [str(options.get("env_file") or "secrets.env")]
+    env_files = [*(["secrets.env"] if secrets else []), *([str(options["env_file"])] if options.get("env_file") else [])]
+    if env_files:
+        service["env_file"] = env_files
     compose: dict[str, Any] = {"name": options["project"]} if options.get("project") else {}
     compose["services"] = {SERVICE: _escape(service)}
     return {

@@ -94,7 +94,10 @@ def group_status(
         state, sentence = "down", f"{name} does not serve: {'; '.join(faults)}. {_remedy(infos)}"
     elif outcome:
         problem = "refuses the request of this check" if outcome == "refused" else "does not answer"
-        state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. Nothing shows that a restart helps, so site.yml does not restart it."
+        remedy = "Nothing shows that a restart helps, so site.yml does not restart it."
+        if (liveness or {}).get("http_status") == 401:
+            remedy = "The container has another API key than the files on the head. Run site.yml."
+        state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. {remedy}"
     else:
         state, sentence = "unknown", f"It is not known whether {name} serves" + (f": {text.rstrip('.')}." if text else ".")
     if unknown:

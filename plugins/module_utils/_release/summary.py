@@ -36,10 +36,15 @@ def boot_stages(receipt: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def key_command(path: str) -> str:
+    """Return the command that prints the key in an env file with this line alone. The key has no equals sign."""
+    return f"sudo cut -d= -f2 {path}"
+
+
 def curl_line(url: str, model: str, prompt: str, key: bool, path: str = "") -> str:
     """Return a curl line that works as it stands: on the head if the key is in a file there."""
     body = json.dumps({"model": model, "prompt": prompt, "max_tokens": 32, "temperature": 0}).replace("'", "'\\''")
-    source = f"$(sudo cat {path})" if path else "$VLLM_API_KEY"
+    source = f"$({key_command(path)})" if path else "$VLLM_API_KEY"
     auth = f' -H "Authorization: Bearer {source}"' if key else ""
     return f"curl -s {url}/completions{auth} -H 'Content-Type: application/json' -d '{body}'"
 

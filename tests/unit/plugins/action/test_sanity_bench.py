@@ -53,7 +53,8 @@ def test_every_level_is_asked_at_once_with_the_key_of_the_release_that_runs(monk
         (1, 1, "http://127.0.0.1:8888"),
         (2, 2, "http://127.0.0.1:8888"),
     ]
-    assert {asked["env_file"] for asked in head.asked} == {"/opt/gb10-cluster/vllm_tp2/pair1/current/secrets.env"}
+    folder = "/opt/gb10-cluster/vllm_tp2/pair1"
+    assert {tuple(asked["env_file"]) for asked in head.asked} == {(f"{folder}/current/secrets.env", f"{folder}/api_key")}
     assert [row["bad_outputs"] for row in out["rows"]] == [0, 0]
     assert sum("bad_outputs" in line for line in head.lines) == 1
 

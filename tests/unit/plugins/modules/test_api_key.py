@@ -1,8 +1,9 @@
-"""The API key of a group: made once, never shown in a difference, never read through a link."""
+"""The API key of a group: made once, never shown or returned, never read through a link."""
 
 from __future__ import annotations
 
 import json
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,24 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.modules import api_key
+
+KEY = "a-key-of-an-earlier-run"
+LINE = f"VLLM_API_KEY={KEY}\n"
+
+
+@pytest.fixture(autouse=True)
+def running(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The environment of each container of the group that runs; none at first."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(client, "list_containers", lambda labels, _socket, stopped: [{"Id": str(n)} for n in range(len(found))])
+    monkeypatch.setattr(client, "inspect", lambda name, _socket: {"Id": name, "Config": {"Env": found[int(name)]}})
+    return found
 
 
 def run(capsys: pytest.CaptureFixture[str], folder: Path, **arguments: Any) -> dict[str, Any]:
-    with patch_module_args({"directory": str(folder), **arguments}), pytest.raises(SystemExit):
+    with patch_module_args({"directory": str(folder), "group": "pair1", **arguments}), pytest.raises(SystemExit):
         api_key.main()
     return dict(json.loads(capsys.readouterr().out))
 
@@ -22,22 +36,66 @@ def run(capsys: pytest.CaptureFixture[str], folder: Path, **arguments: Any) -> d
 def test_a_key_is_made_once_and_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     first = run(capsys, tmp_path / "pair1")
     path = tmp_path / "pair1/api_key"
-    assert (first["changed"], first["path"], path.read_text()) == (True, str(path), first["key"] + "\n")
-    assert len(first["key"]) == 43
+    found = re.fullmatch(r"VLLM_API_KEY=([A-Za-z0-9_-]{43})\n", path.read_text())
+    assert found
+    assert (first["changed"], first["new"], first["path"]) == (True, True, str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert first["key"] not in json.dumps(first["diff"])
+    assert found[1] not in json.dumps(first)
     again = run(capsys, tmp_path / "pair1")
-    assert (again["changed"], again["key"]) == (False, first["key"])
-    assert run(capsys, tmp_path / "pair2")["key"] != first["key"]
+    assert (again["changed"], again["new"]) == (False, False)
+    assert path.read_text() == found[0]
+    run(capsys, tmp_path / "pair2")
+    assert (tmp_path / "pair2/api_key").read_text() != found[0]
 
 
 def test_check_mode_tells_the_change_and_stores_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = run(capsys, tmp_path / "pair1", _ansible_check_mode=True)
-    assert out["changed"]
+    assert (out["changed"], out["new"]) == (True, True)
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "api_key").write_text(f"{KEY}\n")
+    assert run(capsys, tmp_path, _ansible_check_mode=True)["changed"]
+    assert (tmp_path / "api_key").read_text() == f"{KEY}\n"
 
 
-@pytest.mark.parametrize("text", ["", "short\n", "two words of some length\n", "x" * 300, "key-with-line\nend-of-20-letters\n"])
+@pytest.mark.parametrize(("text", "mode"), [(f"{KEY}\n", 0o600), (f"{KEY}", 0o644), (LINE, 0o640), (f"\n{LINE}\n", 0o600)])
+def test_a_key_in_another_form_or_mode_stays_the_same_key(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, running: list[list[str]], text: str, mode: int
+) -> None:
+    """As it was written before this was an env file, or by the owner."""
+    path = tmp_path / "api_key"
+    path.write_text(text)
+    path.chmod(mode)
+    running.append(["A=b", LINE.strip()])
+    out = run(capsys, tmp_path)
+    assert (out["changed"], out["new"]) == (True, False), "the container needs no start"
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (LINE, 0o600)
+    assert KEY not in json.dumps(out)
+    assert not run(capsys, tmp_path)["changed"]
+
+
+@pytest.mark.parametrize("env", [["VLLM_API_KEY=the-key-before-the-change"], ["A=b"], [f"VLLM_API_KEY={KEY}x"], [f"X={LINE.strip()}"]])
+def test_a_container_with_another_key_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path, running: list[list[str]], env: list[str]) -> None:
+    """The owner has changed the file, or a run has made a new one and ended before the start."""
+    (tmp_path / "api_key").write_text(LINE)
+    (tmp_path / "api_key").chmod(0o600)
+    running.append(env)
+    out = run(capsys, tmp_path)
+    assert (out["changed"], out["new"]) == (False, True)
+    assert run(capsys, tmp_path, _ansible_check_mode=True)["new"]
+
+
+def test_an_engine_that_does_not_answer_tells_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_arguments: Any, **_more: Any) -> list[dict[str, Any]]:
+        raise client.DockerError("The Docker Engine is off.")
+
+    monkeypatch.setattr(client, "list_containers", silent)
+    (tmp_path / "api_key").write_text(LINE)
+    assert run(capsys, tmp_path)["new"] is False
+
+
+@pytest.mark.parametrize(
+    "text", ["", "short\n", "VLLM_API_KEY=\n", "two words of some length\n", "x" * 300, "key-with-line\nend-of-20-letters\n", f"HF_TOKEN={KEY}"]
+)
 def test_a_damaged_file_is_refused_and_stays(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str) -> None:
     path = tmp_path / "api_key"
     path.write_text(text)
@@ -46,7 +104,7 @@ def test_a_damaged_file_is_refused_and_stays(capsys: pytest.CaptureFixture[str],
     assert str(path) in out["msg"]
     assert "Remove" in out["msg"]
     assert path.read_text() == text
-    assert len(text) < 30 or text.strip() not in out["msg"]
+    assert len(text) < 20 or text.strip() not in out["msg"]
 
 
 def test_a_link_is_not_followed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -57,16 +115,16 @@ def test_a_link_is_not_followed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert "a-key-of-another-program" not in json.dumps(out)
 
 
-def test_two_first_runs_at_once_use_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_first_runs_at_once_use_one_key(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Folder.text
 
     def text(folder: Folder, name: str) -> str | None:
         """Another run makes the key after this one has found none."""
         monkeypatch.setattr(Folder, "text", read)
-        (tmp_path / "api_key").write_text("key-of-the-other-run-1\n")
+        Folder(str(tmp_path)).write("api_key", LINE)
         return None
 
     monkeypatch.setattr(Folder, "text", text)
-    assert api_key.key_of(Folder(str(tmp_path)), make=True) == ("key-of-the-other-run-1", False)
+    assert run(capsys, tmp_path)["changed"] is False
     assert [path.name for path in tmp_path.iterdir()] == ["api_key"]
-    assert (tmp_path / "api_key").read_text() == "key-of-the-other-run-1\n"
+    assert (tmp_path / "api_key").read_text() == LINE

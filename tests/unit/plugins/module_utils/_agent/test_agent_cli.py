@@ -101,16 +101,25 @@ def test_status_prints_holds(group: Group, capsys: pytest.CaptureFixture[str]) -
     assert "hold reboot by admin@ctl: lab-2 restarts" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("used", "shown"), [("made-by-the-first-run-1", True), ("key-of-the-inventory", False), ("", False)])
-def test_status_prints_where_the_key_is_that_the_release_uses(group: Group, capsys: pytest.CaptureFixture[str], used: str, shown: bool) -> None:
+@pytest.mark.parametrize(
+    ("secrets", "has_key", "shown"),
+    [(None, True, True), ("HF_TOKEN='x'\n", True, True), ("VLLM_API_KEY='key-of-the-inventory'\n", True, False), (None, False, False)],
+)
+def test_status_prints_the_command_for_the_key_that_the_release_uses(
+    group: Group, capsys: pytest.CaptureFixture[str], secrets: str | None, has_key: bool, shown: bool
+) -> None:
     folder = Path(str(configuration(group.folder, 0)["directory"])) / "pair1"
     (folder / "current").mkdir(parents=True)
-    (folder / "api_key").write_text("made-by-the-first-run-1\n")
-    (folder / "current/secrets.env").write_text(f"VLLM_API_KEY='{used}'\n")
+    (folder / "api_key").write_text("VLLM_API_KEY=made-by-the-first-run-1\n")
+    (folder / "current/release.json").write_text(json.dumps({"has_key": has_key}))
+    if secrets:
+        (folder / "current/secrets.env").write_text(secrets)
     group.gb10("status")
     out = capsys.readouterr().out
-    assert (f"API key: sudo cat {folder}/api_key" in out) is shown
     assert "made-by-the-first-run-1" not in out
+    [command] = [line.partition(": ")[2] for line in out.splitlines() if line.startswith("API key: ")] or [""]
+    assert bool(command) is shown
+    assert not shown or subprocess.check_output(command.removeprefix("sudo ").split(), text=True) == "made-by-the-first-run-1\n"
 
 
 def test_status_on_a_worker_prints_what_it_knows(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,9 +232,10 @@ def test_logs_prints_no_secret(group: Group, capsys: pytest.CaptureFixture[str],
     secrets = Path(group.folder) / "groups/pair1/releases/4f0c/secrets.env"
     secrets.parent.mkdir(parents=True)
     secrets.write_text("VLLM_API_KEY='correct horse'\n", encoding="utf-8")
-    group.answers("slice", piece({1: "the key is correct horse"}), piece({2: "HF_TOKEN=hf_abcdefghijkl"}))
+    (secrets.parents[2] / "api_key").write_text("VLLM_API_KEY=made-by-the-first-run-1\n", encoding="utf-8")
+    group.answers("slice", piece({1: "the key is correct horse", 2: "or made-by-the-first-run-1"}), piece({3: "HF_TOKEN=hf_abcdefghijkl"}))
     assert group.gb10("logs", *words) == 0
-    assert [line.split("| ")[1] for line in capsys.readouterr().out.splitlines()] == ["the key is ********", "HF_TOKEN=********"]
+    assert [line.split("| ")[1] for line in capsys.readouterr().out.splitlines()] == ["the key is ********", "or ********", "HF_TOKEN=********"]
 
 
 def test_logs_give_the_parts_of_a_line_with_carriage_returns_one_time() -> None:

@@ -303,6 +303,20 @@ def test_a_start_returns_the_last_lines_of_the_error_without_secrets(owned: Mach
     assert error.splitlines()[0] == "Container line 5"
 
 
+@pytest.mark.parametrize("text", [None, "", "VLLM_API_KEY=\n", "a-key-without-its-name\n"])
+def test_a_start_without_the_key_is_refused(owned: Machine, text: str | None) -> None:
+    folder = owned.put_release("4f0c", has_key=True)
+    if text is not None:
+        (owned.folder / "api_key").write_text(text)
+    phrase = f"the API key of release 4f0c is missing: neither {folder}/secrets.env nor {owned.folder}/api_key has one"
+    assert owned.do("look", release="4f0c")["missing"][0] == phrase
+    assert owned.do("start", release="4f0c")["error"] == f"{phrase}. Run site.yml."
+    assert owned.commands == []
+    (owned.folder / "api_key").write_text("VLLM_API_KEY=k\n")
+    assert not any("key" in missing for missing in owned.do("look", release="4f0c")["missing"])
+    assert owned.do("start", release="4f0c") == {"error": ""}
+
+
 def test_a_start_without_files_names_the_file(owned: Machine) -> None:
     assert owned.do("start", release="4f0c")["error"] == f"{owned.folder}/releases/4f0c/compose.yaml is missing on lab-2. Run site.yml to write it."
     assert owned.commands == []
@@ -310,15 +324,16 @@ def test_a_start_without_files_names_the_file(owned: Machine) -> None:
 
 def test_halt_keeps_evidence_removes_the_containers_and_can_be_repeated(owned: Machine) -> None:
     folder = owned.put_release("4f0c")
-    (folder / "secrets.env").write_text("VLLM_API_KEY=open sesame\n")
+    (folder / "secrets.env").write_text("HF_TOKEN=open sesame\n")
+    (owned.folder / "api_key").write_text("VLLM_API_KEY=made-by-the-first-run-1\n")
     owned.put_container("4f0c")
-    owned.engine.logs[CONTAINER] = [("2026-11-21T05:00:00Z", b"key is open sesame\n", 1)]
+    owned.engine.logs[CONTAINER] = [("2026-11-21T05:00:00Z", b"key is open sesame or made-by-the-first-run-1\n", 1)]
     first = owned.do("halt", label="crash-1", mark="2026-11-23T05:00:00Z")
     path = owned.folder / "evidence/crash-1/rank1-lab-2.txt"
     assert first == {"left": [], "evidence": str(path), "note": ""}
     assert [line.split()[1] for line in owned.commands] == ["stop", "compose"]
     assert "down --remove-orphans" in owned.commands[1]
-    assert "key is ********" in path.read_text()
+    assert "key is ******** or ********" in path.read_text()
     assert (mode(path), mode(path.parent), mode(path.parent.parent)) == (0o600, 0o700, 0o700)
     text = path.read_text()
     assert owned.do("halt", label="crash-1", mark="2026-11-23T06:00:00Z") == first
@@ -475,12 +490,9 @@ def test_look_names_what_a_release_lacks(owned: Machine, monkeypatch: pytest.Mon
     (tmp_path / "model").mkdir()
     (tmp_path / "model/a").write_text("aa")
     weights = {"proof": "p", "files": {"a": [3, "x"], "b": [1, "y"]}}
-    folder = owned.put_release("4f0c", {"passed": True, "weights": weights}, has_key=True, model=str(tmp_path / "model"))
+    folder = owned.put_release("4f0c", {"passed": True, "weights": weights}, model=str(tmp_path / "model"))
     monkeypatch.setattr(Node, "load_record", lambda _self, _name: {"agreed": {"a": [3, "x", 1], "b": [1, "y", 1]}})
-    assert owned.do("look", release="4f0c")["missing"] == [
-        f"{folder}/secrets.env is missing",
-        "the image sha256:1111 of release 4f0c is not available",
-    ]
+    assert owned.do("look", release="4f0c")["missing"] == ["the image sha256:1111 of release 4f0c is not available"]
     assert owned.do("look", release="4f0c")["weights"]["files"] == {"a": [2, ""], "b": [-1, ""]}
     (folder / "release.json").write_text("{")
     assert owned.do("look", release="4f0c")["missing"] == [f"{folder}/release.json is missing or not valid"]
@@ -499,12 +511,14 @@ def test_a_probe_takes_the_key_of_the_release(owned: Machine, monkeypatch: pytes
     monkeypatch.setattr(api_probe, "run", lambda arguments: passed.append(arguments) or {})  # type: ignore[func-returns-value]
     folder = owned.put_release("4f0c")
     owned.do("probe", release="4f0c", url="http://127.0.0.1:8000", requests=[{"prompt": "x"}], timeout=3, env_file="/etc/shadow")
-    (folder / "secrets.env").write_text("VLLM_API_KEY=k\n")
-    owned.do("probe", release="4f0c", url="http://[fd00::1]:8000")
-    assert passed == [
-        {"url": "http://127.0.0.1:8000", "requests": [{"prompt": "x"}], "timeout": 3, "env_file": None},
-        {"url": "http://[fd00::1]:8000", "env_file": str(folder / "secrets.env")},
-    ]
+    places = [str(folder / "secrets.env"), str(owned.folder / "api_key")]
+    assert passed == [{"url": "http://127.0.0.1:8000", "requests": [{"prompt": "x"}], "timeout": 3, "env_file": places}]
+    assert api_probe.read_key(places) == ""
+    (owned.folder / "api_key").write_text("VLLM_API_KEY=made\n")
+    (folder / "secrets.env").write_text("HF_TOKEN=x\n")
+    assert api_probe.read_key(places) == "made"
+    (folder / "secrets.env").write_text("VLLM_API_KEY='of the inventory'\n")
+    assert api_probe.read_key(places) == "of the inventory"
 
 
 # The phase of the disks.

@@ -76,7 +76,7 @@ ALL_OPTIONS = {
     "model_store": "/srv/models",
     "infiniband": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"],
     "secrets": {"VLLM_API_KEY": "not-in-any-file"},
-    "env_file": "/opt/gb10/pair1/secrets.env",
+    "env_file": "/opt/gb10/pair1/api_key",
 }
 EXPECTED: dict[str, dict[str, Any]] = yaml.safe_load((FIXTURES / "expected.yml").read_text())
 OF_A_PROFILE = ("image", "pull_policy", "volumes", "shm_size", "mem_limit")
@@ -215,6 +215,13 @@ def test_empty_secret_is_not_a_secret() -> None:
     assert "env_file" not in out["compose"]["services"]["vllm"]
 
 
+def test_the_file_of_the_key_is_named_and_has_the_last_word() -> None:
+    options = {"env_file": "/opt/pair1/api_key"}
+    assert compose.render_rank(mini(), rank(0), options)["compose"]["services"]["vllm"]["env_file"] == ["/opt/pair1/api_key"]
+    out = compose.render_rank(mini(), rank(0), {**options, "secrets": {"HF_TOKEN": "x"}})
+    assert out["compose"]["services"]["vllm"]["env_file"] == ["secrets.env", "/opt/pair1/api_key"]
+
+
 def test_dollar_signs_reach_the_container_unchanged() -> None:
     out = compose.render_rank(mini(env={"A": "$HOME and ${B}"}, engine={"args": {"x": "$y"}}), rank(0))
     service = out["compose"]["services"]["vllm"]
@@ -255,6 +262,7 @@ def test_ray_ranks() -> None:
     assert "ray start --head --node-ip-address=192.168.200.1 --port=6379" in script
     assert shlex.split(script)[-len(head["argv"]) :] == head["argv"]
     assert '["NCCL_IB_GID_INDEX"' in script
+    assert "VLLM_API_KEY" in json.loads(script.partition("printf %s ")[2].partition(" >")[0].strip("'")), "Ray does not hand the key to the workers"
     assert "--nnodes" not in head["argv"]
     assert "exec ray start --address=192.168.200.1:6379 --node-ip-address=192.168.200.2" in worker["command"][2]
     assert "--block" in worker["command"][2]
@@ -285,9 +293,12 @@ def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
     own = profile("dspark-nvfp4-1m")
     own["container"]["volumes"] = ["{model_store}:/cache/huggingface"]
     own["env"] = {name: value for name, value in own["env"].items() if name not in ("HF_HUB_OFFLINE", "HF_MODULES_CACHE")}
-    former = {**ALL_OPTIONS, "healthcheck": None, "infiniband": True, "cap_drop": [], "no_new_privileges": False, "ipc": "host", "weights_writable": True}
+    former = {
+        **ALL_OPTIONS, "env_file": "", "healthcheck": None, "infiniband": True, "cap_drop": [], "no_new_privileges": False, "ipc": "host",
+        "weights_writable": True,
+    }  # fmt: skip
     ranks = [compose.render_rank(own, rank(number, env=FABRIC), former) for number in (0, 1)]
-    assert compose.name_release(ranks)["id"] == "556eae0641fe"
+    assert compose.name_release(ranks)["id"] == "41c56fbff542"
 
 
 def test_container_options_of_the_profile() -> None:

@@ -58,6 +58,12 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
         False,
     ),
     (
+        "a changed file of the API key", [info(box()), info(box())], {"outcome": "refused", "text": "HTTP 401: Unauthorized", "http_status": 401}, {},
+        "unserved", "pair1 refuses the request of this check: HTTP 401: Unauthorized. The container has another API key than the files on the head."
+        " Run site.yml.",
+        False,
+    ),
+    (
         "starting", [info(box()), info(box())], {"outcome": "dead", "text": "refused", "starting": True}, {"state": "starting", "stage": "load"},
         "starting", "pair1 is starting: the head's boot is at stage load.", True,
     ),

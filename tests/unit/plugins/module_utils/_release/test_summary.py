@@ -67,7 +67,7 @@ def test_the_curl_line_is_a_shell_line() -> None:
 
 def test_the_key_is_named_and_never_shown() -> None:
     assert '-H "Authorization: Bearer $VLLM_API_KEY"' in summary.curl_line("u", "m", "p", True)
-    assert '-H "Authorization: Bearer $(sudo cat /opt/k)"' in summary.curl_line("u", "m", "p", True, "/opt/k")
+    assert '-H "Authorization: Bearer $(sudo cut -d= -f2 /opt/k)"' in summary.curl_line("u", "m", "p", True, "/opt/k")
 
 
 HEAD: dict[str, Any] = {
