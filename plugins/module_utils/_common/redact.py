@@ -243,6 +243,14 @@ def _masked(value: Any, forms: list[str]) -> Any:
     return _redact(value, forms) if isinstance(value, str) else value
 
 
+def holds_secret(name: str, value: Any) -> bool:
+    """Whether a variable or an argument must not be shown: by its name, or by anything in its value. The predicate of profiles and inventories."""
+    if value is None or isinstance(value, bool):
+        return False
+    text = str(value)
+    return is_secret(name, value) or is_secret_in_text(name, text) or (MASK not in text and MASK in str(masked(value)))
+
+
 def _hidden(key: str, value: Any) -> bool:
     """Whether the value of a key is a secret as a whole."""
     if isinstance(value, (list, tuple, Mapping)):
