@@ -97,9 +97,19 @@ def is_secret_in_text(name: str, value: str) -> bool:
     words = _words(name)
     if not words or _is_strong(words) or words[-1] not in _WEAK or (words[-1] == "tokens" and len(words) > 1):
         return is_secret(name, value)
-    if words[-1] == "token" or (name.isupper() and "_" in name and is_secret(name, value)):
+    if (
+        words[-1] == "token"
+        or (len(words) > 1 and words[-1] in ("auth", "pass", "pwd", "pw", "pat"))
+        or (name.isupper() and "_" in name and is_secret(name, value))
+    ):
         return is_secret(name, value)
     return _OPEN.isdisjoint(words) and is_generated(value)
+
+
+def is_parameter(name: str) -> bool:
+    """Whether a parameter of a URL holds a secret, whatever its value is."""
+    words = _words(name)
+    return (bool(words) and _COUNTS.isdisjoint(words) and (words[-1] in _WEAK or _is_strong(words))) or words[-2:] == ["id", "token"]
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,15 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import FORMS, USER_INFO, is_generated, is_plain, is_secret, is_secret_in_text
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import (
+    FORMS,
+    USER_INFO,
+    is_generated,
+    is_parameter,
+    is_plain,
+    is_secret,
+    is_secret_in_text,
+)
 
 MASK = "********"
 Spans = list[tuple[int, int]]
@@ -34,12 +42,13 @@ _SIGN = re.compile(
     r"|[\s,\"'{/>]{1,60}(?:\w{1,12}=[\"']?\w{1,20}[\"']?\s{1,3})?[\\\"']{0,4}(?i:value|default)[\\\"']{0,4}\s{0,3}[:=]"
     r"|\"\r?\n\r?\n|\n  [^\n]{1,300}?\binput_value="
 )
+_PARAMETER = re.compile(r"[^&\s\"'<>`]{1,4000}")
 _MARKUP = re.compile(r"(?:\s[^<>\n]{0,80})?>\s{0,40}(?:<!\[CDATA\[)?(?=[^<]{1,4000}</|[^<\]]{1,4000}\]\]>)|</\w{1,20}>\s{0,40}<\w{1,20}>(?=[^<]{1,4000}</)")
 _ELEMENT = re.compile(r"[^<\]]{1,4000}")
 #: Between a name and a value in prose and in tables. Such a value has to look like one.
 _PROSE_SIGN = re.compile(
     r"(?:[ \t]{0,2}[,|│][ \t]{0,40}|[ \t]{0,3}\.{3,60}|[ \t]{1,60}(?:(?:[-—–→|│]|-{1,2}>)[ \t]{1,8})?|[ \t]?(?=[(<]))(?:/M )?"
-    r"(?:(?i:is|was|now|set|to|from|changed|given|provided|used|value|with|you|equals|as"
+    r"(?:(?i:is|was|now|set|to|from|changed|given|provided|used|value|with|you|equals|as|argument"
     r"|for (?:key )?[^\s:]{1,60}|of [^\s:]{1,60})(?::?[ \t]{1,4}|(?=:))){0,6}:?[ \t]{0,4}[(<\[]?"
 )
 _SCHEME = r"((?i:bearer|basic|token|digest|api-?key|negotiate|ntlm|hmac|oauth|shared\w{3,20}|aws4[\w-]{0,20})(?:\s{1,4}|\+))?"
@@ -66,11 +75,11 @@ _ARGUMENT = re.compile(r"(?!--)(?:\\{1,7}\"[^\"\\\n]{1,2000}\\{1,7}\"|\"(?:\\.|[
 _NEXT_ARGUMENT = re.compile(r"(?:\\{0,7}[\"']?,\s{0,80}|[ \t]{1,8}|\x00|\s{0,8}\n\s{0,40}-\s{1,8})(?=[^\s|>&;<-])")
 #: A letter for a password or a user, and the tools it is one of. They are searched for in the 200 characters before.
 _SHORT = re.compile(
-    r"(?<=[\s\"'])-(?:[pPaw]|b [^\s]{1,80} [^\s]{1,80}(?= )|passin|passout|pass)[ ,\"']{0,4}((?:pass:)?[^\s\"']{2,200})"
+    r"(?<=[\s\"'])-(?:pass(?:in|out)?\b|[pPaw]|b [^\s]{1,80} [^\s]{1,80}(?= ))[ ,\"']{0,4}((?:pass:)?[^\s\"']{2,200})"
     r"|\s(?:-[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:%\"']{1,100}[:%]([^\s\"']{1,200})"
 )
 _TOOLS = re.compile(
-    r"(?:\b(?:mysql\w{0,10}|mariadb\w{0,10}|sshpass|mongo\w{0,8}|ldap\w{2,8}|mosquitto_\w{3}|ipmitool|(?:un)?zip|7z\w?|redis-cli|htpasswd|openssl)\b"
+    r"(?:\b(?:mysql\w{0,10}|mariadb\w{0,10}|sshpass|mongo\w{0,8}|ldap\w{2,8}|mosquitto_\w{3}|ipmitool|(?:un)?zip|7z\w?|redis-cli|htpasswd|openssl|passwd|user(?:add|mod))\b"
     r"|\b(?:docker|podman|az|oc|helm) (?:registry )?login\b)[^\n|;]*\Z"
 )
 _USER_TOOLS = re.compile(r"\b(?:curl|wget|https?|smbclient|rpcclient)\b[^\n|;]*\Z")
@@ -81,6 +90,7 @@ _SHAPES = (
     re.compile(r"(?i)\bkey\s{0,4}(?:=>|\bis\b)\s{0,4}[\"']?((?=[\w-]{0,40}\d)(?=[\w-]{0,40}[A-Za-z])[\w-]{6,200})(?![\w.])"),
     re.compile(r"\bwandb\W{1,4}login\W{1,4}(?:--relogin )?([0-9a-f]{32,64})\b"),
     re.compile(r"[\"'](?:(?<=\blogin\(.)|(?<=ConvertTo-SecureString .)|(?i:(?<=\bidentified by .)|(?<=\bwith password .)))([^\"'\n]{4,200})[\"']"),
+    re.compile(r"BasicAuth\([^)\n]{0,100},\s?[\"']([^\"'\n]{1,200})[\"']"),
     re.compile(r"\"[kd]\"\s?:\s?\"([\w-]{10,2000})\""),
 )
 #: The value stands before its name: {"value": "x", "name": "api_key"}, or "x is not a valid API key".
@@ -135,6 +145,9 @@ def _is_sure(name: str) -> bool:
 
 def _value(text: str, begin: int, name: str, at: int, near: int) -> Spans:
     """Return the places of the value of one name, whose end is `at`."""
+    if text[begin - 1 : begin] in ("?", "&") and text.startswith("=", at) and is_parameter(name):
+        found = _PARAMETER.match(text, at + 1)
+        return [] if found is None or found[0].startswith(MASK) else [found.span()]
     sure = _is_sure(name)
     if not sure and (near > at + 120 or not is_generated(text[at : at + 120])):
         return []  # nothing that could be a secret is near
@@ -206,7 +219,8 @@ def _is_name(value: str) -> bool:
 def _is_none(name: str, value: str, whole: bool) -> bool:
     """Whether the value of a name with the look of a secret is none: nothing, a switch, a count of tokens, a word of a message, or code."""
     if is_plain(value):
-        return value.strip().lower() in ("none", "null", "true", "false", "auto", "") or "token" in name.lower()
+        count = "token" in name.lower() and (name.lower().endswith("s") or re.fullmatch(r"\d{6,}", value) is None)
+        return count or value.strip().lower() in ("none", "null", "true", "false", "auto", "")
     first = value.split(None, 1)[0].lower().rstrip(".,:")
     same = re.split(r"[.\s]", value.rstrip(")]} "))[-1].lower() == re.split(r"[.]", name)[-1].lower()
     return whole and (first in _PROSE or _is_name(value) or (same and re.fullmatch(r"[\w.\]})]+", value) is not None))
@@ -283,7 +297,7 @@ def _flags(text: str) -> Spans:
 
 @lru_cache(maxsize=1024)
 def _is_secret_flag(name: str) -> bool:
-    return is_secret(name, "x")
+    return is_secret(name, "x") or name in ("pass", "pwd", "pw")
 
 
 def _arguments(text: str, match: re.Match[str]) -> Spans:
