@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import MASK, masked, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import masked, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_values import MASK
 
 X = "s3cretKEY7aZ"
 #: Names of variables: NAME=§.
@@ -316,10 +317,25 @@ def test_a_secret_in_this_text_is_masked(text: str) -> None:
     _masks(text.replace("§", X), X)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X-Registry-Auth: §", "X-Auth-Token: §", "ansible_ssh_pass=§", "psk=§", "('x-api-key', '§')", '["password", "§"]', "Invalid API key '§'",
+        "setx HF_TOKEN §", "ENV HF_TOKEN §", "aws configure set aws_secret_access_key §", "--pass §", "ID_TOKEN=§", "openssl rsa -passin pass:§",
+        "{'api_key': {'main': '§'}}",
+        "api_keys:\n- §\n", "password: &a §", "<password>§</password>", '{"name": "HF_TOKEN", "value": "§"}', "PGPASSWORD=§", "curl -u me:§ http://a",
+        "%7B%22api_key%22%3A%20%22§%22%7D", "&quot;api_key&quot;: &quot;§&quot;", "password -> §", "sshpass -p § ssh h", "password=SecretStr('§')",
+    ],
+)  # fmt: skip
+def test_a_secret_that_is_a_word_is_masked(text: str) -> None:
+    _masks(text.replace("§", "horsebattery"), "horsebattery")
+
+
+@pytest.mark.parametrize("value", [X, "horsebattery", "pässwörd"])
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_a_secret_in_an_access_log_is_masked(name: str) -> None:
-    out = redact(f'INFO: 127.0.0.1:4000 - "GET /v1/models?a=1&{name}={X} HTTP/1.1" 200 OK')
-    assert X not in out
+def test_a_secret_in_an_access_log_is_masked(name: str, value: str) -> None:
+    out = redact(f'INFO: 127.0.0.1:4000 - "GET /v1/models?a=1&{name}={value} HTTP/1.1" 200 OK')
+    assert value not in out
     assert out.startswith('INFO: 127.0.0.1:4000 - "GET /v1/models?a=1&')
 
 

@@ -60,7 +60,7 @@ def _redact(text: str, forms: Iterable[str]) -> str:
         spans += _places_of(forms, view)
     # A value that is found by its name is masked without it as well.
     values = {view[begin:end] for begin, end in spans if 8 <= end - begin <= 200}
-    spans += _places_of([value for value in sorted(values)[:50] if is_generated(value) and " " not in value], view)
+    spans += _places_of([value for value in sorted(values)[: 50 if len(spans) < 10000 else 0] if is_generated(value) and " " not in value], view)
     text = _without(text, view, places, spans)
     joined, places = _decoded(text, _WRAPPED) if forms else (text, [])
     return printable(_without(text, joined, places, _places_of(forms, joined)) if places else text)
@@ -99,7 +99,8 @@ def _without(text: str, view: str, places: Spans, spans: Spans) -> str:
         following = places[index + 1] if index + 1 < len(places) else (0, len(text))
         return min(source + place - begin, following[1]) if not end or place != following[0] else following[1]
 
-    out, done = [], 0
+    out: list[str] = []
+    done = 0
     for begin, end in sorted(span for span in spans if span[0] < span[1] and not view.startswith(MASK, span[0])):
         first, last = max(at(begin, False), done), at(end, True)
         if last <= first:

@@ -87,7 +87,7 @@ def is_secret(name: str, value: object = None) -> bool:
         return len(words) > 1 or words[-1] == "psk"
     if "token" in words:
         if words[-1] == "token":
-            return _COUNTS.isdisjoint(words) or is_generated(text)
+            return _COUNTS.isdisjoint(words) or words[-2] == "id" or is_generated(text)
         return _COUNTS.isdisjoint(words) and (value is None or not is_plain(text))
     return "tokens" in words and _COUNTS.isdisjoint(words) and not is_plain(text)
 
@@ -97,17 +97,14 @@ def is_secret_in_text(name: str, value: str) -> bool:
     words = _words(name)
     if not words or _is_strong(words) or words[-1] not in _WEAK or (words[-1] == "tokens" and len(words) > 1):
         return is_secret(name, value)
-    if (
-        words[-1] == "token"
-        or (len(words) > 1 and words[-1] in ("auth", "pass", "pwd", "pw", "pat"))
-        or (name.isupper() and "_" in name and is_secret(name, value))
-    ):
+    named = words[-1] in ("token", "psk") or (len(words) > 1 and words[-1] in ("auth", "pass", "pwd", "pw", "pat"))
+    if named or (name.isupper() and "_" in name and is_secret(name, value)):
         return is_secret(name, value)
     return _OPEN.isdisjoint(words) and is_generated(value)
 
 
 def is_parameter(name: str) -> bool:
-    """Whether a parameter of a URL holds a secret, whatever its value is."""
+    """Whether a parameter of a URL holds a secret with any value."""
     words = _words(name)
     return (bool(words) and _COUNTS.isdisjoint(words) and (words[-1] in _WEAK or _is_strong(words))) or words[-2:] == ["id", "token"]
 

@@ -43,6 +43,9 @@ _SIGN = re.compile(
     r"|\"\r?\n\r?\n|\n  [^\n]{1,300}?\binput_value="
 )
 _PARAMETER = re.compile(r"[^&\s\"'<>`]{1,4000}")
+#: A value in quotes after a name in a sentence, or as the other one of a pair.
+_QUOTED = re.compile(r"(?:[ \t]{1,3}(?=[^\n]{4,203})|,[ \t]{0,3}[bru]?(?=.[^\"'\n]{4,200}.[)\]]))([\"'`])([^\"'`\n]{4,200})\1")
+_ASSIGNED = re.compile(r"\b(?:ENV|setx|setenv|set -gx|configure set|config set)[ \t]{1,4}([\w.-]{1,64})[ \t]{1,4}[\"']?([^\s\"']{1,2000})")
 _MARKUP = re.compile(r"(?:\s[^<>\n]{0,80})?>\s{0,40}(?:<!\[CDATA\[)?(?=[^<]{1,4000}</|[^<\]]{1,4000}\]\]>)|</\w{1,20}>\s{0,40}<\w{1,20}>(?=[^<]{1,4000}</)")
 _ELEMENT = re.compile(r"[^<\]]{1,4000}")
 #: Between a name and a value in prose and in tables. Such a value has to look like one.
@@ -104,7 +107,8 @@ _PGPASS = re.compile(r"(?m)^(?:[^\s:]{1,100}):(?:\d{1,5}|\*):[^\s:]{1,64}:[^\s:]
 
 def spans_of(text: str) -> Spans:
     """Return where the secrets are, in any order; the spans can overlap."""
-    out = [*_key_spans(text), *_named(text), *_flags(text), *short_flags(text), *_reversed(text)]
+    assigned = [match.span(2) for match in _ASSIGNED.finditer(text) if is_secret(match[1], "x")]
+    out = [*assigned, *_key_spans(text), *_named(text), *_flags(text), *short_flags(text), *_reversed(text)]
     for pattern in (USER_INFO, FORMS):
         out += [match.span() for match in pattern.finditer(text)]
     for shape in (*_SHAPES, _PGPASS):
@@ -152,6 +156,10 @@ def _value(text: str, begin: int, name: str, at: int, near: int) -> Spans:
     if not sure and (near > at + 120 or not is_generated(text[at : at + 120])):
         return []  # nothing that could be a secret is near
     sign = _SIGN.match(text, at) or (_MARKUP.match(text, at) if "<" in text[max(0, begin - 40) : begin] or text.startswith("</", at) else None)
+    if sign is None and sure:
+        quoted = _QUOTED.match(text, at)
+        if quoted is not None and not _is_name(quoted[2]) and ("," in quoted[0][:2] or "token" not in name.lower()):
+            return [] if quoted[2].startswith(MASK) else [quoted.span(2)]
     if sign is None:
         return _in_prose(text, name, at) if near < at + 200 else []
     if (text[sign.end() - 1] == ">" and sign.re is _MARKUP) or text[sign.end() - 1] == "[":
@@ -169,6 +177,8 @@ def _value(text: str, begin: int, name: str, at: int, near: int) -> Spans:
     value = text[first:last]
     if not value or value.startswith(MASK) or _is_none(name, value, whole) or not is_secret_in_text(name, value):
         return []
+    if not whole and name.lower().endswith("auth") and lead.group(3) is None and not is_generated(value):
+        return []  # settings of an authentication
     over_the_end = "\n" in lead.group(1) and whole and not lead.group(3)
     if over_the_end and not is_generated(value, 1):
         return []
@@ -217,7 +227,7 @@ def _is_name(value: str) -> bool:
 
 
 def _is_none(name: str, value: str, whole: bool) -> bool:
-    """Whether the value of a name with the look of a secret is none: nothing, a switch, a count of tokens, a word of a message, or code."""
+    """Whether the value of a name with the look of a secret is none: nothing, a switch, a count of tokens, prose, or code."""
     if is_plain(value):
         count = "token" in name.lower() and (name.lower().endswith("s") or re.fullmatch(r"\d{6,}", value) is None)
         return count or value.strip().lower() in ("none", "null", "true", "false", "auto", "")
