@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import BUILD_ARGUMENT, is_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import BUILD_ARGUMENT
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
@@ -40,7 +41,7 @@ def image_run(infos: Any, reference: str, digest: str = "") -> str:
 def build_hash(context: str, dockerfiles: Any = (), args: Mapping[str, Any] | None = None) -> str:
     """Return a hash over a folder on the controller (names, modes, contents), the Dockerfiles' order and the build arguments; empty without a folder."""
     for name, value in (args or {}).items():
-        if is_secret(str(name), value):
+        if holds_secret(str(name), value):
             raise AnsibleFilterError(f"image_build_args: {name} {BUILD_ARGUMENT}")
     if not context:
         return ""

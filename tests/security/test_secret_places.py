@@ -39,6 +39,10 @@ def test_an_argument_with_a_secret_in_it_is_refused(value: Any) -> None:
         ("api-server-count", 2),
         ("enable-prompt-tokens-details", True),
         ("tokenizer", "a/b"),
+        ("allow-credentials", True),
+        ("speculative-config", {"method": "mtp", "num_speculative_tokens": 3}),
+        ("override-generation-config", {"max_new_tokens": 16, "eos_token_id": 1}),
+        ("revision", "0123456789abcdef0123456789abcdef01234567"),
     ],
 )
 def test_other_arguments_are_accepted(flag: str, value: Any) -> None:
@@ -54,6 +58,39 @@ def test_a_secret_in_the_open_environment_is_refused(name: str) -> None:
     with pytest.raises(ProfileError, match="vllm_tp2_secret_env") as found:
         check("x", {**PROFILE, "env": {name: X}})
     assert X not in str(found.value)
+
+
+SECRETS = [
+    "X_HEADER=Authorization: Bearer §", "OTEL_EXPORTER_OTLP_HEADERS=api-key=§", 'SETTINGS={"api_key":"§"}', 'MORE={"auth":{"password":"§"}}',
+    "SAS=sv=2020&sig=§", "AZ=AccountKey=§==", "CONN=Server=a;Password=§;", "CMDLINE=--api-key §", "SALT=§", "PASS=§", "DB_PW=§", "PGPASSWORD=§",
+    "HFTOKEN=§", "MYSQL_PWD=§", "GITHUB_PAT=§", "API_KEY_2=§", "AWS_ACCESS_KEY_ID=§", "DSN=postgres://u:§@h/d", "HTTPS_PROXY=http://u:§@p:3128",
+    "HOOK=https://hooks.slack.com/services/T00/B00/§§", "ANY=sk-§", "REGISTRY_AUTH=§", "CREDENTIALS=§", "TOKEN_2=§",
+]  # fmt: skip
+OPEN = [
+    "TOKENIZERS_PARALLELISM=false", "VLLM_TOKENIZER_MODE=auto", "NCCL_IB_PKEY=0", "MAX_TOKENS=5", "HF_TOKEN_PATH=/root/.cache/token", "PAD_TOKEN_ID=0",
+    "HF_ENDPOINT=https://hf-mirror.com", "NCCL_IB_HCA==rocep1s0f0:1", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "KV_CACHE_KEY=x",
+    "VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE=163840", "EOS_TOKEN=</s>", "SSH_AUTH_SOCK=/run/x", "NO_PROXY=localhost,127.0.0.1", "URL=redis://host:6379/0",
+    "IMAGE=vllm/vllm-openai:v0.11@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "REASONING=deepseek_r1", "SEED=42",
+    "MODEL=nvidia/Qwen3-235B-A22B-NVFP4", "PWD=/root", "KEYBOARD=us", "AUTHOR=me", "PASSTHROUGH=1", "TORCH_CUDA_ARCH_LIST=12.1a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("variable", SECRETS)
+def test_a_secret_anywhere_in_a_variable_is_refused(variable: str) -> None:
+    name, _sign, value = variable.replace("§", X).partition("=")
+    [(path, text)] = faults("vllm_tp2_extra_env", {name: value}, {"type": "dict"})
+    assert path == (name,)
+    assert X not in text
+    with pytest.raises(ProfileError, match="vllm_tp2_secret_env") as found:
+        check("x", {**PROFILE, "env": {name: value}})
+    assert X not in str(found.value)
+
+
+@pytest.mark.parametrize("variable", OPEN)
+def test_other_variables_are_accepted(variable: str) -> None:
+    name, _sign, value = variable.partition("=")
+    assert faults("vllm_tp2_extra_env", {name: value}, {"type": "dict"}) == []
+    assert check("x", {**PROFILE, "env": {name: value}})["env"][name] == value
 
 
 def test_a_url_with_a_password_in_the_open_environment_is_refused() -> None:
@@ -78,7 +115,9 @@ def test_the_gate_reads_the_key_that_the_engine_reads(value: str) -> None:
     assert api_key(env_file.text_of({"VLLM_API_KEY": value, "X": "y"})) == value
 
 
-@pytest.mark.parametrize("value", [f"ftp://bob:{X}@h", f"https://bob:{X}@hub.example.org", f"https://{X}@hub.example.org/a", f"Authorization: Bearer {X}"])
+@pytest.mark.parametrize(
+    "value", [f"ftp://bob:{X}@h", f"https://bob:{X}@hub.example.org", f"https://{X}@hub.example.org/a", f"Authorization: Bearer {X}", f"https://h/?token={X}"]
+)
 def test_a_url_with_a_password_is_refused_without_the_password(value: str) -> None:
     found = faults("weights_hf_endpoint", value, {"type": "str"})
     assert found

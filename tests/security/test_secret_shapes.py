@@ -10,7 +10,8 @@ from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import MASK, masked, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import masked, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_values import MASK
 
 X = "s3cretKEY7aZ"
 B64 = base64.b64encode(f"user:{X}".encode()).decode()
@@ -189,6 +190,11 @@ PATTERNS = [
     "%3A", "\\u0061", '\\"token\\": \\"a', "password: >-\n", "auth: {", "_KEY=", "a@",
     "=", "token'", "secret:::",
     "--a-token\n- ", "--token a,b", "--token 'a', ", "\x9b", "API_KEY='", 'x="""', "set-cookie=", "key\n  - ", "token[']",
+    "%22", "%2525", "&quot;", "&amp;", "\\x3d", "key ", "key:\n", "key:\n - a\n", "<password>", "<token a=", "<key>a</key><b>", "key,", "key|", "key (",
+    "token for a ", "auth: [", "auth: (", "auth={'a': ", "-p a", "mysql -p a ", "curl -u a:b", "a:1b@", "//a:1a@", "x1y2/", "AAAA\n-----END PRIVATE KEY-----",
+    "a is not a valid token ", "a:1:a:a:a\n", "://hook/", "$6$a", "1//", "sk-1", "M.a", "a.atlasv1.", "password=SecretStr(", "password: &a ", "key name value=",
+    "('token', 'a1b'), ", "-token a1b2c3 ", "key\n  input_value=", "?session=a1&", "token........", "token a1b2c3d4 ", "  - token:\n", "key=a1b2c3;",
+    "auth=auth(", "token=a.token ", "key:=", "key: str = ", "ENV a ", "token 'a ", ", 'a', ",
 ]  # fmt: skip
 
 

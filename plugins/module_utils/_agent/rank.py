@@ -92,14 +92,17 @@ class RankService:
         try:
             return protocol.success(self._answer(request, local))
         except RankError as error:
-            return protocol.failure(redact.redact(str(error)), error.kind)
+            return protocol.failure(self._redacted(str(error)), error.kind)
         except client.DockerError as error:
-            return protocol.failure(redact.redact(str(error)))
+            return protocol.failure(self._redacted(str(error)))
         except Exception as error:  # noqa: BLE001  the head must learn of any failure, and the service goes on
-            return protocol.failure(redact.redact(f"{type(error).__name__}: {error}"))
+            return protocol.failure(self._redacted(f"{type(error).__name__}: {error}"))
         finally:
             if not local and request.get("verb") != "watch":  # the head may have ended since a long poll began
                 self._asked_at = time.monotonic()
+
+    def _redacted(self, text: str) -> str:
+        return redact.redact(text, evidence.secrets_in(self.folder))
 
     @property
     def asked_at(self) -> float:
@@ -316,7 +319,8 @@ class RankService:
     def _slice(self, **arguments: Any) -> dict[str, Any]:
         if not re.fullmatch(re.escape(self.project) + r"-rank\d{1,3}", arguments["container"]):
             raise refused(f"slice: {arguments['container']} is not a container of the group {self.group}. Expected: {self.project}-rank{self.rank}.")
-        return log_slice.run({**arguments, "docker_socket": self.docker_socket})
+        # Verdicts, events and notices quote lines of the log. The head masks what looks like a secret, this node the values that it knows.
+        return log_slice.run({**arguments, "docker_socket": self.docker_socket}, evidence.secrets_in(self.folder))
 
     def _probe(self, release: str, **arguments: Any) -> dict[str, Any]:
         return api_probe.run({**arguments, "env_file": self._key_files(release)})
@@ -353,7 +357,7 @@ class RankService:
         if code == 0:
             return ""
         # Masked before it is cut: a part of a secret would not be found.
-        lines = [line.strip() for line in redact.redact(err if err.strip() else out, evidence.secrets_in(self.folder)).splitlines() if line.strip()]
+        lines = [line.strip() for line in self._redacted(err if err.strip() else out).splitlines() if line.strip()]
         return "\n".join(lines[-ERROR_LINES:])[-ERROR_CHARACTERS:] or f"docker {words[0]} failed with exit code {code} and without a message."
 
     def _compose(self, release: str, *words: str, timeout: float) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -55,6 +56,7 @@ class Server:
         self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
         self.headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.timeout = timeout
+        self._known = (key,) if key else ()
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float | None = None) -> tuple[int, str]:
         """Return (status, text); status 0 and the reason if no complete reply came within the timeout."""
@@ -64,7 +66,8 @@ class Server:
             headers = dict(self.headers, **({"Content-Type": "application/json"} if body is not None else {}))
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
-            return response.status, bounded.reply(response).decode("utf-8", "replace")
+            # A server may quote the key. It is masked before a text is cut: a part of it would not be found.
+            return response.status, without(bounded.reply(response).decode("utf-8", "replace"), self._known)
         except socket.timeout:
             return 0, no_reply(limit)
         except (OSError, http.client.HTTPException) as error:
@@ -162,15 +165,6 @@ def read_key(env_files: Iterable[str] | None) -> str:
     return ""
 
 
-def _masked(value: Any, key: str) -> Any:
-    """Return a value without the key in any of its texts: a server may quote it."""
-    if isinstance(value, str):
-        return value.replace(key, "********")
-    if isinstance(value, dict):
-        return {name: _masked(each, key) for name, each in value.items()}
-    return [_masked(each, key) for each in value] if isinstance(value, list) else value
-
-
 def ask(
     url: str = "http://127.0.0.1:8000", env_file: list[str] | None = None, requests: list[dict[str, Any]] | None = None, model: str | None = None,
     concurrency: int = 1, timeout: float = 120.0,
@@ -205,7 +199,7 @@ def ask(
             metrics = cache_config(body) if got == 200 else []
         replies = [future.result() for future in waited]
     out: dict[str, Any] = {"models": models, "error": fault, "http_status": status, "version": version, "metrics": metrics, "replies": replies}
-    return dict(_masked(out, key)) if key else out
+    return out
 
 
 def sentence(error: OSError) -> str:

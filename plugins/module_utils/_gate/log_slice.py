@@ -9,10 +9,12 @@ import base64
 import http.client
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError, inspect, logs
 
@@ -81,9 +83,13 @@ def take(
     }
 
 
-def run(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a slice; `failed` and `msg` if the Docker Engine does not answer."""
+def run(arguments: dict[str, Any], secrets: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a slice without these values; `failed` and `msg` if the Docker Engine does not answer."""
     try:
-        return take(**arguments)
+        out = take(**arguments)
+        if secrets and out.get("log"):
+            text = base64.b64decode(out["log"]).decode("utf-8", "surrogateescape")
+            out["log"] = base64.b64encode(without(text, secrets).encode("utf-8", "surrogateescape")).decode("ascii")
+        return out
     except DockerError as error:
         return {"failed": True, "msg": sentence(arguments["container"], error)}

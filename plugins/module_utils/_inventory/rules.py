@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, secret_names
+from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import BUILD_ARGUMENT
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import CLASSES, HIGHEST_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import HIGHEST_FLOOR_PERCENT
@@ -72,6 +74,10 @@ def _is_expression(text: str) -> bool:
     except re.error:
         return False
     return True
+
+
+def _is_endpoint(text: str) -> bool:
+    return re.fullmatch(r"(?:https?://[^\s/@]+(?:/\S*)?)?", text) is not None and not holds_secret("endpoint", text)
 
 
 def _words(expected: str, words: Iterable[str]) -> Rule:
@@ -183,7 +189,7 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_wait_seconds": _whole(0),
     # weights
     "weights_download_timeout": _whole(1),
-    "weights_hf_endpoint": _pattern("a URL without a user and a password, such as https://hub.example.org", r"(?:https?://[^\s/@]+(?:/\S*)?)?"),
+    "weights_hf_endpoint": Rule("a URL without a user, a password and a key, such as https://hub.example.org", _is_endpoint),
     "weights_model_store": _STORE,
     "weights_owner": _IDENTITY,
     "weights_owner_group": _IDENTITY,
@@ -219,8 +225,8 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
     if name in ENVIRONMENTS:
         return _environment_faults(value, secret=name == "vllm_tp2_secret_env")
     if name == "image_build_args":
-        secrets = [str(key) for key, each in value.items() if secret_names.is_secret(str(key), each)]
-        return [((key,), f"{shown(key)} {secret_names.BUILD_ARGUMENT}") for key in secrets]
+        secrets = [str(key) for key, each in value.items() if holds_secret(str(key), each)]
+        return [((key,), f"{shown(key)} {BUILD_ARGUMENT}") for key in secrets]
     if name == "vllm_tp2_api_key":  # it is stored with the secrets of the environment
         return [((), text.partition(" ")[2]) for _path, text in _environment_faults({"VLLM_API_KEY": value}, secret=True)]
     if name == "preflight_known_versions":
@@ -263,7 +269,7 @@ def _environment_faults(value: Mapping[str, Any], secret: bool) -> Found:
             text = f"{name} contains a line end, which an environment file cannot contain; write it on one line, without | or >"
         elif secret and isinstance(each, str) and env_file.problem(each):
             text = f"{name} {env_file.problem(each)}, which the environment file of the secrets cannot contain; choose another value"
-        elif not secret and secret_names.is_secret(name, each):
+        elif not secret and holds_secret(name, each):
             text = f"{name} looks like a secret, and its value would be readable in the Compose file; set it in vllm_tp2_secret_env"
         elif name in NOT_EMPTY and each is not None and not str(each).strip():
             text = f"{name} is empty: {NOT_EMPTY[name]}"

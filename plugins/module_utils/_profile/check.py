@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import masked
-from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import BUILD_ARGUMENT, is_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import BUILD_ARGUMENT
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SCHEMA, Field
 
@@ -195,10 +195,10 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
         _check_args(profile["engine"]["args"], checker.note)
     for table in ("env", "head_env", "worker_env"):
         for key, value in profile.get(table, {}).items():
-            if is_secret(key, value):
+            if holds_secret(key, value):
                 checker.note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
     for key, value in ((profile.get("image", {}).get("build") or {}).get("args") or {}).items():
-        if is_secret(key, value):
+        if holds_secret(key, value):
             checker.note(f"image.build.args.{key}", BUILD_ARGUMENT)
     if checker.sound("container.volumes", "container.cache_dirs"):
         _check_container(profile["container"], checker.note)
@@ -232,7 +232,7 @@ def _variable_of(flag: str, value: Any) -> str:
     """Return the environment variable that has to carry an argument that is a secret; empty if it is none. vLLM accepts the begin of a flag too."""
     name = flag.lower().strip("-")
     known = next((variable for secret, variable in SECRET_ARGS.items() if len(name) >= 3 and secret.startswith(name)), "")
-    if not known and (is_secret(name, value) or masked(value) != value):
+    if not known and holds_secret(name, value):
         known = name.upper().replace("-", "_")
     return known
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
-from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import is_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
@@ -276,7 +276,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
     argv = build_argv(profile, rank)
     env = _environment(profile, rank, options)
     secrets = {str(key): str(value) for key, value in (options.get("secrets") or {}).items() if value not in (None, "")}
-    for key in [key for key, value in env.items() if key in secrets or is_secret(key, value)]:
+    for key in [key for key, value in env.items() if key in secrets or holds_secret(key, value)]:
         if key not in secrets:
             raise ServingError(f"the environment variable {key} looks like a secret: set it in vllm_tp2_secret_env instead of vllm_tp2_extra_env")
         del env[key]

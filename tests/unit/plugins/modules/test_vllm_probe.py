@@ -98,6 +98,17 @@ def test_the_key_is_read_on_the_node_and_never_returned(server: tuple[type[Handl
     assert "horse-battery" not in json.dumps(out)
 
 
+@pytest.mark.parametrize("before", [0, 285, 295])
+def test_a_key_in_an_error_is_masked_before_the_error_is_cut(
+    server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str], before: int
+) -> None:
+    kind, url = server
+    kind.completion = (500, "." * before + "no horse-battery here")
+    env = tmp_path / "secrets.env"
+    env.write_text("VLLM_API_KEY='horse-battery'\n")
+    assert "hors" not in json.dumps(ask(capsys, url=url, env_file=str(env), requests=[{"prompt": "x"}]))
+
+
 def test_no_env_file_stands_for_no_key(server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ask(capsys, url=server[1], env_file=str(tmp_path / "none"))
     assert out["error"] == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import os
@@ -504,6 +505,23 @@ def test_a_slice_passes_on_only_its_own_arguments(owned: Machine, monkeypatch: p
     monkeypatch.setattr(log_slice, "take", lambda **arguments: passed.append(arguments) or {"log": ""})  # type: ignore[func-returns-value]
     owned.do("slice", container=CONTAINER, cursor="12:3", known_state="running", wait=0, url="", docker_socket="/tmp/other", limit=None)
     assert passed == [{"container": CONTAINER, "cursor": "12:3", "known_state": "running", "wait": 0, "url": "", "docker_socket": owned.socket}]
+
+
+def test_a_slice_has_no_known_secret_in_any_form(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (owned.put_release("4f0c") / "secrets.env").write_text("VLLM_API_KEY='open \"sesame'\n")
+    text = b'a \xff open "sesame, {"x": "open \\"sesame"}, open+%22sesame\n'
+    monkeypatch.setattr(log_slice, "take", lambda **_arguments: {"log": base64.b64encode(text).decode()})
+    assert base64.b64decode(owned.do("slice", container=CONTAINER)["log"]) == b'a \xff ********, {"x": "********"}, ********\n'
+
+
+def test_an_error_has_no_known_secret(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (owned.put_release("4f0c") / "secrets.env").write_text("VLLM_API_KEY='open sesame'\n")
+
+    def fail(**_arguments: Any) -> dict[str, Any]:
+        raise ValueError("bad value 'open sesame'")
+
+    monkeypatch.setattr(log_slice, "take", fail)
+    assert "sesame" not in json.dumps(owned.ask("slice", container=CONTAINER))
 
 
 def test_a_probe_takes_the_key_of_the_release(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

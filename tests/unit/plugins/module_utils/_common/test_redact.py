@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import MASK, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_values import MASK
 
 SECRET = "s3cr3tv4lue"
 
