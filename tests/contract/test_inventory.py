@@ -395,7 +395,7 @@ def test_a_decrypted_value_is_checked_and_never_shown(tmp_path: Path, marker: Pa
         "vllm_tp2_api_key: 'hunter2\nvllm_tp2_state: present\n",
     ],
 )
-def test_a_broken_template_or_file_never_shows_the_secret_beside_it(text: str, tmp_path: Path, marker: Path) -> None:
+def test_a_broken_template_or_file_never_shows_the_secret_next_to_it(text: str, tmp_path: Path, marker: Path) -> None:
     done, _inventory = play(tmp_path, hosts(VALID, gb10=text), "-vvv")
     assert done.rc != 0
     assert "hunter2" not in done.text()
