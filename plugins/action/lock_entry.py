@@ -28,7 +28,7 @@ def read(path: str) -> dict[str, dict[str, dict[str, str]]]:
     except FileNotFoundError:
         return {}
     except (OSError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
-        raise AnsibleActionFail(f"The lock file {path} cannot be read ({error}). Correct or delete it. Nothing was stopped.") from error
+        raise AnsibleActionFail(f"The lock file {path} cannot be read ({error}). Nothing was stopped. Correct or delete it.") from error
 
 
 def difference(entry: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -75,7 +75,7 @@ class ActionModule(ActionBase):
                 os.close(folder)
         except OSError as error:
             raise AnsibleActionFail(
-                f"The lock file {path} cannot be written ({error.strerror}). Make the folder writable, or set gb10_lock_file. Nothing was stopped."
+                f"The lock file {path} cannot be written ({error.strerror}). Nothing was stopped. Create the folder or make it writable, or set gb10_lock_file."
             ) from error
         return result
 
