@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 
@@ -24,16 +24,20 @@ def read(path: str) -> dict[str, dict[str, dict[str, str]]]:
     try:
         with open(path, encoding="utf-8") as handle:
             found = yaml.safe_load(handle) or {}
-        return {str(kind): {str(name): dict(entry) for name, entry in entries.items()} for kind, entries in found.items()}
+        return {str(kind): {str(name): dict(entry) for name, entry in (entries or {}).items() if entry} for kind, entries in found.items()}
     except FileNotFoundError:
         return {}
     except (OSError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
-        raise AnsibleActionFail(f"The lock file {path} cannot be read ({error}). Correct or delete it. Nothing was stopped.") from error
+        raise AnsibleActionFail(f"The lock file {path} cannot be read ({error}). Nothing was stopped. Correct or delete it.") from error
 
 
 def difference(entry: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Return how a content differs from its entry; empty if all that both have is equal. A value of `found` can be a list of equal values."""
+    """Return how a content differs from its entry; empty if all that both have is equal. A value of `found` can be a list of equal values.
+
+    A fingerprint covers the whole image: the digest of a copy depends on the store of its engine.
+    """
     common = sorted(set(entry) & {key for key, value in found.items() if value})
+    common = ["fingerprint"] if "fingerprint" in common else common
     if not common:
         return f"the entry has {', '.join(sorted(entry)) or 'nothing'}, found is {', '.join(sorted(found))}"
     wrong = [key for key in common if str(entry[key]) not in (found[key] if isinstance(found[key], list) else [str(found[key])])]
@@ -59,8 +63,9 @@ class ActionModule(ActionBase):
         )
         variables = task_vars or {}
         given = {key: self._templar.template(variables.get(key)) for key in ("gb10_lock_file", "gb10_lock_update", "inventory_dir")}
-        path = os.path.abspath(os.path.expanduser(given["gb10_lock_file"] or os.path.join(given["inventory_dir"] or ".", ".gb10.lock.yml")))
-        update = str(given["gb10_lock_update"]).lower() in ("true", "yes", "1")
+        inventory = given["inventory_dir"] if os.path.isdir(given["inventory_dir"] or "") else "."  # -i host, has none, which Ansible writes as "None"
+        path = os.path.abspath(os.path.expanduser(given["gb10_lock_file"] or os.path.join(inventory, ".gb10.lock.yml")))
+        update = boolean(given["gb10_lock_update"] or False, strict=False)
         try:
             folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -70,7 +75,7 @@ class ActionModule(ActionBase):
                 os.close(folder)
         except OSError as error:
             raise AnsibleActionFail(
-                f"The lock file {path} cannot be written ({error.strerror}). Make the folder writable, or set gb10_lock_file. Nothing was stopped."
+                f"The lock file {path} cannot be written ({error.strerror}). Nothing was stopped. Create the folder or make it writable, or set gb10_lock_file."
             ) from error
         return result
 
@@ -86,16 +91,15 @@ class ActionModule(ActionBase):
                 f"trust-remote-code runs code of {name}, and neither model.revision (40 hexadecimal digits) nor {path} pins it. "
                 "Nothing was stopped. Run site.yml with --tags weights,vllm_tp2, which records the model, or set model.revision in the profile."
             )
-        wrong = difference(entry, found) if entry is not None else ""
-        if entry is not None and not wrong:
+        wrong = difference(entry, found) if entry else ""
+        if entry and not wrong:
             return {"changed": False, "path": path}
         if wrong and not update:
             raise AnsibleActionFail(
                 f"{name} differs from {kind} in {path} ({wrong}). Nothing was stopped. "
                 "To accept the new content, delete this entry or run with -e gb10_lock_update=true."
             )
-        entries.setdefault(kind, {})[name] = {key: str(value[0] if isinstance(value, list) else value) for key, value in found.items() if value}
+        entries.setdefault(str(kind), {})[str(name)] = {str(key): str(value[0] if isinstance(value, list) else value) for key, value in found.items() if value}
         if not self._task.check_mode:
-            plain = json.loads(json.dumps(entries))  # without the tags of ansible-core, which PyYAML cannot write
-            write_atomically(path, HEAD + yaml.safe_dump(plain, sort_keys=True, width=200), 0o644)
+            write_atomically(path, HEAD + yaml.safe_dump(entries, sort_keys=True, width=200), 0o644)
         return {"changed": True, "path": path, "msg": f"{name} {'would be' if self._task.check_mode else 'is'} recorded in {path}."}

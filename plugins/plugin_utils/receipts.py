@@ -25,7 +25,7 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
             kept["drift"] = drift(receipt, json.loads(good.read_text(encoding="utf-8")))
         except FileNotFoundError:
             kept["drift"] = []
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             kept["warning"] = f"{good} is not a readable receipt ({error}). The verdict does not depend on it; nothing was compared with the last good boot."
     stamp = receipt["time"].replace(":", "").replace("-", "")
     path = folder / f"{stamp}-{receipt['release'] or 'boot'}-{'passed' if receipt['passed'] else 'failed'}.json"

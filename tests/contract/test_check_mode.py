@@ -66,3 +66,27 @@ def test_ranks_that_come_one_after_the_other_are_refused_in_a_sentence(tmp_path:
     result = check(tmp_path, WEIGHTS.replace("  roles:", "  serial: 1\n  roles:"), gb10_model_store=str(tmp_path), gb10_profile="dspark-nvfp4-1m")
     assert result.rc != 0
     assert result.last_message.startswith("The ranks of pair1 must have the same model, and two is not in this run (or failed earlier in it): run without")
+
+
+LOCK = """
+- name: Image
+  hosts: gb10
+  gather_facts: false
+  tasks:
+    - name: Plan
+      ansible.builtin.set_fact:
+        __image_plan: {source: one, fingerprint: other}
+        __image_seen: {info: {repo_digests: []}}
+    - name: Compare
+      ansible.builtin.include_role:
+        name: gb10.cluster.image
+        tasks_from: lock.yml
+"""
+
+
+def test_a_refused_image_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
+    """Else the other ranks get it, and lose the caches of the one that serves."""
+    (tmp_path / ".gb10.lock.yml").write_text("images: {'vllm:1': {fingerprint: first}}\n", encoding="utf-8")
+    result = check(tmp_path, LOCK, image_reference="vllm:1")
+    assert [failure[0] for failure in result.failures] == ["one", "two"], result.stdout
+    assert "expected first, found other" in result.stdout

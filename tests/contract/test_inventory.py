@@ -384,6 +384,24 @@ def test_a_decrypted_value_is_checked_and_never_shown(tmp_path: Path, marker: Pa
     assert "hunter2" not in done.text()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'vllm_tp2_api_key: "hunter2 {{ nothing }}"\n',
+        'vllm_tp2_api_key: "hunter2 {{ 1 + "\n',
+        "vllm_tp2_secret_env: {HF_TOKEN: hunter2 {{ nothing }}}\n",
+        "vllm_tp2_api_key: hunter2\nvllm_tp2_state: [\n",
+        "vllm_tp2_api_key: hunter2: x\n",
+        "vllm_tp2_api_key: 'hunter2\nvllm_tp2_state: present\n",
+    ],
+)
+def test_a_broken_template_or_file_never_shows_the_secret_next_to_it(text: str, tmp_path: Path, marker: Path) -> None:
+    done, _inventory = play(tmp_path, hosts(VALID, gb10=text), "-vvv")
+    assert done.rc != 0
+    assert "hunter2" not in done.text()
+    assert not marker.exists()
+
+
 def test_the_shipped_inventory_fails_until_its_two_addresses_are_edited(tmp_path: Path, marker: Path) -> None:
     shutil.copytree(REPO / "inventories" / "spark-pair", tmp_path / "inv")
     done, inventory = play(tmp_path, {})

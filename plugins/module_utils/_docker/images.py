@@ -25,7 +25,7 @@ CHUNK = 1 << 22
 PAUSE = 600.0  # seconds that the engine may be silent, as before the end of a load
 SECONDS = 4 * 3600.0  # for an image; a copy over the rail may take as long
 RECEIVED = "gb10-cluster-received"
-_NAMING = ("manifest.json", "index.json", "repositories", "oci-layout")  # the members of an archive that name images and tags
+_NAMING = ("manifest.json", "index.json", "repositories")  # the members of an archive that name images and tags
 _MAX_NAMING = 1 << 22  # bytes
 
 
@@ -151,8 +151,6 @@ def retag(source: tarfile.TarFile, archive: tarfile.TarFile, tag: str) -> None:
             raise image_plan.ImageError(f"the received archive has {member.name!r}, which docker save does not write: look at the node that sent it")
         if name.rpartition("/")[2] not in _NAMING or not member.isfile():
             archive.addfile(member, source.extractfile(member) if member.isfile() else None)
-        elif name == "oci-layout":
-            archive.addfile(member, source.extractfile(member))
         elif name in ("manifest.json", "index.json"):
             if member.size > _MAX_NAMING:
                 raise image_plan.ImageError(f"{name} of the received archive has {member.size} bytes: look at the node that sent it")

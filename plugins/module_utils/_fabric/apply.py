@@ -80,13 +80,13 @@ class Change:
         work = self._work(rails)
         self._report(work)
         if self.changes.messages:
-            generated = self._generate(work.plan.text, work.plan.moves, {}, work.names) if work.files_change else {}
+            generated = self._generate(work.plan.text, work.plan.moves, {}) if work.files_change else {}
             if work.plan.moves:
-                self._refuse_other_changes(work)
+                self._refuse_other_changes(work, generated)
             if work.files_change or work.drift:
                 self.live.refuse_in_use(work.names)
             if not self.module.check_mode:
-                self._apply(work, generated)
+                self._apply(work, _of_rails(generated, work.names))
         found: list[dict[str, Any]] = facts["rails"]
         return found
 
@@ -252,7 +252,7 @@ class Change:
         running = {path: live.text(path) for path in self._run_files(rails)}
         generated: dict[str, str] = {}
         if netplan_change or running:
-            generated = self._generate(None, (), back, rails)
+            generated = _of_rails(self._generate(None, (), back), rails)
             netplan_change = netplan_change or generated != running  # our file was removed, but its generated files are still active
         if netplan_change:
             live.refuse_in_use(rails)
@@ -301,27 +301,20 @@ class Change:
 
     # generated files
 
-    def _generate(self, text: str | None, moves: Sequence[str], back: Mapping[str, str], rails: list[str]) -> dict[str, str]:
-        """Return {path below /run: text} of the files that netplan generates for the rails; an error of netplan is a refusal."""
-        names = _generated_names(rails)
-        found = self._generate_all(text, moves, back)
-        return {path: content for path, content in found.items() if path.rpartition("/")[0] in RUN_FOLDERS and path.rpartition("/")[2] in names}
-
-    def _refuse_other_changes(self, work: Work) -> None:
+    def _refuse_other_changes(self, work: Work, after: Mapping[str, str]) -> None:
         """Refuse if the configuration that netplan generates for any interface but the rails would change, now or at the next boot."""
         node = self.live.node
         ports = {port.netdev: Device(port.netdev, port.mac, port.driver) for port in node.ports}
         devices = [ports.get(name, Device(name)) for name in dict.fromkeys([*ports, *node.netdevs])]
-        before, after = self._generate_all(work.before, (), {}), self._generate_all(work.plan.text, work.plan.moves, {})
-        changed = other_changes(before, after, work.names, devices)
+        changed = other_changes(self._generate(work.before, (), {}), after, work.names, devices)
         if changed:
             raise RefusedError(
                 f"Moving {', '.join('/' + path for path in work.plan.moves)} would change what netplan generates for other interfaces:"
                 f" {', '.join(changed)}. Nothing was changed. Move that configuration to a netplan file without the rails, then run again."
             )
 
-    def _generate_all(self, text: str | None, moves: Sequence[str], back: Mapping[str, str]) -> dict[str, str]:
-        """Let netplan generate its files in a temporary folder; return {path: text, or the target of a link}."""
+    def _generate(self, text: str | None, moves: Sequence[str], back: Mapping[str, str]) -> dict[str, str]:
+        """Let netplan generate its files in a temporary folder; return {path: text, or the target of a link}. Its error is a refusal."""
         live = self.live
         if self.module.get_bin_path("netplan") is None:
             raise RefusedError("The command `netplan` is missing: install netplan.io (`apt install netplan.io`), which DGX OS has.")
@@ -379,6 +372,12 @@ class Change:
                     rc, message = live.run("nmcli", "--wait", "30", "connection", "up", f"netplan-{rail}")
                     if rc != 0:
                         self.notes.append(f"NetworkManager did not bring up {rail}: {message[-200:]}")
+
+
+def _of_rails(generated: Mapping[str, str], rails: Sequence[str]) -> dict[str, str]:
+    """Return the files that netplan generates for the rails: {path below /run: text}."""
+    names = _generated_names(rails)
+    return {path: text for path, text in generated.items() if path.rpartition("/")[0] in RUN_FOLDERS and path.rpartition("/")[2] in names}
 
 
 def _generated_names(rails: Sequence[str]) -> set[str]:

@@ -75,6 +75,7 @@ CLUSTER_SPEC: dict[str, dict[str, Any]] = {
         "default": None,
         "description": [
             "Lock file on the controller with the content of each unpinned image and each model. Default is C(.gb10.lock.yml) next to the inventory.",
+            "Without an inventory file (C(-i host,)), it is in the folder where ansible-playbook runs.",
             "The first run writes an entry. A later run refuses another content before it stops anything.",
         ],
     },

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SECONDS = 10  # the script ends itself after so long
+TIMED_OUT = 4  # and then returns this
 #: Runs with the image's python3 and the rank's environment. Prints one line for each problem, with the remedy, and then ends with 3.
 SCRIPT = (
-    f"SECONDS = {SECONDS}\n"
+    f"SECONDS, TIMED_OUT = {SECONDS}, {TIMED_OUT}\n"
     + r"""
-import ctypes, errno, json, os, re, signal, sys, tempfile
-signal.alarm(SECONDS)
+import ctypes, errno, json, os, re, sys, tempfile, threading
+limit = threading.Timer(SECONDS, os._exit, [TIMED_OUT])  # the first process of a container ignores SIGALRM
+limit.daemon = True
+limit.start()
 wanted, problems = json.loads(sys.argv[1]), []
 READ_ONLY = "its mount in container.volumes of the profile has to be writable, without :ro"
 NO_CAPABILITY = "vllm_tp2_cap_add: [DAC_OVERRIDE] lifts this, or change the owner or the mode on the node"

@@ -33,7 +33,7 @@ def test_a_release_is_written_once(capsys: pytest.CaptureFixture[str], tmp_path:
     assert out["changed"]
     assert out["path"] == str(release)
     assert {path.name: path.read_text() for path in release.iterdir()} == {**FILES, "secrets.env": "VLLM_API_KEY=hush\n"}
-    assert [mode(release / name) for name in ("compose.yaml", "release.json", "secrets.env")] == [0o640, 0o640, 0o600]
+    assert [mode(release / name) for name in (".", "compose.yaml", "release.json", "secrets.env")] == [0o750, 0o640, 0o640, 0o600]
     assert "hush" not in json.dumps(out)
     again = run(capsys, folder, files=FILES, secrets="VLLM_API_KEY=hush\n")
     assert (again["changed"], again["diff"]) == (False, [])

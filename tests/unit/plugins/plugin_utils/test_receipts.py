@@ -30,13 +30,28 @@ def test_second_good_receipt_is_compared_with_first(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "pair1/last-good.json").read_text(encoding="utf-8"))["drift"] == kept["drift"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pool": "x"}', "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pool": "x"}', "\x00", "[" * 100000])
 def test_last_good_receipt_that_is_not_one_is_replaced(tmp_path: Path, text: str) -> None:
     good = tmp_path / "pair1/last-good.json"
     good.parent.mkdir()
     good.write_text(text, encoding="utf-8")
     assert "is not a readable receipt" in receipts.keep(str(tmp_path), RECEIPT)["warning"]
     assert json.loads(good.read_text(encoding="utf-8"))["passed"]
+
+
+@pytest.mark.parametrize("place", ["pair1", "pair1/last-good.json", "pair1/20261122T050000Z-4f0c-passed.json"])
+def test_receipt_that_cannot_be_written_is_a_warning(tmp_path: Path, place: str) -> None:
+    """A file where the folder has to be, or a folder where a file has to be."""
+    if place == "pair1":
+        (tmp_path / place).write_text("")
+    else:
+        (tmp_path / place).mkdir(parents=True)
+    assert "cannot be written below" in receipts.keep(str(tmp_path), RECEIPT)["warning"]
+
+
+def test_receipts_are_for_their_owner_only(tmp_path: Path) -> None:
+    receipts.keep(str(tmp_path), RECEIPT)
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "pair1").iterdir()] == [0o600, 0o600]
 
 
 def test_failed_boot_leaves_last_good_receipt_alone(tmp_path: Path) -> None:
