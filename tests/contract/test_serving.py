@@ -144,7 +144,8 @@ class Pair:
         faults = {key.replace("_on_", " "): value for key, value in scenario.items()}
         (self.folder / "scenario.json").write_text(json.dumps({"runs": [runs] if runs else [], "follow": SERVES, **faults}), encoding="utf-8")
         (self.folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
-        (self.folder / ".gb10.lock.yml").write_text(f"models: {{{MODEL}: {{code: abc}}}}\n", encoding="utf-8")  # as the role weights writes it
+        lock = f"models: {{{MODEL}: {{code: abc}}}}\n" + scenario.pop("images", "")  # as the roles weights and image write it
+        (self.folder / ".gb10.lock.yml").write_text(lock, encoding="utf-8")
         (self.folder / "play.yml").write_text(PLAY.format(folder=self.folder, tasks=tasks), encoding="utf-8")
         env = {
             "ANSIBLE_COLLECTIONS_PATH": str(self.folder / "collections"),
@@ -232,6 +233,16 @@ def test_first_installation_hands_the_keys_over_in_a_second_pass(pair: Pair) -> 
         "one agent present with the head's key, 1 peers", "one agent present, 1 peers", "two agent present with the head's key, 0 peers",
         "two agent present, 0 peers",
     ]  # fmt: skip
+
+
+def test_image_that_differs_from_the_lock_file_stops_all_ranks_before_a_start(pair: Pair) -> None:
+    done = pair.play(images="images: {'vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c': {fingerprint: another}}\n")
+    assert done.rc != 0
+    assert "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c differs from images in" in messages(done)["one"]
+    assert set(messages(done)) == {"one", "two"}
+    assert not any("desired_state" in line for line in pair.log)
+    assert not pair.written("one")
+    assert not pair.written("two")
 
 
 def test_pair_that_serves_without_a_key_starts_again_with_one(pair: Pair) -> None:
