@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
@@ -31,7 +31,7 @@ def read_json(path: str) -> dict[str, Any]:
     """Return a JSON file's mapping; an absent or broken one reads as empty."""
     try:
         with open(path, encoding="utf-8") as handle:
-            data = json.load(handle)
+            data = loads(handle.read())
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
