@@ -21,8 +21,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings as watch_settings
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info, vllm_liveness
 from ansible_collections.gb10.cluster.plugins.plugin_utils import node_results
-from hostile import ANY_JSON, FEW, MANY, places, replaced
-from hypothesis import given
+from hostile import ANY_JSON, EXAMPLES, FEW, MANY, places, replaced
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.fixtures.roce.tree import Tree, spark
 
@@ -116,7 +116,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     return made
 
 
-@FEW
+@settings(FEW, max_examples=EXAMPLES // 10)
 @given(data=st.data())
 def test_any_output_on_a_node_is_read_or_named(tree: Tree, capsys: pytest.CaptureFixture[str], data: st.DataObject) -> None:
     names = sorted(str(each.relative_to(tree.root)) for each in tree.root.rglob("*") if each.is_file() and not each.is_symlink())
