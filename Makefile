@@ -71,7 +71,8 @@ test: setup-dev  ## every test that is part of CI
 long: setup-dev  ## what takes hours: every schedule and contract case, hostile answers, the fault table, the day-2 table, recovery, random faults
 	@$(STAGE) "the contract, every case" -- $(BIN)/pytest tests/contract -q -n 2 -m long
 	@$(STAGE) "the agent over 20,000 simulated schedules" -- env GB10_SCHEDULES=20000 $(BIN)/pytest tests/sim/test_schedules.py -q
-	@$(STAGE) "10,000 hostile answers of nodes and the Docker Engine" -- env GB10_FUZZ=10000 $(BIN)/pytest tests/security/test_hostile_answers.py -q
+	@$(STAGE) "10,000 hostile answers of nodes, modules, APIs and the Docker Engine" -- env GB10_FUZZ=10000 $(BIN)/pytest \
+	  tests/security/test_hostile_answers.py tests/security/test_hostile_copy.py tests/security/test_hostile_results.py tests/security/test_hostile_texts.py -q
 	@$(STAGE) "the rest of the end-to-end tests" -- $(BIN)/pytest tests/lab -q -m long
 	@$(STAGE) "the rest of the tests on emulated machines" -- $(BIN)/pytest tests/vm -q -m long
 	@$(STAGE) "molecule: sysctl, readahead, roce" -- tools/molecule.sh sysctl readahead roce

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults
 
 PLUGINS = Path(__file__).resolve().parents[1]
 
@@ -30,7 +30,7 @@ def stands(known: dict[str, Any], options: dict[str, Any], stamp: str) -> bool:
     return known.get("stamp") == stamp and bool(head) and owner == {"group": (options.get("group") or {}).get("name"), "head": head}
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeResults):
     """The module's result, or the same from what the node reported."""
 
     TRANSFERS_FILES = False

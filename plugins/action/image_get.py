@@ -23,7 +23,7 @@ class ActionModule(FollowedAction):
 
     def progress(self, report: dict[str, Any]) -> str:
         """Return the last output of docker if it is new."""
-        text = report.get("text", "")
+        text = report.get("text") or ""
         if text == self.shown:
             return ""
         self.shown = text

@@ -12,18 +12,20 @@ import time
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import FOLLOW, NodeResults, plain
 
 COMMAND = "/usr/local/sbin/gb10"
 WAIT_SECONDS = 20
 LOST_ATTEMPTS = 20
 LOST_SECONDS = 120.0
 RETRY_SECONDS = 6.0
+LONGEST_SECONDS = 86400.0
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeResults):
     """Read events of the agent until it has decided."""
 
     TRANSFERS_FILES = False
@@ -46,8 +48,12 @@ class ActionModule(ActionBase):
         self.generation, self.group, self.settled = int(args["generation"]), str(args["group"]), args["until"] == "settled"
         self.host = str((task_vars or {}).get("inventory_hostname"))
         self.since, self.misses, self.missed_at, self.problem = int(args["since"]), 0, 0.0, ""
-        parent = os.getppid()
+        parent, end = os.getppid(), time.monotonic() + LONGEST_SECONDS
         while True:
+            if time.monotonic() > end:  # no start takes as long: what answers is not our agent
+                return self._failed(
+                    f"{self.group} has not settled within {LONGEST_SECONDS / 3600:.0f} h. See `sudo gb10 status` on {self.host}.", "connection_lost"
+                )
             reply = self._ask(f"follow --generation {self.generation} --since {self.since} --wait {WAIT_SECONDS}")
             if os.getppid() != parent:  # the run was killed: this process is all that is left of it, and the outcome is for the next run
                 return self._failed(f"The run that followed {self.group} has ended.", "superseded")
@@ -59,8 +65,8 @@ class ActionModule(ActionBase):
             self.misses = 0
             self._show(reply.get("events") or [])
             self.since = max(self.since, int(reply.get("next") or 0))
-            if self.generation in (reply.get("desired") or {}).get("replaces", []):  # the same desired state under a higher number
-                self.generation = int(reply["desired"]["generation"])
+            if self.generation in ((reply.get("desired") or {}).get("replaces") or []):  # the same desired state under a higher number
+                self.generation = int(reply["desired"].get("generation") or 0)
             outcome = dict(reply.get("outcome") or {})
             if self._decided(outcome):
                 return self._result(outcome, args["receipts"])
@@ -77,15 +83,19 @@ class ActionModule(ActionBase):
             return None
         for line in reversed(str(out.get("stdout") or "").splitlines()):
             try:
-                data = json.loads(line)
-            except ValueError:
+                data = plain(json.loads(line))
+            except (ValueError, RecursionError):
                 continue
             if isinstance(data, dict) and data.get("ok", True):
-                return dict(data["result"]) if isinstance(data.get("result"), dict) else data
-            if isinstance(data, dict):
+                data = data["result"] if isinstance(data.get("result"), dict) else data
+                wrong = misfit(data, FOLLOW)
+                if not wrong:
+                    return dict(data)
+                out["stderr"] = f"its reply is not valid: {wrong}"
+            elif isinstance(data, dict):
                 out["stderr"] = data.get("error")
             break
-        text = " ".join(str(out.get("stderr") or f"exit code {out.get('rc')}").split()).rstrip(".")
+        text = plain(" ".join(str(out.get("stderr") or f"exit code {out.get('rc')}").split()).rstrip(".")[:2000])
         self.problem = f"The agent on {self.host} does not answer ({text}). See `journalctl --unit gb10-agent` there. Run site.yml again to follow the start."
         return None
 
@@ -128,9 +138,9 @@ class ActionModule(ActionBase):
         """Return the verdict and the outcome, keep the receipt, and acknowledge an outcome that does not change any more."""
         verdict = dict(outcome.pop("verdict", None) or {})
         settled, served = bool(outcome.get("final")), outcome.get("result") in ("serves", "stopped")
-        passed = bool(verdict["passed"]) if verdict and not self.settled else served
+        passed = bool(verdict.get("passed")) if verdict and not self.settled else served
         receipt = dict(verdict.get("receipt") or {})
-        kept = self._kept(folder, receipt) if receipt and not self.settled else {}
+        kept = self._kept(folder, {**receipt, "group": self.group}) if receipt and not self.settled else {}
         if settled:
             self._ask(f"call acknowledge {shlex.quote(json.dumps({'generation': self.generation}))}")
         pool = receipt.get("pool") or verdict.get("pool") or {}
@@ -144,8 +154,8 @@ class ActionModule(ActionBase):
             **({"warnings": [kept["warning"]]} if kept.get("warning") else {}),
             "changed": False, "failed": not passed, "msg": sentence or verdict.get("msg", "") if self.settled else verdict.get("msg") or sentence,
             "class": verdict.get("class") or "", "passed": passed, "seconds": verdict.get("seconds") or 0.0, "receipt": receipt, "pool": pool,
-            "finding": verdict.get("finding"), "failed_checks": [c for c in checks if c["ok"] is False],
-            "unknown_checks": [c["name"] for c in checks if c["ok"] is None], "outcome": outcome, "next": self.since,
+            "finding": verdict.get("finding"), "failed_checks": [c for c in checks if c.get("ok") is False],
+            "unknown_checks": [c["name"] for c in checks if c.get("ok") is None], "outcome": outcome, "next": self.since,
         }  # fmt: skip
 
     def _kept(self, folder: str | None, receipt: dict[str, Any]) -> dict[str, Any]:

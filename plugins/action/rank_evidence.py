@@ -9,10 +9,10 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeResults):
     """Run the module, write its text into `dest` on the controller; a node that cannot be read leaves a note there instead of nothing."""
 
     TRANSFERS_FILES = False
@@ -37,5 +37,5 @@ class ActionModule(ActionBase):
         path = Path(str(dest)).expanduser()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(plain(str(text)), encoding="utf-8")
         return {**out, "path": str(path)}

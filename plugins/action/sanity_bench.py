@@ -10,17 +10,17 @@ import json
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, load_test
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import TEXT, NodeResults, plain, whole
 
 _PROBE = "gb10.cluster.vllm_probe"
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeResults):
     """Find out what serves, ask it from its own node level by level, print the table."""
 
     TRANSFERS_FILES = False
@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
             row = load_test.row_of(level, batch, self._ask(release, folder, batch, level, args["timeout"]))
             rows.append(row)
             for line in load_test.stream_lines(row) if args["streams"] else [load_test.table(rows)[-1]] if len(rows) > 1 else load_test.table(rows):
-                display.display(printable(f"{group}  {line}"))
+                display.display(plain(f"{group}  {line}"))
         message = load_test.complaint(group, rows)
         if message:  # the faults are printed in full, without the good replies
             rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]
@@ -70,7 +70,13 @@ class ActionModule(ActionBase):
             return dict(self._lost(out))
         if out.get("failed"):
             raise AnsibleActionFail(f"{group}: nothing is known to serve on {self.vars['inventory_hostname']} ({path}: {out.get('msg')}): run site.yml first.")
-        release: dict[str, Any] = json.loads(base64.b64decode(out["content"]))
+        try:
+            release: dict[str, Any] = plain(json.loads(base64.b64decode(str(out.get("content")))))
+            problem = misfit(release, {"port": whole, "host?": str, "release?": TEXT, "profile?": TEXT, "has_key?": bool})
+        except (ValueError, RecursionError) as error:
+            problem = str(error)
+        if problem:
+            raise AnsibleActionFail(f"{self.vars['inventory_hostname']}: {path} is not valid ({plain(problem)}). Run site.yml, which writes it.")
         return release
 
     def _lost(self, out: dict[str, Any]) -> dict[str, Any]:
@@ -89,4 +95,4 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 f"{self.vars['inventory_hostname']} does not serve: {problem}. See playbooks/status.yml for the reason, and start it with site.yml."
             )
-        return list(out["replies"])
+        return list(out.get("replies") or [])

@@ -28,12 +28,12 @@ class ActionModule(FollowedAction):
 
     def progress(self, report: dict[str, Any]) -> str:
         """Return share, size, rate and files, and the time left if it is long."""
-        now, total, done, moved = time.monotonic(), int(report.get("total", 0)), int(report.get("done", 0)), int(report.get("moved", 0))
+        now, total, done, moved = time.monotonic(), *(int(report.get(key) or 0) for key in ("total", "done", "moved"))
         if report["state"] == "running" and done >= total > 0:
-            return f"checking {manifest.human(total)}  {100 * int(report['hashed']) // total} %"
+            return f"checking {manifest.human(total)}  {100 * int(report.get('hashed') or 0) // total} %"
         rate = (moved - self.before[1]) / max(now - (self.before[0] or self.began), 1e-3)
         if report["state"] == "done":
-            rate = moved / max(float(report["copy_seconds"]), 1e-3)
+            rate = moved / max(float(report.get("copy_seconds") or 0), 1e-3)
         self.before = (now, moved)
         left = (total - done) / rate / 60 if rate > 0 else 0
         files = f"{report.get('files_done', 0)} of {report.get('files', 0)} files"

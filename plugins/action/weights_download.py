@@ -24,7 +24,7 @@ class ActionModule(FollowedAction):
 
     def progress(self, report: dict[str, Any]) -> str:
         """Return share, size and the rate since the last line."""
-        now, done = time.monotonic(), int(report["done"])
+        now, done = time.monotonic(), int(report.get("done") or 0)
         rate = (done - self.before[1]) / max(now - self.before[0], 1e-3) if self.before[1] else 0.0
         share = f"{100 * done // report['total']:3d} %  " if report.get("total") else ""
         self.before = (now, done)

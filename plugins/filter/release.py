@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._common import terminal
 from ansible_collections.gb10.cluster.plugins.module_utils._release import group as groups
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
@@ -39,6 +40,11 @@ def lost_ways(infos: Any, hosts: Any, release: str, judged: Mapping[str, Any] | 
     return found
 
 
+def printable(text: Any) -> str:
+    """Return the text of a node with the characters that a terminal would obey written out."""
+    return terminal.printable(str(text))
+
+
 class FilterModule:
     """The filter plugins."""
 
@@ -49,6 +55,7 @@ class FilterModule:
             "judged_receipt": judged_receipt,
             "last_good": releases.last_good,
             "lost_ways": lost_ways,
+            "printable": printable,
             "rank_status": summary.rank_status,
             "release": releases.release_id,
             "release_repairs": releases.repairs,

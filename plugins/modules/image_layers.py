@@ -102,7 +102,7 @@ RESERVE = 1 << 30
 
 def remove(folder: str) -> bool:
     """Remove the archive, the files of an interrupted copy and the record of the copy; return whether there was a folder."""
-    folders = [path for path in (folder, model_folder.staging_path(folder)) if os.path.isdir(path)]
+    folders = [path for path in (folder, model_folder.staging_path(os.path.realpath(folder))) if os.path.isdir(path)]
     for path in folders:
         shutil.rmtree(path, ignore_errors=True)
     Node("/").save_record(manifest.record_name(folder), {})

@@ -175,33 +175,30 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.http_copy import CopyError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
 
-def check_place(params: dict[str, Any], path: str) -> None:
-    """Fail if a link leads out of the store. Raises ManifestError."""
-    if params["store"]:
-        model_folder.check_parents(params["store"], path)
-
-
 def check_room(params: dict[str, Any], path: str) -> None:
-    """Fail if the files do not fit. Raises ManifestError."""
-    problem = manifest.space_problem(path, params["fetch"], model_folder.staged(path), model_folder.free_bytes(path), params["reserve_bytes"])
+    """Fail if the files do not fit, or if a link leads out of the store. Raises ManifestError."""
+    staged = model_folder.staged(model_folder.place_of(path, params["store"]))
+    problem = manifest.space_problem(path, params["fetch"], staged, model_folder.free_bytes(path), params["reserve_bytes"])
     if problem:
         raise ManifestError(f"{problem}; nothing was copied")
 
 
 def start(job: Job, params: dict[str, Any], path: str) -> None:
-    """Start the fetch. Raises ManifestError, JobError, OSError."""
+    """Start the fetch. Raises ManifestError, CopyError, JobError, OSError."""
     for item in params["fetch"]:
         manifest.check_item(item)
     check_room(params, path)
-    model_folder.Installer(path, params["owner"], params["group"]).folder(posixpath.dirname(path))
+    place = model_folder.place_of(path, params["store"])
+    with model_folder.Installer(posixpath.dirname(place), params["owner"], params["group"]).folder(create=True):
+        pass
     files = [{"name": i["path"], "size": i["size"], "sha256": i["sha256"], "provider": i.get("provider", 0)} for i in params["fetch"]]
     spec = {key: params[key] for key in ("providers", "user", "password", "streams")}
-    job.start_copy("fetch", {**spec, "files": files, "staging": model_folder.staging_path(path)}, params["max_seconds"])
+    job.start_copy("fetch", {**spec, "files": files, "staging": model_folder.staging_path(place)}, params["max_seconds"])
 
 
 def fetch(module: AnsibleModule, job: Job, path: str) -> dict[str, Any]:
@@ -226,7 +223,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
-            "store": {"type": "path"},
+            "store": {"type": "path", "default": ""},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "name": {"type": "str", "default": "weights"},
             "fetch": {"type": "list", "elements": "dict", "default": []},
@@ -250,18 +247,15 @@ def main() -> None:
     result: dict[str, Any] = {"changed": work, "copied": [item.get("path") for item in params["fetch"]], "removed": [], "left": []}
     try:
         if params["state"] == "absent":
-            check_place(params, path)
-            removed, left = model_folder.absent(node, path, module.check_mode)
+            removed, left = model_folder.absent(node, path, module.check_mode, params["store"])
             module.exit_json(changed=bool(removed), copied=[], removed=removed, left=left)
-        if work:
-            check_place(params, path)
         if module.check_mode or not work:
             check_room(params, path)
             module.exit_json(**result)
         if params["fetch"]:
             result.update(fetch(module, job, path))
-        check_place(params, path)  # again: a copy takes minutes
-        model_folder.install(node, path, params["fetch"], params["links"], params["remove"], params["owner"], params["group"])
+        what = (params["fetch"], params["links"], params["remove"])
+        model_folder.install(node, path, *what, params["owner"], params["group"], params["store"])
         job.stop()
     except (ManifestError, JobError, RecordError, CopyError) as error:
         module.fail_json(msg=str(error))

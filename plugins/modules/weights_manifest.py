@@ -34,6 +34,10 @@ options:
       - The model's folder.
     type: path
     required: true
+  store:
+    description:
+      - The folder of all models. A link between it and O(path) is refused.
+    type: path
   layout:
     description:
       - V(directory) is a plain folder, V(hub) a Hugging Face cache folder with C(blobs), C(refs) and C(snapshots).
@@ -115,6 +119,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
 
 
 def main() -> None:
@@ -122,6 +127,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
+            "store": {"type": "path", "default": ""},
             "layout": {"type": "str", "choices": ["directory", "hub"], "default": "directory"},
             "revision": {"type": "str", "default": "main"},
             "verify": {"type": "str", "choices": ["fast", "full"], "default": "fast"},
@@ -133,7 +139,7 @@ def main() -> None:
     params, node, started = module.params, Node("/"), time.monotonic()
     path = posixpath.normpath(params["path"])
     try:
-        found = model_folder.read(node, path, params["layout"], params["revision"], params["verify"] == "full", not module.check_mode)
+        found = model_folder.read(node, path, params["layout"], params["revision"], params["verify"] == "full", not module.check_mode, params["store"])
         complaints = manifest.complaints(found)
         if params["expected"] is not None:
             wrong = manifest.compare(found, params["expected"], params["links"])
@@ -145,7 +151,7 @@ def main() -> None:
                 )
             if not module.check_mode:
                 model_folder.agree(node, path, params["expected"])
-    except (RecordError, manifest.ManifestError) as error:
+    except (RecordError, CopyError, manifest.ManifestError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         where = error.filename or path

@@ -62,6 +62,10 @@ options:
     description:
       - Folder that holds the files.
     type: path
+  store:
+    description:
+      - The folder of all models. A link between it and O(root) is refused.
+    type: path
   files:
     description:
       - Files to serve, relative to O(root).
@@ -130,17 +134,20 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError, open_file
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
 
 def offered(root: str, names: Sequence[str]) -> dict[str, str]:
-    """Return name -> absolute path of files in the folder. Raises ManifestError if one is a link or leads outside."""
+    """Return name -> absolute path of files in the folder, a path without links. Raises ManifestError, CopyError, OSError."""
     out = {}
     for name in names:
-        where = model_folder.inside(root, name)
-        if not os.path.isfile(where) or os.path.islink(where):
-            raise ManifestError(f"{where} is not a regular file any more: run again, so that the manifest is read again")
-        out[name] = where
+        manifest.check_name(name)
+        out[name] = os.path.join(root, name)
+        try:
+            os.close(open_file(out[name]))
+        except FileNotFoundError as error:
+            raise ManifestError(f"{out[name]} does not exist any more: run again, so that the manifest is read again") from error
     return out
 
 
@@ -154,6 +161,7 @@ def main() -> None:
             "port": {"type": "int", "default": 0},
             "allow": {"type": "list", "elements": "str", "default": []},
             "root": {"type": "path"},
+            "store": {"type": "path", "default": ""},
             "files": {"type": "list", "elements": "str", "default": []},
             "user": {"type": "str", "default": "gb10"},
             "password": {"type": "str", "no_log": True},
@@ -176,11 +184,11 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True, unit=unit, listen=[])
     try:
-        files = offered(os.path.realpath(params["root"]), params["files"])
+        files = offered(model_folder.place_of(os.path.normpath(params["root"]), params["store"]), params["files"])
         spec = {key: params[key] for key in ("listen", "port", "allow", "user", "password", "idle_seconds")}
         job.start_copy("serve", {**spec, "files": files}, params["max_seconds"])
         report = job.wait_ready()
-    except (ManifestError, JobError) as error:
+    except (ManifestError, CopyError, JobError) as error:
         job.stop()
         module.fail_json(msg=str(error))
     except OSError as error:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
 
 SHOW_SECONDS = 5.0
 LOST_AFTER = 5
 RETRY_SECONDS = 2.0
 
 
-class FollowedAction(ActionBase):
+class FollowedAction(NodeResults):
     """The action of a module that uses `unit_job.follow`."""
 
     TRANSFERS_FILES = False
@@ -64,7 +64,7 @@ class FollowedAction(ActionBase):
             if done or time.monotonic() - shown_at >= SHOW_SECONDS:
                 text = self.progress(report)
                 if text:
-                    Display().display(f"  {host}: {self.what()} {text}")
+                    Display().display(plain(f"  {host}: {self.what()} {text}"))
                     shown_at = time.monotonic()
             if done:
                 return out

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: run a module as Ansible does, and name the cause and the remedy if the node does not let it run. Controller only.
 
-The modules that a stage or a playbook asks a node with first are run this way.
+All modules of the collection that have no action plugin of their own are run this way (meta/runtime.yml).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import shlex
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._host import access
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults
 
 
-class NodeAction(ActionBase):
-    """The action of a module that is the first to run on a node."""
+class NodeAction(NodeResults):
+    """The action of a module that runs on a node."""
 
     TRANSFERS_FILES = False
     _supports_check_mode = True

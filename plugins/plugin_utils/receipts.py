@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,21 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
         return kept
     folder = Path(receipts) / str(receipt["group"])
     good = folder / "last-good.json"
-    if receipt["passed"]:
+    if receipt.get("passed"):
         try:
             kept["drift"] = drift(receipt, json.loads(good.read_text(encoding="utf-8")))
         except FileNotFoundError:
             kept["drift"] = []
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             kept["warning"] = f"{good} is not a readable receipt ({error}). The verdict does not depend on it; nothing was compared with the last good boot."
-    stamp = receipt["time"].replace(":", "").replace("-", "")
-    path = folder / f"{stamp}-{receipt['release'] or 'boot'}-{'passed' if receipt['passed'] else 'failed'}.json"
+    stamp, release = (re.sub(r"[^A-Za-z0-9]", "", str(receipt.get(key) or "")) for key in ("time", "release"))  # a node chose them
+    path = folder / f"{stamp[:40]}-{release[:40] or 'boot'}-{'passed' if receipt.get('passed') else 'failed'}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(receipt | kept | {"path": str(path)}, indent=2, sort_keys=True, default=str) + "\n"
         write_atomically(str(path), text, 0o600)
         kept["path"] = str(path)
-        if receipt["passed"]:
+        if receipt.get("passed"):
             write_atomically(str(good), text, 0o600)
     except (OSError, ValueError) as error:
         kept["warning"] = f"The receipt cannot be written below {folder} on the controller ({error}). The verdict does not depend on it: see vllm_tp2_receipts."

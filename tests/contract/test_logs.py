@@ -43,7 +43,7 @@ def test_the_head_prints_the_lines_of_all_ranks(tmp_path: Path) -> None:
     assert done.rc == 0, done.stdout
     assert done.changed == set()
     shown = printed(done)
-    assert shown == ["msg: |-", LINES[0].replace("\x1b", ""), LINES[1], "12 earlier lines are not shown. The limit is 2000 lines."]
+    assert shown == ["msg: |-", LINES[0].replace("\x1b", "\\x1b"), LINES[1], "12 earlier lines are not shown. The limit is 2000 lines."]
     assert json.loads((tmp_path / "one.argv").read_text()) == ["logs", "--number=2000", "--since=1h", "--grep=a|$HOME ;'\""]
     assert not (tmp_path / "two.argv").exists()
 

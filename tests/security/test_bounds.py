@@ -222,8 +222,8 @@ def test_a_folder_with_too_many_files_is_refused(tmp_path: Path, monkeypatch: py
     assert len(list(bounded.below(str(tmp_path), 24))) == 12
     with pytest.raises(OSError, match="more than 23 files and folders"):
         list(bounded.below(str(tmp_path), 23))
-    monkeypatch.setattr(bounded.below, "__defaults__", (23,))
-    with pytest.raises(ManifestError, match=rf"^{tmp_path}: it has more than 23 files and folders, which no model has"):
+    monkeypatch.setattr(bounded, "ENTRIES", 23)
+    with pytest.raises(ManifestError, match=rf"^{tmp_path} has more than 23 files and folders, which no model has"):
         model_folder.walk(str(tmp_path))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import os
 import socket
@@ -23,43 +22,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
-from hypothesis import HealthCheck, given, settings
+from hostile import ANY_JSON, FEW, MANY, TEXTS, places, replaced
+from hypothesis import given
 from hypothesis import strategies as st
 from sim.nodes import SimRank
 from sim.world import World
-
-EXAMPLES = int(os.environ.get("GB10_FUZZ", "500"))
-MANY = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-FEW = settings(MANY, max_examples=EXAMPLES // 5)
-
-TEXTS = ("", "running", "exited", "../../etc/passwd", "/etc/shadow", "\x1b[2J", "x" * 5000, "a\nb", "0", "2026-11-23T05:00:00Z")
-NUMBERS = (0, 1, -1, 2**31, 2**63, 10**400, 0.5, float("nan"), float("inf"), True)
-LEAVES = st.one_of(st.none(), st.booleans(), st.sampled_from(TEXTS), st.sampled_from(NUMBERS), st.text(max_size=20), st.integers())
-ANY_JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(TEXTS) | st.text(max_size=8), inner, max_size=3))
-
-
-def places(value: Any) -> list[tuple[Any, ...]]:
-    """Return the path of every value within a value."""
-    found: list[tuple[Any, ...]] = [()]
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in parts:
-        found += [(key, *rest) for rest in places(each)]
-    return found
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: Any, removes: bool) -> Any:
-    """Return a copy of a value with another value at this path, or without the key."""
-    if not path:
-        return new
-    out = copy.deepcopy(value)
-    inner = out
-    for key in path[:-1]:
-        inner = inner[key]
-    if removes:
-        inner.pop(path[-1])
-    else:
-        inner[path[-1]] = new
-    return out
 
 
 class Liar(SimRank):

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, manifest, model_folder, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.http_copy import CopyError, Staging
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, manifest, model_folder, offers, unit_job
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from hypothesis import given, settings
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError, Staging
+from hostile import FEW, MANY
+from hypothesis import given
 from hypothesis import strategies as st
 
 DATA = b"* * * * * root touch /x\n"
@@ -196,7 +197,7 @@ _JSON = st.recursive(
 _KEYS = ("path", "layout", "commit", "files", "links", "selected", "missing", "incomplete", "damaged", "problems", "agreed", "copied", "free_bytes", "staged")
 
 
-@settings(max_examples=500, derandomize=True, deadline=None)
+@MANY
 @given(st.fixed_dictionaries({"exists": st.just(True)}, optional=dict.fromkeys(_KEYS, _JSON)), st.booleans())
 def test_any_answer_of_a_node_ends_in_a_plan_or_a_sentence(answer: dict[str, Any], first: bool) -> None:
     good = {
@@ -269,3 +270,162 @@ def test_a_store_that_is_a_link_of_the_owner_is_accepted(tmp_path: Path) -> None
     (tmp_path / "store").symlink_to(tmp_path / "disk")
     model_folder.check_parents(f"{tmp_path}/store/", f"{tmp_path}/store/org/model")
     model_folder.check_parents("/elsewhere", f"{tmp_path}/store/org/model")
+
+
+def test_a_folder_of_the_model_stays_the_same_if_a_link_takes_its_name(store: Path) -> None:
+    place = model_folder.Installer(str(store / "m"))
+    with place.parent("d/a.json", create=True) as (folder, last):
+        (store / "m/d").rename(store / "m/moved")
+        (store / "m/d").symlink_to(store.parent / "etc")
+        os.close(os.open(last, os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=folder))
+    assert (store / "m/moved/a.json").exists()
+    with pytest.raises(CopyError, match="leads through a link"):
+        place.link("d/victim", "a.json")
+    with pytest.raises(CopyError, match="leads through a link"):
+        place.remove("d/victim")
+    assert untouched(store)
+
+
+def test_a_model_below_a_link_is_not_installed_read_or_removed(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    node, path = Node(str(tmp_path / "node")), str(store / "org/m")
+    (store / "org").symlink_to(store.parent / "etc")
+    node.save_record(manifest.record_name(path), {"path": path, "copied": ["victim"], "cache": {}})
+    with pytest.raises(ManifestError, match="is a link to"):
+        model_folder.install(node, path, [], {"l": "x"}, [], store=str(store))
+    with pytest.raises(ManifestError, match="is a link to"):
+        model_folder.read(node, path, "directory", "main", True, False, str(store))
+    with pytest.raises(ManifestError, match="is a link to"):
+        model_folder.absent(node, path, False, str(store))
+    assert untouched(store)
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_a_file_that_is_replaced_before_it_is_hashed_is_not_followed(store: Path, kind: str) -> None:
+    (store / "a.json").write_text("{}")
+    files, _links, _problems = model_folder.walk(str(store))
+    (store / "a.json").unlink()
+    if kind == "link":
+        (store / "a.json").symlink_to(store.parent / "etc/victim")
+    elif kind == "fifo":
+        os.mkfifo(store / "a.json")
+    else:
+        (store / "a.json").mkdir()
+    with pytest.raises(CopyError, match="not a regular file"):
+        model_folder.hash_files(str(store), files, {}, True)
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../etc/victim", "/dev/zero", "loop.index.json", "pipe"])
+def test_an_index_that_leads_out_of_the_model_is_not_read(store: Path, tmp_path: Path, target: str) -> None:
+    (tmp_path / "node").mkdir()
+    (store.parent / "etc/victim").write_text('{"weight_map": {"x": "secret-of-another-file"}}')
+    (store / "loop.index.json").symlink_to(target)
+    (store / "a.safetensors").write_bytes(b"x")
+    os.mkfifo(store / "pipe")
+    found = model_folder.read(Node(str(tmp_path / "node")), str(store), "directory", "main", True, False)
+    assert found["problems"]
+    assert "secret" not in json.dumps(found)
+
+
+def test_a_folder_that_becomes_a_link_is_not_served(store: Path) -> None:
+    (store / "m").mkdir()
+    (store / "m/victim").write_bytes(DATA)
+    job: dict[str, Any] = {"listen": ["127.0.0.1"], "allow": [], "files": {"victim": str(store / "m/victim")}, "user": "u", "password": "p"}
+    [server] = http_copy.start_servers(job)
+    (store / "m").rename(store / "moved")
+    (store / "m").symlink_to(store.parent / "etc")
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=5)
+    connection.request("GET", "/victim", headers={"Authorization": http_copy.authorization(job)})
+    reply = connection.getresponse()
+    assert (reply.status, b"precious" in reply.read()) == (404, False)
+    server.shutdown()
+    server.server_close()
+
+
+LINKS: list[tuple[list[str], dict[str, str]]] = [
+    (["a", "a/b"], {}), (["l/x"], {"l": "d"}), ([], {"l": ".", "l/up": ".."}), ([], {"l": "sub", "sub/x": "../../etc"}), ([], {"d/l": "..", "e": "d/l/.."}),
+    (["a"], {"a": "b"}), ([], {"l": "l"}), ([], {"l": "m", "m": "l"}), ([], {"l": "a\0b"}), ([], {"l": ""}), ([], {"l": "/etc"}), ([], {"l": "../x"}),
+    ([], {"l": "x" * 300}), ([], {"l": "a\u202eb"}), ([], {"l": "\udcff"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "links"), LINKS)
+def test_files_and_links_that_lead_out_or_meet_are_refused(store: Path, tmp_path: Path, files: list[str], links: dict[str, str]) -> None:
+    entry = {"size": len(DATA), "sha256": DIGEST, "mtime_ns": 1}
+    names = [*files, "w.safetensors"]
+    good = {"path": "/m", "exists": True, "layout": "directory", "files": dict.fromkeys(names, entry), "links": links, "selected": [*names, *links]}
+    good.update({key: [] for key in ("missing", "incomplete", "damaged", "problems", "copied")}, agreed={}, free_bytes=1 << 40, staged={})
+    with pytest.raises(ManifestError):
+        manifest.plan(["one", "two"], [good, {**good, "exists": False, "files": {}, "links": {}, "selected": []}])
+    with pytest.raises(ManifestError):
+        model_folder.install(Node(str(tmp_path)), str(store / "m"), [{**entry, "path": name} for name in files], links, [])
+    assert untouched(store)
+
+
+BAD_PATHS = ["", ".", "./a", "a/", "a//b", "a/./b", "a/../b", "..", "../a", "/a", "a\nb", "a\0b", "\x9b2J", "a\u202e", "a\u2028b", "\ud800", "x" * 256,
+             "d/" * 1500 + "a"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
+@pytest.mark.parametrize("key", ["files", "links", "selected", "missing", "incomplete", "damaged", "copied", "agreed"])
+def test_a_path_with_another_form_is_refused_where_it_enters(key: str, path: str) -> None:
+    entry = {"size": 1, "sha256": DIGEST, "mtime_ns": 1}
+    good: dict[str, Any] = {"path": "/m", "exists": True, "layout": "directory", "links": {}, "agreed": {}, "free_bytes": 1, "staged": {}, "files": {}}
+    good.update({name: [] for name in ("selected", "missing", "incomplete", "damaged", "problems", "copied")})
+    manifest.check_manifest("two", good)
+    good[key] = {"files": {path: entry}, "links": {path: "x"}, "agreed": {path: [1, DIGEST, 1]}}.get(key, [path])
+    with pytest.raises(ManifestError, match="manifest of two"):
+        manifest.check_manifest("two", good)
+
+
+def test_a_manifest_with_a_million_files_is_refused_at_once() -> None:
+    entry = {"size": 1, "sha256": DIGEST, "mtime_ns": 1}
+    begin = time.monotonic()
+    with pytest.raises(ManifestError, match="files has 1000000 entries"):
+        manifest.check_manifest("two", {"files": {f"f{number}": entry for number in range(10**6)}})
+    assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        [{"address": "127.0.0.1", "port": 2375}], [{"address": "192.0.2.1", "port": "x"}], [{"address": "192.0.2.1", "port": 0}], 5, [5], [{}],
+        [{"address": "192.0.2.2", "port": 5}],
+    ],
+)  # fmt: skip
+def test_an_offer_leads_to_the_rails_of_its_node_only(listen: Any) -> None:
+    group = {"members": [{"host": "one", "fabric": ["192.0.2.1"]}, {"host": "two", "fabric": ["192.0.2.2"]}]}
+    with pytest.raises(ManifestError, match="offer of one"):
+        offers.ways(group, [{"listen": listen}, None], 1)
+
+
+HEADS = st.sampled_from(
+    [b"HTTP/1.1 206 x\r\nContent-Length: 24\r\n\r\n", b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 200 x\r\n\r\n", b"", b"HTTP/9"]
+)
+
+
+@FEW
+@given(head=HEADS, body=st.just(DATA) | st.binary(max_size=100))
+def test_any_bytes_of_a_peer_end_in_a_file_that_fits_or_a_sentence(tmp_path_factory: pytest.TempPathFactory, head: bytes, body: bytes) -> None:
+    place = tmp_path_factory.mktemp("copy")
+    (place / "store").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as listening, pytest.MonkeyPatch.context() as patch:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _address = listening.accept()
+                    with connection, contextlib.suppress(OSError):
+                        connection.settimeout(5)
+                        if connection.recv(65536):
+                            connection.sendall(head + body)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        patch.setattr(http_copy, "ATTEMPTS", 1)
+        report = result(job(place / "store", {"address": "127.0.0.1", "port": listening.getsockname()[1]}), place / "store")
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+    assert os.listdir(place) == ["store"]
+    whole = place / "store/.gb10-incoming-m" / DIGEST
+    assert whole.read_bytes() == DATA if report["state"] == "done" else report["error"] and not whole.exists()

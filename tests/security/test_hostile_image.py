@@ -83,11 +83,18 @@ def test_a_strange_archive_ends_in_a_sentence(members: Members, message: str) ->
         retagged(tar_of(members))
 
 
-@pytest.mark.parametrize(("kind", "target"), [(tarfile.SYMTYPE, "other.json"), (tarfile.LNKTYPE, "other.json"), (tarfile.CHRTYPE, "")])
-def test_a_link_or_device_is_refused(kind: bytes, target: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "target"),
+    [
+        (tarfile.SYMTYPE, "manifest.json", "other.json"), (tarfile.LNKTYPE, "manifest.json", "other.json"), (tarfile.CHRTYPE, "manifest.json", ""),
+        (tarfile.FIFOTYPE, "manifest.json", ""), (tarfile.SYMTYPE, "a/layer.tar", "/etc/layer.tar"), (tarfile.SYMTYPE, "a/layer.tar", "../../../x/layer.tar"),
+        (tarfile.SYMTYPE, "/a/layer.tar", f"../{'a' * 64}/layer.tar"),
+    ],
+)  # fmt: skip
+def test_a_link_or_device_is_refused(kind: bytes, name: str, target: str) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        info = tarfile.TarInfo("manifest.json")
+        info = tarfile.TarInfo(name)
         info.type, info.linkname = kind, target
         tar.addfile(info)
     with pytest.raises(ImageError, match="docker save does not write"):

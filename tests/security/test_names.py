@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.check import faults
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import ClusterError, group_of
 
 BAD = [
     "..", "a b", "a /etc", "a%n", "a/../../b", "a$(id)", "a;id", "a'b", 'a"b', "é", "-rf", "a\n", "A{{ 1 }}", ".hidden", "ab:c", "a" * 80, "x\x1b[2J",
-    "a\u202eb", "",
+    "a\u202eb", "", "pair1.", "-pair", "_pair", "\uff50air1", "\u0440\u0430\u0456r1", "a\tb", "pair1\u200b", "a\\b", "*", "!pair", "~x", "a,b", "[x]", "@x",
+    "\uff10", "\x00", "host#1", "a=b", "`x`", "\ufeffpair", "a" * 300, "pair1 ", "\ud800", "..", "a..b",
 ]  # fmt: skip
 GOOD = ["pair1", "spark-pair", "spark_pair", "A1", "gb10"]
 
@@ -29,7 +31,7 @@ def test_a_group_with_another_name_is_refused(name: str) -> None:
         group_of("spark-1", groups, hosts)
 
 
-@pytest.mark.parametrize("name", [each for each in BAD if each])
+@pytest.mark.parametrize("name", [each for each in BAD if each not in ("", "pair1.")])  # a name of DNS can end in a dot
 def test_a_host_with_another_name_is_refused(name: str) -> None:
     groups, hosts = inventory("pair1", ("spark-1", name))
     assert [fault for fault in faults(groups, hosts) if "has the name" in fault.text]
@@ -41,3 +43,19 @@ def test_a_host_with_another_name_is_refused(name: str) -> None:
 def test_other_names_are_accepted(name: str) -> None:
     groups, hosts = inventory(name, ("spark-1.local", "10.0.0.2"))
     assert not [fault for fault in faults(groups, hosts) if "has the name" in fault.text]
+
+
+PATHS = ["/", "//", "x", "../x", "/srv/../etc", "/srv/..", "/a\nb", "/a\x1b[2J", "/a\x9b", "/a\u202eb", "/a\u2028", "", "~/x"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", ["gb10_model_store", "weights_model_store", "weights_path", "vllm_tp2_directory"])
+def test_a_path_that_leads_elsewhere_is_refused(name: str, path: str) -> None:
+    assert rules.faults(name, path, {"type": "path"})
+    assert not rules.faults(name, "/srv/my models/\u00e4", {"type": "path"})
+
+
+@pytest.mark.parametrize("release", ["../x", "a/b", "-x", "a b", "a\n", "\x1b", "a" * 65, "*", "."])
+def test_a_release_with_another_name_is_refused(release: str) -> None:
+    assert rules.faults("vllm_tp2_rollback_release", release, {"type": "str"})
+    assert not rules.faults("vllm_tp2_rollback_release", "4f0c1d2e3f40", {"type": "str"})

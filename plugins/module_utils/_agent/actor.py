@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import DESIRED_FORM, OUTCOME_FORM, fitting
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 
 ATTEMPTS = 3
@@ -104,8 +105,8 @@ class Actor:
         """`ranks` begin with the head. `search` is jmespath.search if the library is there."""
         self.group, self.ranks, self.store, self.clock, self.search = group, list(ranks), store, clock, search
         self.lock = threading.RLock()
-        self._desired = {**copy.deepcopy(NOTHING), **store.load(DESIRED)}
-        found = store.load(OUTCOME)
+        self._desired = {**copy.deepcopy(NOTHING), **fitting(store.load(DESIRED), DESIRED_FORM)}
+        found = fitting(store.load(OUTCOME), OUTCOME_FORM)
         known = found.get("generation") == self._desired["generation"]
         self._outcome = {**fresh_outcome(int(self._desired["generation"])), **(found if known else {})}
         self._events = collections.deque(store.events(), maxlen=EVENTS_IN_MEMORY)

@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
@@ -313,7 +314,7 @@ def follow(group: Group, options: argparse.Namespace) -> int:
 def call(group: Group, options: argparse.Namespace) -> int:
     """Send any verb and print its result."""
     try:
-        arguments = json.loads(options.arguments)
+        arguments = loads(options.arguments)
     except ValueError as error:
         raise CommandError(f"The arguments are not valid JSON: {error}.") from error
     if not isinstance(arguments, dict):

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 #: Directories that the collection shares; each is removed with its last content.
 PARENTS = ("/opt/gb10-cluster", "/etc/gb10-cluster", "/var/lib/gb10-cluster")
@@ -53,7 +54,7 @@ def load(path: str = CONFIG) -> dict[str, Any]:
     """Return the configuration. Raises ConfigError."""
     try:
         with open(path, encoding="utf-8") as handle:
-            found = json.load(handle)
+            found = loads(handle.read())
     except FileNotFoundError as error:
         raise ConfigError(f"This node has no agent: {path} does not exist. Run site.yml.") from error
     except (OSError, ValueError) as error:
@@ -70,7 +71,7 @@ def load(path: str = CONFIG) -> dict[str, Any]:
 def _watch(path: str) -> dict[str, Any]:
     """Return the settings of the watch: empty without the file, and for a user who may not read it, since it can hold the URL of a webhook."""
     with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as handle:
-        found = json.load(handle)
+        found = loads(handle.read())
         return found if isinstance(found, dict) else {}
     return {}
 

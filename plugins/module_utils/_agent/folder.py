@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.bounded import FILE
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -82,7 +83,7 @@ class Folder:
         """Return the content of a JSON file; None if it does not exist or is not valid JSON. Raises OSError."""
         text = self.text(name)
         with contextlib.suppress(ValueError):
-            return None if text is None else json.loads(text)
+            return None if text is None else loads(text)
         return None
 
     def save(self, name: str, data: Mapping[str, Any] | list[Any]) -> None:

@@ -9,13 +9,13 @@ Reads only. A captured tree has recorded answers below cmd/: agent-peers.json (h
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import access, client, config, sshd
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 
 Record = dict[str, Any]
@@ -32,7 +32,7 @@ def recorded_call(node: Node) -> Call:
         text = node.read(f"/cmd/agent-{verb}.json")
         if text is None:
             raise client.AgentMissing("no recording")
-        return dict(json.loads(text))
+        return dict(loads(text))
 
     return call
 

@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
+
 PROTOCOL = 1
 #: Bytes of one line, its end included.
 MAX_LINE = 8 << 20
@@ -66,7 +68,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
 def decode(line: bytes) -> dict[str, Any]:
     """Return the message of a line. Raises RankError if it is not a JSON object."""
     try:
-        message = json.loads(line)
+        message = loads(line)
     except (ValueError, RecursionError) as error:
         raise RankError(f"A message is not valid JSON: {error}. Found {line[:80]!r}.") from error
     if not isinstance(message, dict):

@@ -20,6 +20,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, SESSION_VERBS, VERBS, Caller, take
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
@@ -42,9 +43,9 @@ def refused(sentences: str) -> RankError:
     return RankError(sentences, "refused")
 
 
-def counted(value: object) -> int:
+def counted(value: Any) -> int:
     """Return a generation that was read from a file; 0 if it is not one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return int(value) if not scalar(value, int) and value > 0 else 0
 
 
 def reason(error: Exception) -> str:
@@ -52,6 +53,9 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {error}".rstrip(".")
+
+
+HOLD = {"name": str, "reason?": str, "until": float, "by?": str}
 
 
 class RankService:
@@ -95,6 +99,8 @@ class RankService:
             return protocol.failure(self._redacted(str(error)), error.kind)
         except client.DockerError as error:
             return protocol.failure(self._redacted(str(error)))
+        except OSError as error:
+            return protocol.failure(f"{error.filename or 'A file of the agent'} on {self.host} cannot be used: {error.strerror or error}. Correct that there.")
         except Exception as error:  # noqa: BLE001  the head must learn of any failure, and the service goes on
             return protocol.failure(self._redacted(f"{type(error).__name__}: {error}"))
         finally:
@@ -246,7 +252,7 @@ class RankService:
         return [
             {"name": str(each["name"]), "reason": str(each.get("reason") or ""), "until": each["until"], "by": str(each.get("by") or "")}
             for each in (found if isinstance(found, list) else [])
-            if isinstance(each, dict) and each.get("name") and isinstance(each.get("until"), (int, float)) and each["until"] > now
+            if not misfit(each, HOLD) and each["name"] and each["until"] > now
         ]
 
     def _hold(self, name: str, reason: str, seconds: float, by: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 REMEDY = "Run site.yml for all nodes of the group with one version of gb10.cluster, and check that node if that does not help"
 
 
-def _base64(value: Any) -> str:
+def base64_text(value: Any) -> str:
     """Return what is expected in place of this value: base64."""
     try:
         base64.b64decode(value, validate=True)
@@ -54,7 +54,7 @@ LOOK = {
     "missing": [str], "blocked": str,
 }  # fmt: skip
 FAILED = {"failed": bool, "msg": str}
-SLICE = {"log": _base64, "cursor": str, "container": (CONTAINER, None), "memory": MEMORY, "http_status": int}
+SLICE = {"log": base64_text, "cursor": str, "container": (CONTAINER, None), "memory": MEMORY, "http_status": int}
 SAMPLE = {
     "n?": int, "containers?": [CONTAINER], "engine_error?": str, "engine_id?": str, "fault?": str, "fault_seconds?": float, "cpu_seconds?": float,
     "memory?": MEMORY, "memory_stop?": str, "gpus?": [_gpu], "rails?": [{"address": str, "interface": str, "up": bool, "mtu": int}],

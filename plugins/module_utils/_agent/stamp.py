@@ -27,6 +27,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import 
     UNIT_FILE,
     WATCH_CONFIG,
 )
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 TREES = (CODE, KEYS, HOME)
 PATHS = (
@@ -65,7 +66,7 @@ def read(root: str = "/") -> dict[str, Any]:
     """Return `stamp` and `ssh_port` of the installation; {} if there is none, or if something was touched since."""
     try:
         with open(root.rstrip("/") + STAMP, encoding="utf-8") as handle:
-            found = json.load(handle)
+            found = loads(handle.read())
         if found["touched"] == touched(root):
             return {"stamp": str(found["stamp"]), "ssh_port": int(found["ssh_port"])}
     except (OSError, ValueError, TypeError, KeyError):

@@ -13,11 +13,35 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit
 
 EVENTS = "events.jsonl"
 OLDER_EVENTS = "events.1.jsonl"
 MAX_EVENTS = 1 << 20  # bytes of one file of events
 MOST_EVENTS = 1000  # that are read
+
+
+FAULT = {"cause?": str, "text?": str, "at?": str}
+#: Of the actor's files. A file with another content was damaged, and counts as missing.
+DESIRED_FORM = {
+    "generation?": int, "state?": str, "release?": str, "by?": str, "at?": str, "reasons?": [str], "options?": dict, "replaces?": [int], "known_stop?": int,
+    "auto?": bool, "hold?": str,
+}  # fmt: skip
+OUTCOME_FORM = {
+    "generation?": int, "phase?": str, "result?": str, "release?": str, "verdict?": {"msg?": str, "finding?": dict, "checks?": [dict], "receipt?": dict},
+    "final?": bool, "sentence?": str, "attempt?": int, "warnings?": [str], "unserved_seconds?": float, "evidence?": [str], "delivered?": bool, "at?": str,
+    "containers?": {str: str}, "returning?": bool, "resumes?": str,
+}  # fmt: skip
+WATCH_FORM = {
+    "crashes?": [{"at": str, "text": str}], "restarts?": {str: int}, "unserved_seconds?": float, "started?": dict, "last?": FAULT,
+    "episode?": {**FAULT, "since?": float, "generation?": int}, "serving_since?": float, "idle_power_w?": float, "release?": str, "boot_seconds?": float,
+}  # fmt: skip
+EVENT = {"n": int, "at?": str, "kind?": str, "text?": str, "seconds?": float, "generation?": int}
+
+
+def fitting(found: Mapping[str, Any], form: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not null, or nothing if a file does not have this form."""
+    return {} if misfit(dict(found), form) else {key: value for key, value in found.items() if value is not None}
 
 
 class Store:
@@ -99,7 +123,7 @@ class Store:
 
 def _event(line: str) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError):
-        event = json.loads(line)
-        if isinstance(event, dict) and isinstance(event.get("n"), int):
-            return event
+        event = loads(line)
+        if not misfit(event, EVENT):
+            return dict(event)
     return None

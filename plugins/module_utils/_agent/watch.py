@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import A
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import POLL_SECONDS, TICK_SECONDS, Calls
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.observation import Observation
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import WATCH_FORM, fitting
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import rules
@@ -38,7 +39,7 @@ class Watch:
 
     def __init__(self, actor: Actor, settings: Mapping[str, Any]) -> None:
         self.actor, self.clock, self.settings = actor, actor.clock, settings
-        self.record: dict[str, Any] = {**EMPTY, **actor.store.load(WATCH)}
+        self.record: dict[str, Any] = {**EMPTY, **fitting(actor.store.load(WATCH), WATCH_FORM)}
         self.shown: dict[str, Any] = {}
         self._generation, self._desired = -1, dict[str, Any]()
         self._open: dict[tuple[str, int], Fault] = {}

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import lru_cache
 from typing import NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 #: A line longer than this keeps its two halves of this many bytes; the middle is dropped.
 KEEP = 32768
@@ -167,7 +168,7 @@ def records(raw: str) -> list[Line]:
     field = _FIELD.match(stripped) if stripped[:1] == '"' else None
     if field is not None:
         try:
-            text = json.loads(field.group(1))
+            text = loads(field.group(1))
         except ValueError:
             text = ""
         if text:

@@ -23,9 +23,12 @@ CHUNK = 1 << 16
 LINGER = 1.0  # seconds
 
 
-def data(path: str, limit: int = FILE) -> bytes:
-    """Return a file's content. Raises OSError, also if it is not a regular file (a pipe never ends), or is longer."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def data(path: str | int, limit: int = FILE) -> bytes:
+    """Return the content of a file, which can be a descriptor (it is closed).
+
+    Raises OSError, also if it is not a regular file (a pipe never ends), or is longer.
+    """
+    descriptor = path if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as handle:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", path)
@@ -35,7 +38,7 @@ def data(path: str, limit: int = FILE) -> bytes:
     return found
 
 
-def text(path: str, limit: int = FILE, errors: str = "replace") -> str:
+def text(path: str | int, limit: int = FILE, errors: str = "replace") -> str:
     """Return a file's text, with line ends as Python's text files have them. Raises OSError, and UnicodeDecodeError with errors="strict"."""
     return data(path, limit).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
 

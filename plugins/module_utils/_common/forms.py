@@ -11,12 +11,21 @@ Hand-made: jsonschema is not part of a node's Python.
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 LARGEST = 2**63
 _EXPECTED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "a mapping", list: "a list"}
+
+
+def loads(text: str | bytes) -> Any:
+    """Return the value of a JSON text. Raises ValueError, also if it is nested too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def scalar(value: Any, form: type) -> str:
@@ -34,7 +43,8 @@ def _mapping(value: Any, form: Mapping[Any, Any], path: str) -> str:
     else:
         parts = [(key.rstrip("?"), each) for key, each in form.items() if not (key.endswith("?") and value.get(key[:-1]) is None)]
     for key, each in parts:
-        problem = misfit(value[key], each, f"{path}.{key}" if path else key) if key in value else f"{path or 'it'} has no {key}"
+        name = key if len(key) < 100 and key.isprintable() else reprlib.repr(key)  # with {str: form}, the sender chose it
+        problem = misfit(value[key], each, f"{path}.{name}" if path else name) if key in value else f"{path or 'it'} has no {key}"
         if problem:
             return problem
     return ""

@@ -172,7 +172,7 @@ def _value(text: str, begin: int, name: str, at: int, near: int) -> Spans:
         if spans and is_secret_in_text(name, "\n".join(text[first:last].lstrip("- ") for first, last in spans)):
             return spans
         if not spans and near > block.end() + 200 and text[block.end() : block.end() + 40].lstrip()[:1] not in tuple("\"'`\\[({bru"):
-            return []  # a word of another line
+            return []  # it belongs to another line
     lead = _LEAD.match(text, at)
     assert lead is not None  # every part of it may be empty
     first, last, whole = _extent(text, begin, lead)

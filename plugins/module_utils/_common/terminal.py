@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-#: Control characters but tab and line end, and characters that change the direction of what follows.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+#: Control characters but tab and line end, characters that change the direction of what follows, other line ends, and halves that cannot be printed.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:

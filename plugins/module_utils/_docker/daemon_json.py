@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 
 PATH = "/etc/docker/daemon.json"
@@ -44,7 +45,7 @@ class Merge(NamedTuple):
 def parse(text: str | None) -> dict[str, Any]:
     """Return the content of the file; empty if it is absent or empty. Raises DockerError."""
     try:
-        data = json.loads(text) if text and text.strip() else {}
+        data = loads(text) if text and text.strip() else {}
     except ValueError as error:
         raise DockerError(f"{PATH} is not valid JSON ({error}), so the Docker daemon cannot start with it. Correct it, then run again.") from error
     for key in ("", "default-ulimits", "log-opts"):

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import posixpath
+import re
 import tarfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ SECONDS = 4 * 3600.0  # for an image; a copy over the rail may take as long
 RECEIVED = "gb10-cluster-received"
 _NAMING = ("manifest.json", "index.json", "repositories")  # the members of an archive that name images and tags
 _MAX_NAMING = 1 << 22  # bytes
+_LAYER_LINK = re.compile(r"\.\./[0-9a-f]{64}/layer\.tar")
 
 
 def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
@@ -146,7 +148,7 @@ def retag(source: tarfile.TarFile, archive: tarfile.TarFile, tag: str) -> None:
     """Copy an archive of another node so that loading it sets the tag RECEIVED:`tag` and no other. Raises ImageError, OSError, TarError."""
     for member in source:
         name = posixpath.normpath(member.name)
-        layer_link = member.issym() and name.endswith("/layer.tar") and member.linkname.endswith("/layer.tar")  # of Docker before 25
+        layer_link = member.issym() and name.endswith("/layer.tar") and _LAYER_LINK.fullmatch(member.linkname)  # of Docker before 25
         if not (member.isfile() or member.isdir() or layer_link) or name.startswith(("/", "../")):
             raise image_plan.ImageError(f"the received archive has {member.name!r}, which docker save does not write: look at the node that sent it")
         if name.rpartition("/")[2] not in _NAMING or not member.isfile():

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 _HEADER = re.compile(r"^\s*#bytes\s.*BW average\[(?P<unit>[^\]]+)\]", re.M)
 _ROW = re.compile(r"^\s*\d+\s+(?P<count>\d+)\s+(?P<peak>[\d.]+)\s+(?P<average>[\d.]+)\s+[\d.]+(?:\s+[\d.]+)?\s*$", re.M)
@@ -119,7 +120,7 @@ def key_of(rails: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 def matching_receipt(text: str, rails: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the receipt if it is readable and speaks of these rails, else None."""
     try:
-        receipt = json.loads(text)
+        receipt = loads(text)
     except ValueError:
         return None
     return receipt if isinstance(receipt, dict) and receipt.get("key") == key_of(rails) else None

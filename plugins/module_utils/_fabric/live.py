@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, TreeReader, find_ssh_connection, rdma_users, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.commit_confirm import Interface
@@ -89,7 +89,7 @@ class Live:
     def record(self, path: str) -> dict[str, Any] | None:
         """Return a JSON record of the earlier state, None if it does not exist."""
         try:
-            data = json.loads(Path(path).read_text())
+            data = loads(Path(path).read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as exc:

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
@@ -79,8 +80,8 @@ class Server:
         """Return a prompt of at most this many tokens by the server's own count; raise ValueError if the server does not count."""
         status, text = self.call("POST", "/tokenize", {"model": model, "prompt": _SAMPLE, "add_special_tokens": False}, timeout=min(10.0, self.timeout))
         with contextlib.suppress(ValueError, LookupError, TypeError):
-            ids = [int(number) for number in json.loads(text)["tokens"]] if status == 200 else []
-            if ids:
+            ids = list(loads(text)["tokens"]) if status == 200 else []
+            if ids and not any(scalar(number, int) for number in ids):
                 return (ids * (tokens // len(ids) + 1))[:tokens]
         # A server without /tokenize counts the prompt's tokens in the usage of a completion.
         sample = {"model": model, "prompt": _SAMPLE, "max_tokens": 1, "temperature": 0}
@@ -116,7 +117,7 @@ def no_reply(seconds: float) -> str:
 def reason_of(text: str) -> str:
     """Return the server's own reason in the body of an error reply, on one line; the body itself if it holds none."""
     with contextlib.suppress(ValueError, AttributeError):
-        data = json.loads(text)
+        data = loads(text)
         found = data.get("error") or data.get("detail") or data.get("message")
         text = str((found.get("message") if isinstance(found, dict) else found) or text)
     return " ".join(text.split())
@@ -129,15 +130,18 @@ def reply_of(status: int, text: str, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 3), "error": "",
     }  # fmt: skip
     try:
-        data = json.loads(text) if status == 200 else {}
+        data = loads(text) if status == 200 else {}
         choice = data["choices"][0] if status == 200 else {}
         message = choice.get("message") or {}
         out["text"] = str(choice.get("text") or message.get("content") or "")
         out["reasoning"] = str(message.get("reasoning_content") or message.get("reasoning") or "")
         out["finish_reason"] = str(choice.get("finish_reason") or "")
         usage = data.get("usage") or {}
-        out["completion_tokens"] = int(usage.get("completion_tokens") or 0)
-        out["prompt_tokens"] = int(usage.get("prompt_tokens") or 0)
+        for name in ("completion_tokens", "prompt_tokens"):
+            out[name] = usage.get(name) or 0
+            if scalar(out[name], int) or out[name] < 0:
+                out[name] = 0
+                raise ValueError("not a number of tokens")
         out["ok"] = status == 200
     except (ValueError, LookupError, TypeError, AttributeError):
         out["error"] = f"the answer is not a completion: {text[:200]}"
@@ -149,9 +153,12 @@ def reply_of(status: int, text: str, seconds: float) -> dict[str, Any]:
 
 def models_of(text: str) -> list[dict[str, Any]]:
     """Return id and max_model_len of each model of a /v1/models answer; raise ValueError where it is none."""
-    data = json.loads(text)
+    data = loads(text)
     if not isinstance(data, dict) or not isinstance(data.get("data"), list):
         raise ValueError("no list of models")
+    lengths = [m.get("max_model_len") for m in data["data"] if isinstance(m, dict)]
+    if any(length is not None and (scalar(length, int) or length < 0) for length in lengths):
+        raise ValueError("a max_model_len that is not a number")
     return [{"id": str(m.get("id")), "max_model_len": m.get("max_model_len")} for m in data["data"] if isinstance(m, dict)]
 
 
@@ -192,7 +199,7 @@ def ask(
         if status == 200:
             got, body = server.call("GET", "/version", timeout=10)
             try:
-                version = str(json.loads(body).get("version", "")) if got == 200 else ""
+                version = str(loads(body).get("version", "")) if got == 200 else ""
             except (ValueError, AttributeError):
                 version = ""
             got, body = server.call("GET", "/metrics", timeout=10)

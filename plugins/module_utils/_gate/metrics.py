@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST
 
 _LINE = re.compile(r"^(vllm:\w+)(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 _TOKENS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
@@ -36,10 +39,9 @@ def sample(text: str) -> Sample | None:
     sums: dict[str, float] = {}
     for name, value in _LINE.findall(text):
         if name in (*_TOKENS, _RUNNING, _WAITING):
-            try:
-                sums[name] = sums.get(name, 0.0) + float(value)
-            except ValueError:
-                continue
+            with contextlib.suppress(ValueError):
+                number = float(value)
+                sums[name] = sums.get(name, 0.0) + (number if 0 <= number < LARGEST else 0.0)  # not NaN, not +Inf
     if not any(name in sums for name in _TOKENS):
         return None
     return Sample(sum(sums.get(name, 0.0) for name in _TOKENS), int(sums.get(_RUNNING, 0)), int(sums.get(_WAITING, 0)))

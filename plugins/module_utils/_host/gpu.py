@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST
+
 QUERY = ("--query-gpu=power.draw,utilization.gpu", "--format=csv,noheader,nounits")
 MARGIN_W = 18.0  # owners of GB10 saw 16 to 27 W in a wedge, about 11 W at idle, and 45 W and more at work
 MARGIN_SHARE = 0.1
@@ -22,9 +24,10 @@ Reading = tuple[Optional[float], Optional[float]]
 
 def _figure(field: str) -> float | None:
     try:
-        return float(field)
+        found = float(field)
     except ValueError:  # [N/A], [Unknown Error]
         return None
+    return found if 0 <= found < LARGEST else None
 
 
 def readings(text: str) -> list[Reading]:

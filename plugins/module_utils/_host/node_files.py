@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 RECORDS = "/var/lib/gb10-cluster"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -177,7 +178,7 @@ class Node:
     def mapping(self, path: str) -> dict[str, Any]:
         """Return the JSON object in a file; empty if the file is absent or has no JSON object."""
         try:
-            data = json.loads(self.read(path) or "{}")
+            data = loads(self.read(path) or "{}")
         except ValueError:
             return {}
         return data if isinstance(data, dict) else {}

@@ -88,14 +88,15 @@ def _words(expected: str, words: Iterable[str]) -> Rule:
 _POSITIVE = _number("a number above 0", 0, above=True)
 _FROM_ZERO = _number("a number from 0", 0)
 _PATH = _pattern("an absolute path, such as /srv/models; write the path of a home directory in full", r"/.*")
+CONTROL = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 # Mounted into a container: no part "..", and none of what Docker reads as a separator.
 _STORE = _pattern(
     "an absolute path below /, without '..' and ':', such as /srv/models; write the path of a home directory in full",
-    r"(?!.*/\.\.(?:/|$))/+[^/:\x00-\x1f\x7f][^:\x00-\x1f\x7f]*",
+    rf"(?!.*/\.\.(?:/|$))/+[^/:{CONTROL}][^:{CONTROL}]*",
 )
 _FOLDER = _pattern(
     "an absolute path below /, without '..', such as /opt/gb10-cluster/vllm_tp2",
-    r"(?!.*/\.\.(?:/|$))/+[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*",
+    rf"(?!.*/\.\.(?:/|$))/+[^/{CONTROL}][^{CONTROL}]*",
 )
 _SIZE = _pattern("a size such as 50m or 1g", r"(?=.*[1-9])\d+(?:\.\d+)?(?:[kKmMgGtT]i?)?[bB]?")
 _LIMIT = _pattern(
@@ -183,6 +184,7 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_phase_seconds": _whole(1),
     "vllm_tp2_sanity_prompts[].max_tokens": _whole(1),
     "vllm_tp2_sanity_prompts[].prompt": _pattern("a prompt", r"(?s).*\S.*"),
+    "vllm_tp2_rollback_release": _pattern("a release of status.yml such as 4f0c1d2e3f40, or empty", r"(?:[A-Za-z0-9][A-Za-z0-9_-]{0,63})?"),
     "vllm_tp2_stack": _pattern("a number of bytes such as 67108864, or -1 for unlimited", r"-1|0*[1-9]\d*"),
     "vllm_tp2_timeout": _whole(1),
     "vllm_tp2_wait_available": _number("a share of the memory, from 0 to 1, such as 0.7", 0, 1),
@@ -193,7 +195,7 @@ RULES: dict[str, Rule] = {
     "weights_model_store": _STORE,
     "weights_owner": _IDENTITY,
     "weights_owner_group": _IDENTITY,
-    "weights_path": _PATH,
+    "weights_path": _FOLDER,
     "weights_port": _PORT_OR_ANY,
     "weights_reserve_gib": _FROM_ZERO,
     "weights_streams": _whole(1),

@@ -11,7 +11,6 @@ A captured tree has recorded answers below cmd/: the file names are in RECORDED.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sys
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
@@ -151,7 +151,7 @@ def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_
         text = node.read(f"/cmd/{name}.json")
         if text is None:
             raise client.DockerError("no recording", 404)
-        return json.loads(text)
+        return loads(text)
     return client.parsed(client.get(path, query, socket_path), form, socket_path)
 
 
@@ -192,7 +192,7 @@ def disk(node: Node, path: str) -> Record | None:
     """Return size and free space of the file system of `path`, or of its first existing parent."""
     if node.root != "/":
         try:
-            recorded = json.loads(node.read("/cmd/disks.json") or "{}").get(path)
+            recorded = loads(node.read("/cmd/disks.json") or "{}").get(path)
         except ValueError:
             return None
         return {**recorded, "path": path} if recorded else None

@@ -8,10 +8,11 @@ No I/O, standard library only. Python 3.9.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 Record = dict[str, Any]
 
@@ -103,7 +104,7 @@ def json_object(text: str) -> Record:
     """Return the JSON object in a command's output; empty if there is none."""
     start = text.find("{")
     try:
-        data = json.loads(text[start:]) if start >= 0 else {}
+        data = loads(text[start:]) if start >= 0 else {}
     except ValueError:
         return {}
     return data if isinstance(data, dict) else {}
@@ -112,7 +113,7 @@ def json_object(text: str) -> Record:
 def json_rows(text: str) -> list[Record]:
     """Return the objects of a JSON list, [] if it is not one."""
     try:
-        found = json.loads(text)
+        found = loads(text)
     except ValueError:
         return []
     return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
 
 COMPOSE = "compose.yaml"
@@ -51,7 +52,7 @@ def diff_of(change: FileChange, before_mode: int) -> dict[str, str]:
 def readable(text: str | None) -> bool:
     """Tell whether a receipt's text can be read."""
     try:
-        return text is not None and isinstance(json.loads(text), dict)
+        return text is not None and isinstance(loads(text), dict)
     except ValueError:
         return False
 

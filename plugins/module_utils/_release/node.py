@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 import time
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
@@ -31,8 +31,8 @@ POLL_SECONDS = 1.0
 def read_json(path: str) -> dict[str, Any]:
     """Return a JSON file's mapping; an absent or broken one reads as empty."""
     try:
-        data = json.loads(bounded.text(path, errors="strict"))
-    except (OSError, ValueError, RecursionError):
+        data = loads(bounded.text(path, errors="strict"))
+    except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
 

@@ -6,7 +6,7 @@
 Why not rsync or rclone: 3.1 GB/s from file to file, against 1.2 GB/s of four rsync processes and 0.7 GB/s of rclone (`benchmarks/copy_rate.py --others`).
 
 This file is also a program. A unit runs `rail_copy.py serve job.json` or `rail_copy.py fetch job.json` on a node, so it imports only the standard
-library. The job is a 0600 file, because it has the password. Sizes are bytes, times are seconds. A job is a mapping:
+library and `plain.py`. The job is a 0600 file, because it has the password. Sizes are bytes, times are seconds. A job is a mapping:
 
 - serve: `listen` (addresses), `port` (0: any), `user`, `password`, `allow` (peer addresses), `files` (name -> absolute path), `idle_seconds`,
   `ready` (file that gets `{"error", "listen": [[address, port], ...]}`).
@@ -27,7 +27,6 @@ import json
 import os
 import re
 import socket
-import stat
 import struct
 import sys
 import threading
@@ -36,6 +35,11 @@ import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Callable
+
+try:
+    from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError, Staging, open_file
+except ImportError:  # as a program
+    from plain import CopyError, Staging, open_file  # type: ignore[import-not-found,no-redef]  # a file next to this one
 
 CHUNK = 1 << 20
 SPLICE_MOVE_MORE = 1 | 4
@@ -49,10 +53,6 @@ CONNECTIONS = 64  # at the same time, one thread each
 PROGRESS_SECONDS = 0.5
 SHA256 = re.compile(r"[0-9a-f]{64}")
 LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-
-
-class CopyError(Exception):
-    """A copy cannot continue. The text is a sentence for the user."""
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:
@@ -74,61 +74,6 @@ def sha256_file(path: str | int, end: float = float("inf")) -> str:
             if time.monotonic() > end:
                 raise TimeoutError
     return digest.hexdigest()
-
-
-class Staging:
-    """The folder for fetched files, mode 0700. A container of an engine can write next to it and into it: no link in it is followed."""
-
-    def __init__(self, path: str, create: bool = False) -> None:
-        """Open the folder, made if `create`. Raises CopyError, OSError."""
-        self.path = path
-        if create:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700)
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-                raise
-            raise CopyError(f"{path} is a link or a file, and a folder of this copy is expected: look at what it is, and remove it") from error
-        info = os.fstat(self.descriptor)
-        if info.st_uid != os.geteuid() or info.st_mode & 0o077:
-            os.close(self.descriptor)
-            raise CopyError(f"{path} belongs to user {info.st_uid} with mode {info.st_mode & 0o777:04o}, expected {os.geteuid()} with 0700: remove it")
-
-    def close(self) -> None:
-        """Close the folder."""
-        os.close(self.descriptor)
-
-    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Open a regular file. Raises CopyError, OSError."""
-        try:
-            descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                raise
-            raise CopyError(f"{self.path}/{name} is not a regular file: look at what it is, and remove it") from error
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
-            os.close(descriptor)
-            raise CopyError(f"{self.path}/{name} is not a regular file with one name: look at what it is, and remove it")
-        return descriptor
-
-    def exists(self, name: str) -> bool:
-        """Whether there is a regular file of this name."""
-        try:
-            return stat.S_ISREG(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode)
-        except OSError:
-            return False
-
-    def rename(self, name: str, new: str) -> None:
-        """Rename a file. Raises OSError."""
-        os.replace(name, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
-
-    def remove(self, name: str) -> None:
-        """Remove a file. Raises OSError."""
-        os.unlink(name, dir_fd=self.descriptor)
 
 
 def preallocate(descriptor: int, offset: int, count: int) -> None:
@@ -176,8 +121,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.server.last = time.monotonic()
         path = self.server.files.get(urllib.parse.unquote(self.path[1:]))
         try:
-            descriptor = os.open(path or "", os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:
+            descriptor = open_file(path or "")
+        except (CopyError, OSError):
             return self.send_error(404)
         try:
             size = os.fstat(descriptor).st_size

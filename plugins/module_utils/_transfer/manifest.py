@@ -17,11 +17,14 @@ A *manifest* is a mapping that :mod:`model_folder` reads from a node. Paths are 
 from __future__ import annotations
 
 import hashlib
-import json
 import posixpath
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit, scalar
+from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 IGNORED_FOLDERS = (".cache", ".git", ".locks", ".no_exist")
@@ -32,6 +35,9 @@ GIB = 1024**3
 SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CODE = (".py", ".json")
+MAX_ENTRIES = 100_000  # files and links of a model
+MAX_PATH = 2048  # bytes of a path below the model's folder
+MAX_NAME = 255  # bytes, of Linux
 
 
 class ManifestError(ValueError):
@@ -53,28 +59,71 @@ def human(count: float) -> str:
     return f"{int(count)} bytes"
 
 
-def check_path(path: str) -> str:
-    """Return why a relative path must not be written to a node, or an empty string."""
-    if not path or path.startswith("/") or posixpath.normpath(path) != path or path.split("/")[0] == "..":
-        return "leads out of the model's folder"
-    if any(ord(c) < 32 or ord(c) == 127 for c in path):
-        return "has a control character in its name"
+def _unfit(text: str) -> str:
+    """Return what is wrong with the characters of a path or of a link's target, or an empty string."""
     try:
-        path.encode("utf-8")
+        sizes = [len(part.encode("utf-8")) for part in text.split("/")]
     except UnicodeEncodeError:
         return "has a name that is not UTF-8"
-    return ""
+    if printable(text) != text or "\n" in text or "\t" in text:
+        return "has a control character in its name"
+    return "has a name that is too long" if max(sizes) > MAX_NAME or sum(sizes) + len(sizes) > MAX_PATH else ""
 
 
-def check_link(path: str, target: str) -> str:
-    """Return why a link must not be copied, or an empty string: it has to stay inside the model's folder."""
+def check_path(path: str) -> str:
+    """Return why a relative path must not be written to a node, or an empty string."""
+    if not path or path.startswith("/") or posixpath.normpath(path) != path or path.split("/")[0] in ("..", "."):
+        return "leads out of the model's folder"
+    return _unfit(path)
+
+
+def landing(path: str, links: Mapping[str, str]) -> str:
+    """Return the path that a path leads to through these links, `.` for the model's folder; empty if it leads out of it, or in a circle."""
+    todo, followed = path.split("/")[::-1], 0
+    at: list[str] = []
+    while todo:
+        part = todo.pop()
+        if part == ".." and not at:
+            return ""
+        if part == "..":
+            at.pop()
+        elif part not in ("", "."):
+            target = links.get("/".join([*at, part]))
+            followed += target is not None
+            if followed > 40 or (target or "").startswith("/"):  # as Linux
+                return ""
+            if target is None:
+                at.append(part)
+            else:
+                todo += target.split("/")[::-1]
+    return "/".join(at) or "."
+
+
+def check_link(path: str, target: str, links: Mapping[str, str] | None = None) -> str:
+    """Return why a link must not be copied, or an empty string: it has to stay inside the model's folder, also through the other `links`."""
     bad = check_path(path)
     if bad:
         return bad
-    if target.startswith("/"):
-        return f"is a link to {target}, outside the model's folder"
-    landing = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-    return f"is a link to {target}, outside the model's folder" if landing == ".." or landing.startswith("../") else ""
+    if not target or _unfit(target):
+        return f"is a link whose target {_unfit(target) if target else 'is empty'}"
+    return "" if landing(path, {**(links or {}), path: target}) else f"is a link to {target}, outside the model's folder, or in a circle"
+
+
+def check_tree(files: Iterable[str], links: Mapping[str, str]) -> None:
+    """Check that files and links can be in one folder, and that no link leads out of it. Raises ManifestError."""
+    names = [*files, *links]
+    taken = set(names)
+    for path in names:
+        parents = [path[:index] for index, char in enumerate(path) if char == "/"]
+        above = next((each for each in parents if each in taken), "")
+        if above:
+            raise ManifestError(f"{path} is below {above}, which is a file or a link: nothing was copied")
+    if len(taken) != len(names):
+        raise ManifestError("a path is a file and a link at the same time: nothing was copied")
+    for path, target in links.items():
+        bad = check_link(path, target, links) if isinstance(target, str) else "is a link without a target"
+        if bad:
+            raise ManifestError(f"{path} {bad}: nothing was copied")
 
 
 def check_name(path: Any) -> None:
@@ -94,35 +143,60 @@ def check_item(item: Mapping[str, Any]) -> None:
         raise ManifestError(f"{item['path']} has a size, time, or provider that is not a number: nothing was copied")
 
 
-_TYPES: dict[str, type] = {
-    "path": str, "layout": str, "files": dict, "links": dict, "selected": list, "missing": list, "incomplete": list, "damaged": list, "problems": list,
-    "agreed": dict, "copied": list, "free_bytes": int, "staged": dict,
+def below(value: Any) -> str:
+    """Return what is expected in place of this value: a path below the model's folder."""
+    return "a path below the model's folder" if not isinstance(value, str) or check_path(value) else ""
+
+
+def _count(value: Any) -> str:
+    """Return what is expected in place of this value: a number of bytes or nanoseconds."""
+    return scalar(value, int) or ("a number that is not negative" if value < 0 else "")
+
+
+def digest_form(value: Any) -> str:
+    """Return what is expected in place of this value: a digest."""
+    return "" if isinstance(value, str) and SHA256.fullmatch(value) else "a SHA-256 of 64 hexadecimal digits"
+
+
+def _agreed(value: Any) -> str:
+    """Return what is expected in place of this value: size, digest and time of a file."""
+    good = isinstance(value, list) and len(value) == 3 and not (_count(value[0]) or digest_form(value[1]) or _count(value[2]))
+    return "" if good else "a list of size, SHA-256 and time"
+
+
+def _layout(value: Any) -> str:
+    """Return what is expected in place of this value: a layout."""
+    return "" if value in ("hub", "directory") else "hub or directory"
+
+
+FORM = {
+    "path": str, "exists": bool, "layout": _layout, "commit?": str, "links": {str: str},
+    "files": {str: {"size": _count, "sha256": digest_form, "mtime_ns": _count}}, "selected": [below], "missing": [below], "incomplete": [below],
+    "damaged": [below], "problems": [str], "agreed": {str: _agreed}, "copied": [below], "free_bytes": _count, "staged": {str: _count},
 }  # fmt: skip
 
 
-def check_manifest(host: str, manifest: Mapping[str, Any]) -> None:
+def check_manifest(host: str, manifest: Any) -> None:
     """Check the answer of a node about its files. Raises ManifestError."""
-    try:
-        wrong = [key for key, kind in _TYPES.items() if not isinstance(manifest[key], kind)]
-        wrong += [key for key, texts in (("links", manifest["links"].values()), ("problems", manifest["problems"])) if not all(map(_is_text, texts))]
+    problem = _crowd(manifest) or misfit(manifest, FORM)
+    if not problem:
+        files, links = manifest["files"], manifest["links"]
+        wrong = [path for path in (*files, *links, *manifest["agreed"]) if check_path(path)]
+        strange = [name for name in manifest["selected"] if name not in files and name not in links]
         if wrong:
-            raise ManifestError(f"{wrong[0]} is of another type")
-        for path, entry in manifest["files"].items():
-            check_item({"mtime_ns": None, "size": None, **entry, "path": path})
-        for name in (*manifest["links"], *manifest["selected"], *manifest["missing"], *manifest["incomplete"], *manifest["damaged"], *manifest["copied"]):
-            check_name(name)
-        for path, (size, digest, time_ns) in manifest["agreed"].items():
-            check_item({"path": path, "size": size, "sha256": digest, "mtime_ns": time_ns})
-        for digest, size in manifest["staged"].items():
-            check_item({"path": "an interrupted copy", "size": size, "sha256": digest})
-    except ManifestError as error:
-        raise ManifestError(f"the manifest of {host} cannot be used: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ManifestError(f"the answer of {host} is not a manifest ({type(error).__name__}: {error}): run again, and look at that node") from error
+            problem = f"{reprlib.repr(wrong[0])} {check_path(wrong[0])}"
+        elif strange:
+            problem = f"it selects {strange[0]}, which is not one of its files"
+        elif any(digest_form(each) for each in manifest["staged"]):
+            problem = "staged has a key that is not a SHA-256"
+    if problem:
+        raise ManifestError(f"the manifest of {host} cannot be used: {problem}. Nothing was copied. Run again, and look at that node")
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def _crowd(manifest: Any) -> str:
+    """Return a phrase if a part of a manifest has more entries than a model; empty if not."""
+    parts = manifest.items() if isinstance(manifest, Mapping) else ()
+    return next((f"{key} has {len(each)} entries" for key, each in parts if isinstance(each, (dict, list)) and len(each) > MAX_ENTRIES), "")
 
 
 def ignored(path: str) -> bool:
@@ -165,7 +239,7 @@ def missing_shards(indexes: Mapping[str, str], present: Iterable[str]) -> tuple[
     problems = []
     for path, text in sorted(indexes.items()):
         try:
-            names = {str(name) for name in json.loads(text)["weight_map"].values()}
+            names = {str(name) for name in loads(text)["weight_map"].values()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             problems.append(f"{path} is not an index of shards ({type(error).__name__}: {error}): fetch it again")
             continue
@@ -334,6 +408,7 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
         return {**out, "complaints": complaints(base)}
     desired, lost, out["notes"] = _desired_files(manifests, base_rank)
     links = {path: base["links"][path] for path in base["selected"] if path in base["links"]}
+    check_tree(desired, links)
     out["complaints"] = list(base["problems"])
     if lost:
         out["complaints"].append(f"no rank has a good copy of {listing(lost)}")
@@ -399,20 +474,6 @@ def _rank_plan(
 
 def _other_content(mine: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
     return f"has another content (SHA-256 {str(mine['sha256'])[:12]} instead of {str(expected['sha256'])[:12]})"
-
-
-def ways(group: Mapping[str, Any], offers: Iterable[Mapping[str, Any] | None], rank: int) -> list[list[dict[str, Any]]]:
-    """Return for each rank the addresses of its offer: address, port, and this rank's own address on the same rail.
-
-    :param group: the serving group's ``members`` with ``host`` and ``fabric``.
-    :param offers: by rank, the result of weights_serve (``listen``, a list of ``address`` and ``port``); anything else if nothing is offered.
-    """
-    rails = [list(member.get("fabric") or []) for member in group["members"]]
-    out = []
-    for theirs, offer in zip(rails, offers):
-        binds = dict(zip(theirs, rails[rank]))
-        out.append([{**place, "port": int(place["port"]), "bind": binds.get(place["address"], "")} for place in (offer or {}).get("listen") or []])
-    return out
 
 
 def compare(manifest: Mapping[str, Any], expected: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) -> list[str]:

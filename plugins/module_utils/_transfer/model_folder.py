@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -20,7 +19,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, manifest, plain
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 
 WORKERS = 8
@@ -48,33 +47,46 @@ def free_bytes(path: str) -> int:
     return table.f_bavail * table.f_frsize
 
 
-def _below(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    try:
-        yield from bounded.below(root)
-    except OSError as error:
-        if error.errno != errno.EFBIG:
-            raise
-        raise ManifestError(f"{root}: {error.strerror}, which no model has. Check that the path is the model's.") from error
+def place_of(path: str, store: str = "") -> str:
+    """Return the path of a model without links: those up to the store are followed, and below it none is allowed. Raises ManifestError."""
+    if not store or not path.startswith(os.path.normpath(store) + "/"):
+        return os.path.realpath(path)
+    check_parents(store, path)
+    return os.path.realpath(store) + path[len(os.path.normpath(store)) :]
 
 
 def walk(root: str) -> tuple[dict[str, os.stat_result], dict[str, str], list[str]]:
-    """Return (regular files, links, problems) below a folder, without following links. Raises OSError, ManifestError."""
+    """Return (regular files, links, problems) below a folder, without following links. Raises OSError, CopyError, ManifestError."""
     files: dict[str, os.stat_result] = {}
     links: dict[str, str] = {}
     problems: list[str] = []
-    for path, entry in _below(root):
-        if manifest.ignored(path):
-            continue
-        info = entry.stat(follow_symlinks=False)
-        bad = manifest.check_path(path)
-        if bad:
-            problems.append(f"{path!r} {bad}")
-        elif stat.S_ISLNK(info.st_mode):
-            links[path] = os.readlink(entry.path)
-        elif stat.S_ISREG(info.st_mode):
-            files[path] = info
-        else:
-            problems.append(f"{path} is not a file or a link: move it away")
+    pending, seen = [""], 0
+    while pending:
+        folder = pending.pop()
+        with contextlib.ExitStack() as opened:
+            here = plain.open_folder(os.path.join(root, folder))
+            opened.callback(os.close, here)
+            here = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+            opened.callback(os.close, here)
+            for entry in opened.enter_context(os.scandir(here)):
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                seen += 1
+                if seen > bounded.ENTRIES:
+                    raise ManifestError(f"{root} has more than {bounded.ENTRIES} files and folders, which no model has. Check that the path is the model's.")
+                if not entry.is_dir(follow_symlinks=False) and manifest.ignored(path):
+                    continue
+                info = entry.stat(follow_symlinks=False)
+                bad = manifest.check_path(path)
+                if bad:
+                    problems.append(f"{path[:300]!r} {bad}")
+                elif stat.S_ISDIR(info.st_mode):
+                    pending.append(path)
+                elif stat.S_ISLNK(info.st_mode):
+                    links[path] = os.readlink(entry.name, dir_fd=here)
+                elif stat.S_ISREG(info.st_mode):
+                    files[path] = info
+                else:
+                    problems.append(f"{path} is not a file or a link: move it away")
     return files, links, problems
 
 
@@ -97,14 +109,17 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
     end = time.monotonic() + HASH_SECONDS
 
     def one(path: str) -> None:
-        where = os.path.join(root, path)
+        descriptor = plain.open_file(os.path.join(root, path))
+        same = os.dup(descriptor)
         try:
-            digest = http_copy.sha256_file(where, end)
+            digest = http_copy.sha256_file(descriptor, end)
+            out[path] = [*key_of(os.fstat(same)), digest]
         except TimeoutError as error:
             raise ManifestError(
                 f"The files of {root} could not be hashed in {HASH_SECONDS / 3600:g} hours. Check the speed of the disk, and run again."
             ) from error
-        out[path] = [*key_of(os.stat(where, follow_symlinks=False)), digest]
+        finally:
+            os.close(same)
 
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, WORKERS)) as pool:
         list(pool.map(one, todo))
@@ -112,7 +127,8 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
 
 
 def _text(path: str) -> str:
-    return bounded.text(path, errors="surrogateescape")
+    """Return the text of a file. Raises CopyError, OSError."""
+    return bounded.text(plain.open_file(path), errors="surrogateescape")
 
 
 def _damaged(root: str, layout: str, hashes: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -121,7 +137,7 @@ def _damaged(root: str, layout: str, hashes: Mapping[str, Sequence[Any]]) -> lis
     for path, entry in hashes.items():
         promised = manifest.promised_by_name(path) if layout == "hub" else ""
         if layout == "directory" and path.endswith(manifest.WEIGHTS):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, plain.CopyError):
                 promised = manifest.promised_by_metadata(_text(os.path.join(root, DOWNLOADS, path + ".metadata")))
         if promised and promised != entry[4]:
             bad.append(path)
@@ -133,20 +149,19 @@ def _incomplete(root: str, layout: str, files: Iterable[str]) -> list[str]:
         have = set(files)
         return sorted(path for path in have if path.endswith(".incomplete") and path.split(".", 1)[0] not in have)
     found = [path for path in files if path.endswith(".incomplete")]
-    with contextlib.suppress(FileNotFoundError):
-        found += [f"{DOWNLOADS}/{path}" for path, _entry in _below(os.path.join(root, DOWNLOADS)) if path.endswith(".incomplete")]
+    with contextlib.suppress(OSError):  # walk() has read the folder
+        found += [f"{DOWNLOADS}/{path}" for path, _entry in bounded.below(os.path.join(root, DOWNLOADS)) if path.endswith(".incomplete")]
     return sorted(found)
 
 
-def staged(path: str) -> dict[str, int]:
+def staged(place: str) -> dict[str, int]:
     """Return the disk space of an interrupted copy: SHA-256 -> bytes. It is a bit more than what arrived, because a copy preallocates."""
-    folder = staging_path(path)
     out: dict[str, int] = {}
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            name = entry.name[:-5] if entry.name.endswith(".part") else entry.name
+    with contextlib.suppress(OSError, plain.CopyError), contextlib.closing(plain.Staging(staging_path(place))) as folder:
+        for entry in os.listdir(folder.descriptor):
+            name = entry[:-5] if entry.endswith(".part") else entry
             if manifest.SHA256.fullmatch(name):
-                info = entry.stat(follow_symlinks=False)
+                info = os.stat(entry, dir_fd=folder.descriptor, follow_symlinks=False)
                 out[name] = max(info.st_size, info.st_blocks * 512)
     return out
 
@@ -157,14 +172,14 @@ def _commit(root: str, files: Iterable[str], links: Iterable[str], revision: str
     return manifest.resolve_commit(refs, {name.split("/")[1] for name in [*files, *links] if name.startswith("snapshots/")}, revision)
 
 
-def read(node: Node, path: str, layout: str, revision: str, fresh: bool, save: bool) -> dict[str, Any]:
-    """Read a model's folder into a manifest (see :mod:`manifest`), with `hashed_bytes`. Raises OSError, RecordError, ManifestError."""
-    root = os.path.realpath(path)
+def read(node: Node, path: str, layout: str, revision: str, fresh: bool, save: bool, store: str = "") -> dict[str, Any]:
+    """Read a model's folder into a manifest (see :mod:`manifest`), with `hashed_bytes`. Raises OSError, RecordError, ManifestError, CopyError."""
+    root = place_of(path, store)
     record = node.load_record(manifest.record_name(path))
     out: dict[str, Any] = {
         "path": path, "exists": False, "layout": layout, "commit": "", "files": {}, "links": {}, "selected": [], "missing": [], "incomplete": [],
         "damaged": [], "problems": [], "agreed": record.get("agreed", {}), "copied": record.get("copied", []), "free_bytes": free_bytes(path),
-        "staged": staged(path), "hashed_bytes": 0, "bytes": 0, "proof": "",
+        "staged": staged(root), "hashed_bytes": 0, "bytes": 0, "proof": "",
     }  # fmt: skip
     if not os.path.isdir(root):
         return {**out, "problems": [f"{path} is not a folder"] if os.path.lexists(path) else []}
@@ -174,13 +189,15 @@ def read(node: Node, path: str, layout: str, revision: str, fresh: bool, save: b
     files = {name: info for name, info in found.items() if not name.endswith(".incomplete")}
     hashes, hashed_bytes = hash_files(root, files, record.get("cache", {}), fresh)
     for link, target in sorted(links.items()):
-        bad = manifest.check_link(link, target)
+        bad = manifest.check_link(link, target, links)
         if bad:
             problems.append(f"{link} {bad}: copy the file to the place of the link, or set the profile's model to its target")
     commit, bad = _commit(root, files, links, revision) if layout == "hub" else ("", "")
     selected = manifest.select(layout, files, links, commit, revision)
-    present = [name for name in selected if os.path.exists(os.path.join(root, name))]
-    indexes = {name: _text(os.path.join(root, name)) for name in present if name.endswith(".index.json")}
+    where = {name: manifest.landing(name, links) for name in selected}
+    folders = {file[:index] for file in found for index, char in enumerate(file) if char == "/"} | {"."}
+    present = [name for name in selected if where[name] in found or where[name] in folders]
+    indexes = {name: _text(os.path.join(root, where[name])) for name in present if name.endswith(".index.json") and where[name] in found}
     missing, unread = manifest.missing_shards(indexes, present)
     table = {name: {"size": entry[0], "sha256": entry[4], "mtime_ns": entry[1]} for name, entry in sorted(hashes.items())}
     out.update(
@@ -209,50 +226,60 @@ def agree(node: Node, path: str, expected: Mapping[str, Mapping[str, Any]]) -> N
     node.save_record(name, {**node.load_record(name), "path": path, "agreed": agreed})
 
 
-def inside(root: str, name: str) -> str:
-    """Return the path of a file below a folder. Raises ManifestError if it is outside, for example through a link."""
-    bad, where = manifest.check_path(name), os.path.join(root, name)
-    if not bad:
-        real, parent = os.path.realpath(root), os.path.realpath(nearest(os.path.dirname(where)))
-        if os.path.isdir(real) and not (parent + "/").startswith(real + "/"):
-            bad = f"leads to {parent}, outside the model's folder"
-    if bad:
-        raise ManifestError(f"{name} {bad}: nothing was written there; remove that link on this node")
-    return where
-
-
 class Installer:
-    """Creates files, links and folders with the owner of the folder that they are in."""
+    """Creates files, links and folders in a model's folder, with the owner of the folder that they are in. No link is followed."""
 
-    def __init__(self, path: str, owner: int = -1, group: int = -1) -> None:
-        """Take the owner, by default the one of the nearest existing folder."""
-        self.root = os.path.realpath(path)
-        info = os.stat(nearest(self.root))
-        self.owner = info.st_uid if owner < 0 else owner
-        self.group = info.st_gid if group < 0 else group
+    def __init__(self, place: str, owner: int = -1, group: int = -1) -> None:
+        """Take the path (see place_of), and the owner: by default the one of the folder above."""
+        self.place, self.owner, self.group = place, owner, group
 
-    def own(self, path: str) -> None:
-        """Set the owner of a path. Raises OSError."""
+    def _own(self, descriptor: int, name: str) -> None:
+        """Set the owner of a new entry of a folder. Raises OSError."""
         if os.geteuid() == 0:
-            os.chown(path, self.owner, self.group, follow_symlinks=False)
+            above = os.fstat(descriptor)
+            owner, group = (above.st_uid if self.owner < 0 else self.owner), (above.st_gid if self.group < 0 else self.group)
+            os.chown(name, owner, group, dir_fd=descriptor, follow_symlinks=False)
 
-    def folder(self, path: str) -> None:
-        """Create a folder and its parents. Raises OSError."""
-        made = []
-        while not os.path.isdir(path):
-            made.append(path)
-            path = os.path.dirname(path)
-        for item in reversed(made):
-            os.mkdir(item, 0o755)
-            os.chmod(item, 0o755)  # nosec B103 # noqa: S103  an engine's container may run as any user and reads the model
-            self.own(item)
+    def _make(self, above: int, name: str) -> None:
+        """Create a folder that everybody can read: a container may run as any user. Raises OSError."""
+        os.mkdir(name, 0o755, dir_fd=above)
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | plain.PLAIN, dir_fd=above)
+        try:
+            os.fchmod(descriptor, 0o755)
+        finally:
+            os.close(descriptor)
+        self._own(above, name)
 
-    def file(self, staging: http_copy.Staging, digest: str, name: str, mtime_ns: int, move: bool) -> None:
+    @contextlib.contextmanager
+    def folder(self, name: str = "", create: bool = False) -> Iterator[int]:
+        """Open the model's folder or one below it. Raises CopyError, OSError."""
+        descriptor = plain.open_folder(os.path.join(self.place, name), self._make if create else None)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def parent(self, name: str, create: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the folder of a path of another node, and return it with the last part. Raises ManifestError, CopyError, OSError."""
+        manifest.check_name(name)
+        above, last = os.path.split(name)
+        with self.folder(above, create) as descriptor:
+            yield descriptor, last
+
+    def look(self, name: str) -> os.stat_result | None:
+        """Return what is at a path, None if nothing is. Raises ManifestError, CopyError, OSError."""
+        try:
+            with self.parent(name) as (folder, last):
+                return os.stat(last, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def file(self, staging: plain.Staging, digest: str, name: str, mtime_ns: int, move: bool) -> None:
         """Move or copy a fetched file to its place. Raises ManifestError, CopyError, OSError."""
-        where = inside(self.root, name)
-        self.folder(os.path.dirname(where))
-        source = staging.open(digest)
         with contextlib.ExitStack() as opened:
+            folder, last = opened.enter_context(self.parent(name, create=True))
+            source = staging.open(digest)
             opened.callback(os.close, source)
             if not move:
                 digest += ".copy"
@@ -264,37 +291,37 @@ class Installer:
                     shutil.copyfileobj(reader, writer, 1 << 22)
                 source = copy
             os.fchmod(source, 0o644)
+            above = os.fstat(folder)
             if os.geteuid() == 0:
-                os.fchown(source, self.owner, self.group)
+                os.fchown(source, above.st_uid if self.owner < 0 else self.owner, above.st_gid if self.group < 0 else self.group)
             os.utime(source, ns=(mtime_ns, mtime_ns))
-        os.replace(digest, where, src_dir_fd=staging.descriptor)
+            os.replace(digest, last, src_dir_fd=staging.descriptor, dst_dir_fd=folder)
 
     def link(self, name: str, target: str) -> None:
-        """Create or replace a link. Raises ManifestError, OSError."""
+        """Create or replace a link. Raises ManifestError, CopyError, OSError."""
         bad = manifest.check_link(name, target)
         if bad:
             raise ManifestError(f"{name} {bad}: it is not created")
-        where = inside(self.root, name)
-        self.folder(os.path.dirname(where))
-        temporary = f"{where}.gb10-new"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        os.symlink(target, temporary)
-        self.own(temporary)
-        os.replace(temporary, where)
+        with self.parent(name, create=True) as (folder, last):
+            temporary = f"{last[:200]}.gb10-new"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+            os.symlink(target, temporary, dir_fd=folder)
+            self._own(folder, temporary)
+            os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, name: str) -> None:
-        """Remove a file or link, and the folders that are empty after that. Raises ManifestError, OSError."""
-        where = inside(self.root, name)
+        """Remove a file or link, and the folders that are empty after that. Raises ManifestError, CopyError, OSError."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(where)
-        parent = os.path.dirname(where)
-        while parent.startswith(self.root + "/"):
-            try:
-                os.rmdir(parent)
-            except OSError:
-                return
-            parent = os.path.dirname(parent)
+            with self.parent(name) as (folder, last):
+                os.unlink(last, dir_fd=folder)
+            while "/" in name:
+                name = os.path.dirname(name)
+                with self.parent(name) as (folder, last):
+                    try:
+                        os.rmdir(last, dir_fd=folder)
+                    except OSError:
+                        return
 
 
 def check_parents(store: str, path: str) -> None:
@@ -319,18 +346,21 @@ def install(
     remove: Sequence[str],
     owner: int = -1,
     group: int = -1,
+    store: str = "",
 ) -> None:
     """Install fetched files and links, remove files, record the checked hashes. Raises ManifestError, CopyError, OSError, RecordError."""
     for item in fetch:
         manifest.check_item(item)
-    place, staging, name = Installer(path, owner, group), staging_path(path), manifest.record_name(path)
-    place.folder(place.root)
+    manifest.check_tree({str(item["path"]) for item in fetch}, links)
+    place, name = Installer(place_of(path, store), owner, group), manifest.record_name(path)
+    with place.folder(create=True):
+        pass
     record = node.load_record(name)
     cache, copied = dict(record.get("cache", {})), set(record.get("copied", []))
     # A file that was here before belongs to its owner, even if it is repaired: only new ones count as copied.
-    copied |= {file for file in [*(str(item["path"]) for item in fetch), *links] if not os.path.lexists(os.path.join(place.root, file))}
+    copied |= {file for file in [*(str(item["path"]) for item in fetch), *links] if place.look(file) is None}
     if fetch:
-        with contextlib.closing(http_copy.Staging(staging)) as folder:
+        with contextlib.closing(plain.Staging(staging_path(place.place))) as folder:
             for index, item in enumerate(fetch):
                 needed_again = any(later["sha256"] == item["sha256"] for later in fetch[index + 1 :])
                 place.file(folder, str(item["sha256"]), str(item["path"]), int(item["mtime_ns"]), not needed_again)
@@ -339,30 +369,41 @@ def install(
     for file in remove:
         place.remove(file)
         cache.pop(file, None)
-    shutil.rmtree(staging, ignore_errors=True)
+    clear_staging(place.place)
     for item in fetch:
-        cache[str(item["path"])] = [*key_of(os.stat(os.path.join(place.root, str(item["path"])), follow_symlinks=False)), item["sha256"]]
+        info = place.look(str(item["path"]))
+        if info:
+            cache[str(item["path"])] = [*key_of(info), item["sha256"]]
     node.save_record(name, {**record, "path": path, "cache": cache, "copied": sorted(copied.difference(remove))})
 
 
-def absent(node: Node, path: str, check: bool) -> tuple[list[str], list[str]]:
-    """Remove what was copied and is unchanged; return (removed, changed and kept). Raises ManifestError, OSError, RecordError."""
-    name, root, staging = manifest.record_name(path), os.path.realpath(path), staging_path(path)
+def clear_staging(place: str) -> bool:
+    """Remove the folder for fetched files; return whether there was one that belongs to a copy. Raises nothing."""
+    with contextlib.suppress(OSError, plain.CopyError), contextlib.closing(plain.Staging(staging_path(place))) as folder:
+        folder.clear()
+        return True
+    return False
+
+
+def absent(node: Node, path: str, check: bool, store: str = "") -> tuple[list[str], list[str]]:
+    """Remove what was copied and is unchanged; return (removed, changed and kept). Raises ManifestError, CopyError, OSError, RecordError."""
+    name, place = manifest.record_name(path), Installer(place_of(path, store))
     record = node.load_record(name)
     removed: list[str] = []
     left: list[str] = []
     for item in record.get("copied", []):
-        where = os.path.join(root, item)
-        if os.path.lexists(where):
-            info, known = os.stat(where, follow_symlinks=False), record.get("cache", {}).get(item)
+        info, known = place.look(item), record.get("cache", {}).get(item)
+        if info is not None:
             changed = stat.S_ISREG(info.st_mode) and known is not None and list(known[:2]) != key_of(info)[:2]
             (left if changed else removed).append(item)
+    staging = staging_path(place.place)
     interrupted = [os.path.basename(staging)] if os.path.isdir(staging) else []
     if not check:
         for item in removed:
-            Installer(path).remove(item)
-        shutil.rmtree(staging, ignore_errors=True)
-        if removed and os.path.isdir(root) and not os.listdir(root):
-            os.rmdir(root)
+            place.remove(item)
+        clear_staging(place.place)
+        with contextlib.suppress(OSError, plain.CopyError), Installer(os.path.dirname(place.place)).folder() as above:
+            if removed:
+                os.rmdir(os.path.basename(place.place), dir_fd=above)
         node.save_record(name, {})
     return removed + interrupted, left

@@ -10,7 +10,6 @@ The action plugin of a followed module (`plugin_utils/followed.py`) runs it with
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -21,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, plain
 
 RUN = "/run/gb10-cluster"
 READY_SECONDS = 20.0
@@ -71,8 +71,8 @@ class Job:
     def read(self) -> dict[str, Any]:
         """Return the last report of the job, empty if there is none."""
         try:
-            return dict(json.loads(bounded.text(self.report, errors="strict")))
-        except (OSError, ValueError, TypeError, RecursionError):
+            return dict(loads(bounded.text(self.report, errors="strict")))
+        except (OSError, ValueError, TypeError):
             return {}
 
     def output(self) -> str:
@@ -92,11 +92,12 @@ class Job:
     def start_copy(self, mode: str, job: Mapping[str, Any], seconds: int) -> None:
         """Start `serve` or `fetch` of http_copy with a job. Raises JobError, OSError."""
         self.prepare()
-        source = http_copy.__loader__.get_source(http_copy.__name__)  # type: ignore[union-attr]  # AnsiballZ has a loader too
         program, spec = os.path.join(self.folder, "rail_copy.py"), os.path.join(self.folder, "job.json")
         http_copy.write_json(spec, {**job, {"serve": "ready", "fetch": "progress"}[mode]: self.report})
-        with open(program, "w", encoding="utf-8") as handle:
-            handle.write(str(source))
+        for module, path in ((http_copy, program), (plain, os.path.join(self.folder, "plain.py"))):
+            source = module.__loader__.get_source(module.__name__)  # type: ignore[union-attr]  # AnsiballZ has a loader too
+            with open(path, "w", encoding="utf-8") as handle:
+                handle.write(str(source))
         writes = [os.path.dirname(os.path.realpath(job["staging"]))] if mode == "fetch" else []
         reads = [os.path.realpath(path) for path in (job.get("files") or {}).values()] if mode == "serve" else []
         properties = sandbox([os.path.dirname(self.folder), *writes], reads)

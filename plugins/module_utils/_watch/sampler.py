@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import GIB_KB
@@ -183,7 +184,7 @@ class Sampler:
         code, out, _err = self._run(["ip", "-json", "address", "show"], 5.0)
         found: dict[str, str] = {}
         with contextlib.suppress(ValueError, TypeError, KeyError):
-            for interface in json.loads(out) if code == 0 else []:
+            for interface in loads(out) if code == 0 else []:
                 for entry in interface.get("addr_info") or []:
                     found[str(entry["local"])] = str(interface["ifname"])
         return found

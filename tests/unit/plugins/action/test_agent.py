@@ -28,7 +28,7 @@ def run(monkeypatch: pytest.MonkeyPatch, known: dict[str, Any] | None, **options
     monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
     action = agent.ActionModule.__new__(agent.ActionModule)
     action._task = SimpleNamespace(args={**OPTIONS, **options, **({} if known is None else {"installed": known})})
-    action._execute_module = execute
+    monkeypatch.setattr(action, "_execute_module", execute)
     return dict(action.run(None, {})), calls
 
 

@@ -24,7 +24,7 @@ def run(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], **arguments: An
     monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
     action = rank_evidence.ActionModule.__new__(rank_evidence.ActionModule)
     action._task = SimpleNamespace(args={"group": "pair1", **arguments})
-    action._execute_module = execute
+    monkeypatch.setattr(action, "_execute_module", execute)
     return dict(action.run(None, {})), calls
 
 

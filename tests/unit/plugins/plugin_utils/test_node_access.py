@@ -31,7 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *answers: Any, transport: str = "ssh") 
     action = NodeAction.__new__(NodeAction)
     action._task = SimpleNamespace(async_val=0)
     action._connection = SimpleNamespace(transport=transport, reset=lambda: did.append("reset"), _shell=SimpleNamespace(tmpdir=None))
-    action._execute_module = execute
+    monkeypatch.setattr(action, "_execute_module", execute)
     monkeypatch.setattr(action, "_remove_tmp_path", lambda _path: None)
     return action.run(None, {"inventory_hostname": "spark-2"}), did
 

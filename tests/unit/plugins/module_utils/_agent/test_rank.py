@@ -174,7 +174,7 @@ def test_the_highest_generation_counts_also_if_it_cannot_be_written(owned: Machi
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", no_space)
         owned.do("halt", generation=9)
-        assert owned.ask("claim", generation=10)["error"].startswith("OSError: [Errno 28]")
+        assert owned.ask("claim", generation=10)["error"].endswith("cannot be used: No space left on device. Correct that there.")
     assert "has seen generation 10" in owned.refusal("halt", generation=9)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.http_copy import CopyError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
 
 AUTH = {"user": "gb10", "password": "s3cret pass:word"}
 FILES = {"a.safetensors": bytes(range(256)) * 3 * 4096, "sub/b ü.json": b"{}", "empty.txt": b""}

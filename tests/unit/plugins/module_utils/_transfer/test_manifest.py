@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.offers import ways
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -279,7 +280,7 @@ def test_compare_names_each_difference() -> None:
 def test_ways_pair_the_addresses_of_each_rail() -> None:
     group = {"members": [{"host": "spark-1", "fabric": ["10.0.0.1", "10.1.0.1"]}, {"host": "spark-2", "fabric": ["10.0.0.2", "10.1.0.2"]}]}
     offers: list[dict[str, Any]] = [{"listen": [{"address": "10.0.0.1", "port": 5}, {"address": "10.1.0.1", "port": 6}]}, {"skipped": True}]
-    assert manifest.ways(group, offers, 1) == [
+    assert ways(group, offers, 1) == [
         [{"address": "10.0.0.1", "port": 5, "bind": "10.0.0.2"}, {"address": "10.1.0.1", "port": 6, "bind": "10.1.0.2"}],
         [],
     ]
