@@ -284,7 +284,8 @@ def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
     """A pair that 0.1.0 started with a profile of the same content is recognized by this id and not started again."""
     own = profile("dspark-nvfp4-1m")
     own["container"]["volumes"] = ["{model_store}:/cache/huggingface"]
-    own["env"] = {name: value for name, value in own["env"].items() if name not in ("HF_HUB_OFFLINE", "HF_MODULES_CACHE")}
+    own["env"] = {name: value for name, value in own["env"].items() if name not in ("HF_HUB_OFFLINE", "HF_MODULES_CACHE", "NCCL_DEBUG_SUBSYS")}
+    own["env"]["NCCL_DEBUG"] = "WARN"
     former = {**ALL_OPTIONS, "healthcheck": None, "infiniband": True, "cap_drop": [], "no_new_privileges": False, "ipc": "host", "weights_writable": True}
     ranks = [compose.render_rank(own, rank(number, env=FABRIC), former) for number in (0, 1)]
     assert compose.name_release(ranks)["id"] == "556eae0641fe"
