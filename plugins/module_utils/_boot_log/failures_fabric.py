@@ -99,6 +99,18 @@ ROWS: list[dict[str, Any]] = [
     },
     {
         "class": "nccl_error",
+        "case": "nccl_network",
+        "patterns": [r"(?P<message>Failed to initialize any NET plugin)", r"NCCL WARN Error: (?P<message>network \S{1,40} not found)"],
+        "any_level": True,
+        "kind": "strong",
+        "remedy": "Check that this node has /dev/infiniband and a rail that is up (`rdma link`), and run `ansible-playbook site.yml` again: "
+        "the container gets the devices that exist at its start.",
+        "means": "NCCL_NET names a network that NCCL cannot use in the container.",
+        "why": "The container has no /dev/infiniband or no locked memory, or its libibverbs or network plugin does not fit. NCCL_NET: IB forbids TCP.",
+        "example": "spark1:301:301 [0] plugin/net.cc:376 NCCL WARN Failed to initialize any NET plugin",
+    },
+    {
+        "class": "nccl_error",
         "case": "nccl_versions",
         "patterns": [r"Mismatched NCCL versions? detected ?:? ?(?P<message>.{1,160})", r"NCCL WARN .{0,60}Message truncated : received \d"],
         "any_level": True,
