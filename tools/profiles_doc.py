@@ -33,7 +33,8 @@ gb10_profile: dspark-nvfp4-1m        # the default
 
 {table}
 
-The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. A dash means not published.
+The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. An estimate is the plan's for two nodes of
+121.69 GiB: no such boot is published, and the gate does not check it. A dash means not known.
 
 ## A profile of your own
 
@@ -99,16 +100,15 @@ gate needs, if pinned KV memory does not fit next to the weights, or if vLLM's s
 Without `plan.kv_bytes_per_token`, it is computed from the model's `config.json` if all layers are alike. Hybrid models stay unknown.
 
 """
-SPARK_GIB = 121.69  # what a DGX Spark reports
 QWEN2_7B = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584, "torch_dtype": "bfloat16"}
 QWEN3_235B = {"num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "torch_dtype": "bfloat16"}
-# A profile's whole plan on two nodes of SPARK_GIB, against a measured pool.
+# A profile's whole plan on two DGX Sparks, against a measured pool.
 POOLS = (
     ("seed 003, 2026-06-30", "dspark-nvfp4-1m", 1990142),
     ("seed 003, 2026-06-29", "dspark-nvfp4-1m", 2044166),
     ("seed 003, code microbench", "dspark-nvfp4-1m", 1901239),
     ("seed 000, 1M", "fp8-1m", 1430000),
-    ("seed 000, 512K", "fp8-512k", 1180000),
+    ("the repository of seed 000, 512K", "fp8-512k", 1180000),
     ("seed 004", "piecewise-200k", 865000),
 )
 # Bytes a token alone: KV memory in GiB, against a measured pool.
@@ -133,7 +133,7 @@ def calibration(profiles: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the rows: figure, measured pool, error of the plan."""
     rows = []
     for label, name, measured in POOLS:
-        ranks = [{"total_kib": SPARK_GIB * kv_estimate.KIB_PER_GIB}] * 2
+        ranks = [{"total_kib": text.SPARK_GIB * kv_estimate.KIB_PER_GIB}] * 2
         rows.append((f"{label} ({name})", measured, kv_estimate.make_plan(profiles[name], ranks)["expected_tokens"]))
     for label, gib, config, measured in TOKENS:
         per = kv_estimate.kv_bytes_from_config(*config)[0] if config else profiles["dspark-nvfp4-1m"]["plan"]["kv_bytes_per_token"]

@@ -408,6 +408,12 @@ benign:
   type: dict
   returned: always
   sample: {fd_limit: 1}
+unknown_variables:
+  description: Environment variables that this vLLM does not know, so that what they select is off.
+  type: list
+  elements: str
+  returned: always
+  sample: [VLLM_USE_B12X_MOE]
 first_line:
   description: The number of this boot's first line in the log, from 1.
   type: int

@@ -112,8 +112,11 @@ PREFLIGHT = {
     "dgx": ({"present": absent}, {"present": bool, "base": str, "ota": str}),
     "driver": {"loaded": str, "on_disk": str, "libraries": [str], "gpus": [str], "error": str, "present": bool}, "broken_packages": [str],
     "ota_check": {str: scalar_value}, "firmware": {str: str}, "memory": {"total_kb?": count, "problems?": [PROBLEM]},
-    "fabric": {"management": {"interface": TEXT, "reason": TEXT, "wireless": bool}, "problems": [PROBLEM]},
-    "forwarding?": {"enabled": bool, "policy": str},
+    "fabric": {
+        "management": {"interface": TEXT, "reason": TEXT, "wireless": bool, "address?": TEXT, "prefix?": (whole, None)}, "problems": [PROBLEM],
+        "rails": [{"netdev": str, "ipv4?": TEXT, "prefix?": (whole, None)}], "macs": [str],
+    },
+    "exposure": {"forwarding": str, "policy": str, "firewall": bool, "neighbors": [{"netdev": str, "mac": str}]},
     "docker": {"error": str, "installed": bool, "root": str, "image_present": (bool, None), "image_store": str, "driver": str},
     "containers": [{"name": str, "image": str, "state": str, "labels": {str: str}, "vllm": bool, "gpu": bool, "restart": str}],
     "disks": [{"path": str, "device?": TEXT, "free_gib": count, "read_only?": bool}], "model": {"present_gib": count},
@@ -127,7 +130,7 @@ PREFLIGHT = {
 #: By module. What is missing here has no value that code of the controller reads.
 FORMS: dict[str, Any] = {
     "agent": {"public_key?": line, "head_id?": line, "host_keys?": [line], "ssh_port?": whole, "version?": str, "problems?": [str]},
-    "api_key": {"key?": line, "path?": str},
+    "api_key": {"new?": bool, "path?": str},
     "desired_state": {"generation": whole, "joined": bool, "desired": DESIRED},
     "image_info": {"info": {
         "reference": str, "exists": bool, "id": str, "repo_digests": [str], "layers": [str], "fingerprint": str, "store": str, "architecture": str,

@@ -78,9 +78,13 @@ PREFLIGHT = {
     "driver": {"loaded": "580.1", "on_disk": "580.2", "libraries": ["580.2"], "gpus": ["GB10"], "error": "", "present": True},
     "memory": {"total_kb": 127600000, "problems": [{"id": "memory-stuck", "message": "m", "remedy": "r"}]},
     "fabric": {
-        "management": {"interface": "wl0", "reason": "r", "wireless": True}, "problems": [{"id": "no_cable", "message": "m", "remedy": "r", "interface": "x"}],
+        "management": {"interface": "wl0", "reason": "r", "wireless": True, "address": "192.168.1.9", "prefix": 16}, "macs": ["4c:bb:47:00:00:11"],
+        "rails": [{"netdev": "enp1s0f0np0", "ipv4": "192.168.200.1", "prefix": 24}],
+        "problems": [{"id": "no_cable", "message": "m", "remedy": "r", "interface": "x"}],
     },
-    "forwarding": {"enabled": True, "policy": "ACCEPT"},
+    "exposure": {
+        "forwarding": "net.ipv4.ip_forward=1", "policy": "ACCEPT", "firewall": False, "neighbors": [{"netdev": "enp1s0f0np0", "mac": "4c:bb:47:00:00:12"}],
+    },
     "docker": {"error": "", "installed": True, "root": "/var/lib/docker", "image_present": True, "image_store": "g", "driver": "overlay2"},
     "containers": [{"name": "c", "image": "vllm", "state": "running", "labels": {}, "vllm": True, "gpu": True, "restart": "always"}],
     "disks": [{"path": "/var/lib/docker", "device": "8:1", "free_gib": 5.0, "read_only": False}], "model": {"present_gib": 1.0},

@@ -101,6 +101,7 @@ class Boot(Failing):
             "peer_lost": {"line": clip(lost.message), "line_number": lost.number, "peer": lost.groups.get("peer")} if lost is not None else None,
             "args": dict(self.args),
             "benign": dict(self.benign),
+            "unknown_variables": list(self.unknown_variables),
             "first_line": self.first_line,
             "last_line": self.last_line,
             "lines": self._fact_lines(failure),

@@ -76,6 +76,7 @@ ORDER = (
     "toolchain",
     "compile_failed",
     "nccl_interface",
+    "nccl_network",
     "nccl_versions",
     "nccl_shm",
     "nccl_path",

@@ -62,6 +62,9 @@ class Failing(Figures):
                 self.recognised = True
                 if name == "exception_ignored":
                     self.ignoring = number_
+                match = _p.UNKNOWN_VARIABLE.search(line.message, 0, 400)
+                if match is not None and match.group(1) not in self.unknown_variables and len(self.unknown_variables) < 32:
+                    self.unknown_variables.append(match.group(1))
 
     def _other_port(self, message: str) -> bool:
         """Return whether a line tells of a port that another program could not bind: vLLM listens on the port that it reports."""

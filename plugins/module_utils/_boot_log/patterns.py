@@ -52,6 +52,7 @@ READY = re.compile(r"^(?:Application startup complete\b|Uvicorn running on )")
 #: The front-end in Rust accepts requests. Before July 2026 the line was about its start, with engine and socket.
 READY_RUST = re.compile(r"^(?:OpenAI server is ready to accept requests|starting OpenAI server)\b.{0,200}?\bbind_address=\"?(\S{1,200}?)\"?(?:\s|$)")
 ACCESS = re.compile(r'^\s{0,8}(?:[\w.:\[\]()/-]{1,160} - ")?(GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[^\s"]{0,2000}) HTTP/[\d.]{1,3}" (\d{3})\b')
+UNKNOWN_VARIABLE = re.compile(r"Unknown vLLM environment variable(?: detected)?: ([A-Za-z_]\w{0,100})")
 NCCL_VERSION = re.compile(r"vLLM is using nccl==([\d.]{1,20}\d)|NCCL version (\d[\w.+]{1,40})")
 NCCL_NETWORK = re.compile(r"NCCL INFO Using network (\S{1,60})")
 NCCL_VIA = re.compile(r"via NET/([A-Za-z]\w{0,40})")

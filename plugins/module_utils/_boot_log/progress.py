@@ -50,6 +50,7 @@ class Progress:
         self.stopped: dict[str, Any] | None = None
         self.frozen = False
         self.benign: dict[str, int] = {}
+        self.unknown_variables: list[str] = []
         self.progress: dict[str, Any] | None = None
         self.args: dict[str, Any] = {}
         self.nccl: dict[str, Any] = {"version": None, "network": None, "hcas": [], "via": [], "no_ib": False}

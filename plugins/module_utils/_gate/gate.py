@@ -32,6 +32,7 @@ PEER_SYMPTOMS = ("peer_lost", "rendezvous", "rpc_timeout", "nccl_error")
 
 SHORT_OF_KV = ("kv_too_small", "kv_no_memory")  # printed on the head, for any rank
 
+TRANSPORT_UNKNOWN = "Set NCCL_DEBUG to INFO and NCCL_DEBUG_SUBSYS to INIT,NET in the profile's env: NCCL names its transport at that level alone"
 SETTLE_SECONDS = 4.0  # how long a symptom waits for its cause to show on another rank
 BURST_SECONDS = 1.5  # a rank that has just written may still print the cause: a traceback follows its headline
 
@@ -354,7 +355,8 @@ def _engine_checks(ranks: list[Rank], facts: dict[str, Any], criteria: dict[str,
     if wanted != "any":
         seen = {r["rank"]: ((r.get("facts") or {}).get("nccl") or {}).get("transport") for r in ranks}
         known = [transport for transport in seen.values() if transport not in (None, "unknown")]
-        out.append(check("transport", all(transport == wanted for transport in known) if known else None, wanted, seen, "transport_differs"))
+        same, remedy = (all(transport == wanted for transport in known), "") if known else (None, TRANSPORT_UNKNOWN)
+        out.append(check("transport", same, wanted, seen, "transport_differs", remedy))
     for key in ("kv_cache_dtype", "speculative_method", "dtype", "quantization"):
         wanted, found = criteria.get(key), facts.get(key)
         if wanted is not None:

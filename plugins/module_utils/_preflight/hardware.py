@@ -100,7 +100,11 @@ def check_exposure(found: FindingCollector, rank: Rank, needs: Requirements) -> 
 
 
 def _network(address: str | None, prefix: int | None) -> ipaddress.IPv4Network | None:
-    return ipaddress.IPv4Network(f"{address}/{prefix}", strict=False) if address and prefix and ":" not in address else None
+    """Return the network of an address; None without one, and for what is not IPv4."""
+    try:
+        return ipaddress.IPv4Network(f"{address}/{prefix}", strict=False)
+    except ValueError:
+        return None
 
 
 def check_reachable_rails(found: FindingCollector, ranks: Sequence[Rank], needs: Requirements) -> None:

@@ -9,7 +9,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import KIB_PER_GIB, make_plan
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+
+SPARK_GIB = 121.69  # what a DGX Spark reports
 
 HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "executor", "pool (gate)", "image", "published")
 # The first of these that a profile publishes is its headline figure.
@@ -32,6 +35,16 @@ def _span(bounds: Mapping[str, Any]) -> str:
     if high is None:
         return f"from {thousands(low)}"
     return f"up to {thousands(high)}" if low is None else f"{thousands(low)} to {thousands(high)}"
+
+
+def _pool(profile: Mapping[str, Any]) -> str:
+    """Return the gate's bounds of the pool, or the plan's estimate for DGX Sparks, which nothing is held to."""
+    bounds, plan = profile["gate"]["effective_tokens"], profile["plan"]
+    if bounds["min"] is None and bounds["max"] is None:
+        pool = make_plan(profile, [{"total_kib": SPARK_GIB * KIB_PER_GIB}] * plan["ranks"])
+        if pool["expected_tokens"]:
+            return f"{round(pool['low_tokens'], -4):,} to {round(pool['high_tokens'], -4):,} (estimate)"
+    return _span(bounds)
 
 
 def _speculation(args: Mapping[str, Any]) -> str:
@@ -59,7 +72,7 @@ def row(profile: Mapping[str, Any]) -> tuple[str, ...]:
         _speculation(args),
         str(args.get("gpu-memory-utilization", "-")),
         profile["engine"]["executor"],
-        _span(profile["gate"]["effective_tokens"]),
+        _pool(profile),
         _image(profile["image"]),
         headline,
     )
@@ -109,7 +122,7 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
     lines += ["", "A good boot shows"]
     shows: list[tuple[str, Any]] = [
         ("context", f"exactly {thousands(gate['context'])}" if gate["context"] else "-"),
-        ("pool, tokens", _span(gate["effective_tokens"])),
+        ("pool, tokens", _pool(profile)),
         ("concurrency", _span(gate["concurrency"])),
         ("KV cache dtype", gate["kv_cache_dtype"] or "-"),
         ("speculation", gate["speculative_method"] or "-"),

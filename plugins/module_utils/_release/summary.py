@@ -97,6 +97,9 @@ def group_text(
         rows.append(("boot", f"{seconds_text(float(receipt['seconds']))} to the verdict" + (f" (head: {detail})" if detail else "")))
     for phrase in result.get("warnings") or []:
         rows.append(("warning", phrase))
+    strange = sorted({name for rank in receipt.get("ranks") or [] for name in (rank.get("facts") or {}).get("unknown_variables") or []})
+    if strange:
+        rows.append(("warning", f"the image's vLLM does not know {', '.join(strange)}, so what they select is off: use an image that has it, or remove them"))
     for phrase in receipt.get("drift") or []:
         rows.append(("drift", phrase))
     unknown = [c["name"] for c in receipt.get("checks") or [] if c.get("ok") is None]

@@ -803,3 +803,12 @@ def test_a_record_has_level_file_time_processes_and_message() -> None:
     )
     assert (line.level, line.file, line.time, line.message) == ("INFO", "parallel_state.py", "01-31 14:21:03", "hello")
     assert line.procs == (("EngineCore_DP0", "1", ""), ("RayWorkerWrapper", "2", "10.0.0.2"))
+
+
+def test_names_the_variables_that_this_vllm_does_not_know() -> None:
+    line = "(EngineCore pid=9) WARNING 08-18 02:57:50 [envs.py:1712] Unknown vLLM environment variable detected: {}\n"
+    facts = parse(READY + "".join(line.format(name) for name in ("VLLM_USE_B12X_MOE", "VLLM_USE_B12X_MOE", "VLLM_DSPARK_LOCAL_ARGMAX")))
+    assert facts["unknown_variables"] == ["VLLM_USE_B12X_MOE", "VLLM_DSPARK_LOCAL_ARGMAX"]
+    assert parse(READY)["unknown_variables"] == []
+    many = parse(READY + "".join(line.format(f"VLLM_{number}") for number in range(40)))
+    assert len(many["unknown_variables"]) == 32

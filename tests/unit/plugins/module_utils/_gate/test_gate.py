@@ -292,6 +292,10 @@ def test_what_is_not_known_fails_only_when_strict() -> None:
     assert fault["name"] == "transport"
 
 
+def test_garbled_text_may_come_from_a_stale_compile_cache() -> None:
+    assert "container.cache_dirs" in gate.remedy_of("completion_wrong")
+
+
 def test_the_metric_beats_the_rounded_log() -> None:
     metrics = [{"kv_cache_size_tokens": "8190", "kv_cache_max_concurrency": "1.9995", "num_gpu_blocks": "None"}]
     pool = gate.pool_of(READY, metrics)

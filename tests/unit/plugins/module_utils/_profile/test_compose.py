@@ -147,6 +147,14 @@ def test_every_profile_has_what_pairs_need(name: str) -> None:
     assert service["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
 
 
+@pytest.mark.parametrize("name", ["piecewise-200k", "pr41834-ray-200k"])
+def test_expert_parallelism_runs_without_nvls(name: str) -> None:
+    """NCCL 2.30.4 hangs there while the experts load: NVIDIA/nccl#2167."""
+    out = render(name, 1)
+    assert ("enable-expert-parallel", ()) in arguments(out["argv"])
+    assert out["env"]["NCCL_NVLS_ENABLE"] == "0"
+
+
 def test_b12x_runs_through_a_login_shell() -> None:
     out = render("b12x-fp8-1m", 0)
     assert out["command"][:2] == ["bash", "-lc"]
@@ -292,7 +300,10 @@ def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
     """A pair that 0.1.0 started with a profile of the same content is recognized by this id and not started again."""
     own = profile("dspark-nvfp4-1m")
     own["container"]["volumes"] = ["{model_store}:/cache/huggingface"]
-    own["env"] = {name: value for name, value in own["env"].items() if name not in ("HF_HUB_OFFLINE", "HF_MODULES_CACHE")}
+    own["env"] = {
+        name: value for name, value in own["env"].items() if name not in ("HF_HUB_OFFLINE", "HF_MODULES_CACHE", "NCCL_DEBUG_SUBSYS", "NCCL_NVLS_ENABLE")
+    }
+    own["env"]["NCCL_DEBUG"] = "WARN"
     former = {
         **ALL_OPTIONS, "env_file": "", "healthcheck": None, "infiniband": True, "cap_drop": [], "no_new_privileges": False, "ipc": "host",
         "weights_writable": True,

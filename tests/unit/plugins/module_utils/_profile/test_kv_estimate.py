@@ -54,7 +54,7 @@ def error(expected: float, measured: float) -> float:
         ("dspark-nvfp4-1m", 2044166, -2.64),  # seed 003, 2026-06-29
         ("dspark-nvfp4-1m", 1901239, 4.68),  # seed 003, code microbench
         ("fp8-1m", 1430000, 0.0),  # seed 000
-        ("fp8-512k", 1180000, 0.03),  # seed 000
+        ("fp8-512k", 1180000, 0.03),  # the repository of seed 000
         ("piecewise-200k", 865000, -0.03),  # seed 004
     ],
 )

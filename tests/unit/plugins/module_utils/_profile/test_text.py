@@ -57,6 +57,16 @@ def test_a_profile_with_the_least_in_it() -> None:
     assert "None" not in text
 
 
+@pytest.mark.parametrize("name", ["dspark-nvfp4-1m-2", "dspark-nvfp4-200k", "dspark-nvfp4-500k"])
+def test_an_unpublished_pool_is_an_estimate_around_the_measured_one(name: str) -> None:
+    pool = t.row(PROFILES[name])[7]
+    low, high = (int(word.replace(",", "")) for word in pool.split(" (estimate)")[0].split(" to "))
+    assert pool.endswith(" (estimate)")
+    assert low < 1_901_239 < 2_044_166 < high
+    assert f"  pool, tokens: {pool}" in t.sheet(PROFILES[name])
+    assert (t.row(PROFILES["fp8-1m"])[7], t.row(PROFILES["fp8-256k"])[7]) == ("1,380,000 to 1,650,000", "-")
+
+
 @pytest.mark.parametrize(("bounds", "text"), [((None, None), "-"), ((5000, None), "from 5,000"), ((None, 2.5), "up to 2.5"), ((1, 2), "1 to 2")])
 def test_spans(bounds: tuple[Any, Any], text: str) -> None:
     one = resolve("x", {"x": {**LEAST, "gate": {"concurrency": {"min": bounds[0], "max": bounds[1]}}}})

@@ -53,6 +53,13 @@ def test_repairs_and_the_state_of_the_group_are_reported() -> None:
     assert row(lines, "changed") == "image tag of one"
 
 
+def test_variables_that_the_image_does_not_know_are_a_warning() -> None:
+    ranks = [{"facts": {"unknown_variables": ["VLLM_USE_B12X_MOE"]}}, {"facts": {"unknown_variables": ["VLLM_USE_B12X_MOE", "VLLM_A"]}}, {}]
+    lines = summary.group_text(RESULT | {"receipt": RESULT["receipt"] | {"ranks": ranks}}, "h", [])
+    assert "VLLM_A, VLLM_USE_B12X_MOE" in row(lines, "warning")
+    assert row(summary.group_text(RESULT, "h", []), "warning") == ""
+
+
 def test_title_for_a_group_that_does_not_answer() -> None:
     title = summary.group_text(RESULT | {"changes": [], "sentence": "pair1 is busy: 4 requests running, tokens advance."}, "h", [])[0]
     assert title == "pair1 is busy: 4 requests running, tokens advance."
