@@ -245,7 +245,7 @@ class Installer:
         os.mkdir(name, 0o755, dir_fd=above)
         descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | plain.PLAIN, dir_fd=above)
         try:
-            os.fchmod(descriptor, 0o755)
+            os.fchmod(descriptor, 0o755)  # nosec B103 # for any user, see above
         finally:
             os.close(descriptor)
         self._own(above, name)
