@@ -30,7 +30,10 @@ def role_variables(name: str) -> dict[str, Any]:
 def test_the_private_ipc_namespace_does_not_start_a_group_again(own: str | None, variable: str, before: str, option: dict[str, str], former: str) -> None:
     """The inputs are those of the version whose default was host, unless the owner asks for something else."""
     profile = resolve("mine", shipped_profiles(), {"mine": {"extends": "dspark-nvfp4-1m", "container": {"ipc": own}}})
-    known = {"__vllm_tp2_options_given": {}, "__vllm_tp2_profile": profile, "__vllm_tp2_secrets": {}, "vllm_tp2_ipc": variable}
+    known = {
+        "__vllm_tp2_options_given": {}, "__vllm_tp2_profile": profile, "__vllm_tp2_given": {}, "__vllm_tp2_makes_key": False, "__vllm_tp2_head": True,
+        "vllm_tp2_ipc": variable,
+    }  # fmt: skip
     templar = Templar(loader=DataLoader(), variables={**role_variables("defaults"), **role_variables("vars"), **known})
     inputs, options, given = (
         templar.template(trust_as_template("{{ " + name + " }}")) for name in ("__vllm_tp2_rendered_from", "__vllm_tp2_options", "__vllm_tp2_former_options")

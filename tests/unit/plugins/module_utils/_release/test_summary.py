@@ -54,8 +54,9 @@ def test_repairs_and_the_state_of_the_group_are_reported() -> None:
 
 
 def test_variables_that_the_image_does_not_know_are_a_warning() -> None:
+    receipt: Any = RESULT["receipt"]
     ranks = [{"facts": {"unknown_variables": ["VLLM_USE_B12X_MOE"]}}, {"facts": {"unknown_variables": ["VLLM_USE_B12X_MOE", "VLLM_A"]}}, {}]
-    lines = summary.group_text(RESULT | {"receipt": RESULT["receipt"] | {"ranks": ranks}}, "h", [])
+    lines = summary.group_text({**RESULT, "receipt": {**receipt, "ranks": ranks}}, "h", [])
     assert "VLLM_A, VLLM_USE_B12X_MOE" in row(lines, "warning")
     assert row(summary.group_text(RESULT, "h", []), "warning") == ""
 

@@ -1,0 +1,1 @@
+vllm_rank_info.py
