@@ -87,7 +87,7 @@ RETURNS = [
 ]
 
 
-MODEL = "fraserprice/DeepSeek-V4-Flash-DSpark"  # of the default profile
+MODEL, IMAGE = "fraserprice/DeepSeek-V4-Flash-DSpark", "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"  # of the default profile
 
 
 class Pair:
@@ -144,7 +144,7 @@ class Pair:
         faults = {key.replace("_on_", " "): value for key, value in scenario.items()}
         (self.folder / "scenario.json").write_text(json.dumps({"runs": [runs] if runs else [], "follow": SERVES, **faults}), encoding="utf-8")
         (self.folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
-        lock = f"models: {{{MODEL}: {{code: abc}}}}\n" + scenario.pop("images", "")  # as the roles weights and image write it
+        lock = f"models: {{{MODEL}: {{code: abc}}}}\nimages: {{'{IMAGE}': {{fingerprint: {scenario.pop('locked', 'f')}}}}}\n"  # as weights and image write it
         (self.folder / ".gb10.lock.yml").write_text(lock, encoding="utf-8")
         (self.folder / "play.yml").write_text(PLAY.format(folder=self.folder, tasks=tasks), encoding="utf-8")
         env = {
@@ -236,9 +236,9 @@ def test_first_installation_hands_the_keys_over_in_a_second_pass(pair: Pair) -> 
 
 
 def test_image_that_differs_from_the_lock_file_stops_all_ranks_before_a_start(pair: Pair) -> None:
-    done = pair.play(images="images: {'vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c': {fingerprint: another}}\n")
+    done = pair.play(locked="another")
     assert done.rc != 0
-    assert "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c differs from images in" in messages(done)["one"]
+    assert f"{IMAGE} differs from images in" in messages(done)["one"]
     assert set(messages(done)) == {"one", "two"}
     assert not any("desired_state" in line for line in pair.log)
     assert not pair.written("one")

@@ -32,11 +32,14 @@ _ANSI = re.compile(
 #: A character as URLs, JSON, Python and HTML write it, also several times over, and those that look like another one or like nothing.
 _ENCODED = re.compile(
     r"%(?:25){0,4}([2-7][0-9a-fA-F])|\\{1,16}(?:u00|x|U000000|u\{)([2-7][0-9a-fA-F])\}?|&(?:amp;){0,3}#(?:x([2-7][0-9a-fA-F])|(\d{2,3}));"
-    r"|&(?:amp;){0,3}(quot|apos|amp|lt|gt);|([\u200b-\u200d\u2060\ufeff\u00ad])|([“”‘’：＝\u00a0])"
+    r"|&(?:amp;){0,3}(quot|apos|amp|lt|gt);|([\u200b-\u200d\u2060\ufeff\u00ad])|([\u201c\u201d\u2018\u2019：＝\u00a0])"
 )
 #: A line end that a terminal of 80 columns or a table made. Known values are searched for without it.
 _WRAPPED = re.compile(r"(?<=[^\n]{60})\n[ \t]{0,40}(?:[|│>] )?")
-_ENTITIES = {"quot": '"', "apos": "'", "amp": "&", "lt": "<", "gt": ">", "“": '"', "”": '"', "‘": "'", "’": "'", "：": ":", "＝": "=", "\u00a0": " "}
+_ENTITIES = {
+    "quot": '"', "apos": "'", "amp": "&", "lt": "<", "gt": ">",
+    "\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "：": ":", "＝": "=", "\u00a0": " ",
+}  # fmt: skip
 
 
 def redact(text: str, known: Iterable[str] = ()) -> str:

@@ -12,13 +12,15 @@ from functools import lru_cache
 _HF_WORDS = r"(?:overrides|processors?|quantizer|transfer|datasets?|tokenizer|inference|endpoint|internal|transformers|accelerate|generation)"
 #: The begins of keys of hubs, clouds and services, as alternatives; eight or more letters follow, one of them a digit or a capital.
 _BEGINS = (
-    r"hf_|api_org_|sk[-_]|[rp]k_(?:live|test)_|whsec_|gh[pousr]_|github_pat_|gl[a-z]{1,5}[-_]|nvapi-|xox[a-z][.-]|xapp-|npm_|pypi-|dckr_[a-z]{3}_|ya29\.|GOCSPX-"
-    r"|1//|SG\.|tskey-|dapi|hv[sbr]\.|gsk_|r8_|pplx-|xai-|lin_api_|shp[a-z]{2}_|sq0[a-z]{3}-|do[opr]_v1_|key-(?=[0-9a-f]{32})|ATATT|figd_|secret_(?=[A-Za-z0-9]{32})|ntn_|pul-"
+    r"hf_|api_org_|sk[-_]|[rp]k_(?:live|test)_|whsec_|gh[pousr]_|github_pat_|gl[a-z]{1,5}[-_]|nvapi-|xox[a-z][.-]|xapp-|npm_|pypi-|dckr_[a-z]{3}_|ya29\."
+    r"|GOCSPX-|1//|SG\.|tskey-|dapi|hv[sbr]\.|gsk_|r8_|pplx-|xai-|lin_api_|shp[a-z]{2}_|sq0[a-z]{3}-|do[opr]_v1_|key-(?=[0-9a-f]{32})"
+    r"|ATATT|figd_|secret_(?=[A-Za-z0-9]{32})|ntn_|pul-"
     r"|sntry[su]_|NRAK-|dp\.[a-z]{2,5}\.|wandb_v1_|tgp_v1_|ops_eyJ|fw_|AGE-SECRET-KEY-|AIza"
 )
 #: Secrets by their own form: such keys, ids of access keys, signed tokens, hashes of passwords, keys in base64, addresses that are a secret.
 FORMS = re.compile(
-    rf"(?<![A-Za-z0-9])(?:(?:hf_(?!{_HF_WORDS}(?![A-Za-z0-9]))|sk-|gh[pousr]_|glpat-|nvapi-)[a-z]{{10,200}}|(?:{_BEGINS})(?=[\w.-]{{0,60}}[A-Z0-9])(?=[\w-]{{0,16}}[A-Za-z0-9]{{5}})[A-Za-z0-9][\w.-]{{6,400}}[\w-]"
+    rf"(?<![A-Za-z0-9])(?:(?:hf_(?!{_HF_WORDS}(?![A-Za-z0-9]))|sk-|gh[pousr]_|glpat-|nvapi-)[a-z]{{10,200}}"
+    rf"|(?:{_BEGINS})(?=[\w.-]{{0,60}}[A-Z0-9])(?=[\w-]{{0,16}}[A-Za-z0-9]{{5}})[A-Za-z0-9][\w.-]{{6,400}}[\w-]"
     r"|(?:AKIA|ASIA|AROA)[A-Z0-9]{8,32}(?![a-z])|(?<![\w-])eyJ[\w-]{6,4000}\.[\w-]{2,8000}(?:\.[\w-]{0,4000}){0,3}"
     r"|\d{8,11}:AA[\w-]{30,60}|[MNO][\w-]{22,28}\.[\w-]{6}\.[\w-]{27,40}|[\w-]{10,20}\.atlasv1\.[\w-]{20,80}|LS0tLS1CRUdJTi[A-Za-z0-9+/=]{1,20000})"
     r"|\$(?:[1567y]|2[abxy]|apr1|argon2\w{0,2})\$[\w./$=,+-]{8,300}|(?<=\bpbkdf2\.)sha\d{1,3}[\w.]{20,2000}"

@@ -30,7 +30,8 @@ _KEY_BYTES = 20000
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}|[A-Za-z0-9+/]{2,}={1,2}(?![\w=])")
 
 _WORD = re.compile(
-    r"(?=[abchjkmopstABCHJKMOPST]|(?<=[?&])\w)(?i:(?:api|secret|access|auth)[\s.:]keys?|secret|passw|passphrase|passcode|kennwort|token|credential|creds|auth|bearer|cookie|jwt|keys?(?![a-z])|pass(?![a-z])"
+    r"(?=[abchjkmopstABCHJKMOPST]|(?<=[?&])\w)(?i:(?:api|secret|access|auth)[\s.:]keys?|secret|passw|passphrase|passcode|kennwort|token"
+    r"|credential|creds|auth|bearer|cookie|jwt|keys?(?![a-z])|pass(?![a-z])"
     r"|pwd|pw(?![a-z])|pat(?![a-z])|psk|salt|sess(?:ion)?[ _]?(?:id)?(?![a-z])|\bsid|otp|sig(?![a-z])|signature|hmac|ticket|mnemonic|SAMLResponse"
     r"|code(?==)|(?<=[?&])\w{1,20}(?==))"
 )
@@ -82,7 +83,8 @@ _SHORT = re.compile(
     r"|\s(?:-[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:%\"']{1,100}[:%]([^\s\"']{1,200})"
 )
 _TOOLS = re.compile(
-    r"(?:\b(?:mysql\w{0,10}|mariadb\w{0,10}|sshpass|mongo\w{0,8}|ldap\w{2,8}|mosquitto_\w{3}|ipmitool|(?:un)?zip|7z\w?|redis-cli|htpasswd|openssl|passwd|user(?:add|mod))\b"
+    r"(?:\b(?:mysql\w{0,10}|mariadb\w{0,10}|sshpass|mongo\w{0,8}|ldap\w{2,8}|mosquitto_\w{3}|ipmitool|(?:un)?zip|7z\w?|redis-cli"
+    r"|htpasswd|openssl|passwd|user(?:add|mod))\b"
     r"|\b(?:docker|podman|az|oc|helm) (?:registry )?login\b)[^\n|;]*\Z"
 )
 _USER_TOOLS = re.compile(r"\b(?:curl|wget|https?|smbclient|rpcclient)\b[^\n|;]*\Z")
@@ -174,7 +176,8 @@ def _value(text: str, begin: int, name: str, at: int, near: int) -> Spans:
         if not spans and near > block.end() + 200 and text[block.end() : block.end() + 40].lstrip()[:1] not in tuple("\"'`\\[({bru"):
             return []  # it belongs to another line
     lead = _LEAD.match(text, at)
-    assert lead is not None  # every part of it may be empty
+    if lead is None:  # not possible, every part of it may be empty
+        return []
     first, last, whole = _extent(text, begin, lead)
     value = text[first:last]
     if not value or value.startswith(MASK) or _is_none(name, value, whole) or not is_secret_in_text(name, value):
