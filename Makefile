@@ -49,7 +49,7 @@ lint:
 types:
 	@$(BIN)/mypy plugins extensions tests lab tools benchmarks
 unit:
-	@$(BIN)/pytest tests/unit tests/security -q -n 2 -m "not long"
+	@$(BIN)/pytest tests/unit tests/security -q -n 2 -m "not long and not slow"
 
 sanity: setup-dev  ## ansible-test sanity on a staged copy, antsibull-docs, the documentation site
 	@tools/sanity.sh

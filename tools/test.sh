@@ -10,7 +10,7 @@ if [ ! -d ../shared/samples ] && [ -z "${GB10_SHARED:-}" ]; then
   echo "NOTE: ../shared is not next to this checkout: the tests on third-party captures and boot logs are left out (CI fails without them)."
 fi
 stage "lint, types, unit tests (make check)" make --no-print-directory check
-stage "fuzz" pytest tests/fuzz -q
+stage "fuzz, and security tests that take seconds" bash -c 'pytest tests/fuzz -q && pytest tests/security -q -n 2 -m "slow and not long"'
 stage "the agent over 500 simulated schedules" pytest tests/sim -q
 # Sanity keeps one core busy for most of its time: the contract tests run next to it.
 stage "ansible-test sanity and antsibull-docs, contract tests" bash -c '

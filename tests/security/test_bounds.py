@@ -26,6 +26,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import model_folder, unit_job
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 20.0  # seconds; a read that ends by its own limit takes less than one
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 RECORD = b"2026-11-24T05:00:00.000000000Z a line of a log\n"

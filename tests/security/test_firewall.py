@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from playbook import LOCAL_PAIR, REPO, Run, run
 
+pytestmark = pytest.mark.slow
+
 UNIT = REPO / "roles/roce/files/gb10-firewall.service"
 PLAY = """
 - name: Firewall

@@ -28,6 +28,8 @@ from hypothesis import strategies as st
 from sim.nodes import SimRank
 from sim.world import World
 
+pytestmark = pytest.mark.slow
+
 
 class Liar(SimRank):
     """A rank whose answers are changed before they reach the head; they pass the same check as those of a real one."""

@@ -24,6 +24,8 @@ from hostile import FEW, MANY
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.slow
+
 DATA = b"* * * * * root touch /x\n"
 DIGEST = hashlib.sha256(DATA).hexdigest()
 ITEM = {"path": "a.json", "size": len(DATA), "sha256": DIGEST, "mtime_ns": 1, "provider": 0}

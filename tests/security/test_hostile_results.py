@@ -23,6 +23,8 @@ from hostile import ANY_JSON, MANY, TEXTS, harmless, places, replaced
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.slow
+
 HOSTS = ["one", "two"]
 FILTERS: dict[str, Callable[..., Any]] = {
     **agent.FilterModule().filters(), **image.FilterModule().filters(), **release.FilterModule().filters(), **weights.FilterModule().filters()

@@ -26,6 +26,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.fixtures.roce.tree import Tree, spark
 
+pytestmark = pytest.mark.slow
+
 DEEP = "[" * 100_000
 HUGE = st.sampled_from(["1e400", "-1", "NaN", "inf", "9" * 400, "", "\x00", DEEP, '{"a":' * 100_000, "\ufffd", "[]", "null", "5", '"x"'])
 

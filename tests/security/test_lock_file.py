@@ -13,6 +13,8 @@ import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 
+pytestmark = pytest.mark.slow
+
 REPO = Path(__file__).resolve().parents[2]
 ONE, TWO = "a" * 64, "b" * 64
 DIGEST = f"sha256:{ONE}"
