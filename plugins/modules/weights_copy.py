@@ -38,6 +38,7 @@ options:
     description:
       - The folder of all models. A link between it and O(path) is refused.
     type: path
+    default: ""
   state:
     description:
       - V(present) fetches, V(absent) removes the files that earlier runs have copied.

@@ -38,6 +38,7 @@ options:
     description:
       - The folder of all models. A link between it and O(path) is refused.
     type: path
+    default: ""
   layout:
     description:
       - V(directory) is a plain folder, V(hub) a Hugging Face cache folder with C(blobs), C(refs) and C(snapshots).

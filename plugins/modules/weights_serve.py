@@ -66,6 +66,7 @@ options:
     description:
       - The folder of all models. A link between it and O(root) is refused.
     type: path
+    default: ""
   files:
     description:
       - Files to serve, relative to O(root).
