@@ -175,7 +175,7 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
                 except client.DockerError:  # it was removed after the list
                     details = {}
             containers.append(parse.container_facts(entry, details))
-    except (client.DockerError, ValueError, KeyError, TypeError) as error:
+    except (client.DockerError, ValueError, KeyError, TypeError, AttributeError) as error:
         engine["error"] = str(error)
         engine["installed"] = not (node.root != "/" and str(error) == "no recording")
         return engine, containers
@@ -191,11 +191,8 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
 def disk(node: Node, path: str) -> Record | None:
     """Return size and free space of the file system of `path`, or of its first existing parent."""
     if node.root != "/":
-        try:
-            recorded = loads(node.read("/cmd/disks.json") or "{}").get(path)
-        except ValueError:
-            return None
-        return {**recorded, "path": path} if recorded else None
+        recorded = parse.json_object(node.read("/cmd/disks.json") or "").get(path)
+        return {**recorded, "path": path} if isinstance(recorded, dict) and recorded else None
     here = path
     while here not in ("/", "") and not os.path.exists(here):
         here = os.path.dirname(here)
