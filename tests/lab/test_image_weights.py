@@ -32,15 +32,15 @@ def nodes_changed(run: playbook.Run) -> set[str]:
 
 
 def test_a_full_disk_is_refused_before_the_copy(head_only: Lab) -> None:
-    for node in (1, 2):
-        there = f"ln -sfn {MODEL} {STORE}/full/copy-model" if node == 1 else f"mount -t tmpfs -o size=256m tmpfs {STORE}/full"
-        head_only.on(node, f"mkdir -p {STORE}/full && {there}")
+    head_only.on(1, f"mkdir -p {STORE}/full/copy-model && mount --bind {MODEL} {STORE}/full/copy-model")
+    head_only.on(2, f"mkdir -p {STORE}/full && mount -t tmpfs -o size=256m tmpfs {STORE}/full")
     run = play(head_only, "weights", gb10_model_store=f"{STORE}/full")
     assert run.rc != 0
     assert "lab-2 has 256 MiB free" in run.last_message
     assert "2.0 GiB are to be copied" in run.last_message
     assert head_only.on(2, f"ls -A {STORE}/full") == ""
     head_only.on(2, f"umount {STORE}/full")
+    head_only.on(1, f"umount {STORE}/full/copy-model && rmdir {STORE}/full/copy-model")
 
 
 def test_check_mode_predicts_and_touches_nothing(head_only: Lab) -> None:
