@@ -31,6 +31,16 @@ def nodes_changed(run: playbook.Run) -> set[str]:
     return {host for host, task in run.changed if LOCK not in task}
 
 
+def test_a_model_that_is_a_link_is_the_sentence_of_its_rank_and_stops_the_other(head_only: Lab) -> None:
+    head_only.on(1, f"mkdir -p {STORE}/linked && ln -s {MODEL} {STORE}/linked/copy-model")
+    run = play(head_only, "weights", gb10_model_store=f"{STORE}/linked")
+    head_only.on(1, f"rm -r {STORE}/linked")
+    assert run.rc != 0
+    found = {host: text for host, _task, text in run.failures}
+    assert f"{STORE}/linked/copy-model is a link to {MODEL}" in found["lab-1"]
+    assert "lab-1 of pair1 failed" in found["lab-2"]
+
+
 def test_a_full_disk_is_refused_before_the_copy(head_only: Lab) -> None:
     head_only.on(1, f"mkdir -p {STORE}/full/copy-model && mount --bind {MODEL} {STORE}/full/copy-model")
     head_only.on(2, f"mkdir -p {STORE}/full && mount -t tmpfs -o size=256m tmpfs {STORE}/full")
