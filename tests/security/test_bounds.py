@@ -203,6 +203,7 @@ def test_a_pipe_and_a_long_file_are_not_read(tmp_path: Path, monkeypatch: pytest
             bounded.data(str(tmp_path / name), 1000)
     assert bounded.data(str(tmp_path / "long"), 2000) == b"x" * 2000
     assert Node(str(tmp_path)).read("/pipe") is None
+    assert Node("/").read("/proc/sys/kernel/osrelease") == f"{os.uname().release}\n"
     assert node.read_json(str(tmp_path / "pipe")) == {}
 
 

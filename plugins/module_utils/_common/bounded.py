@@ -29,13 +29,15 @@ def data(path: str | int, limit: int = FILE) -> bytes:
     Raises OSError, also if it is not a regular file (a pipe never ends), or is longer.
     """
     descriptor = path if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as handle:
+    found = bytearray()
+    with os.fdopen(descriptor, "rb", buffering=0) as handle:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", path)
-        found = handle.read(limit + 1)
-    if len(found) > limit:
-        raise OSError(errno.EFBIG, f"it is longer than {limit} bytes", path)
-    return found
+        while piece := handle.read(CHUNK):  # a file of /proc/sys refuses a read of megabytes
+            found += piece
+            if len(found) > limit:
+                raise OSError(errno.EFBIG, f"it is longer than {limit} bytes", path)
+    return bytes(found)
 
 
 def text(path: str | int, limit: int = FILE, errors: str = "replace") -> str:
