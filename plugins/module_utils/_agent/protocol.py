@@ -69,7 +69,7 @@ def decode(line: bytes) -> dict[str, Any]:
     """Return the message of a line. Raises RankError if it is not a JSON object."""
     try:
         message = loads(line)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RankError(f"A message is not valid JSON: {error}. Found {line[:80]!r}.") from error
     if not isinstance(message, dict):
         raise RankError(f"A message is not a JSON object. Found {line[:80]!r}.")

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 LOWEST = (1, 41)  # Docker Engine 20.10
@@ -77,8 +77,8 @@ def silence(error: Exception, socket_path: str, timeout: float = TIMEOUT) -> Doc
 def message_of(body: bytes) -> str:
     """Return the engine's own message in a reply."""
     text = body.decode("utf-8", "replace")
-    with contextlib.suppress(ValueError, AttributeError, RecursionError):  # a reply that is not JSON is the message itself
-        text = str(json.loads(text).get("message", text))
+    with contextlib.suppress(ValueError, AttributeError):  # a reply that is not JSON is the message itself
+        text = str(loads(text).get("message", text))
     return text.strip()
 
 
@@ -147,9 +147,9 @@ def get(path: str, query: dict[str, str] | None = None, socket_path: str = DEFAU
 def parsed(body: bytes, form: Any, socket_path: str) -> Any:
     """Return a reply's content. Raises DockerError if it is not JSON of this form."""
     try:
-        found = json.loads(body)
+        found = loads(body)
         problem = misfit(found, form)
-    except (ValueError, RecursionError):
+    except ValueError:
         found, problem = None, f"found {body[:60]!r}"
     if problem:
         raise DockerError(f"{socket_path} does not answer as a Docker Engine does: {problem}. Check what listens there.")

@@ -23,6 +23,7 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 
@@ -35,7 +36,7 @@ GIB = 1024**3
 SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CODE = (".py", ".json")
-MAX_ENTRIES = 100_000  # files and links of a model
+MAX_ENTRIES = bounded.ENTRIES  # files and links of a model
 MAX_PATH = 2048  # bytes of a path below the model's folder
 MAX_NAME = 255  # bytes, of Linux
 
