@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-DEFAULT_PROFILE = "dspark-nvfp4-1m"
+# The fewest steps to a first boot: an image and weights that are downloaded, both pinned (docs/profiles.md).
+DEFAULT_PROFILE = "b12x-fp8-1m"
 
 # Arguments that the collection writes itself, and the placeholder that puts them at a seed's place in the order.
 PLACEHOLDERS = {

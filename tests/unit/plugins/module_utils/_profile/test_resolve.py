@@ -139,8 +139,9 @@ MISSING = {"missing": "The sources are not public.", "steps": None, "repository"
 
 
 def test_another_image_inherits_neither_digest_nor_build_of_the_first() -> None:
-    base = {"image": {"digest": "sha256:" + "1" * 64, "size_gib": 30, "build": {"steps": [{}], "note": "n"}}}
-    users = {"a": {"extends": "fp8-1m", **base}, "b": {"extends": "a", "image": {"reference": "mine:1"}}}
+    build: dict[str, Any] = {"missing": None, "use_instead": None, "steps": [{}], "note": "n"}
+    base = {"image": {"digest": "sha256:" + "1" * 64, "size_gib": 30, "build": build}}
+    users: dict[str, Any] = {"a": {"extends": "fp8-1m", **base}, "b": {"extends": "a", "image": {"reference": "mine:1"}}}
     assert (r.resolve("a", SHIPPED, users)["image"]["size_gib"], r.resolve("a", SHIPPED, users)["image"]["build"]["note"]) == (30, "n")
     own = r.resolve("b", SHIPPED, users)["image"]
     assert (own["digest"], own["size_gib"], own["build"]) == (None, None, None)
