@@ -87,7 +87,7 @@ def test_each_listed_deviation_is_a_difference(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
-def test_the_image_can_be_had_or_the_profile_names_another(name: str) -> None:
+def test_the_image_is_available_or_the_profile_names_another(name: str) -> None:
     image = PROFILES[name]["image"]
     build = image["build"] or {}
     if image["pull"]:
