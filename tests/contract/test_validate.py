@@ -43,7 +43,7 @@ def test_every_profile_passes_on_the_example_without_any_host(all_profiles: tupl
     outcome, _out = all_profiles
     assert outcome.rc == 0, outcome.stdout[-4000:]
     assert outcome.failures == []
-    assert len(PROFILES) == 12
+    assert len(PROFILES) >= 12
     done = [event["event_data"] for event in outcome.events if event["event"] == "runner_on_ok"]
     output = [data["res"]["msg"] for data in done if data["task"].endswith("check it")]
     assert {line.split(", ")[1] for lines in output for line in lines if line.startswith("pair1 rank 0")} == {f"profile {name}" for name in PROFILES}
