@@ -11,11 +11,14 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from shared_samples import needs_shared, samples
 
-# Published pool in tokens with the profile's own arguments: seeds 000, 003 and 004, and for 512K the repository of seed 000. None: no such pool is published.
+# Published pool in tokens with the profile's own arguments: seeds 000, 003 and 004, for 512K the repository of seed 000, and public recipes.
+# None: no such pool is published.
 EVIDENCE: dict[str, int | None] = {
     "dspark-nvfp4-1m": 1_990_142, "dspark-nvfp4-1m-2": None, "dspark-nvfp4-500k": None, "dspark-nvfp4-200k": None,
     "dspark-nvfp4-1m-0731": None, "dspark-fp8-262k-baseline": None, "b12x-fp8-1m": None, "fp8-1m": 1_430_000, "fp8-512k": 1_180_000, "fp8-256k": None,
     "pr41834-300k": None, "pr41834-ray-200k": None, "piecewise-200k": 865_000,
+    "dsv4-0731-b12x-512k": None, "glm53-flash-spark-500k": 1_061_538, "glm53-flash-dflash2-262k": 678_661,
+    "qwen38-flash-next-262k": 2_229_941, "dsv41-flash-exl3-1m": None,
 }  # fmt: skip
 
 

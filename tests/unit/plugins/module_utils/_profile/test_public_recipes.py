@@ -1,0 +1,111 @@
+"""Profiles of public recipes: both ranks, argument by argument and variable by variable. Each difference is listed, and explained in the profile."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from public_recipes import RECIPES
+from shipped_profiles import SHIPPED
+
+PAIR = ("192.168.200.1", "192.168.200.2")
+FABRIC = {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0", "NCCL_SOCKET_IFNAME": "enp1s0f0np0"}
+# Written by the collection. A recipe may have a port of its own.
+DEFAULTS = {"--master-port": "25000"}
+WIRING = ("--nnodes", "--node-rank", "--master-addr", "--headless")
+RANK = ("NODE_RANK", "HEADLESS", "MASTER_ADDR", "MASTER_PORT", "VLLM_HOST_IP")
+
+
+def table(words: list[str]) -> dict[str, str]:
+    """Return flags and their values; a bare flag has an empty one."""
+    out: dict[str, str] = {}
+    flag = ""
+    for word in words:
+        if word.startswith("--"):
+            flag, _equals, value = word.partition("=")
+            assert flag not in out
+            out[flag] = value
+        else:
+            out[flag] = f"{out[flag]} {word}".strip()
+    return out
+
+
+def rendered(name: str, number: int) -> dict[str, Any]:
+    place = {"rank": number, "size": 2, "master_addr": PAIR[0], "fabric_ip": PAIR[number], "env": FABRIC}
+    plain = {"additions": False} if "additions" in compose.OPTIONS else {}
+    return compose.render_rank(resolve(name, SHIPPED), place, {"model_store": "/srv/models", "infiniband": True, **plain})
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("name", RECIPES)
+def test_renders_the_arguments_and_the_environment_of_the_recipe(name: str, number: int) -> None:
+    recipe, out = RECIPES[name], rendered(name, number)
+    expected = {**table(shlex.split(recipe.arguments)), **dict(word.split("=", 1) for word in shlex.split(recipe.environment))}
+    assert set(recipe.changed) | set(recipe.left_out) <= set(expected)
+    assert not set(recipe.added) & set(expected)
+    expected = {key: recipe.changed.get(key, value) for key, value in {**DEFAULTS, **expected, **recipe.added}.items() if key not in recipe.left_out}
+
+    program = out["argv"][: out["argv"].index(recipe.model) + 1]
+    assert program[-2:] == ["serve", recipe.model]
+    arguments = table(out["argv"][len(program) :])
+    wiring = {flag: arguments.pop(flag) for flag in WIRING if flag in arguments}
+    assert wiring == {"--nnodes": "2", "--node-rank": str(number), "--master-addr": PAIR[0], **({"--headless": ""} if number else {})}
+    if "--served-model-name" not in expected:  # vLLM's default
+        assert arguments.pop("--served-model-name") == SHIPPED[name]["model"]["id"]
+    found = {**arguments, **{key: value for key, value in out["env"].items() if key not in (*RANK, *FABRIC)}}
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_difference_from_the_recipe_is_among_the_deviations(name: str) -> None:
+    recipe = RECIPES[name]
+    differences = {
+        "model.revision" if each == "--revision" else f"engine.args.{each[2:]}" if each.startswith("--") else f"env.{each}"
+        for each in (*recipe.changed, *recipe.added, *recipe.left_out)
+    }
+    explained = {key for deviation in SHIPPED[name]["deviations"] for key in deviation["keys"]}
+    assert differences <= explained
+    # A variable that the recipe exports in its shell, or one whose value is the same, may be explained too.
+    more = {key for key in explained - differences if key.startswith(("env.", "engine.args."))}
+    assert more <= {"env.NCCL_DEBUG", "env.CUDA_HOME", "env.CUDA_PATH", "env.CUDAToolkit_ROOT"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_image_model_and_store_of_a_public_recipe(name: str) -> None:
+    recipe, raw, service = RECIPES[name], SHIPPED[name], rendered(name, 0)["compose"]["services"]["vllm"]
+    assert service["image"] == recipe.image
+    assert service["pull_policy"] == ("missing" if "@sha256:" in recipe.image else "never")
+    assert re.fullmatch("[0-9a-f]{40}", raw["model"]["revision"])
+    assert [each for each in service["volumes"] if each.startswith("/srv/models:")] == [service["volumes"][0]]
+    assert service["volumes"][0].endswith(":ro")
+    assert all(each.startswith("/srv/models/vllm-cache") for each in service["volumes"][1:])
+    assert raw["notes"][0].startswith("Not run by us.")
+    assert any(re.search(r"\b[0-9a-f]{40}\b", each) for each in raw["sources"])
+    build = raw["image"].get("build")
+    assert (build is None) == ("@sha256:" in recipe.image)
+    if build is not None:
+        assert re.fullmatch("[0-9a-f]{40}", build["commit"])
+        assert build["steps"]
+        assert build["verify"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pinned", "pool"),
+    [
+        ("glm53-flash-spark-500k", "8G", 1_061_538),
+        ("glm53-flash-dflash2-262k", 6 * 2**30, 678_661),
+        ("qwen38-flash-next-262k", 20 * 2**30, 2_229_941),
+        ("qwen38-flash-next-262k", 24 * 2**30, 2_675_242),
+    ],
+)
+def test_published_pools_of_pinned_kv_memory_are_estimated(name: str, pinned: str | int, pool: int) -> None:
+    flag = next(each for each in SHIPPED[name]["engine"]["args"] if each.startswith("kv-cache-memory"))
+    profile = resolve("p", SHIPPED, {"p": {"extends": name, "engine": {"args": {flag: pinned}}}})
+    ranks = [{"rank": number, "host": f"spark-{number}", "total_kib": int(121.69 * 2**20), "free_kib": 118 * 2**20} for number in (0, 1)]
+    plan = kv_estimate.make_plan(profile, ranks)
+    assert plan["expected_tokens"] == pytest.approx(pool, rel=0.001)
+    assert plan["verdict"] == "ok"
