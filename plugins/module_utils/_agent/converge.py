@@ -210,10 +210,12 @@ class Converge(Authority):
 
     def _reclaim(self) -> float:
         """Drop the page cache of all ranks and compact their memory, and return when. A rank that cannot is a warning, and its MemAvailable counts."""
-        for index, found in enumerate(self.each("reclaim", RECLAIM_LIMIT)):
+        notes: dict[str, list[str]] = {}
+        for index, found in enumerate(self.each("reclaim", RECLAIM_LIMIT, patience=LOST_SECONDS)):
             note = problem(found) if isinstance(found, RankError) else str(found.get("note") or "") if isinstance(found, dict) else ""
-            if note:
-                self.actor.warn(f"{self.name(index)}: {note}")
+            notes.setdefault(note, []).append(self.name(index))
+        for note in filter(None, notes):
+            self.actor.warn(f"{', '.join(notes[note])}: {note}")
         return self.clock.monotonic()
 
     def _free(self) -> None:
