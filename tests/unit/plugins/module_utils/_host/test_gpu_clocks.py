@@ -138,7 +138,7 @@ def test_a_cap_that_is_taken_out_of_the_inventory_is_removed(machine: Machine) -
     assert machine.clocks()["changed"] is False
 
 
-def test_a_cap_that_somebody_has_removed_is_set_again(machine: Machine) -> None:
+def test_a_cap_that_was_removed_outside_of_the_role_is_set_again(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2000)
     machine.cap = 0
     assert machine.clocks(max_clock_mhz=2000)["changes"] == ["GPU clocks: 3003 MHz -> at most 2000 MHz"]
