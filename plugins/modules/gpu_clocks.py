@@ -14,7 +14,7 @@ description:
   - Owners of GB10 machines report that a node powers off under load, and cap the GPU's clocks against it. Not run by us on a GB10.
   - Sets both with C(nvidia-smi -pm 1) and C(nvidia-smi -lgc), reads them back, and writes the unit C(gb10-gpu-clocks.service), which sets them at boot.
   - The driver forgets a cap at a reboot and does not report it. The SM clock is compared with the cap.
-  - If the driver refuses a value, or the clock that is read back is above the cap, what this run has changed is restored and no unit is written.
+  - If the driver refuses a value, or the clock that is read back is above the cap, what this run has changed is restored, and the unit stays as it was.
   - Without C(nvidia-smi) it changes nothing and reports that in RV(skipped_reason).
 extends_documentation_fragment:
   - gb10.cluster.attributes
