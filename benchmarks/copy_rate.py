@@ -13,6 +13,8 @@ A round is: one raw TCP stream (no disk, no hash: the most that one stream of th
 afterwards. Printed are MB/s (10^6 bytes a second) of each round and the median of the rounds' ratios; the goal is 0.8 or more. Both ends of both
 run at a raised priority where that is allowed, for on a link that is only memory other programs decide the figure. `--others` also
 measures rsync (a daemon; one process, and one for each file) and `rclone serve http|webdav|sftp` with `rclone copy`, where they are installed.
+
+`--page-cache` measures instead what it costs that the copy leaves no page cache behind: the copy with and without it, in turns.
 """
 
 from __future__ import annotations
@@ -32,6 +34,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "plugins" / "module_utils" / "_transfer" / "http_copy.py"
+KEEP = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import plain
+plain.forget = plain.forget_written = lambda *_: None
+import http_copy
+sys.exit(http_copy.main(sys.argv[1:]))
+"""
 RAW_PORT, COPY_PORT = 5998, 5999
 SHARDS = 4
 PASSWORD = "of-this-benchmark"  # nosec B105 # noqa: S105  both ends are on this cable, for seconds
@@ -100,7 +110,9 @@ def serve_job(folder: Path, address: str, files: dict[str, dict[str, object]], i
     return path
 
 
-def fetch(folder: Path, address: str, files: dict[str, dict[str, object]], streams: int, prefix: list[str]) -> tuple[float, float]:
+def fetch(
+    folder: Path, address: str, files: dict[str, dict[str, object]], streams: int, prefix: list[str], program: tuple[str, ...] = (str(PROGRAM),)
+) -> tuple[float, float]:
     """Fetch all files; return MB/s of the transfer, and of transfer and hashing. They stay until the next call.
 
     A virtual machine may give memory that is free for seconds back to its host and then wait for it page by page: that would be measured too.
@@ -115,7 +127,7 @@ def fetch(folder: Path, address: str, files: dict[str, dict[str, object]], strea
     path = folder / "gb10-copy-fetch.json"
     path.write_text(json.dumps(job))
     start = time.monotonic()
-    subprocess.run([*prefix, sys.executable, str(PROGRAM), "fetch", str(path)], check=True)
+    subprocess.run([*prefix, sys.executable, *program, "fetch", str(path)], check=True)
     whole = time.monotonic() - start
     report = json.loads((folder / "gb10-copy-progress.json").read_text())
     return report["moved"] / report["copy_seconds"] / 1e6, report["moved"] / whole / 1e6
@@ -257,6 +269,44 @@ def both_ends(args: argparse.Namespace) -> int:
     return verdict(raws, copies)
 
 
+def cached(folder: Path) -> float:
+    """Return the GiB of the files in a folder that are in the page cache."""
+    found = subprocess.run(["fincore", "-nb", "-o", "RES", *map(str, folder.iterdir())], check=True, capture_output=True, text=True)
+    return sum(map(int, found.stdout.split())) / 2**30
+
+
+def page_cache(args: argparse.Namespace) -> int:
+    """Compare the copy with one that keeps the page cache. The time until all data are on the disk counts for both."""
+    folder = Path(args.folder)
+    files = make(folder, args.gib)
+    size = sum(int(str(item["size"])) for item in files.values())
+    programs = {"none left": (str(PROGRAM),), "kept": ("-c", KEEP, str(PROGRAM.parent))}
+    rates: dict[str, list[float]] = {name: [] for name in programs}
+    for number in range(args.rounds):
+        for name, program in programs.items():
+            job = str(serve_job(folder, "127.0.0.1", files, 3600))
+            server = subprocess.Popen([sys.executable, *program, "serve", job])
+            try:
+                time.sleep(0.7)
+                shutil.rmtree(folder / "gb10-copy-target", ignore_errors=True)
+                os.sync()
+                Path("/proc/sys/vm/drop_caches").write_text("1")
+                start = time.monotonic()
+                transfer, whole = fetch(folder, "127.0.0.1", files, args.streams, [], program)
+                os.sync()
+                rates[name].append(size / (time.monotonic() - start) / 1e6)
+                left = cached(folder / "gb10-copy-source"), cached(folder / "gb10-copy-target")
+            finally:
+                server.kill()
+                server.wait()
+            text = f"round {number + 1}: page cache {name:9} {transfer:6.0f} MB/s   with hashing {whole:6.0f} MB/s   on the disk {rates[name][-1]:6.0f} MB/s"
+            print(f"{text}   cached: source {left[0]:.2f} GiB, target {left[1]:.2f} GiB", flush=True)
+    clean(folder)
+    ratio = statistics.median(a / b for a, b in zip(*rates.values(), strict=True))
+    print(f"median on the disk: {', '.join(f'{name} {statistics.median(each):.0f} MB/s' for name, each in rates.items())}, ratio {ratio:.2f}")
+    return 0
+
+
 def send_end(args: argparse.Namespace) -> int:
     """Offer both on one node, until the other has measured."""
     folder = Path(args.folder)
@@ -304,6 +354,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--folder", default="/var/tmp")  # noqa: S108  only the benchmark's own files
     parser.add_argument("--others", action="store_true")
+    parser.add_argument("--page-cache", action="store_true")
     parser.add_argument("--send", metavar="ADDRESS")
     parser.add_argument("--receive", metavar="ADDRESS")
     parser.add_argument("--raw-send", metavar="ADDRESS", help=argparse.SUPPRESS)
@@ -319,6 +370,8 @@ def main() -> int:
         return 0
     if args.send:
         return send_end(args)
+    if args.page_cache:
+        return page_cache(args)
     return receive_end(args) if args.receive else both_ends(args)
 
 

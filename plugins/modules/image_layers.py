@@ -94,7 +94,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker import images
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, plain
 
 ARCHIVE = "image.tar"
 RESERVE = 1 << 30
@@ -124,7 +124,7 @@ def save(params: dict[str, Any], folder: str) -> list[dict[str, Any]]:
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder, mode=0o700)
     where = os.path.join(folder, ARCHIVE)
-    saved = images.save(reference, where, params["skip"], socket_path)
+    saved = images.save(reference, where, params["skip"], socket_path, plain.passed)
     return [{"path": ARCHIVE, "mtime_ns": os.stat(where).st_mtime_ns, **saved}]
 
 

@@ -132,7 +132,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, unit_job
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, plain, unit_job
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
@@ -166,6 +166,18 @@ def size_of(path: str) -> int:
                 if stat.S_ISREG(info.st_mode):
                     total += info.st_blocks * 512 if name.endswith(".incomplete") else info.st_size
     return total
+
+
+def forget(path: str, written: bool = False) -> None:
+    """Take the files below a folder out of the page cache; `written`: to the disk before. The container can replace them: no link is followed."""
+    with contextlib.suppress(OSError):
+        for _name, entry in bounded.below(path):
+            with contextlib.suppress(OSError, plain.CopyError):
+                descriptor = plain.open_file(entry.path)
+                try:
+                    (plain.forget_written if written else plain.forget)(descriptor)
+                finally:
+                    os.close(descriptor)
 
 
 def environment(params: Mapping[str, Any]) -> str:
@@ -243,12 +255,17 @@ def main() -> None:
     )
     params, path = module.params, posixpath.normpath(module.params["path"])
     job, total = Job(params["name"] + "-download", runner(module)), int(params["size_gib"] * manifest.GIB)
+
+    def progress() -> dict[str, int]:
+        forget(path)  # the container writes with no regard to the page cache
+        return {"done": size_of(path), "total": total}
+
     try:
         if params["step"] != "status":
             check_place(params, path)
         if module.check_mode:
             module.exit_json(changed=True, model_bytes=size_of(path))
-        unit_job.follow(module, job, lambda: start(job, params, path), lambda: {"done": size_of(path), "total": total})
+        unit_job.follow(module, job, lambda: start(job, params, path), progress)
         rc, log = job.read().get("rc"), job.output()
         job.stop()
         if rc != 0:
@@ -258,6 +275,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or path} cannot be written ({error.strerror}): run with become")
+    forget(path, written=True)
     done = size_of(path)
     module.exit_json(changed=True, model_bytes=done, report={"state": "done", "done": done, "total": max(total, done)})
 

@@ -132,6 +132,7 @@ FORMS: dict[str, Any] = {
     "agent": {"public_key?": line, "head_id?": line, "host_keys?": [line], "ssh_port?": whole, "version?": str, "problems?": [str]},
     "api_key": {"new?": bool, "path?": str},
     "desired_state": {"generation": whole, "joined": bool, "desired": DESIRED},
+    "gpu_clocks": {"skipped_reason?": str, "notes?": [str]},
     "image_info": {"info": {
         "reference": str, "exists": bool, "id": str, "repo_digests": [str], "layers": [str], "fingerprint": str, "store": str, "architecture": str,
         "build?": TEXT, "chains": [str], "served?": TEXT, "surplus?": whole, "free_bytes": count, "size": count,

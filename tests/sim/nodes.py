@@ -26,7 +26,7 @@ LONELY_SECONDS = 60.0  # how long a rank waits for its peer
 PEER_SECONDS = 6.0  # how long an engine lives after its peer has ended
 MEMORY_SECONDS = 3.0  # how long the memory of an ended container takes to come back
 DECISIVE = (b"rror", b"startup complete", b"killed")
-WORK = ("claim", "start", "halt", "record", "phase")
+WORK = ("claim", "start", "halt", "record", "phase", "reclaim")
 
 
 def _lines(name: str, wanted: Mapping[float, tuple[str, ...]]) -> list[tuple[float, bytes]]:
@@ -178,6 +178,9 @@ class SimRank:
         self.process_fault = ""  # of the engine; a start ends it
         self.engine_id = 1
         self.hog_until = 0.0  # another program uses the memory
+        self.cache_gib = 0  # page cache, which MemAvailable counts and MemFree does not
+        self.no_reclaim = ""  # why the page cache cannot be dropped
+        self.reclaimed = 0
         self.memory_stop = ""  # why the rank has stopped itself; a start ends it
         self._fault_seen, self._fault_since, self._key, self._number = "", 0.0, "", 0
 
@@ -314,19 +317,20 @@ class SimRank:
         used = used or self.world.now - self.world.removed_at.get(self.number, -1e9) < MEMORY_SECONDS
         free = 20 << 20 if used or self.world.now < self.hog_until else 110 << 20
         return {
-            "total_kib": TOTAL_KIB, "free_kib": free, "available_kib": free, "swap_total_kib": 0, "swap_free_kib": 0,
+            "total_kib": TOTAL_KIB, "free_kib": max(0, free - (self.cache_gib << 20)), "available_kib": free, "swap_total_kib": 0, "swap_free_kib": 0,
             "oom_kills": self.world.oom_kills[self.number],
         }  # fmt: skip
 
-    def _look(self, caller: tuple[str, str, int], release: str, free_share: float | None = None) -> dict[str, Any]:
+    def _look(self, caller: tuple[str, str, int], release: str, free_share: float | None = None, free_only: bool = False) -> dict[str, Any]:
         docker = self.docker()
         containers = [self.container.state()] if docker and self.container is not None else []
         blocked, memory = "", self._memory()
+        kind = "free" if free_only and not self.no_reclaim else "available"
         if free_share is not None:
             if self.runs() and docker:
                 blocked = f"gb10-{GROUP}-rank{self.number} still runs"
-            elif memory["available_kib"] < free_share * TOTAL_KIB:
-                blocked = "20.0 GiB of 120.0 GiB of memory are available and 84.0 GiB are wanted before a start"
+            elif memory[f"{kind}_kib"] < free_share * TOTAL_KIB:
+                blocked = f"20.0 GiB of 120.0 GiB of memory are {kind} and 84.0 GiB are wanted before a start"
         known = self.releases.get(release)
         receipt = (known or {}).get("receipt") or {}
         entries = sorted(self.releases.items(), key=lambda each: -each[1]["time"])
@@ -414,6 +418,11 @@ class SimRank:
     def _phase(self, caller: tuple[str, str, int], phase: str, seconds: float) -> dict[str, Any]:
         self.phases.append(phase)
         return {"note": ""}
+
+    def _reclaim(self, caller: tuple[str, str, int]) -> dict[str, Any]:
+        self.reclaimed += 1
+        self.cache_gib = self.cache_gib if self.no_reclaim else 0
+        return {"note": self.no_reclaim}
 
     def _start(self, caller: tuple[str, str, int], release: str) -> dict[str, Any]:
         if caller[2] <= self.stop_generation:

@@ -485,6 +485,7 @@ def test_a_session_that_is_cut_for_a_moment_does_not_end_a_boot() -> None:
 @pytest.mark.parametrize(("options", "result"), [({}, "serves"), ({"wait_seconds": 0}, "failed")])
 def test_a_request_without_options_waits_for_memory(options: dict[str, Any], result: str) -> None:
     world = pair(new=["good"])
+    world.ranks[1].hog_until = world.now + 30.0
     assert world.actor is not None
     world.actor.desire("serving", "new", options={"wait_available": 0.7, "rollback": False, **options})
     assert world.settle()["result"] == result
@@ -579,6 +580,46 @@ def test_each_start_begins_and_ends_the_load_phase_of_the_disks() -> None:
     world.settle()
     world.run(5)
     assert [rank.phases for rank in world.ranks] == [["load", "steady"]] * 2
+
+
+def test_page_cache_is_dropped_on_all_ranks_before_a_start_waits_for_free_memory() -> None:
+    world = pair(new=["good"])
+    for rank in world.ranks:
+        rank.cache_gib = 90  # 20 GiB free of the 84 GiB that are wanted
+    world.desire("new")
+    found = world.settle()
+    assert (found["result"], found["warnings"]) == ("serves", [])
+    assert [(rank.reclaimed, rank.cache_gib) for rank in world.ranks] == [(1, 0)] * 2
+
+
+def test_a_rank_that_cannot_drop_its_page_cache_is_one_warning_and_its_available_memory_counts() -> None:
+    world = pair(new=["oom", "oom"], old=["good"])
+    world.ranks[1].cache_gib = 90
+    world.ranks[1].no_reclaim = "This node is a container (docker)."
+    world.desire("new")
+    found = world.settle()
+    assert (found["result"], found["release"]) == ("failed", "old")
+    assert [text for text in found["warnings"] if "container" in text] == [f"rank 1 on {world.ranks[1].host}: This node is a container (docker)."]
+    assert world.ranks[1].reclaimed > 1
+
+
+def test_page_cache_that_comes_back_during_the_wait_is_dropped_again() -> None:
+    world = pair(new=["good"])
+    world.ranks[1].hog_until = world.now + 90.0
+    world.when(lambda: world.ranks[1].reclaimed == 1, lambda: setattr(world.ranks[1], "cache_gib", 90), 5.0)
+    world.desire("new", wait_seconds=600)
+    assert world.settle()["result"] == "serves"
+    assert 1 < world.ranks[1].reclaimed < 5
+
+
+def test_a_rank_whose_memory_stays_short_ends_the_start_of_the_group() -> None:
+    world = pair(new=["good"])
+    world.ranks[1].hog_until = world.now + 1000.0
+    world.desire("new", rollback=False, wait_seconds=30)
+    found = world.settle()
+    assert found["result"] == "failed"
+    assert f"rank 1 on {world.ranks[1].host}: 20.0 GiB of 120.0 GiB of memory are free" in found["sentence"]
+    assert not any(rank.runs() for rank in world.ranks)
 
 
 def returned() -> World:

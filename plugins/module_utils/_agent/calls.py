@@ -101,9 +101,9 @@ class Calls:
         judged = self.options.get("weights") or (look.get("receipt") or {}).get("weights") or {}
         return [*look["missing"], *(f"the weights differ: {phrase}" for phrase in weights_differ(judged, look.get("weights") or {}))]
 
-    def look(self, release: str, patience: float = 0.0, share: float | None = None) -> list[Result]:
-        """Read all ranks."""
-        return self.each("look", READ_LIMIT, patience=patience, release=release, free_share=share)
+    def look(self, release: str, patience: float = 0.0, share: float | None = None, free_only: bool = False) -> list[Result]:
+        """Read all ranks. `share` of the memory must be available, or free if `free_only` and the rank has dropped its page cache."""
+        return self.each("look", READ_LIMIT, patience=patience, release=release, free_share=share, free_only=free_only)
 
     def halt(self, label: str, mark: str = "", patience: float = LOST_SECONDS, kill: bool = False) -> list[Result]:
         """Stop all ranks; `kill` gives the engines no time to end by themselves."""

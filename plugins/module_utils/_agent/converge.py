@@ -37,6 +37,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release import relea
 
 START_LIMIT = 240.0
 ENGINE_SECONDS = 60.0  # how long a Docker Engine may be silent before a start is given up
+RECLAIM_LIMIT = 180.0  # writing dirty pages, and compacting
+RECLAIM_SECONDS = 60.0  # after which the page cache is dropped again while memory is short
 AUTHORITY_SECONDS = 30.0  # how often a settled group is asked whether a rank was stopped by its local root
 FREE_REMEDY = (
     "See what holds it (`ps aux --sort=-rss | head`, `nvidia-smi`, playbooks/status.yml) and stop that; memory that no process holds any more (a driver's"
@@ -206,13 +208,26 @@ class Converge(Authority):
         if wrong:
             raise Failed(f"{self.group}: {'. '.join(wrong)}. No release is started. Correct that, run stop.yml, then site.yml.")
 
+    def _reclaim(self) -> float:
+        """Drop the page cache of all ranks and compact their memory, and return when. A rank that cannot is a warning, and its MemAvailable counts."""
+        notes: dict[str, list[str]] = {}
+        for index, found in enumerate(self.each("reclaim", RECLAIM_LIMIT, patience=LOST_SECONDS)):
+            note = problem(found) if isinstance(found, RankError) else str(found.get("note") or "") if isinstance(found, dict) else ""
+            notes.setdefault(note, []).append(self.name(index))
+        for note in filter(None, notes):
+            self.actor.warn(f"{', '.join(notes[note])}: {note}")
+        return self.clock.monotonic()
+
     def _free(self) -> None:
-        """Wait until no rank runs and the memory is available. Raises Failed."""
+        """Drop the page cache, then wait until no rank runs and the memory is free. Raises Failed."""
         self.actor.update(phase="memory")
         limit = float(self.options["wait_seconds"] or 0.0)
         start = self.clock.monotonic()
+        reclaimed = self._reclaim()
         while True:
-            found = self.look(self.release, LOST_SECONDS, float(self.options.get("wait_available") or 0.0))
+            if self.clock.monotonic() - reclaimed >= RECLAIM_SECONDS:
+                reclaimed = self._reclaim()
+            found = self.look(self.release, LOST_SECONDS, float(self.options.get("wait_available") or 0.0), free_only=True)
             wrong = self.phrases(found) or [
                 f"{self.name(index)}: {each['blocked'] or each['engine_error']}" for index, each in enumerate(found)
                 if isinstance(each, dict) and (each["blocked"] or each["engine_error"])

@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
+from ansible_collections.gb10.cluster.plugins.module_utils._host import start_memory
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
@@ -87,6 +88,7 @@ class RankService:
         self._highest = 0  # generation, also if it could not be written
         self.sampler = Sampler(self.group, self.folder, settings.merged(config.get("watch")), self._run, docker_socket=self.docker_socket, root=root)
         self._asked_at = -1.0
+        self._reclaimed = False  # whether the page cache was dropped for the present start
         self._methods: dict[str, Callable[..., dict[str, Any]]] = {name: getattr(self, f"_{name}") for name in VERBS}
 
     # Requests.
@@ -272,7 +274,7 @@ class RankService:
 
     # Reading.
 
-    def _look(self, release: str, free_share: float | None) -> dict[str, Any]:
+    def _look(self, release: str, free_share: float | None, free_only: bool = False) -> dict[str, Any]:
         containers, _image, memory, problem = node.look(self.group, "", self.docker_socket)
         releases = node.releases_in(self.folder)
         try:
@@ -297,7 +299,7 @@ class RankService:
             "stopped": node.stopped_of(self.folder),
             "processes": node.look_twice(containers, node.receipt_of(self.folder, node.judged(current, containers)), os.path.join(self._root, "proc")),
             "missing": self._missing(release, releases, manifest) if release else [],
-            "blocked": "" if free_share is None else node.not_free(containers, memory, free_share),
+            "blocked": "" if free_share is None else node.not_free(containers, memory, free_share, free_only and self._reclaimed, Node(self._root)),
         }
 
     def _missing(self, release: str, releases: list[dict[str, Any]], manifest: Mapping[str, Any]) -> list[str]:
@@ -349,6 +351,11 @@ class RankService:
         return {"status": status, "running": found.running if found else 0, "waiting": found.waiting if found else 0, "tokens": found.tokens if found else None}
 
     # Changing.
+
+    def _reclaim(self, _by: Caller) -> dict[str, Any]:
+        note = start_memory.reclaim(Node(self._root, self._run))
+        self._reclaimed = not note
+        return {"note": note}
 
     def _phase(self, _by: Caller, phase: str, seconds: float) -> dict[str, Any]:
         try:

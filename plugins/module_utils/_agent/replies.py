@@ -63,7 +63,7 @@ SAMPLE = {
 #: By verb. A verb that is missing here is asked of rank 0 only, which is the agent itself.
 FORMS: dict[str, Any] = {
     "hello": HELLO, "claim": HELLO, "look": LOOK, "slice": (FAILED, SLICE), "watch": {"hello": HELLO, "sample": SAMPLE}, "phase": {"note?": str},
-    "start": {"error?": str}, "halt": {"left": [str], "evidence?": str, "note?": str},
+    "reclaim": {"note": str}, "start": {"error?": str}, "halt": {"left": [str], "evidence?": str, "note?": str},
 }  # fmt: skip
 
 

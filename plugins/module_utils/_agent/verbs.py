@@ -106,7 +106,7 @@ class Verb(NamedTuple):
 VERBS: dict[str, Verb] = {
     "hello": Verb("read", {}),
     "claim": Verb("claim", {}),
-    "look": Verb("read", {"release": RELEASE_OR_NONE, "free_share": number(0, 2, None)}),
+    "look": Verb("read", {"release": RELEASE_OR_NONE, "free_share": number(0, 2, None), "free_only": switch(False)}),
     "slice": Verb(
         "read",
         {
@@ -131,6 +131,7 @@ VERBS: dict[str, Verb] = {
             "timeout": number(0.01, 3600, OMIT),
         },
     ),
+    "reclaim": Verb("work", {}),
     "phase": Verb("work", {"phase": matching(r"load|steady", "load or steady"), "seconds": number(0, 7 * 86400, 0)}),
     "start": Verb("work", {"release": RELEASE}),
     "halt": Verb("work", {"label": LABEL, "mark": text(200, ""), "kill": switch(False)}),

@@ -13,7 +13,7 @@ import os
 import posixpath
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any
 from urllib.parse import quote, urlencode
@@ -90,19 +90,26 @@ def info(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
 class _Archive:
     """A file that hashes and counts what is written to it."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], written: Callable[[int, int, int], None]) -> None:
         self.file = file
+        self.written = written
         self.digest = hashlib.sha256()
         self.size = 0
 
     def write(self, data: bytes) -> int:
         self.digest.update(data)
         self.size += len(data)
-        return self.file.write(data)
+        count = self.file.write(data)
+        self.written(self.file.fileno(), self.size, len(data))
+        return count
 
 
-def save(reference: str, path: str, skip: Sequence[str] = (), socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
+def save(
+    reference: str, path: str, skip: Sequence[str] = (), socket_path: str = DEFAULT_SOCKET, written: Callable[[int, int, int], None] = lambda *_: None
+) -> dict[str, Any]:
     """Save an image as an archive without these layers (diff ids); return its `size` in bytes and `sha256`. Raises DockerError, OSError.
+
+    `written` is called after each block with the archive's descriptor, its size and that of the block.
 
     An engine with the classic store loads such an archive if it has the layers. Since Docker 25 an archive names a layer by its diff id;
     an archive of an older engine keeps all layers.
@@ -119,7 +126,7 @@ def save(reference: str, path: str, skip: Sequence[str] = (), socket_path: str =
                 f"The Docker Engine cannot save {reference}: {message_of(response.read1(CHUNK))}. See `journalctl -u docker` and run again.", response.status
             )
         with open(path, "wb") as file:
-            sink: Any = _Archive(file)
+            sink: Any = _Archive(file, written)
             with tarfile.open(fileobj=response, mode="r|", bufsize=CHUNK) as source, tarfile.open(fileobj=sink, mode="w|", bufsize=CHUNK) as archive:
                 for member in source:
                     if member.name.rpartition("/")[2] not in left_out:

@@ -262,7 +262,7 @@ def fragmentation_problem(state: Mapping[str, Any], meminfo: Mapping[str, int], 
         "memory-fragmented",
         f"zone {state['zone']} has {state['blocks_4mib']} free blocks of 4 MiB or more (largest free block {state['largest_kb']} KiB) "
         f"with {gib(state['free_kb'])} GiB free and nothing using the GPU; a fresh boot has 24 and more",
-        "echo 3 > /proc/sys/vm/drop_caches, then echo 1 > /proc/sys/vm/compact_memory; after days of uptime only a reboot helps",
+        "the agent drops the page cache and compacts memory before each start; if that does not help, which is usual after days of uptime, reboot",
     )
 
 
@@ -277,7 +277,7 @@ def cache_problem(meminfo: Mapping[str, int]) -> dict[str, str] | None:
         "available-is-cache",
         f"MemAvailable is {gib(available)} GiB, but only {gib(free)} GiB are free: the rest is page cache, which the GPU driver does not "
         "wait for (NV_ERR_NO_MEMORY)",
-        "echo 3 > /proc/sys/vm/drop_caches before a start; vllm_tp2 runs the page-cache guard of the readahead role while weights load",
+        "the agent drops the page cache before each start, and the page-cache guard of the readahead role runs while weights load",
     )
 
 

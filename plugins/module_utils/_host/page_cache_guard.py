@@ -19,6 +19,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+PAUSE = 1.0  # between two compactions, and after a drop that has freed little: the memory is not cache, and walking it takes CPU
+LITTLE_KB = 64 * 1024
+
 
 class Guard:
     """`step` checks once and acts, `run` checks until its time is over or a signal stops it."""
@@ -36,6 +39,7 @@ class Guard:
         self.errors = 0
         self.lowest_kb = -1
         self.freed_kb = 0
+        self.drop_from = self.compact_from = -1e9  # the times before which neither is done again
 
     def free_kb(self) -> int:
         """Return MemFree."""
@@ -50,16 +54,22 @@ class Guard:
             self.errors += 1
             return False
         self.lowest_kb = free if self.lowest_kb < 0 else min(free, self.lowest_kb)
-        if free >= self.floor_kb:
+        now = self.clock()
+        if free >= self.floor_kb or now < self.drop_from:
             return False
         try:
             os.pwrite(self.drop, b"3\n", 0)
-            os.pwrite(self.compact, b"1\n", 0)
+            freed = max(0, self.free_kb() - free)
+            if now >= self.compact_from:
+                os.pwrite(self.compact, b"1\n", 0)
+                self.compact_from = now + PAUSE
         except OSError:
             self.errors += 1
             return False
         self.drops += 1
-        self.freed_kb += max(0, self.free_kb() - free)
+        self.freed_kb += freed
+        if freed < LITTLE_KB:
+            self.drop_from = now + PAUSE
         return True
 
     def run(self, seconds: float, interval: float, pause: Callable[[float], None] = time.sleep) -> None:
@@ -106,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Keep MemFree above a floor while weights load.")
     parser.add_argument("--floor-kb", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--interval", type=float, default=1.0)
+    parser.add_argument("--interval", type=float, default=0.1)
     parser.add_argument("--receipt", required=True)
     parser.add_argument("--proc", default="/proc")
     options = parser.parse_args(argv)

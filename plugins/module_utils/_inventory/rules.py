@@ -118,6 +118,8 @@ RULES: dict[str, Rule] = {
     "docker_memlock": _LIMIT,
     "docker_stack": _LIMIT,
     "docker_start_timeout": _whole(1),
+    # gpu
+    "gpu_max_clock_mhz": _whole(100, 10000),
     # image
     "image_caches": _PATH,
     "image_digest": _pattern("sha256: and 64 hexadecimal digits, or an empty string for any", r"(?:sha256:[0-9a-f]{64})?"),

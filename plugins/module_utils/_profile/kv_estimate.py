@@ -389,7 +389,7 @@ def make_plan(
 def _page_cache_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"{row['host']} has {row['free_gib']:.1f} GiB free and {row['available_gib']:.1f} GiB available, and the engine asks for {row['budget_gib']:.1f}. "
-        "An image older than vLLM 0.20 reads the first figure and refuses to start. Drop the page cache first."
+        "An image older than vLLM 0.20 reads the first figure. The agent drops the page cache before the start."
         for row in rows
         if row["start_check"] == "ok if the image reads MemAvailable"
     ]

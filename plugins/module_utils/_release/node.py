@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._host import start_memory
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._release import processes
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
@@ -215,13 +216,15 @@ def look(group: str, image: str, engine: str) -> tuple[list[dict[str, Any]], dic
     return containers, found, memory, problem
 
 
-def not_free(containers: list[dict[str, Any]], memory: dict[str, int], share: float) -> str:
-    """Return what blocks a start: a rank that runs, or too little memory; empty if nothing does."""
+def not_free(containers: list[dict[str, Any]], memory: dict[str, int], share: float, free_only: bool, machine: Node) -> str:
+    """Return what blocks a start: a rank that runs, or too little memory with what holds it; empty if nothing does. `free_only`: cache is not free."""
     running = [str(state["name"]) for state in containers if state["running"]]
     if running:
         return f"{', '.join(running)} still runs"
     wanted = share * memory["total_kib"]
-    if memory["available_kib"] >= wanted:
+    kind = "free" if free_only else "available"
+    if memory[f"{kind}_kib"] >= wanted:
         return ""
-    have, want, total = (value / 2**20 for value in (memory["available_kib"], wanted, memory["total_kib"]))
-    return f"{have:.1f} GiB of {total:.1f} GiB of memory are available and {want:.1f} GiB are wanted before a start"
+    have, want, total = (value / 2**20 for value in (memory[f"{kind}_kib"], wanted, memory["total_kib"]))
+    held = start_memory.held_by(machine)
+    return f"{have:.1f} GiB of {total:.1f} GiB of memory are {kind}{held and f' ({held})'} and {want:.1f} GiB are wanted before a start"

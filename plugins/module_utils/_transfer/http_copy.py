@@ -37,15 +37,22 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Callable
 
 try:
-    from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError, Staging, open_file
+    from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import STRETCH, CopyError, Staging, forget, forget_written, open_file, passed
 except ImportError:  # as a program
-    from plain import CopyError, Staging, open_file  # type: ignore[import-not-found,no-redef]  # a file next to this one
+    from plain import (  # type: ignore[import-not-found,no-redef]  # a file next to this one
+        STRETCH,
+        CopyError,
+        Staging,
+        forget,
+        forget_written,
+        open_file,
+        passed,
+    )
 
 CHUNK = 1 << 20
 SPLICE_MOVE_MORE = 1 | 4
 F_SETPIPE_SZ = 1031
 FALLOC_FL_KEEP_SIZE = 1
-AHEAD = 64 << 20
 ATTEMPTS = 5
 CONNECT_TIMEOUT = 5.0
 TIMEOUT = 30
@@ -65,14 +72,20 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
 
 
 def sha256_file(path: str | int, end: float = float("inf")) -> str:
-    """Return the SHA-256 of a file, which can be a descriptor (it is closed), as hex. Raises OSError, after the time `end` TimeoutError."""
-    digest = hashlib.sha256()
+    """Return the SHA-256 of a file, which can be a descriptor (it is closed), as hex. Raises OSError, after the time `end` TimeoutError.
+
+    It leaves no page cache behind.
+    """
+    digest, position = hashlib.sha256(), 0
     buffer = memoryview(bytearray(1 << 22))
     with open(path, "rb", buffering=0) as handle:
         while count := handle.readinto(buffer):
             digest.update(buffer[:count])
+            position += count
+            passed(handle.fileno(), position, count)
             if time.monotonic() > end:
                 raise TimeoutError
+        forget(handle.fileno())
     return digest.hexdigest()
 
 
@@ -113,6 +126,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 10
     server: _Server
+    sent = -1  # the file of the last request: its end is on the way to the peer until the next request, or until the connection ends
 
     def do_GET(self) -> None:
         given = self.headers.get("Authorization") or ""
@@ -134,8 +148,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.send(descriptor, int(span[1]), size)
         finally:
-            os.close(descriptor)
+            self.forget_sent()
+            self.sent = descriptor
         return None
+
+    def forget_sent(self) -> None:
+        if self.sent >= 0:
+            forget(self.sent)
+            os.close(self.sent)
+
+    def finish(self) -> None:
+        """End the connection."""
+        try:
+            super().finish()
+        finally:
+            self.forget_sent()
 
     def log_request(self, code: Any = "-", size: Any = "-") -> None:
         """Write no line for a request; send_error writes its own."""
@@ -152,6 +179,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return
             offset += sent
             self.server.last = time.monotonic()
+            passed(descriptor, offset, sent)
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -315,6 +343,7 @@ class Fetch:
                         ) from error
                     time.sleep(min(2.0**attempt / 4, 4.0))
                 have = os.fstat(descriptor).st_size
+            forget_written(descriptor)
         finally:
             os.close(descriptor)
         return item
@@ -334,10 +363,11 @@ class Fetch:
             self.got(len(early))
             left -= len(early)
             while left:  # in stretches, so that the folder occupies nearly what has arrived
-                count = min(left, AHEAD)
+                count = min(left, STRETCH)
                 preallocate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR), count)
                 receive(connection.sock, descriptor, count, self.got)
                 left -= count
+                forget(descriptor, int(item["size"]) - left)
 
     def check(self, item: Mapping[str, Any]) -> bool:
         """Hash a fetched file. Keep it under its hash, or remove it."""

@@ -289,6 +289,8 @@ class Installer:
                 opened.callback(os.close, copy)
                 with open(source, "rb", closefd=False) as reader, open(copy, "wb", closefd=False) as writer:
                     shutil.copyfileobj(reader, writer, 1 << 22)
+                plain.forget(source)
+                plain.forget_written(copy)
                 source = copy
             os.fchmod(source, 0o644)
             above = os.fstat(folder)

@@ -18,8 +18,34 @@ PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC
 NO_PLAIN = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR)  # a link, a file, a socket, or a folder in place of what is opened
 
 
+STRETCH = 64 << 20  # bytes of a file between two calls of forget()
+WINDOW = 8 * STRETCH  # pages that were dirty, or on their way to the peer, are clean by then
+
+
 class CopyError(Exception):
     """A copy cannot continue. The text is a sentence for the user."""
+
+
+def forget(descriptor: int, position: int = 0) -> None:
+    """Take the WINDOW before a position out of the page cache, or the whole file without one. Dirty pages stay, and the kernel begins to write them.
+
+    The GPU of a GB10 uses the same memory, and its driver does not wait for page cache. A file system that cannot do this is left as it is.
+    """
+    start = max(0, position - WINDOW)
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(descriptor, start, position - start, os.POSIX_FADV_DONTNEED)
+
+
+def passed(descriptor: int, position: int, count: int) -> None:
+    """Forget what is behind a reader or writer that has moved by `count` bytes to `position`, at each STRETCH."""
+    if position // STRETCH > (position - count) // STRETCH:
+        forget(descriptor, position)
+
+
+def forget_written(descriptor: int) -> None:
+    """Write a file to the disk and take it out of the page cache. Raises OSError if the disk fails."""
+    os.fdatasync(descriptor)
+    forget(descriptor)
 
 
 def open_folder(path: str, make: Callable[[int, str], None] | None = None) -> int:

@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.modules import vllm_rank_info as module
 
-MEMORY = {"total_kib": 121 << 20, "available_kib": 100 << 20}
+MEMORY = {"total_kib": 121 << 20, "available_kib": 100 << 20, "free_kib": 90 << 20}
 
 
 def test_a_release_is_known_by_mode_and_content_of_its_files(tmp_path: Path) -> None:
@@ -41,16 +41,17 @@ def test_a_models_config_is_read_from_a_folder_and_from_the_revision_of_a_cache(
 
 
 @pytest.mark.parametrize(
-    ("containers", "memory", "share", "message"),
+    ("containers", "memory", "free_only", "message"),
     [
-        ([], MEMORY, 0.8, ""),
-        ([{"name": "gb10-pair1-rank0", "running": False}], MEMORY, 0.8, ""),
-        ([{"name": "gb10-pair1-rank0", "running": True}], MEMORY, 0.8, "gb10-pair1-rank0 still runs"),
-        ([], MEMORY | {"available_kib": 40 << 20}, 0.7, "40.0 GiB of 121.0 GiB of memory are available and 84.7 GiB are wanted before a start"),
+        ([], MEMORY, False, ""),
+        ([{"name": "gb10-pair1-rank0", "running": False}], MEMORY, False, ""),
+        ([{"name": "gb10-pair1-rank0", "running": True}], MEMORY, True, "gb10-pair1-rank0 still runs"),
+        ([], MEMORY | {"available_kib": 40 << 20}, False, "40.0 GiB of 121.0 GiB of memory are available and 84.7 GiB are wanted before a start"),
+        ([], MEMORY | {"free_kib": 40 << 20}, True, "40.0 GiB of 121.0 GiB of memory are free and 84.7 GiB are wanted before a start"),
     ],
 )
-def test_reports_what_blocks_a_start(containers: list[dict[str, Any]], memory: dict[str, int], share: float, message: str) -> None:
-    assert node.not_free(containers, memory, share) == message
+def test_reports_what_blocks_a_start(containers: list[dict[str, Any]], memory: dict[str, int], free_only: bool, message: str, tmp_path: Path) -> None:
+    assert node.not_free(containers, memory, 0.7, free_only, Node(str(tmp_path))) == message
 
 
 def test_the_receipt_of_the_running_release_is_read_where_the_link_is_lost(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.modules import weights_download
+from unit.fixtures.page_cache import cached_share, needs_page_cache, write_out
 
 PARAMS: dict[str, Any] = {
     "store": "/srv/models/", "model": "o/n", "revision": "main", "layout": "hub", "image": "vllm:1", "python": "python3", "token": "hf_secret", "endpoint": "",
@@ -56,6 +58,24 @@ def test_size_counts_files_once(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("blobs/x")
     assert weights_download.size_of(str(tmp_path)) == 5
     assert weights_download.size_of(str(tmp_path / "none")) == 0
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_downloaded_files_leave_the_page_cache_and_no_link_is_followed(tmp_path: Path, written: bool) -> None:
+    needs_page_cache(tmp_path)
+    blobs = tmp_path / "model/blobs"
+    blobs.mkdir(parents=True)
+    if written:
+        (blobs / "x").write_bytes(bytes(8 << 20))
+    else:
+        write_out(blobs / "x", bytes(8 << 20))
+    (tmp_path / "outside").write_bytes(bytes(1 << 20))
+    (blobs / "link").symlink_to(tmp_path / "outside")
+    os.mkfifo(blobs / "pipe")
+    weights_download.forget(str(tmp_path / "model"), written)
+    weights_download.forget(str(tmp_path / "gone"), written)
+    assert cached_share(blobs / "x") == 0
+    assert cached_share(tmp_path / "outside") == 1
 
 
 @pytest.mark.parametrize(("layout", "where"), [("hub", {"cache_dir": "/srv/models/hub"}), ("directory", {"local_dir": "/srv/models/hub/x"})])

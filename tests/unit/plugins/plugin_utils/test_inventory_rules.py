@@ -18,6 +18,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "docker_compose_minimum": (["2.18", "5", 2.18], ["new", "v2.18"]),
     "docker_log_max_size": (["50m", "1g", "1G", "512kb", 1048576, "1.5g"], ["50 megabytes", "m", "-1", "0m", ""]),
     "docker_memlock": (["unlimited", "leave", "64m", "8388608", 8388608, -1, "64 MiB", "Unlimited"], ["none", 0, "-2", "64x", ""]),
+    "gpu_max_clock_mhz": ([None, 100, "2000"], [0, 99, 10001, 2000.5]),
     "image_digest": (["", "sha256:" + "a1" * 32], ["sha256:12", "a1" * 32, "sha256:" + "A1" * 32]),
     "image_port": ([0, 1, 65535], [-1, 65536]),
     "preflight_clock_skew_seconds": ([0, 0.5], [-1]),

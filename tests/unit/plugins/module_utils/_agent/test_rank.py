@@ -131,7 +131,7 @@ def no_space(*_arguments: Any, **_more: Any) -> None:
 
 def test_an_unclaimed_rank_changes_nothing(machine: Machine) -> None:
     assert machine.do("hello")["owner"] == {}
-    for verb in ("start", "record", "phase"):
+    for verb in ("start", "record", "phase", "reclaim"):
         assert "lab-2 has no owner yet" in machine.refusal(verb, release="4f0c", receipt={}, phase="load")
     assert not machine.folder.exists()
 
@@ -156,7 +156,7 @@ def test_a_claim_stores_owner_and_generation_for_root_only(machine: Machine) -> 
     assert machine.new().handle({"verb": "hello"})["result"] == found
 
 
-@pytest.mark.parametrize("verb", ["claim", "phase", "start", "halt", "record"])
+@pytest.mark.parametrize("verb", ["claim", "phase", "reclaim", "start", "halt", "record"])
 def test_another_head_is_refused(owned: Machine, verb: str) -> None:
     more: dict[str, Any] = {"release": "4f0c", "phase": "load", "receipt": {}}
     assert "lab-2 has another owner: the head 0123456789ab of the group pair1. Found: ffff" in owned.refusal(verb, head="ffff", **more)
@@ -164,7 +164,7 @@ def test_another_head_is_refused(owned: Machine, verb: str) -> None:
     assert owned.commands == []
 
 
-@pytest.mark.parametrize("verb", ["claim", "phase", "start", "halt", "record"])
+@pytest.mark.parametrize("verb", ["claim", "phase", "reclaim", "start", "halt", "record"])
 def test_a_lower_generation_is_refused(owned: Machine, verb: str) -> None:
     message = owned.refusal(verb, generation=6, release="4f0c", phase="load", receipt={})
     assert message == "lab-2 has seen generation 7 of the group pair1. Generation 6 is superseded."
@@ -537,6 +537,47 @@ def test_a_probe_takes_the_key_of_the_release(owned: Machine, monkeypatch: pytes
     assert api_probe.read_key(places) == "made"
     (folder / "secrets.env").write_text("VLLM_API_KEY='of the inventory'\n")
     assert api_probe.read_key(places) == "of the inventory"
+
+
+# The memory of a start.
+
+
+def node_files(machine: Machine) -> Path:
+    """Write the kernel files of a node, and return their folder."""
+    vm = Path(machine.root) / "proc/sys/vm"
+    vm.mkdir(parents=True)
+    for name in ("drop_caches", "compact_memory"):
+        (vm / name).write_text("")
+    (Path(machine.root) / "proc/meminfo").write_text("MemTotal: 104857600 kB\nMemFree: 10485760 kB\nMemAvailable: 94371840 kB\nCached: 83886080 kB\n")
+    return vm
+
+
+def memory_of(total: int, free: int, available: int) -> tuple[Any, ...]:
+    return [], {}, {"total_kib": total << 20, "free_kib": free << 20, "available_kib": available << 20}, ""
+
+
+def test_free_memory_counts_for_a_start_once_the_page_cache_was_dropped(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "look", lambda *_arguments: memory_of(100, 10, 90))
+    vm = node_files(owned)
+    assert owned.do("look", free_share=0.7, free_only=True)["blocked"] == ""  # nothing was dropped yet
+    assert owned.do("reclaim") == {"note": ""}
+    assert ((vm / "drop_caches").read_text(), (vm / "compact_memory").read_text()) == ("3\n", "1\n")
+    blocked = owned.do("look", free_share=0.7, free_only=True)["blocked"]
+    held = "MemFree 10.0 GiB, page cache 80.0 GiB, shared memory 0.0 GiB"
+    assert blocked == f"10.0 GiB of 100.0 GiB of memory are free ({held}) and 70.0 GiB are wanted before a start"
+    assert owned.do("look", free_share=0.7)["blocked"] == ""  # the watch waits for what a drop can free
+
+
+def test_a_node_whose_page_cache_cannot_be_dropped_waits_for_available_memory(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "look", lambda *_arguments: memory_of(100, 10, 90))
+    vm = node_files(owned)
+    assert owned.do("reclaim") == {"note": ""}
+    (vm / "drop_caches").unlink()
+    (vm / "drop_caches").mkdir()
+    note = owned.do("reclaim")["note"]
+    assert note.startswith(f"The page cache cannot be dropped: {vm}/drop_caches: Is a directory. It is not dropped before the start, and MemAvailable")
+    assert owned.do("look", free_share=0.7, free_only=True)["blocked"] == ""
+    assert "90.0 GiB of 100.0 GiB of memory are available (" in owned.do("look", free_share=0.95, free_only=True)["blocked"]
 
 
 # The phase of the disks.

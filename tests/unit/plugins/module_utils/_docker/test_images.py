@@ -106,7 +106,10 @@ def test_image_is_described(engine: tuple[type[Handler], str]) -> None:
 )
 def test_archive_has_all_files_but_the_skipped_layers(engine: tuple[type[Handler], str], tmp_path: Path, skip: list[str], left_out: set[str]) -> None:
     path = tmp_path / "image.tar"
-    found = images.save("vllm:1", str(path), skip, engine[1])
+    steps: list[int] = []
+    found = images.save("vllm:1", str(path), skip, engine[1], lambda _file, size, count: steps.extend([size - count, size]))
+    assert steps[::2] == [0, *steps[1:-1:2]]
+    assert steps[-1] == found["size"]
     assert found == {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     with tarfile.open(path) as tar:
         files = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]  # files only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -38,7 +39,29 @@ def test_below_the_floor_the_cache_goes(proc: Path) -> None:
     assert (proc / "sys/vm/compact_memory").read_text() == "1\n"
     (proc / "meminfo").write_text("MemTotal: 10000 kB\nMemFree:      100 kB\n")
     guard.step()
-    assert (guard.drops, guard.lowest_kb) == (2, 100)
+    assert guard.lowest_kb == 100
+
+
+def test_memory_that_is_not_cache_is_walked_once_a_second(proc: Path) -> None:
+    now = [10.0]
+    guard = Guard(6000, str(proc), lambda: now[0])
+    acted = []
+    for now[0] in (10.0, 10.1, 10.9, 11.0, 11.1, 12.1):
+        acted.append(guard.step())
+    assert acted == [True, False, False, True, False, True]
+
+
+def test_a_cache_that_fills_at_once_is_dropped_at_each_step_and_compacted_once_a_second(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    guard = Guard(6000, str(proc), lambda: now[0])
+    free = iter([100, 100 + page_cache_guard.LITTLE_KB] * 4)
+    monkeypatch.setattr(guard, "free_kb", lambda: next(free))
+    written: list[int] = []
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, _data, _offset: written.append(descriptor))
+    for now[0] in (10.0, 10.1, 10.2, 11.0):
+        assert guard.step() is True
+    assert written == [guard.drop, guard.compact, guard.drop, guard.drop, guard.drop, guard.compact]
+    assert guard.freed_kb == 4 * page_cache_guard.LITTLE_KB
 
 
 def test_an_unreadable_meminfo_is_counted_and_drops_nothing(proc: Path) -> None:

@@ -18,8 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, plain
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
+from unit.fixtures.page_cache import cached_share, needs_page_cache, write_out
 
 AUTH = {"user": "gb10", "password": "s3cret pass:word"}
 FILES = {"a.safetensors": bytes(range(256)) * 3 * 4096, "sub/b ü.json": b"{}", "empty.txt": b""}
@@ -81,6 +82,70 @@ def test_files_arrive_whole(tmp_path: Path, service: tuple[str, int], splice: bo
     assert (state["moved"], state["done"], state["files_done"]) == (state["total"], state["hashed"], 3)
 
 
+def test_a_copy_leaves_no_page_cache_on_either_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_page_cache(tmp_path)
+    monkeypatch.setattr(http_copy, "STRETCH", 4 << 20)
+    monkeypatch.setattr(plain, "STRETCH", 4 << 20)
+    monkeypatch.setattr(plain, "WINDOW", 48 << 20)
+    source = tmp_path / "model.safetensors"
+    write_out(source, os.urandom(1 << 20) * 160)
+    digest = http_copy.sha256_file(str(source))
+    assert cached_share(source) < 0.05
+    job = fetch_job(tmp_path, ("127.0.0.1", 0), files=[{"name": "m", "size": 160 << 20, "sha256": digest, "provider": 0}])
+    [server] = http_copy.start_servers({**serve_job(tmp_path), "files": {"m": str(source)}})
+    job["providers"][0][0]["port"] = server.server_address[1]
+    fetch = http_copy.Fetch(job)
+    nearly: list[float] = []
+    got = fetch.got
+
+    def sampled(count: int) -> None:
+        got(count)
+        if not nearly and fetch.moved > 144 << 20:
+            nearly.append(cached_share(source))
+
+    monkeypatch.setattr(fetch, "got", sampled)
+    try:
+        fetch.run()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert nearly[0] < 0.75, "the sender forgets as it goes"
+    end = time.monotonic() + 10
+    while cached_share(source) >= 0.05:  # until the sender has seen the end of the connection
+        assert time.monotonic() < end, cached_share(source)
+    assert cached_share(tmp_path / "in" / digest) < 0.05
+
+
+def test_hashing_leaves_no_page_cache(tmp_path: Path) -> None:
+    needs_page_cache(tmp_path)
+    path = tmp_path / "model.safetensors"
+    write_out(path, os.urandom(1 << 20) * 80)
+    assert cached_share(path) > 0.9
+    assert http_copy.sha256_file(str(path)) == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert cached_share(path) > 0.9  # read again by the test
+    http_copy.sha256_file(str(path))
+    assert cached_share(path) < 0.05
+
+
+def test_a_file_system_that_cannot_forget_does_not_end_a_copy(tmp_path: Path, service: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    http_copy.Fetch(fetch_job(tmp_path, service)).run()
+    assert arrived(tmp_path)
+
+
+def test_a_disk_that_fails_at_the_end_of_a_file_ends_the_copy(tmp_path: Path, service: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    http_copy.write_json(str(tmp_path / "job"), fetch_job(tmp_path, service))
+    assert http_copy.main(["fetch", str(tmp_path / "job")]) == 1
+    assert json.loads((tmp_path / "progress").read_text())["error"] == f"{tmp_path}/in cannot be written (Input/output error): correct that and run again"
+
+
 def test_a_request_is_not_logged(tmp_path: Path, service: tuple[str, int], capfd: pytest.CaptureFixture[str]) -> None:
     http_copy.Fetch(fetch_job(tmp_path, service)).run()
     assert capfd.readouterr().err == ""
@@ -129,7 +194,7 @@ def test_full_disk_ends_the_copy_at_once_and_the_next_run_resumes(tmp_path: Path
         if offset >= 1 << 20:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(http_copy, "AHEAD", 1 << 20)
+    monkeypatch.setattr(http_copy, "STRETCH", 1 << 20)
     monkeypatch.setattr(http_copy, "preallocate", full)
     start = time.monotonic()
     with pytest.raises(CopyError, match=r"a.safetensors .*127.0.0.1 .*No space left on device"):

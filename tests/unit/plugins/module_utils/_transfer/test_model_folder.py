@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, manifest, model_folder, plain
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from unit.fixtures.page_cache import cached_share, needs_page_cache
 
 
 @pytest.fixture
@@ -155,6 +156,15 @@ def test_fetched_files_are_installed_and_recorded(node: Node, tmp_path: Path) ->
     found = read(node, path)
     assert found["hashed_bytes"] == 0, "the fetch has just hashed them"
     assert found["copied"] == ["a.safetensors", "c.json", "deep/er/b.json", "l.json"]
+
+
+def test_a_copy_within_a_model_leaves_no_page_cache(node: Node, tmp_path: Path) -> None:
+    needs_page_cache(tmp_path)
+    path = tmp_path / "store" / "m"
+    path.parent.mkdir()
+    one = fetched(path, "a.json", bytes(1 << 20))
+    model_folder.install(node, str(path), [one, {**one, "path": "b.json"}], {}, [])
+    assert cached_share(path / "a.json") == 0
 
 
 def test_absent_removes_only_unchanged_copies(node: Node, tmp_path: Path, folder: Path) -> None:
