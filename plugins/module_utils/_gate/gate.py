@@ -395,8 +395,8 @@ def _still_up(rank: Rank) -> dict[str, Any]:
 
 
 def first_fault(results: list[dict[str, Any]], strict: bool = False) -> dict[str, Any] | None:
-    """Return the first check that does not hold. What is not known counts only if `strict`."""
-    return next((c for c in results if c["ok"] is False or (strict and c["ok"] is None)), None)
+    """Return the first check that does not hold and is not only a warning. What is not known counts only if `strict`."""
+    return next((c for c in results if not c.get("warning") and (c["ok"] is False or (strict and c["ok"] is None))), None)
 
 
 def _figure(value: Any) -> str:
