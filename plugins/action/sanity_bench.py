@@ -59,7 +59,7 @@ class ActionModule(NodeResults):
             rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]
         return {
             "changed": False, "failed": bool(message), "rows": rows, "table": load_test.table(rows),
-            "msg": message or f"{group}: {sum(row['requests'] for row in rows)} replies, none bad.",
+            "msg": message or f"{group}: {sum(row['requests'] for row in rows)} replies, none bad. If an agent still shows garbage, see docs/garble.md: its session, its fallback models, its parameters.",
         }  # fmt: skip
 
     def _release(self, group: str, folder: str) -> dict[str, Any]:

@@ -219,6 +219,15 @@ def test_release_that_passes_is_followed_and_exported(pair: Pair) -> None:
     assert json.loads((pair.folder / "receipts/pair1/last-good.json").read_text(encoding="utf-8"))["release"] == NEW
 
 
+def test_node_without_an_rdma_device_is_refused_before_anything_stops(pair: Pair) -> None:
+    """Compose leaves the devices out without a message, and NCCL would use TCP."""
+    done = pair.play(two_on_devices=["/dev/infiniband", "/dev/infiniband/rdma_cm"])
+    assert done.rc != 0
+    output = " ".join(done.stdout.split())
+    assert "two: /dev/infiniband has no uverbs device, and gate.transport of profile dspark-nvfp4-1m is rdma. NCCL would use TCP" in output
+    assert pair.log == []
+
+
 def test_first_installation_hands_the_keys_over_in_a_second_pass(pair: Pair) -> None:
     for host in ("one", "two"):
         (pair.folder / f"{host}.agent").unlink()
