@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Speculative decoding by a vLLM server's counters: what they grew by, and the checks of a profile's `gate.acceptance`. Pure.
 
-The counters are server-wide. They measure the gate's own requests only while nobody else asks: `alone` tells whether that was so.
+The counters are server-wide. They measure the requests of the gate only while no other client asks: `alone` tells whether that was so.
 """
 
 from __future__ import annotations
