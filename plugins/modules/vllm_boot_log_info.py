@@ -346,6 +346,11 @@ autotune:
   type: bool
   returned: always
   sample: true
+drafter:
+  description: Whether the load of a drafter has begun.
+  type: bool
+  returned: always
+  sample: true
 eager:
   description: Whether the engine runs without CUDA graphs; V(null) if not known.
   type: bool

@@ -128,6 +128,7 @@ class Boot(Failing):
             "moe_backend": f.get("moe_backend"),
             "custom_ops": None if "cfg_custom_ops" not in f else ",".join(dict.fromkeys(re.findall(r"[\w+.:-]+", f["cfg_custom_ops"]))),
             "autotune": _flag(f.get("cfg_autotune")),
+            "drafter": "drafter" in f,
             "eager": True if f.get("eager") else _flag(f.get("cfg_enforce_eager")),
             **sizes,
         }

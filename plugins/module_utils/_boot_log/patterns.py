@@ -150,6 +150,7 @@ RULES = (
     _rule("DP group leader", r"DP group leader: node_rank=\d{1,6}, .{0,80}?master_addr=(?P<master_addr>[^\s,]{1,80}),"),
     _rule("Starting to load model", r"^Starting to load model", "load"),
     _rule("Loading ", r"^Loading (?:model from scratch|drafter model)\.\.\.", "load"),
+    _rule("Loading ", r"^Loading (?P<drafter>drafter) model\.\.\."),
     _rule("Using model weights format", r"^Using model weights format", "load"),
     _rule("Dynamo bytecode transform", r"^Dynamo bytecode transform time", "load"),
     _rule("torch.compile t", r"^torch\.compile t(?:akes|ook) ", "load"),

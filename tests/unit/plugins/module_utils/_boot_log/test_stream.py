@@ -207,6 +207,8 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "eager": (f"{ENGINE}enforce_eager=True, x=1", ("eager",), True),
     "graphs": (f"{ENGINE}enforce_eager=False, x=1", ("eager",), False),
     "eager unknown": (f"{ENGINE}x=1", ("eager",), None),
+    "drafter": ("INFO 01-01 00:00:00 [gpu_model_runner.py:5184] Loading drafter model...", ("drafter",), True),
+    "no drafter": ("INFO 01-01 00:00:00 [gpu_model_runner.py:1] Loading model from scratch...", ("drafter",), False),
     "rank with N/A": (
         "INFO 01-01 00:00:00 [p.py:1] rank 3 in world size 4 is assigned as DP rank 0, PP rank 0, TP rank 3, EP rank N/A, EPLB rank N/A",
         ("world_size",),
