@@ -122,10 +122,10 @@ def _state_finding(rank: Rank) -> Finding | None:
 
 
 def _loading_drafter(rank: Rank) -> str:
-    """Return a phrase if a rank had begun to load its drafter: the weights of both did not fit, in most cases. Empty otherwise."""
+    """Return a phrase if a rank was loading its drafter, whose weights do not fit in most cases; empty otherwise."""
     facts = rank.get("facts") or {}
     loading = facts.get("drafter") and facts.get("stage") == "load"
-    return ". It had begun to load the drafter: lower gpu-memory-utilization, or serve without speculative-config" if loading else ""
+    return ". Its drafter was being loaded: lower gpu-memory-utilization, or serve without speculative-config" if loading else ""
 
 
 def _signal_of(code: int) -> str:

@@ -303,7 +303,7 @@ SCHEMA = _table(
         expressions=Field(
             "list",
             "JMESPath expressions over the gate's facts; each must be true. A string, or a mapping of expression, name and remedy, which a failure shows. "
-            "`!head.unknown_variables` refuses an engine that does not know one of its environment variables.",
+            "`!(head.unknown_variables)` refuses an engine that does not know one of its environment variables.",
             [],
             element=Field(
                 "criterion",

@@ -62,7 +62,7 @@ DRAFTING = {"state": "starting", "stage": "load", "drafter": True}
 def test_rank_that_ends_without_a_line_while_it_loads_its_drafter_is_reported_so(more: dict[str, Any], name: str) -> None:
     [finding] = gate.findings([rank(0, facts=DRAFTING, **more)])
     assert finding["class"] == name
-    assert finding["message"].endswith("It had begun to load the drafter: lower gpu-memory-utilization, or serve without speculative-config")
+    assert finding["message"].endswith("Its drafter was being loaded: lower gpu-memory-utilization, or serve without speculative-config")
     for facts in (DRAFTING | {"stage": "kv"}, DRAFTING | {"drafter": False}):
         [finding] = gate.findings([rank(0, facts=facts, **more)])
         assert "drafter" not in finding["message"]
