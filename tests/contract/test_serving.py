@@ -212,6 +212,7 @@ def test_release_that_passes_is_followed_and_exported(pair: Pair) -> None:
     assert found["changes"] == [f"release {OLD} -> {NEW}"]
     assert (found["unserved_seconds"], found["receipt"]["release"], found["followed"]) == (48, NEW, "")
     assert found["warnings"] == ["two could not record it."]
+    assert pair.manifest("one")["criteria"]["published_tok_s"] == 54.22
     assert pair.log == [f"one desires serving {NEW}", *follows(0, 1, 1), ACKNOWLEDGED]
     assert sorted(pair.installed) == ["one agent present with the head's key, 1 peers", "two agent present with the head's key, 0 peers"], "one pass"
     assert "[pair1 +  12 s] rank 1  two  load 43 %" in done.stdout
