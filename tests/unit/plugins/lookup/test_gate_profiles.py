@@ -124,7 +124,7 @@ def test_every_shipped_profile_refuses_a_drafter_that_accepts_nothing(name: str)
     def fault(accepted: list[int]) -> str:
         drafts = {"drafts": 80, "draft_tokens": 400, "accepted_tokens": sum(accepted), "accepted_per_position": accepted, "generated_tokens": 200}
         found = speculation.total([{"speculation": drafts, "replies": [{"completion_tokens": 200}]}])
-        return (gate.first_fault(speculation.checks(found, criteria["acceptance"], True)) or {"class": ""})["class"]
+        return str((gate.first_fault(speculation.checks(found, criteria["acceptance"], True)) or {"class": ""})["class"])
 
     assert fault([0] * 5) == "drafter_dead"
     assert fault([70, 50, 30, 20, 10]) == ""
