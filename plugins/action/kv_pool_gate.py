@@ -154,7 +154,7 @@ class ActionModule(NodeResults):
             **({"warnings": [kept["warning"]]} if kept.get("warning") else {}),
             "changed": False, "failed": not passed, "msg": sentence or verdict.get("msg", "") if self.settled else verdict.get("msg") or sentence,
             "class": verdict.get("class") or "", "passed": passed, "seconds": verdict.get("seconds") or 0.0, "receipt": receipt, "pool": pool,
-            "finding": verdict.get("finding"), "failed_checks": [c for c in checks if c.get("ok") is False],
+            "finding": verdict.get("finding"), "failed_checks": [c for c in checks if c.get("ok") is False and not c.get("warning")],
             "unknown_checks": [c["name"] for c in checks if c.get("ok") is None], "outcome": outcome, "next": self.since,
         }  # fmt: skip
 

@@ -19,6 +19,8 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import T
 
 _PROBE = "gb10.cluster.vllm_probe"
 
+AGENT_HINT = "If an agent still shows garbage, see docs/garble.md: its session, its fallback models, its parameters."
+
 
 class ActionModule(NodeResults):
     """Find out what serves, ask it from its own node level by level, print the table."""
@@ -57,10 +59,8 @@ class ActionModule(NodeResults):
         message = load_test.complaint(group, rows)
         if message:  # the faults are printed in full, without the good replies
             rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]
-        return {
-            "changed": False, "failed": bool(message), "rows": rows, "table": load_test.table(rows),
-            "msg": message or f"{group}: {sum(row['requests'] for row in rows)} replies, none bad.",
-        }  # fmt: skip
+        good = f"{group}: {sum(row['requests'] for row in rows)} replies, none bad. {AGENT_HINT}"
+        return {"changed": False, "failed": bool(message), "rows": rows, "table": load_test.table(rows), "msg": message or good}
 
     def _release(self, group: str, folder: str) -> dict[str, Any]:
         """Return what the role has written about the release that serves. After a rollback the inventory differs from it."""

@@ -17,6 +17,8 @@ description:
     A rank that was killed leaves no line. The container's state and the kernel's count of OOM kills tell then.
   - Passes when the head answers C(/v1/models) with the context of the criteria, the KV pool meets the criteria, all ranks agree and still run,
     and a real completion came back. C(/health) proves nothing. It stays 200 with a dead worker until a request arrives.
+  - For a profile with a drafter, a published speed or a bound, it also measures the speed of one stream and the accepted draft tokens. They fail the
+    boot where the profile has a bound. A speed far below the published one, and a drafter without a bound that accepts nothing, are warnings.
   - A connection that fails is tried again for two minutes. The agent continues the start without it.
   - Fails if another run has stopped the group, or has taken it over, since O(generation) was asked for.
   - This is an action plugin. It calls C(gb10 follow) on the node.

@@ -75,7 +75,7 @@ msg:
   description: The verdict in one sentence.
   type: str
   returned: always
-  sample: "pair1: 13 replies, none bad."
+  sample: "pair1: 13 replies, none bad. If an agent still shows garbage, see docs/garble.md: its session, its fallback models, its parameters."
 table:
   description: The levels as a table, one line each.
   type: list

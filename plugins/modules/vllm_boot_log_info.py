@@ -331,6 +331,31 @@ attention_backend:
   type: str
   returned: always
   sample: FLASHINFER
+moe_backend:
+  description: The first backend of the experts that the log names; V(null) without one.
+  type: str
+  returned: always
+  sample: B12X
+custom_ops:
+  description: The C(custom_ops) of the engine's compilation, joined by commas; V(null) if the log does not have the engine's configuration.
+  type: str
+  returned: always
+  sample: none
+autotune:
+  description: Whether FlashInfer tunes its kernels, by the engine's configuration; V(null) if not known.
+  type: bool
+  returned: always
+  sample: true
+drafter:
+  description: Whether the load of a drafter has begun.
+  type: bool
+  returned: always
+  sample: true
+eager:
+  description: Whether the engine runs without CUDA graphs; V(null) if not known.
+  type: bool
+  returned: always
+  sample: false
 tensor_parallel_size:
   description: Ranks that share each layer.
   type: int

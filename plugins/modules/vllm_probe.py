@@ -44,6 +44,10 @@ options:
           - Send a prompt of this many tokens, counting numbers, instead of O(requests[].prompt). Not for O(requests[].chat).
           - The server counts them, by C(/tokenize) or by the usage of a short completion.
         type: int
+      cold:
+        description: Begin the prompt of O(requests[].prompt_tokens) with a random text, so that no prefix cache has it.
+        type: bool
+        default: false
   model:
     description: The model to name in the requests; the first one that the server lists when left out.
     type: str
@@ -99,6 +103,14 @@ metrics:
   elements: dict
   returned: always
   sample: [{num_gpu_blocks: "7774", block_size: "256", kv_cache_size_tokens: "1990142", kv_cache_max_concurrency: "1.898"}]
+speculation:
+  description:
+    - How much the server's counters of speculative decoding grew by during the requests, C(drafts), C(draft_tokens), C(accepted_tokens),
+      C(accepted_per_position) (a list) and C(generated_tokens). Requests of other clients count too.
+    - Empty without requests, and for a server without speculative decoding.
+  type: dict
+  returned: always
+  sample: {drafts: 105, draft_tokens: 630, accepted_tokens: 149, accepted_per_position: [84, 63, 1, 1, 0, 0], generated_tokens: 254}
 replies:
   description: One entry a request, in their order.
   type: list
@@ -152,6 +164,7 @@ def main() -> None:
                     "max_tokens": {"type": "int", "default": 64, "no_log": False},
                     "body": {"type": "dict", "default": {}},
                     "prompt_tokens": {"type": "int", "no_log": False},
+                    "cold": {"type": "bool", "default": False},
                 },
             },
             "model": {"type": "str"},

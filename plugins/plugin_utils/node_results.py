@@ -74,10 +74,16 @@ def scalar_value(value: Any) -> str:
 
 
 CHECK = {"name": str, "ok?": bool}
+SPECULATION = {
+    "drafts?": whole, "draft_tokens?": whole, "accepted_tokens?": whole, "generated_tokens?": whole, "accepted_per_position?": [whole], "acceptance?": count,
+    "alone?": bool,
+}  # fmt: skip
 POOL = {"tokens?": whole, "effective_tokens?": count, "concurrency?": count, "context?": whole}
 KEPT = {
     **RECEIPT, "group?": str, "release?": name_or_empty, "profile?": TEXT, "class?": TEXT, "msg?": str, "seconds?": count, "pool?": POOL, "drift?": [str],
     "path?": str, "checks?": [CHECK], "ranks?": [{"stages?": [stage]}], "image?": TEXT, "attention_backend?": TEXT, "kv_cache_dtype?": TEXT,
+    "moe_backend?": TEXT, "custom_ops?": TEXT, "eager?": bool, "autotune?": bool,
+    "measured?": {"decode_tok_s?": count, "prefill_tok_s?": count, "prefill_tokens?": whole, "speculation?": SPECULATION},
 }  # fmt: skip
 DESIRED = {
     "generation?": whole, "state?": str, "release?": name_or_empty, "by?": str, "at?": str, "auto?": scalar_value, "replaces?": [whole], "reasons?": [str],
@@ -149,7 +155,7 @@ FORMS: dict[str, Any] = {
     "vllm_boot_log_info": {"state?": str, "stage?": TEXT, "failure?": {"class": str, "line": str}, "kv_cache?": {
         "tokens?": whole, "max_concurrency?": count, "available_gib?": count}},
     "vllm_liveness": {"outcome": str, "text": str, "http_status": int, "starting": bool, "seconds": count},
-    "vllm_probe": {"models?": [dict], "replies?": [REPLY], "error?": TEXT, "metrics?": [{str: str}]},
+    "vllm_probe": {"models?": [dict], "replies?": [REPLY], "error?": TEXT, "metrics?": [{str: str}], "speculation?": SPECULATION},
     "vllm_rank_info": {
         "current": name_or_empty, "releases": [RELEASE], "containers": [CONTAINER], "weights": WEIGHTS, "weights_differ": [str],
         "processes": {"count": whole, "fault": str, "cpu_seconds?": count}, "stopped": str, "receipt": KEPT, "image": IMAGE, "model_config": dict,

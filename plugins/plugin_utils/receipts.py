@@ -43,13 +43,19 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
 
 
 def drift(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Compare a receipt with the last good one and return what changed, as phrases; pool and concurrency count from 3 % on."""
+    """Compare a receipt with the last good one and return what changed, as phrases; pool and concurrency count from 3 % on, the speed from 15 %."""
     out = []
     for key, label, form in (("effective_tokens", "KV pool", "{:,.0f}"), ("concurrency", "concurrency", "{:,.2f}")):
         new, old = finite((now.get("pool") or {}).get(key)), finite((before.get("pool") or {}).get(key))
         if new and old and abs(new - old) / old >= 0.03:
             out.append(f"{label} {form.format(old)} -> {form.format(new)}")
-    for key in ("version", "image", "attention_backend", "kv_cache_dtype"):
+    new_speed, old_speed = (finite((each.get("measured") or {}).get("decode_tok_s")) for each in (now, before))
+    if new_speed and old_speed and abs(new_speed - old_speed) / old_speed >= 0.15:
+        out.append(f"decode speed {old_speed:.1f} -> {new_speed:.1f} tokens/s")
+    new_share, old_share = (finite(((each.get("measured") or {}).get("speculation") or {}).get("acceptance")) for each in (now, before))
+    if new_share is not None and old_share is not None and abs(new_share - old_share) >= 0.1:
+        out.append(f"accepted draft tokens {old_share:.0%} -> {new_share:.0%}")
+    for key in ("version", "image", "attention_backend", "moe_backend", "kv_cache_dtype"):
         new_text, old_text = (now.get(key) or ""), (before.get(key) or "")
         if new_text and old_text and new_text != old_text:
             out.append(f"{key} {str(old_text)[:24]} -> {str(new_text)[:24]}")

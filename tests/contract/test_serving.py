@@ -212,11 +212,21 @@ def test_release_that_passes_is_followed_and_exported(pair: Pair) -> None:
     assert found["changes"] == [f"release {OLD} -> {NEW}"]
     assert (found["unserved_seconds"], found["receipt"]["release"], found["followed"]) == (48, NEW, "")
     assert found["warnings"] == ["two could not record it."]
+    assert pair.manifest("one")["criteria"]["published_tok_s"] == 54.22
     assert pair.log == [f"one desires serving {NEW}", *follows(0, 1, 1), ACKNOWLEDGED]
     assert sorted(pair.installed) == ["one agent present with the head's key, 1 peers", "two agent present with the head's key, 0 peers"], "one pass"
     assert "[pair1 +  12 s] rank 1  two  load 43 %" in done.stdout
     assert f"pair1 serves release {NEW}, and nothing was stopped. two could not record it." in " ".join(done.stdout.split())
     assert json.loads((pair.folder / "receipts/pair1/last-good.json").read_text(encoding="utf-8"))["release"] == NEW
+
+
+def test_node_without_an_rdma_device_is_refused_before_anything_stops(pair: Pair) -> None:
+    """Compose leaves the devices out without a message, and NCCL would use TCP."""
+    done = pair.play(two_on_devices=["/dev/infiniband", "/dev/infiniband/rdma_cm"])
+    assert done.rc != 0
+    output = " ".join(done.stdout.split())
+    assert "two: /dev/infiniband has no uverbs device, and gate.transport of profile dspark-nvfp4-1m is rdma. NCCL would use TCP" in output
+    assert pair.log == []
 
 
 def test_first_installation_hands_the_keys_over_in_a_second_pass(pair: Pair) -> None:

@@ -49,6 +49,9 @@ PIECES = [
     b"Killed",
     b"Received request x: prompt: '",
     b"NCCL INFO Using network IB",
+    b"Using 'B12X' Mxfp4 MoE backend",
+    b"'custom_ops': ['all', ",
+    b"enable_flashinfer_autotune=True,",
     b"Loading safetensors checkpoint shards:  50% Completed | 2/4",
     b"9999999999999999999999",
 ]

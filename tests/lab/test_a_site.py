@@ -166,12 +166,18 @@ def test_docker_compose_reads_each_value_as_it_was_written(lab: Lab) -> None:
 
 def test_a_failed_release_is_rolled_back_to_the_last_good_one(lab: Lab) -> None:
     """From the served release with a key to one whose pool is too small for its gate; the old one serves again, gated, and the play reports both."""
-    run = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_gate": {"effective_tokens": {"min": 4200000}}})
+    bounds = {"effective_tokens": {"min": 4200000}, "decode_tok_s": {"min": 100000}, "cold_prefill_tokens": 2048, "engine": {"eager": False}}
+    run = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_gate": bounds})
     assert run.rc != 0
     assert "pool_below_floor" in run.last_message
     assert "wanted 4,200,000, found 4,194,304" in run.last_message
     assert re.search(r"the last good one, serves again, after [1-9]\d* s without service", run.last_message)
     assert lab.complete(key=KEY) == (200, " Paris.")
+    receipt = json.loads(max((lab.folder / "receipts/pair1").glob("*-failed.json")).read_text(encoding="utf-8"))
+    failed = {check["class"]: check["found"] for check in receipt["checks"] if check["ok"] is False}
+    assert set(failed) == {"pool_below_floor", "decode_slow", "engine_differs"}
+    assert 0 < failed["decode_slow"] < 100000
+    assert receipt["measured"]["prefill_tokens"] == 2048
     evidence = list((lab.folder / "evidence").glob("pair1-*/rank*.txt"))
     assert {path.name for path in evidence} == {"rank0-lab-1.txt", "rank1-lab-2.txt"}
     for path in evidence:

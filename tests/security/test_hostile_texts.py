@@ -16,7 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import Ra
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.replies import checked
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import EVENTS, Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import WATCH, Watch
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, gate, metrics, reply
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, gate, measures, metrics, reply, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings as watch_settings
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info, vllm_liveness
@@ -45,7 +45,8 @@ USAGE = {"completion_tokens": 3, "prompt_tokens": 9}
 TEXT = {"choices": [{"text": "Paris", "message": {"content": "Paris", "reasoning": "x"}, "finish_reason": "stop"}], "usage": USAGE}
 METRICS = (
     'vllm:cache_config_info{{kv_cache_size_tokens="{0}",kv_cache_max_concurrency="{0}"}} 1\nvllm:generation_tokens_total{{}} {0}\n'
-    "vllm:num_requests_running {0}\nvllm:num_requests_waiting {0}\n"
+    "vllm:num_requests_running {0}\nvllm:num_requests_waiting {0}\nvllm:spec_decode_num_drafts_total {0}\nvllm:spec_decode_num_draft_tokens_total {0}\n"
+    'vllm:spec_decode_num_accepted_tokens_total {0}\nvllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{0}"}} {0}\n'
 )
 
 
@@ -59,11 +60,14 @@ def test_any_reply_of_the_api_is_used_or_refused_with_a_sentence(data: st.DataOb
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api_probe.Server, "call", lambda _self, _method, path, *_more, **_options: answers[path])
-        requests = [{"prompt": "x", "prompt_tokens": data.draw(st.sampled_from([0, 300])), "chat": data.draw(st.booleans())}]
+        requests = [{"prompt": "x", "prompt_tokens": data.draw(st.sampled_from([0, 300])), "chat": data.draw(st.booleans()), "cold": data.draw(st.booleans())}]
         found = api_probe.run({"url": "http://127.0.0.1:8000", "requests": requests, "concurrency": 1})
         json.dumps(found, allow_nan=False)
         for each in found["replies"]:
             assert isinstance(reply.faults("x", each, "Paris"), list)
+        drafts = speculation.total([found])
+        json.dumps([drafts, speculation.checks(drafts, {"min": 0.5, "positions_active": 2}, True)], allow_nan=False)
+        json.dumps(measures.decode_checks(next((measures.speed(each) for each in found["replies"]), None), {"published_tok_s": 5.0}), allow_nan=False)
         ranks: list[Any] = [{"rank": 0, "host": "one", "facts": {"kv_cache": {}}, "container": {}}]
         assert gate.checks(ranks, found, {"context": 4096, "served_names": ["m"], "effective_tokens": {"min": 5}, "concurrency": {"min": 1}})
         module = SimpleNamespace(

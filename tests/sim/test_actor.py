@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Superseded
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
 from sim.nodes import GROUP, SimRank
 from sim.world import World
 
@@ -268,6 +269,15 @@ def test_a_receipt_that_cannot_be_written_is_a_warning(number: int) -> None:
     assert any(text.startswith(f"{host} could not record the release: ") and "No space left on device" in text for text in found["warnings"])
     world.run(100)
     assert world.serves("new")
+
+
+def test_a_warning_of_the_gate_is_in_the_outcome_and_the_group_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    concluded = Judge.concluded
+    monkeypatch.setattr(Judge, "concluded", lambda judge, seconds: concluded(judge, seconds) | {"warnings": ["pair1: decode_slow: too slow."]})
+    world = pair(new=["good"])
+    world.desire("new")
+    found = world.settle()
+    assert (found["result"], found["warnings"]) == ("serves", ["pair1: decode_slow: too slow."])
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 100])

@@ -91,7 +91,7 @@ class Boot:
                 self.actor.update(containers=dict(self._known))
 
     def _probe(self, arguments: dict[str, Any]) -> Job:
-        timeout = float(self.calls.options.get("completion_timeout") or 120.0)
+        timeout = float(self.calls.options.get("completion_timeout") or 120.0) * float(arguments.pop("patience", 1.0))
         return self.ranks[0].begin("probe", timeout + SLICE_LIMIT, release=self.release, url=self.judge.url, timeout=timeout, **arguments)
 
     def _answer(self, probe: Job) -> dict[str, Any]:

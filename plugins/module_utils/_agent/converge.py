@@ -411,6 +411,8 @@ class Converge(Authority):
         """Publish and record that a release has passed. Return the verdict; that of a rank that has ended meanwhile if there is one."""
         if release == self.release and not self.actor.outcome()["verdict"]:
             self._report(verdict)
+            for text in verdict.get("warnings") or []:
+                self.actor.warn(text)
         self._record(release, verdict)
         judge = Judge(self.group, [rank.host for rank in self.ranks], release, {})
         take_looks(judge, self._readable(), 0.0)

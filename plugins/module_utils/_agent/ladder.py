@@ -16,9 +16,9 @@ from __future__ import annotations
 #: Classes that can pass by themselves: the same release may serve at the next attempt. All others are lasting.
 TRANSIENT = frozenset(
     (
-        "addr_in_use", "api_unreachable", "completion_missing", "container_missing", "cuda_fault", "cuda_oom", "driver_no_memory", "engine_failed", "exited",
-        "killed", "memory_profiling_race", "nccl_error", "node_lost", "oom_killed", "peer_lost", "process_limit", "rank_unreadable", "rendezvous",
-        "restarted", "rpc_timeout", "stalled", "startup_free_memory", "stopped", "unclassified", "worker_died",
+        "addr_in_use", "api_unreachable", "completion_missing", "container_missing", "cuda_fault", "cuda_oom", "decode_slow", "driver_no_memory",
+        "engine_failed", "exited", "killed", "memory_profiling_race", "nccl_error", "node_lost", "oom_killed", "peer_lost", "process_limit",
+        "rank_unreadable", "rendezvous", "restarted", "rpc_timeout", "stalled", "startup_free_memory", "stopped", "unclassified", "worker_died",
     )
 )  # fmt: skip
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import clip
@@ -124,6 +125,11 @@ class Boot(Failing):
             "quantization": None if f.get("cfg_quantization") == "None" else f.get("cfg_quantization"),
             "speculative_method": speculative,
             "attention_backend": f.get("attention_backend"),
+            "moe_backend": f.get("moe_backend"),
+            "custom_ops": None if "cfg_custom_ops" not in f else ",".join(dict.fromkeys(re.findall(r"[\w+.:-]+", f["cfg_custom_ops"]))),
+            "autotune": _flag(f.get("cfg_autotune")),
+            "drafter": "drafter" in f,
+            "eager": True if f.get("eager") else _flag(f.get("cfg_enforce_eager")),
             **sizes,
         }
 
@@ -140,7 +146,7 @@ class Boot(Failing):
             "graphs": {
                 "seconds": max((g[0] for g in self.graphs), default=None),
                 "gib": max((g[1] for g in self.graphs if g[1] is not None), default=None),
-                "eager": bool(f.get("eager")) or f.get("cfg_enforce_eager") == "True",
+                "eager": bool(f.get("eager")) or _flag(f.get("cfg_enforce_eager")) is True,
             },
             "init_seconds": f.get("init_seconds"),
             "compilation_seconds": f.get("compilation_seconds"),
@@ -198,6 +204,10 @@ def _transport(name: str) -> str:
     return "tcp" if name.startswith("Socket") else "plugin"
 
 
+def _flag(text: str | None) -> bool | None:
+    return None if text is None else text == "True"
+
+
 def _int(value: Any) -> int | None:
     if isinstance(value, bool) or value is None:
         return None
@@ -218,6 +228,7 @@ _PUBLIC_LINES = frozenset(
         "init_seconds",
         "compilation_seconds",
         "attention_backend",
+        "moe_backend",
         "ranks",
         "world_size",
         "nccl",
@@ -235,4 +246,7 @@ _LINE_ALIAS = {
     "kv_cache_dtype": ("cfg_kv_cache_dtype",),
     "quantization": ("cfg_quantization",),
     "speculative_method": ("cfg_speculative_method",),
+    "custom_ops": ("cfg_custom_ops",),
+    "autotune": ("cfg_autotune",),
+    "eager": ("eager", "cfg_enforce_eager"),
 }

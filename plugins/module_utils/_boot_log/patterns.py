@@ -74,6 +74,8 @@ CFG = {
     "enforce_eager": re.compile(r"enforce_eager=(True|False)[,)\s]"),
     "kv_cache_dtype": re.compile(r"kv_cache_dtype=(?:torch\.)?(\w{1,40})[,)\s]"),
     "speculative_method": re.compile(r"SpeculativeConfig\((?:.{0,200}?[ (])?method=['\"]?([\w.-]{1,60})"),
+    "custom_ops": re.compile(r"['\"]custom_ops['\"]: ?\[([^\]]{0,400})\]"),
+    "autotune": re.compile(r"enable_flashinfer_autotune=(True|False)[,)\s]"),
     "speculative_none": re.compile(r"speculative_config=(None)[,)\s]"),
 }
 ARG = re.compile(
@@ -148,6 +150,7 @@ RULES = (
     _rule("DP group leader", r"DP group leader: node_rank=\d{1,6}, .{0,80}?master_addr=(?P<master_addr>[^\s,]{1,80}),"),
     _rule("Starting to load model", r"^Starting to load model", "load"),
     _rule("Loading ", r"^Loading (?:model from scratch|drafter model)\.\.\.", "load"),
+    _rule("Loading ", r"^Loading (?P<drafter>drafter) model\.\.\."),
     _rule("Using model weights format", r"^Using model weights format", "load"),
     _rule("Dynamo bytecode transform", r"^Dynamo bytecode transform time", "load"),
     _rule("torch.compile t", r"^torch\.compile t(?:akes|ook) ", "load"),
@@ -158,7 +161,9 @@ RULES = (
     _rule(" attention backend", r"Using (?:AttentionBackendEnum\.)?(?P<attention_backend>[A-Z][A-Z0-9_]{1,60}) attention backend out of potential"),
     _rule("AttentionBackendEnum", r"Using AttentionBackendEnum\.(?P<attention_backend>[A-Z0-9_]{1,60}) backend\.?$"),
     _rule(" backend", r"^Using (?P<attention_backend>Flash ?Attention|FlashInfer|Triton|FlashMLA|Cutlass MLA|Torch SDPA|Flex ?Attention|Sparse MLA)"
-          r"(?: MLA)? backend(?! .{0,20}vit attention)"),
+          r"(?: MLA)? backend(?! (?:for .{0,20}MoE|.{0,20}vit attention))"),
+    _rule("MoE", r"^Using '?(?P<moe_backend>[A-Z][\w.+]{0,40}(?: [A-Z][\w.+]{0,40}){0,3}?)'? (?:(?:Unquantized|[A-Z][A-Za-z]{0,9}\d{1,2}) )?MoE backend\b"),
+    _rule("MoE", r"^Using (?P<moe_backend>[A-Z][\w.+]{0,40}(?: [A-Z][\w.+]{0,40}){0,3}) backend for [A-Z][A-Za-z]{0,9}\d{1,2} MoE\b"),
     _rule("eager mode", r"^(?P<eager>Cudagraph is disabled under eager mode)"),
     _rule("Enforce eager set", r"^(?P<eager>Enforce eager set)"),
     _rule("Available routes are", r"^Available routes are", "listen"),

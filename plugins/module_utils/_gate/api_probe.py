@@ -13,6 +13,7 @@ import contextlib
 import http.client
 import json
 import re
+import secrets
 import socket
 import time
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import speculation
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -76,20 +78,29 @@ class Server:
         finally:
             connection.close()
 
-    def prompt_of(self, model: str, tokens: int) -> list[int] | str:
-        """Return a prompt of at most this many tokens by the server's own count; raise ValueError if the server does not count."""
-        status, text = self.call("POST", "/tokenize", {"model": model, "prompt": _SAMPLE, "add_special_tokens": False}, timeout=min(10.0, self.timeout))
+    def page(self) -> str:
+        """Return the text of /metrics; empty if it does not answer."""
+        status, text = self.call("GET", "/metrics", timeout=10)
+        return text if status == 200 else ""
+
+    def prompt_of(self, model: str, tokens: int, cold: bool = False) -> list[int] | str:
+        """Return a prompt of at most this many tokens by the server's own count; raise ValueError if the server does not count.
+
+        A cold one begins with a random text, so that no prefix cache has it.
+        """
+        sample = f"{secrets.token_hex(8)}{_SAMPLE}" if cold else _SAMPLE
+        status, text = self.call("POST", "/tokenize", {"model": model, "prompt": sample, "add_special_tokens": False}, timeout=min(10.0, self.timeout))
         with contextlib.suppress(ValueError, LookupError, TypeError):
             ids = list(loads(text)["tokens"]) if status == 200 else []
             if ids and not any(scalar(number, int) for number in ids):
                 return (ids * (tokens // len(ids) + 1))[:tokens]
         # A server without /tokenize counts the prompt's tokens in the usage of a completion.
-        sample = {"model": model, "prompt": _SAMPLE, "max_tokens": 1, "temperature": 0}
-        status, text = self.call("POST", "/v1/completions", sample, timeout=min(20.0, self.timeout))
+        body = {"model": model, "prompt": sample, "max_tokens": 1, "temperature": 0}
+        status, text = self.call("POST", "/v1/completions", body, timeout=min(20.0, self.timeout))
         counted = int(reply_of(status, text, 0.0)["prompt_tokens"])
         if not counted:
             raise ValueError(f"the server counts no tokens: /tokenize and the usage of a completion are missing (HTTP {status})")
-        return _SAMPLE * (tokens // counted) or _SAMPLE[:tokens]
+        return sample * (tokens // counted) or sample[:tokens]
 
     def complete(self, model: str, request: dict[str, Any]) -> dict[str, Any]:
         """Ask for one completion and return it as the module documents it under RETURN."""
@@ -102,7 +113,8 @@ class Server:
         start = time.monotonic()
         if request.get("prompt_tokens"):
             try:
-                body["prompt"] = self.prompt_of(model, int(request["prompt_tokens"]))
+                body["prompt"] = self.prompt_of(model, int(request["prompt_tokens"]), bool(request.get("cold")))
+                start = time.monotonic()
             except ValueError as error:
                 return dict(reply_of(0, "", time.monotonic() - start), error=str(error))
         status, text = self.call("POST", path, body)
@@ -191,9 +203,10 @@ def ask(
         fault = f"{url}/v1/models refuses the API key (HTTP {status})"
     else:
         fault = f"{url}/v1/models does not answer ({'HTTP ' + str(status) if status else text[:120]})"
-    version, metrics = "", []
+    version, page = "", ""
     replies: list[dict[str, Any]] = []
-    # While the engine computes, the API answers the other requests.
+    before = speculation.counters(server.page()) if requests and models else {}
+    # While the engine computes, the API answers the other request.
     with concurrent.futures.ThreadPoolExecutor(max(1, concurrency)) as pool:
         waited = [pool.submit(server.complete, model or models[0]["id"], request) for request in requests or [] if models]
         if status == 200:
@@ -202,11 +215,13 @@ def ask(
                 version = str(loads(body).get("version", "")) if got == 200 else ""
             except (ValueError, AttributeError):
                 version = ""
-            got, body = server.call("GET", "/metrics", timeout=10)
-            metrics = cache_config(body) if got == 200 else []
         replies = [future.result() for future in waited]
-    out: dict[str, Any] = {"models": models, "error": fault, "http_status": status, "version": version, "metrics": metrics, "replies": replies}
-    return out
+    if status == 200:
+        page = server.page()
+    return {
+        "models": models, "error": fault, "http_status": status, "version": version, "metrics": cache_config(page), "replies": replies,
+        "speculation": speculation.growth(before, speculation.counters(page)),
+    }  # fmt: skip
 
 
 def sentence(error: OSError) -> str:

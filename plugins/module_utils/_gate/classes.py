@@ -74,14 +74,28 @@ CLASSES: dict[str, GateClass] = {
     "transport_differs": GateClass(
         "NCCL uses another transport than the profile requires.", "Check /dev/infiniband in the container, memlock, NCCL_IB_HCA and the GID index"
     ),
+    "drafter_dead": GateClass(
+        "The drafter proposes tokens and the model accepts none of them, so speculative decoding only costs time.",
+        "Compare image and drafter with the profile's source (a drafter of another checkpoint or a missing patch accepts nothing), and delete the"
+        " profile's container.cache_dirs on all ranks. To serve without a drafter, set speculative-config to null in vllm_tp2_extra_args",
+    ),
+    "acceptance_low": GateClass(
+        "The model accepts fewer draft tokens, or at fewer positions, than the profile requires.",
+        "Compare image, drafter and num_speculative_tokens with the profile's source. If the bound does not fit your model, change gate.acceptance",
+    ),
+    "decode_slow": GateClass(
+        "One stream generates fewer tokens per second than required. The same sentence is a warning if the speed is only far below the published one.",
+        "Look in the receipt at transport, moe_backend, eager and the accepted draft tokens, and at the GPU's power and clocks on all ranks while it"
+        " generates (`nvidia-smi`). If the bound does not fit your pair, change gate.decode_tok_s",
+    ),
     "engine_differs": GateClass("The engine did not take a setting of the profile.", "Check the image and the arguments"),
     "ranks_disagree": GateClass(
         "The ranks differ in context, version, world size or image.", "Run site.yml on the whole group, with --tags image for the image"
     ),
     "completion_wrong": GateClass(
         "A completion is not what the profile expects, or is not text.",
-        "Compare weights (--tags weights) and image on all ranks, and delete the profile's container.cache_dirs on each: garbled text after a good boot is "
-        "damaged data, a wrong kernel or a stale compile cache",
+        "Delete the profile's container.cache_dirs on all ranks, then compare image and weights (--tags image,weights): garbled text after a good boot is"
+        " a stale compile cache, a wrong kernel or damaged data. See docs/garble.md",
     ),
     "completion_missing": GateClass(
         "/v1/models answers, and no completion comes back.",

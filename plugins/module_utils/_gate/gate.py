@@ -102,22 +102,30 @@ def _state_finding(rank: Rank) -> Finding | None:
         return _finding("other_release", rank, KILLED, f"the container {state['name']} belongs to release {runs}, and the gate judges release {judged}")
     if state["restart_count"] > int(rank.get("max_restarts") or 0):
         return _finding("restarted", rank, KILLED, f"the container {state['name']} was restarted {state['restart_count']} times")
+    when = _loading_drafter(rank)
     kills = (rank.get("memory") or {}).get("oom_kills", 0) - rank.get("oom_kills_at_start", 0)
     tail = ((rank.get("facts") or {}).get("failure") or {}).get("kind") == "tail"
     if kills > 0 and tail and state["running"]:
-        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended a process of the container {state['name']}, or of this node")
+        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended a process of the container {state['name']}, or of this node{when}")
     if state["running"] or state["status"] in ("created", "restarting"):
         return None
     code = state["exit_code"]
     if state["oom_killed"] or (kills > 0 and code not in (0, 143)):
         # The engine's processes are the large ones: the kernel ends one of those, and the container's first process then ends with a code of its own.
-        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} or a process of it (exit code {code})")
+        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} or a process of it (exit code {code}){when}")
     if code == 137:
-        return _finding("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137) and left no line in its log")
+        return _finding("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137) and left no line in its log{when}")
     if code in (0, 143):
         return _finding("stopped", rank, GONE, f"the container {state['name']} was stopped (exit code {code})")
     how = f"{code}{_signal_of(code)}" + (f": {state['error']}" if state["error"] else "")
-    return _finding("exited", rank, GONE, f"the container {state['name']} ended with exit code {how}")
+    return _finding("exited", rank, GONE, f"the container {state['name']} ended with exit code {how}{when}")
+
+
+def _loading_drafter(rank: Rank) -> str:
+    """Return a phrase if a rank was loading its drafter, whose weights do not fit in most cases; empty otherwise."""
+    facts = rank.get("facts") or {}
+    loading = facts.get("drafter") and facts.get("stage") == "load"
+    return ". Its drafter was being loaded: lower gpu-memory-utilization, or serve without speculative-config" if loading else ""
 
 
 def _signal_of(code: int) -> str:
@@ -395,8 +403,8 @@ def _still_up(rank: Rank) -> dict[str, Any]:
 
 
 def first_fault(results: list[dict[str, Any]], strict: bool = False) -> dict[str, Any] | None:
-    """Return the first check that does not hold. What is not known counts only if `strict`."""
-    return next((c for c in results if c["ok"] is False or (strict and c["ok"] is None)), None)
+    """Return the first check that does not hold and is not only a warning. What is not known counts only if `strict`."""
+    return next((c for c in results if not c.get("warning") and (c["ok"] is False or (strict and c["ok"] is None))), None)
 
 
 def _figure(value: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, reply
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, measures, reply, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of
 
 SLICE_SECONDS = 5.0
@@ -39,6 +39,11 @@ def _faults(answer: Answer, prompt: str, expect: str | None, what: str) -> list[
     if answer["error"] or not answer["replies"]:
         return [f"{reply.MISSING} ({answer['error'] or 'no reply'}) ({what})"]
     return [f"{fault} ({what})" for each in answer["replies"] for fault in reply.faults(prompt, each, expect)]
+
+
+def _like(completion: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the profile's completion is asked for, without its prompt."""
+    return {key: completion[key] for key in ("chat", "body") if completion.get(key) is not None}
 
 
 def evaluate(expressions: Sequence[Any], data: Mapping[str, Any], search: Search | None) -> list[dict[str, Any]]:
@@ -134,6 +139,8 @@ class Judge:
         self._api: Answer = {}
         self._results: list[dict[str, Any]] = []
         self._replies_faults: list[str] = []
+        self._answers: list[Answer] = []
+        self._measured: dict[str, Any] = {}
 
     @property
     def states(self) -> list[dict[str, Any]]:
@@ -203,26 +210,72 @@ class Judge:
         self.asking = True
         completion = self._completion()
         requests = [{key: completion[key] for key in _QUESTION if completion.get(key) is not None}]
-        self._api = api = yield {"requests": requests, "concurrency": 1}
+        self._api = api = yield from self._asked(requests)
         expect = completion.get("expect")
         self._replies_faults = faults = [f for r in api.get("replies") or [] for f in reply.faults(completion["prompt"], r, expect)]
         at_once = int(self.criteria.get("concurrent_requests") or 0)
         if at_once > 1 and not faults and not api.get("error"):
-            answer = yield {"requests": requests * at_once, "concurrency": at_once}
+            answer = yield from self._asked(requests * at_once)
             faults += _faults(answer, completion["prompt"], expect, f"{at_once} requests at once")
-        wanted = int(self.criteria.get("long_prompt_tokens") or 0)
-        if not wanted or faults or api.get("error"):
+        more = [self._decode(completion), self._long_replies(completion), *map(self._long_prompt, ("long_prompt_tokens", "cold_prefill_tokens"))]
+        for step in more:
+            if not faults and not api.get("error"):
+                yield from step
+
+    def _asked(self, requests: list[dict[str, Any]], patience: float = 1.0) -> Generator[dict[str, Any], Answer, Answer]:
+        """Send requests at once. `patience` multiplies the limit of a completion."""
+        answer = yield {"requests": requests, "concurrency": len(requests), **({"patience": patience} if patience > 1 else {})}
+        self._answers.append(answer)
+        return answer
+
+    def _decode(self, completion: dict[str, Any]) -> Generator[dict[str, Any], Answer, None]:
+        """Measure the speed of one stream, twice if it is too slow: the first long reply compiles kernels. Its text is not judged: code repeats itself."""
+        if not measures.decode_is_due(self.criteria):
             return
+        body = {**(completion.get("body") or {}), "ignore_eos": True}
+        request = {**_like(completion), "prompt": measures.DECODE_PROMPT, "max_tokens": measures.DECODE_TOKENS, "body": body}
+        found, results = None, []
+        for _again in range(2):
+            answer = yield from self._asked([request])
+            faults = _faults(answer, measures.DECODE_PROMPT, None, f"a reply of up to {measures.DECODE_TOKENS} tokens")
+            self._replies_faults += [fault for fault in faults if fault.startswith(reply.MISSING)]
+            found = max((each for each in (found, *map(measures.speed, answer["replies"])) if each is not None), default=None)
+            results = measures.decode_checks(found, self.criteria)
+            if self._replies_faults or all(check["ok"] is not False for check in results):
+                break
+        self._measured.update({"decode_tok_s": found} if found is not None else {})
+        self._results += results
+
+    def _long_replies(self, completion: dict[str, Any]) -> Generator[dict[str, Any], Answer, None]:
+        """Ask for long replies at once."""
+        number = int(self.criteria.get("long_replies") or 0)
+        prompts = [measures.LONG_REPLY_PROMPT.format(index + 1) for index in range(number)]
+        if prompts:
+            requests = [{**_like(completion), "prompt": prompt, "max_tokens": measures.LONG_REPLY_TOKENS} for prompt in prompts]
+            answer = yield from self._asked(requests, measures.LONG_REPLY_PATIENCE)
+            self._replies_faults += _faults(answer, prompts[0], None, f"{number} replies of {measures.LONG_REPLY_TOKENS} tokens at once")
+
+    def _long_prompt(self, key: str) -> Generator[dict[str, Any], Answer, None]:
+        """Ask for a reply to a long prompt, or to a cold one, as far as the context has room for it."""
+        wanted, cold = int(self.criteria.get(key) or 0), key.startswith("cold")
+        if not wanted:
+            return
+        api = self._api
         context = gate.served_context(api) or self.criteria.get("context")
         room = min(wanted, int(context) - LONG_REPLY_TOKENS - SPARE_TOKENS) if context else wanted
         if room < min(wanted, LEAST_LONG_PROMPT):
             found = f"not asked: the context of {context} tokens has no room for it"
-            self._results.append(gate.check("a long prompt", None, f"{wanted} tokens", found, "completion_wrong", remedy_of("context_differs")))
+            name = "a cold prompt" if cold else "a long prompt"
+            self._results.append(gate.check(name, None, f"{wanted} tokens", found, "completion_wrong", remedy_of("context_differs")))
             return
         # KV memory that is pinned reserves nothing for a long prefill. The text of the reply is not judged: any token may follow a row of numbers.
-        answer = yield {"requests": [{"prompt": COUNT_ON, "prompt_tokens": room, "max_tokens": LONG_REPLY_TOKENS}], "concurrency": 1}
-        counted = next((r["prompt_tokens"] for r in answer["replies"] if r.get("prompt_tokens")), room)
-        faults += [fault for fault in _faults(answer, COUNT_ON, None, f"a prompt of {counted} tokens") if fault.startswith(reply.MISSING)]
+        request = {"prompt": COUNT_ON, "prompt_tokens": room, "max_tokens": LONG_REPLY_TOKENS, **({"cold": True} if cold else {})}
+        answer = yield from self._asked([request], room / measures.PREFILL_PATIENCE_TOKENS)
+        counted, seconds = next(((r["prompt_tokens"], gate.finite(r.get("seconds"))) for r in answer["replies"] if r.get("prompt_tokens")), (room, None))
+        what = f"a {'cold ' if cold else ''}prompt of {counted} tokens"
+        self._replies_faults += [fault for fault in _faults(answer, COUNT_ON, None, what) if fault.startswith(reply.MISSING)]
+        if cold and seconds:
+            self._measured.update(prefill_tokens=counted, prefill_tok_s=round(counted / seconds, 1))
 
     def _completion(self) -> dict[str, Any]:
         return dict(self.criteria.get("completion") or {"prompt": "The capital of France is", "max_tokens": 16})
@@ -231,7 +284,9 @@ class Judge:
         """Return the verdict after the last answer. The containers' states must be fresh."""
         ranks, api = self.states, self._api
         late = gate.findings(ranks)
-        results = [] if late else gate.checks(ranks, api, self.criteria) + self._results + self._completion_checks() + self._expressions()
+        drafts = speculation.total(self._answers)
+        self._measured.update({"speculation": drafts} if drafts else {})
+        results = [] if late else gate.checks(ranks, api, self.criteria) + self._completion_checks() + self._measures(drafts) + self._expressions()
         fault = gate.first_fault(results, self.strict)
         finding = late[0] if late else None
         message = gate.sentence(self.group, late[0]) if late else gate.check_sentence(self.group, fault) if fault else ""
@@ -239,9 +294,17 @@ class Judge:
             {
                 "passed": not message, "finding": finding, "class": (finding or fault or {}).get("class", ""),
                 "msg": message or f"{self.group} serves: every criterion holds.", "seconds": round(seconds, 1), "checks": results, "api": api,
-                "pool": self._pool(),
+                "pool": self._pool(), "warnings": [gate.check_sentence(self.group, c) for c in results if c.get("warning") and c["ok"] is False],
             }
         )  # fmt: skip
+
+    def _measures(self, drafts: dict[str, Any]) -> list[dict[str, Any]]:
+        facts, criteria = self.states[0].get("facts") or {}, self.criteria
+        speculates = bool(criteria.get("speculative_method") or facts.get("speculative_method"))
+        return [
+            *measures.engine_checks(facts, criteria.get("engine") or {}), *self._results,
+            *speculation.checks(drafts, criteria.get("acceptance") or {}, speculates),
+        ]  # fmt: skip
 
     def _pool(self) -> dict[str, Any]:
         return gate.pool_of(self.states[0].get("facts") or {}, self._api.get("metrics") or [], gate.served_context(self._api))
@@ -262,7 +325,10 @@ class Judge:
 
     def _expressions(self) -> list[dict[str, Any]]:
         facts = [state.get("facts") or {} for state in self.states]
-        data = {"ranks": facts, "head": facts[0], "api": self._api, "pool": self._pool(), "containers": [state.get("container") for state in self.states]}
+        data = {
+            "ranks": facts, "head": facts[0], "api": self._api, "pool": self._pool(), "containers": [state.get("container") for state in self.states],
+            "measured": self._measured,
+        }  # fmt: skip
         return evaluate(self.criteria.get("expressions") or [], data, self._search)
 
     # --- verdicts
@@ -288,7 +354,8 @@ class Judge:
         return {
             "schema": 1, "group": self.group, "release": self.release, "profile": self.profile, "time": utc.stamp(),
             "passed": verdict["passed"], "class": verdict["class"], "msg": verdict["msg"], "seconds": verdict["seconds"], "pool": verdict["pool"],
-            "version": head.get("version"), "attention_backend": head.get("attention_backend"), "kv_cache_dtype": head.get("kv_cache_dtype"),
+            **{key: head.get(key) for key in ("version", "attention_backend", "kv_cache_dtype", "moe_backend", "custom_ops", "eager", "autotune")},
+            "measured": self._measured,
             "image_id": (self.states[0].get("container") or {}).get("image_id"), "image": gate.image_content(self.states[0]), "weights": self.weights,
             "models": api.get("models") or [], "completion": [reply.shown(r) for r in api.get("replies") or []][:1], "checks": verdict["checks"],
             "ranks": [

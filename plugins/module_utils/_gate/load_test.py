@@ -152,9 +152,12 @@ def complaint(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
     if all("no completion came back" in fault["fault"] for _row, fault in bad):
         remedy = "see playbooks/status.yml, and collect playbooks/evidence.yml before you restart"
     elif single:
-        remedy = "compare weights and image of all ranks (site.yml --tags image,weights)"
+        remedy = (
+            "delete the profile's container.cache_dirs on all ranks (a stale compile cache garbles), then compare weights and image of all ranks"
+            " (site.yml --tags image,weights). See docs/garble.md"
+        )
     else:
-        remedy = "one request alone is fine, so lower max-num-seqs, or take an image with the concurrency fixes"
+        remedy = "one request alone is fine, so lower max-num-seqs, or take an image with the concurrency fixes. See docs/garble.md"
     return f"{group}: {len(bad)} of {total} replies are bad: {shown}{more}. Remedy: {remedy}."
 
 

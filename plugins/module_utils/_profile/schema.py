@@ -282,9 +282,28 @@ SCHEMA = _table(
         long_prompt_tokens=Field(
             "int", "Length of a long prompt that must be answered. Null: 28000 if KV memory is pinned, else none.", nullable=True, minimum=1
         ),
+        acceptance=_table(
+            "Speculation, by the engine's own counters over the gate's completions. Without bounds, a drafter that accepts nothing is a warning.",
+            min=Field("number", "Lowest share of draft tokens that are accepted, 0 to 1; null for none.", nullable=True, minimum=0, maximum=1),
+            positions_active=Field("int", "Draft positions, from the first, that must have an accepted token; null for none.", nullable=True, minimum=1),
+        ),
+        decode_tok_s=_table(
+            "Decode speed of one stream, tokens/s. The published speed is compared as well, and a difference is only a warning.",
+            min=Field("number", "Lowest speed that passes; null for none.", nullable=True, minimum=0),
+        ),
+        cold_prefill_tokens=Field("int", "Length of a prompt that no prefix cache has, which must be answered; null for none.", nullable=True, minimum=1),
+        long_replies=Field("int", "How many generations of 800 tokens are requested at once; null for none.", nullable=True, minimum=1),
+        engine=_table(
+            "What the engine must report in its log; null for any.",
+            eager=Field("bool", "Whether the engine runs without CUDA graphs.", nullable=True),
+            moe_backend=_text("Backend of the experts, such as B12X or MARLIN; upper and lower case are equal.", nullable=True),
+            custom_ops=_text("The custom_ops of the compilation, such as all or none; several joined by commas.", nullable=True),
+            autotune=Field("bool", "Whether FlashInfer tunes its kernels.", nullable=True),
+        ),
         expressions=Field(
             "list",
-            "JMESPath expressions over the gate's facts; each must be true. A string, or a mapping of expression, name and remedy, which a failure shows.",
+            "JMESPath expressions over the gate's facts; each must be true. A string, or a mapping of expression, name and remedy, which a failure shows. "
+            "`!(head.unknown_variables)` refuses an engine that does not know one of its environment variables.",
             [],
             element=Field(
                 "criterion",

@@ -58,6 +58,25 @@ def tasks_text(changed: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(parts)
 
 
+def measured_rows(receipt: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return rows about speed, speculation and the engine's own settings, as far as they are known."""
+    measured, rows = receipt.get("measured") or {}, []
+    drafts = measured.get("speculation") or {}
+    speeds = [f"{measured['decode_tok_s']:g} tokens/s in one stream" if measured.get("decode_tok_s") is not None else ""]
+    speeds += [f"{measured['prefill_tok_s']:g} tokens/s prefill at {measured.get('prefill_tokens', 0):,} tokens" if measured.get("prefill_tok_s") else ""]
+    rows.append(("speed", ", ".join(filter(None, speeds))))
+    if drafts.get("acceptance") is not None:
+        places = ", ".join(str(count) for count in drafts.get("accepted_per_position") or [])
+        others = "" if drafts.get("alone", True) else ", other clients' requests included"
+        rows.append(("speculation", f"{drafts['acceptance']:.1%} of {drafts.get('draft_tokens', 0):,} draft tokens accepted (by position: {places}){others}"))
+    flags = {"eager": ("eager mode", "CUDA graphs"), "autotune": ("FlashInfer autotune", "no FlashInfer autotune")}
+    parts = [f"MoE backend {receipt['moe_backend']}" if receipt.get("moe_backend") else ""]
+    parts += [f"custom_ops {receipt['custom_ops']}" if receipt.get("custom_ops") else ""]
+    parts += [flags[key][0 if receipt[key] else 1] for key in flags if receipt.get(key) is not None]
+    rows.append(("engine", ", ".join(filter(None, parts))))
+    return [(name, text) for name, text in rows if text]
+
+
 def group_text(
     result: Mapping[str, Any],
     address: str,
@@ -82,6 +101,7 @@ def group_text(
         rows.append(("KV pool", f"{pool['tokens']:,} tokens"))
         if concurrency is not None and pool.get("context"):
             rows.append(("concurrency", f"{concurrency:,.2f} requests of {pool['context']:,} tokens at once"))
+    rows += measured_rows(receipt)
     phrases = [*(result.get("changes") or []), *(result.get("repaired") or [])]
     unchanged = "nothing" if changed is not None and not changed and not lost else "no restart"
     if result.get("followed"):

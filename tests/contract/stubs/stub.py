@@ -108,5 +108,6 @@ class ActionModule(ActionBase):
             "engine_error": self.scenario.get(f"{self.host} engine", ""), "agent": agent, "inputs": self.scenario.get("inputs", ""),
             "receipt": json.loads(receipt.read_text(encoding="utf-8")) if receipt.is_file() else {},
             "stopped": "", "processes": {"count": 1, "fault": ""}, "image": {"exists": True, "id": "sha256:1", "name": "i", "fingerprint": "f"},
-            "weights": {}, "weights_differ": [], "devices": [], "model_config": {}, "memory": {},
+            "weights": {}, "weights_differ": [], "model_config": {}, "memory": {},
+            "devices": self.scenario.get(f"{self.host} devices", ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]),
         }  # fmt: skip

@@ -48,7 +48,7 @@ def test_every_level_is_asked_at_once_with_the_key_of_the_release_that_runs(monk
     head = Head(monkeypatch, ["Paris.", "Paris.", "It is Paris."])
     out = head.run()
     assert not out["failed"]
-    assert out["msg"] == "pair1: 3 replies, none bad."
+    assert out["msg"].startswith("pair1: 3 replies, none bad. If an agent still shows garbage, see docs/garble.md: its session, its fallback models")
     assert [(asked["concurrency"], len(asked["requests"]), asked["url"]) for asked in head.asked] == [
         (1, 1, "http://127.0.0.1:8888"),
         (2, 2, "http://127.0.0.1:8888"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from shared_samples import needs_shared, samples
 
@@ -114,6 +114,21 @@ def test_a_transport_that_no_line_names_counts_only_if_strict_and_has_its_own_re
     assert fault is not None
     assert (fault["name"], fault["ok"]) == ("transport", None)
     assert "NCCL_DEBUG_SUBSYS" in fault["remedy"]
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_every_shipped_profile_refuses_a_drafter_that_accepts_nothing(name: str) -> None:
+    criteria = resolve(name, shipped_profiles(), {})["gate"]
+    assert criteria["speculative_method"]
+
+    def fault(accepted: list[int]) -> str:
+        drafts = {"drafts": 80, "draft_tokens": 400, "accepted_tokens": sum(accepted), "accepted_per_position": accepted, "generated_tokens": 200}
+        found = speculation.total([{"speculation": drafts, "replies": [{"completion_tokens": 200}]}])
+        return str((gate.first_fault(speculation.checks(found, criteria["acceptance"], True)) or {"class": ""})["class"])
+
+    assert fault([0] * 5) == "drafter_dead"
+    assert fault([70, 50, 30, 20, 10]) == ""
+    assert (fault([84, 63, 1, 1, 0]) == "acceptance_low") is name.startswith("dspark-"), "seed 003 requires the positions 0 to 4"
 
 
 def without_lines(facts: Any) -> Any:

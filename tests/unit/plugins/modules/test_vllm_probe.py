@@ -173,6 +173,41 @@ def test_long_prompt_is_counted_by_server(server: tuple[Any, str], capsys: pytes
     assert (reply["prompt_tokens"] == 28000) if tokenizes else (27000 < reply["prompt_tokens"] <= 28000)
 
 
+def test_cold_prompts_share_no_beginning(server: tuple[Any, str], capsys: pytest.CaptureFixture[str]) -> None:
+    def answer(handler: Any) -> None:
+        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        kind.seen.append(body["prompt"])
+        if handler.path == "/tokenize":
+            handler._answer(200, json.dumps({"tokens": list(body["prompt"].encode())}))
+        else:
+            handler._answer(200, json.dumps({"choices": [{"text": " 5"}], "usage": {"prompt_tokens": 300}}))
+
+    kind, url = server
+    kind.do_POST = answer
+    for _again in range(2):
+        assert ask(capsys, url=url, requests=[{"prompt": "Count on.", "prompt_tokens": 300, "cold": True}])["replies"][0]["ok"]
+    first, second = (bytes(prompt) for prompt in kind.seen if isinstance(prompt, list))
+    assert len(first) == len(second) == 300
+    assert first[:16] != second[:16]
+    assert first[16:300] == second[16:300]
+
+
+def test_growth_of_the_counters_of_speculation_is_returned(server: tuple[Any, str], capsys: pytest.CaptureFixture[str]) -> None:
+    def page(handler: Any) -> None:
+        asked = len(kind.seen)
+        text = f"vllm:spec_decode_num_drafts_total {50 * asked}\nvllm:spec_decode_num_draft_tokens_total {100 * asked}\n"
+        text += f'vllm:spec_decode_num_accepted_tokens_total {60 * asked}\nvllm:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {60 * asked}\n'
+        pages = {"/v1/models": kind.models, "/version": (404, ""), "/metrics": (200, METRICS + text)}
+        handler._answer(*pages[handler.path])
+
+    kind, url = server
+    kind.do_GET = page
+    kind.seen.append({})  # what another client asked before
+    found = ask(capsys, url=url, requests=[{"prompt": "x"}])["speculation"]
+    assert found == {"drafts": 50, "draft_tokens": 100, "accepted_tokens": 60, "accepted_per_position": [60], "generated_tokens": 0}
+    assert ask(capsys, url=url)["speculation"] == {}, "nothing was asked"
+
+
 def test_server_that_counts_no_tokens_is_reported(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str]) -> None:
     kind, url = server
     kind.completion = (200, json.dumps({"choices": [{"text": " 5"}]}))

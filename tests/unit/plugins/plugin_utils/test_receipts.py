@@ -64,3 +64,15 @@ def test_failed_boot_leaves_last_good_receipt_alone(tmp_path: Path) -> None:
 
 def test_without_a_folder_nothing_is_kept() -> None:
     assert receipts.keep(None, RECEIPT) == {}
+
+
+def test_slower_decode_fewer_accepted_drafts_and_another_moe_backend_are_drift() -> None:
+    def receipt(speed: float, share: float | None, backend: str) -> dict[str, Any]:
+        return {"measured": {"decode_tok_s": speed, "speculation": {"acceptance": share}}, "moe_backend": backend}
+
+    old = receipt(54.2, 0.602, "B12X")
+    assert receipts.drift(receipt(50.1, 0.55, "B12X"), old) == []
+    moved = receipts.drift(receipt(29.0, 0.257, "MARLIN"), old)
+    assert moved == ["decode speed 54.2 -> 29.0 tokens/s", "accepted draft tokens 60% -> 26%", "moe_backend B12X -> MARLIN"]
+    assert receipts.drift(receipt(29.0, 0.0, "B12X"), receipt(29.0, 0.6, "B12X")) == ["accepted draft tokens 60% -> 0%"]
+    assert receipts.drift({}, old) == []

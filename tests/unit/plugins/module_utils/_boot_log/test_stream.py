@@ -136,6 +136,7 @@ def test_a_hybrid_model_of_an_old_version_is_marked() -> None:
     assert kv["effective_tokens"] == 292864
 
 
+ENGINE = "INFO 01-01 00:00:00 [core.py:112] Initializing a V1 LLM engine (v0.33.0) with config: model='m', "
 FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "negative memory": ("(Worker pid=1) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: -2.35 GiB", ("kv_cache", "available_gib"), -2.35),
     "explicit KV": (
@@ -184,6 +185,30 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
         ("attention_backend",),
         None,
     ),
+    "old MoE backend is none": ("INFO 01-01 00:00:00 [fp8.py:205] Using Triton backend for FP8 MoE", ("attention_backend",), None),
+    "MoE backend": ("INFO 01-01 00:00:00 [mxfp4.py:1] Using 'B12X' Mxfp4 MoE backend", ("moe_backend",), "B12X"),
+    "MoE backend of a list": (
+        "INFO 01-01 00:00:00 [unquantized.py:1] Using FlashInfer CUTLASS Unquantized MoE backend out of potential backends: ['FlashInfer TRTLLM'].",
+        ("moe_backend",),
+        "FlashInfer CUTLASS",
+    ),
+    "MoE backend of no quantization": ("INFO 01-01 00:00:00 [layer.py:1] Using TritonExperts MoE backend", ("moe_backend",), "TritonExperts"),
+    "MoE backend, old": (
+        "INFO 01-01 00:00:00 [fp8.py:122] Using Cutlass BlockScaled GroupedGemm backend for FP8 MoE", ("moe_backend",), "Cutlass BlockScaled GroupedGemm",
+    ),
+    "not a MoE backend": ("INFO 01-01 00:00:00 [x.py:1] The prompt asks: Using 'B12X' Mxfp4 MoE backend", ("moe_backend",), None),
+    "custom ops": (f"{ENGINE}'custom_ops': ['none', '+quant_fp8', 'none'], 'x': []}}", ("custom_ops",), "none,+quant_fp8"),
+    "custom ops as JSON": (f'{ENGINE}"custom_ops":["all"]}}', ("custom_ops",), "all"),
+    "no custom ops": (f"{ENGINE}'custom_ops': []}}", ("custom_ops",), ""),
+    "custom ops unknown": (f"{ENGINE}x=1}}", ("custom_ops",), None),
+    "autotune": (f"{ENGINE}kernel_config=KernelConfig(enable_flashinfer_autotune=True, x=1)", ("autotune",), True),
+    "no autotune": (f"{ENGINE}kernel_config=KernelConfig(x=1, enable_flashinfer_autotune=False)", ("autotune",), False),
+    "autotune unknown": (f"{ENGINE}x=1}}", ("autotune",), None),
+    "eager": (f"{ENGINE}enforce_eager=True, x=1", ("eager",), True),
+    "graphs": (f"{ENGINE}enforce_eager=False, x=1", ("eager",), False),
+    "eager unknown": (f"{ENGINE}x=1", ("eager",), None),
+    "drafter": ("INFO 01-01 00:00:00 [gpu_model_runner.py:5184] Loading drafter model...", ("drafter",), True),
+    "no drafter": ("INFO 01-01 00:00:00 [gpu_model_runner.py:1] Loading model from scratch...", ("drafter",), False),
     "rank with N/A": (
         "INFO 01-01 00:00:00 [p.py:1] rank 3 in world size 4 is assigned as DP rank 0, PP rank 0, TP rank 3, EP rank N/A, EPLB rank N/A",
         ("world_size",),

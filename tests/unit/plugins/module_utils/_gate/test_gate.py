@@ -47,6 +47,27 @@ READY = {
 }  # fmt: skip
 API = {"error": "", "http_status": 200, "models": [{"id": "m", "max_model_len": 4096}], "metrics": [], "replies": [], "version": "0.32.0"}
 
+DRAFTING = {"state": "starting", "stage": "load", "drafter": True}
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"container": dead(137)}, "killed"),
+        ({"container": dead(1)}, "exited"),
+        ({"container": dead(137, oom_killed=True)}, "oom_killed"),
+    ],
+    ids=["killed", "ended", "out of memory"],
+)
+def test_rank_that_ends_without_a_line_while_it_loads_its_drafter_is_reported_so(more: dict[str, Any], name: str) -> None:
+    [finding] = gate.findings([rank(0, facts=DRAFTING, **more)])
+    assert finding["class"] == name
+    assert finding["message"].endswith("Its drafter was being loaded: lower gpu-memory-utilization, or serve without speculative-config")
+    for facts in (DRAFTING | {"stage": "kv"}, DRAFTING | {"drafter": False}):
+        [finding] = gate.findings([rank(0, facts=facts, **more)])
+        assert "drafter" not in finding["message"]
+
+
 DECISIONS = [
     ("both booting", [rank(0), rank(1)], 10.0, "wait", None, None),
     ("head ready by its log", [rank(0, facts=READY), rank(1)], 10.0, "probe", None, None),

@@ -362,3 +362,127 @@ def test_recordings_of_a_real_pair(name: str, sentence: str) -> None:
     ended = None if "disagree" in name else state(running=False, status="exited", exit_code=1)
     slices = [logged(*[log[i : i + 2000] for i in range(0, len(log), 2000)], container=ended) for log in logs]
     assert sentence in Trial(slices, criteria={}).msg
+
+
+# --- what is measured
+
+
+CODE = API["replies"][0] | {"text": "class Account:", "seconds": 8.0, "finish_reason": "length", "completion_tokens": 256, "prompt_tokens": 40}
+DRAFTS = {"drafts": 100, "draft_tokens": 200, "accepted_tokens": 120, "accepted_per_position": [80, 40], "generated_tokens": 130}
+
+
+def measuring(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer at 32 tokens/s, with a drafter that works."""
+    replies = [CODE if request.get("max_tokens", 16) > 64 or request.get("cold") else API["replies"][0] for request in arguments["requests"]]
+    return API | {"replies": replies, "speculation": DRAFTS}
+
+
+def measured(criteria: Mapping[str, Any], api: Any = measuring, **options: Any) -> Trial:
+    return Trial([logged(BOOT), logged(WORKER)], api, criteria={**CRITERIA, **criteria}, **options)
+
+
+def test_nothing_more_is_asked_without_a_reason() -> None:
+    trial = measured({"decode_tok_s": {"min": None}, "acceptance": {"min": None, "positions_active": None}, "engine": {"eager": None}})
+    assert trial.verdict["passed"]
+    assert len(trial.nodes[0].asked) == 1
+    assert trial.verdict["warnings"] == []
+
+
+def test_speed_and_accepted_drafts_are_in_the_receipt() -> None:
+    trial = measured(
+        {"speculative_method": "mtp", "completion": {"prompt": "The capital of France is", "chat": True, "body": {"x": 1}}, "published_tok_s": 34.0}
+    )
+    assert trial.verdict["passed"]
+    [_first, decode] = [call["requests"] for call in trial.nodes[0].asked]
+    assert decode[0]["chat"]
+    assert (decode[0]["max_tokens"], decode[0]["body"]) == (256, {"x": 1, "ignore_eos": True})
+    found = trial.verdict["receipt"]["measured"]
+    assert found["decode_tok_s"] == 32.0
+    assert (found["speculation"]["acceptance"], found["speculation"]["accepted_per_position"]) == (0.6, [160, 80])
+    assert trial.verdict["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("criteria", "name"),
+    [
+        ({"decode_tok_s": {"min": 40}}, "decode_slow"),
+        ({"acceptance": {"min": 0.7}}, "acceptance_low"),
+        ({"acceptance": {"positions_active": 3}}, "acceptance_low"),
+        ({"engine": {"moe_backend": "B12X"}}, "engine_differs"),
+    ],
+    ids=["slow pair", "low acceptance", "inactive position", "another MoE backend"],
+)
+def test_pair_that_serves_and_misses_a_criterion_is_refused(criteria: dict[str, Any], name: str) -> None:
+    marlin = BOOT.replace(b"INFO:     App", b"INFO 11-21 05:00:01 [mxfp4.py:1] Using 'MARLIN' Mxfp4 MoE backend\nINFO:     App")
+    trial = Trial([logged(marlin), logged(WORKER)], measuring, criteria={**CRITERIA, **criteria})
+    assert trial.verdict["class"] == name
+    assert "Remedy: " in trial.msg
+    assert Trial([logged(marlin), logged(WORKER)], measuring).verdict["passed"]
+
+
+def test_first_long_reply_that_compiles_kernels_does_not_count_as_slow() -> None:
+    """The lab's engine with an n-gram drafter: 47.7 tokens/s for the first reply of 256 tokens, 238.4 for the second."""
+    speeds = [5.37, 1.07]
+
+    def api(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        long = arguments["requests"][0].get("max_tokens") == 256
+        return measuring(arguments) | ({"replies": [CODE | {"seconds": speeds.pop(0)}]} if long else {})
+
+    trial = measured({"decode_tok_s": {"min": 100}, "published_tok_s": 240}, api)
+    assert trial.verdict["passed"]
+    assert trial.verdict["warnings"] == []
+    assert trial.verdict["receipt"]["measured"]["decode_tok_s"] == 239.25
+    assert speeds == []
+
+
+def test_dead_drafter_is_refused_with_one_sentence_where_the_profile_bounds_it_and_a_warning_elsewhere() -> None:
+    def dead(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return measuring(arguments) | {"speculation": DRAFTS | {"accepted_tokens": 0, "accepted_per_position": [0, 0]}}
+
+    trial = measured({"speculative_method": "mtp", "acceptance": {"positions_active": 2}}, dead)
+    assert len(trial.nodes[0].asked) == 2
+    assert trial.verdict["class"] == "drafter_dead"
+    assert trial.msg.startswith("pair1: drafter_dead: accepted draft tokens: wanted 1 or more, found 0 of 400. Remedy: Compare image and drafter")
+    trial = measured({"speculative_method": "mtp", "published_tok_s": 54.22}, dead)
+    assert trial.verdict["passed"]
+    assert [text.split(":")[1] for text in trial.verdict["warnings"]] == [" decode_slow", " drafter_dead"]
+
+
+def test_cold_prompt_is_asked_once_with_time_for_its_length() -> None:
+    served = API | {"models": [{"id": "m", "max_model_len": 131072}]}
+    trial = Trial(
+        [logged(BOOT), logged(WORKER)], lambda arguments: served | {"replies": measuring(arguments)["replies"]}, criteria={"cold_prefill_tokens": 112000},
+        completion_timeout=60.0,
+    )  # fmt: skip
+    assert trial.verdict["passed"]
+    [_first, cold] = trial.nodes[0].asked
+    assert [(request["prompt_tokens"], request["cold"]) for request in cold["requests"]] == [(112000, True)]
+    assert cold["timeout"] == 60.0 * 4
+    assert trial.verdict["receipt"]["measured"] == {"prefill_tokens": 40, "prefill_tok_s": 5.0}
+
+
+def test_long_replies_are_asked_at_once_and_judged() -> None:
+    def garbled(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return measuring(arguments) | ({"replies": [CODE, CODE | {"text": "\u7684" * 300}]} if len(arguments["requests"]) > 1 else {})
+
+    assert measured({"long_replies": 4}).verdict["passed"]
+    trial = measured({"long_replies": 2}, garbled)
+    [_first, many] = trial.nodes[0].asked
+    assert (many["concurrency"], [request["max_tokens"] for request in many["requests"]]) == (2, [800, 800])
+    assert many["requests"][0]["prompt"] != many["requests"][1]["prompt"]
+    assert trial.verdict["class"] == "completion_wrong"
+    assert "2 replies of 800 tokens at once" in trial.msg
+
+
+def test_engine_that_hangs_at_long_replies_is_refused() -> None:
+    silent = {"ok": False, "status": 0, "text": "", "error": "no reply within 480 s"}
+    trial = measured({"long_replies": 2}, lambda arguments: measuring(arguments) | ({"replies": [silent] * 2} if len(arguments["requests"]) > 1 else {}))
+    assert trial.verdict["class"] == "completion_missing"
+
+
+def test_measures_are_open_to_expressions() -> None:
+    assert measured({"decode_tok_s": {"min": 1}, "expressions": ["measured.decode_tok_s > `30`"]}).verdict["passed"]
+    unknown = BOOT.replace(b"INFO:     App", b"WARNING 11-21 05:00:01 [envs.py:1] Unknown vLLM environment variable detected: VLLM_USE_B12X_MOE\nINFO:     App")
+    for log, passes in ((BOOT, True), (unknown, False)):
+        trial = Trial([logged(log), logged(WORKER)], measuring, criteria={**CRITERIA, "expressions": ["!(head.unknown_variables)"]})
+        assert trial.verdict["passed"] is passes

@@ -61,6 +61,19 @@ def test_variables_that_the_image_does_not_know_are_a_warning() -> None:
     assert row(summary.group_text(RESULT, "h", []), "warning") == ""
 
 
+def test_speed_speculation_and_settings_of_the_engine_are_shown_as_far_as_they_are_known() -> None:
+    receipt: Any = RESULT["receipt"]
+    drafts = {"acceptance": 0.2365, "draft_tokens": 1630, "accepted_per_position": [84, 63, 1], "alone": False}
+    measured = {"decode_tok_s": 32.7, "prefill_tok_s": 1236.7, "prefill_tokens": 112000, "speculation": drafts}
+    more = {"measured": measured, "moe_backend": "B12X", "custom_ops": "all", "eager": False, "autotune": True}
+    lines = summary.group_text({**RESULT, "receipt": {**receipt, **more}}, "h", [])
+    assert row(lines, "speed") == "32.7 tokens/s in one stream, 1236.7 tokens/s prefill at 112,000 tokens"
+    assert row(lines, "speculation") == "23.6% of 1,630 draft tokens accepted (by position: 84, 63, 1), other clients' requests included"
+    assert row(lines, "engine") == "MoE backend B12X, custom_ops all, CUDA graphs, FlashInfer autotune"
+    lines = summary.group_text(RESULT, "h", [])
+    assert (row(lines, "speed"), row(lines, "speculation"), row(lines, "engine")) == ("", "", "")
+
+
 def test_title_for_a_group_that_does_not_answer() -> None:
     title = summary.group_text(RESULT | {"changes": [], "sentence": "pair1 is busy: 4 requests running, tokens advance."}, "h", [])[0]
     assert title == "pair1 is busy: 4 requests running, tokens advance."

@@ -1,0 +1,70 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the gate measures of a pair that serves: the requests, and the checks of speed and of the engine's settings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import check, finite
+
+DECODE_PROMPT = (
+    "Write a Python class for a bank account with deposit, withdraw, transfer and a history of its transactions. Add type hints, docstrings and unit tests."
+)
+DECODE_TOKENS = 256
+LEAST_DECODE_TOKENS = 64  # of a shorter reply, the prefill is a large part of its time
+FAR_BELOW = 0.7  # of the published speed. Prompts differ; the known faults (a dead drafter, another MoE backend, a GPU at low power) cost 40 % or more.
+LONG_REPLY_PROMPT = "Write chapter {} of a novel about two engineers who sail around the world, in at least 900 words."
+LONG_REPLY_TOKENS = 800
+LONG_REPLY_PATIENCE = 4.0  # times the limit of a completion: several replies share the engine, or wait for their turn
+PREFILL_PATIENCE_TOKENS = 28000  # the limit of a completion once more for each of these
+
+
+def decode_is_due(criteria: Mapping[str, Any]) -> bool:
+    """Return whether a criterion, a published speed or a drafter makes the gate measure the speed of one stream."""
+    bounds = [*(criteria.get("decode_tok_s") or {}).values(), *(criteria.get("acceptance") or {}).values()]
+    return any(each is not None for each in [*bounds, criteria.get("published_tok_s"), criteria.get("speculative_method")])
+
+
+def speed(reply: Mapping[str, Any]) -> float | None:
+    """Return tokens/s of a reply, its prefill included; None if it is too short to tell."""
+    tokens, seconds = reply.get("completion_tokens") or 0, finite(reply.get("seconds"))
+    return round(tokens / seconds, 2) if reply.get("ok") and tokens >= LEAST_DECODE_TOKENS and seconds else None
+
+
+def decode_checks(found: float | None, criteria: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compare the speed of one stream with the owner's bound and with the published speed. The latter is only a warning."""
+    least, published = (criteria.get("decode_tok_s") or {}).get("min"), finite(criteria.get("published_tok_s"))
+    out = []
+    if least is not None:
+        out.append(check("decode speed (tokens/s) at least", None if found is None else found >= least, least, found, "decode_slow"))
+    if published and found is not None and (least is None or found >= least):
+        wanted = f"{FAR_BELOW * published:.1f} or more (published: {published:g})"
+        out.append({**check("decode speed (tokens/s)", found >= FAR_BELOW * published, wanted, found, "decode_slow"), "warning": True})
+    return out
+
+
+def engine_checks(facts: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compare what the engine reports in the head's log with a profile's `gate.engine`."""
+    out = []
+    for key, value in wanted.items():
+        if value is not None:
+            found = facts.get(key)
+            same = None if found is None else _plain(found) == _plain(value)
+            out.append(check(f"engine: {key}", same, value, found, "engine_differs", remedy_of("engine_differs") + ENGINE_REMEDIES.get(key, "")))
+    return out
+
+
+ENGINE_REMEDIES = {
+    "moe_backend": ". The image chooses the backend by its environment variables: see `unknown_variables` and the profile's source",
+    "eager": ". See enforce-eager in engine.args",
+    "custom_ops": ". See compilation-config in engine.args",
+    "autotune": ". See kernel-config in engine.args",
+}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool) else {part.strip().lower() for part in str(value).split(",")}
