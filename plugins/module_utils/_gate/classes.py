@@ -80,8 +80,8 @@ CLASSES: dict[str, GateClass] = {
     ),
     "completion_wrong": GateClass(
         "A completion is not what the profile expects, or is not text.",
-        "Compare weights (--tags weights) and image on all ranks, and delete the profile's container.cache_dirs on each: garbled text after a good boot is "
-        "damaged data, a wrong kernel or a stale compile cache",
+        "Compare weights (--tags weights) and image on all ranks, and delete the compile caches on each (the folders of container.cache_dirs, with "
+        "their key): garbled text after a good boot is damaged data, a wrong kernel or a stale compile cache",
     ),
     "completion_missing": GateClass(
         "/v1/models answers, and no completion comes back.",

@@ -15,7 +15,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
@@ -55,7 +55,7 @@ def place_of(path: str, store: str = "") -> str:
     return os.path.realpath(store) + path[len(os.path.normpath(store)) :]
 
 
-def walk(root: str) -> tuple[dict[str, os.stat_result], dict[str, str], list[str]]:
+def walk(root: str, ignored: Callable[[str], bool] = manifest.ignored) -> tuple[dict[str, os.stat_result], dict[str, str], list[str]]:
     """Return (regular files, links, problems) below a folder, without following links. Raises OSError, CopyError, ManifestError."""
     files: dict[str, os.stat_result] = {}
     links: dict[str, str] = {}
@@ -73,7 +73,7 @@ def walk(root: str) -> tuple[dict[str, os.stat_result], dict[str, str], list[str
                 seen += 1
                 if seen > bounded.ENTRIES:
                     raise ManifestError(f"{root} has more than {bounded.ENTRIES} files and folders, which no model has. Check that the path is the model's.")
-                if not entry.is_dir(follow_symlinks=False) and manifest.ignored(path):
+                if not entry.is_dir(follow_symlinks=False) and ignored(path):
                     continue
                 info = entry.stat(follow_symlinks=False)
                 bad = manifest.check_path(path)
