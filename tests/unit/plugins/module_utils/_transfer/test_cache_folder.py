@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import cache_folder, manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import cache_folder, http_copy, manifest, model_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 
 KEY, OTHER = "0123456789ab", "ba9876543210"
@@ -160,3 +160,26 @@ def test_absent_removes_the_caches_of_one_group(node: Node, store: Path) -> None
     assert [each.name for each in store.iterdir()] == [f"other-{KEY}"]
     assert cache_folder.clear(node, GROUP, check=False) == []
     assert list(node.load_record(cache_folder.RECORD)) == [str(store / f"other-{KEY}")]
+
+
+def test_a_rank_without_a_cache_gets_the_kernels_of_the_other(node: Node, store: Path, tmp_path: Path) -> None:
+    """From the listing of one rank to the folder of the other, with time and content, and without what belongs to one rank."""
+    source, target = store / f"vllm-cache-{KEY}", tmp_path / "other" / f"vllm-cache-{KEY}"
+    fill(source, "flashinfer/.cache/flashinfer/0.6/121a/x.so", "triton/2KZX/k.cubin", "torch_compile_cache/h/rank_0_0/artifact", "modules/m.py")
+    (source / "triton/2KZX/empty").touch()
+    target.mkdir(parents=True)
+    fetch = cache_folder.listing(str(source), str(store))
+    access = {"user": "u", "password": "p"}
+    offered = {item["path"]: str(source / item["path"]) for item in fetch}
+    [server] = http_copy.start_servers({**access, "listen": ["127.0.0.1"], "allow": ["127.0.0.1"], "files": offered})
+    try:
+        files = [{"name": item["path"], "size": item["size"], "sha256": item["sha256"], "provider": 0} for item in fetch]
+        way = {"address": "127.0.0.1", "port": server.server_address[1], "bind": "127.0.0.1"}
+        http_copy.Fetch({**access, "providers": [[way]], "files": files, "staging": model_folder.staging_path(str(target))}).run()
+    finally:
+        server.shutdown()
+        server.server_close()
+    model_folder.install(node, str(target), fetch, {}, [], store=str(tmp_path / "other"))
+    assert cache_folder.listing(str(target), str(tmp_path / "other")) == fetch
+    assert sorted(str(each.relative_to(target)) for each in target.rglob("*") if each.is_file()) == [item["path"] for item in fetch]
+    assert [each.name for each in target.parent.iterdir()] == [target.name], "nothing is left beside it"
