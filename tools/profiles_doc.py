@@ -109,6 +109,10 @@ Each profile gets these variables, unless it sets them, or the inventory sets th
 
 {added}
 
+At vLLM's own limits, a kernel that is compiled during a boot or a request ends the engine. The gate ends a phase of a boot that takes too long, and the
+watch finds a rank that hangs. With `vllm_tp2_keep_serving: false`, only the second limit ends a request to a hanging rank. `VLLM_RPC_TIMEOUT` stays as it
+is: it does not bound a step of the model. PyTorch's NCCL watchdog of 600 s stays too.
+
 Each folder of `container.cache_dirs` is mounted from `<folder>-<key>` on the node. The key is a hash of the image, the model, the number of ranks,
 `engine.args` and the variables that begin with {shaping}. Arguments that change no kernel are left out, such as `port`, `served-model-name`,
 `override-generation-config` and `gpu-memory-utilization`. So another image or shape never reads the artifacts of this one, and a rollback finds its
@@ -217,7 +221,7 @@ def added() -> list[tuple[str, str, str]]:
     rows = [(f"`{name}`", f"*cache*/{folder}".rstrip("/"), source) for name, (folder, source) in caches.VARIABLES.items()]
     for name, (phases, default, ends) in caches.LIMITS.items():
         total = " + ".join(f"`{phase}`" for phase in phases)
-        rows.append((f"`{name}`", f"{total} of `launch.phase_seconds`", f"vLLM: {ends} ends after {default} s by default"))
+        rows.append((f"`{name}`", f"{total} of `launch.phase_seconds`", f"vLLM, vllm/envs.py: the longest time of {ends}; {default} s by default"))
     return rows
 
 

@@ -182,4 +182,4 @@ def test_a_rank_without_a_cache_gets_the_kernels_of_the_other(node: Node, store:
     model_folder.install(node, str(target), fetch, {}, [], store=str(tmp_path / "other"))
     assert cache_folder.listing(str(target), str(tmp_path / "other")) == fetch
     assert sorted(str(each.relative_to(target)) for each in target.rglob("*") if each.is_file()) == [item["path"] for item in fetch]
-    assert [each.name for each in target.parent.iterdir()] == [target.name], "nothing is left beside it"
+    assert [each.name for each in target.parent.iterdir()] == [target.name], "nothing else is left"
