@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain impor
 RECORD = "caches"  # path -> [folder of the group, model store]
 MAX_FILES = 20_000
 MAX_BYTES = 16 << 30
+HASH_SECONDS = 600  # a container that runs can lengthen a file while it is read
 #: vLLM's rank_0_0 has code with the rank's part of the vocabulary in it, and FlashInfer's results of autotuning are measured for each rank.
 RANK = re.compile(r"(?:^|[._-])rank[._-]?\d")
 TEMPORARY = re.compile(r"^\.?te?mp(?:[._-]|$)|\.(?:lock|tmp|part)$")
@@ -65,7 +66,7 @@ def count(path: str, store: str) -> int:
 
 def listing(path: str, store: str) -> list[dict[str, Any]]:
     """Return these files with size, time and SHA-256, as weights_copy fetches them. Raises ManifestError, CopyError, OSError."""
-    hashes, _bytes = model_folder.hash_files(place_of(path, store), files_in(path, store), {}, fresh=True)
+    hashes, _bytes = model_folder.hash_files(place_of(path, store), files_in(path, store), {}, fresh=True, seconds=HASH_SECONDS)
     return [{"path": name, "size": entry[0], "mtime_ns": entry[1], "sha256": entry[4]} for name, entry in sorted(hashes.items())]
 
 

@@ -95,7 +95,9 @@ def key_of(info: os.stat_result) -> list[int]:
     return [info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino]
 
 
-def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[str, Sequence[Any]], fresh: bool) -> tuple[dict[str, list[Any]], int]:
+def hash_files(
+    root: str, files: Mapping[str, os.stat_result], cache: Mapping[str, Sequence[Any]], fresh: bool, seconds: int = 0
+) -> tuple[dict[str, list[Any]], int]:
     """Return (path -> key and sha256; bytes read) for all files; `fresh` reads all of them. Raises OSError, ManifestError."""
     out = {path: list(cache[path]) for path, info in files.items() if not fresh and path in cache and list(cache[path][:4]) == key_of(info)}
     todo = sorted(set(files) - set(out), key=lambda path: -files[path].st_size)
@@ -106,7 +108,8 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
                 " Remove the file and download it again."
             )
 
-    end = time.monotonic() + HASH_SECONDS
+    seconds = seconds or HASH_SECONDS
+    end = time.monotonic() + seconds
 
     def one(path: str) -> None:
         descriptor = plain.open_file(os.path.join(root, path))
@@ -116,7 +119,7 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
             out[path] = [*key_of(os.fstat(same)), digest]
         except TimeoutError as error:
             raise ManifestError(
-                f"The files of {root} could not be hashed in {HASH_SECONDS / 3600:g} hours. Check the speed of the disk, and run again."
+                f"The files of {root} could not be hashed in {seconds / 3600:g} hours. Check the speed of the disk, and run again."
             ) from error
         finally:
             os.close(same)
