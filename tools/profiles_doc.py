@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles  # noqa: E402  the path must stand first
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate, text  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, kv_estimate, text  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE, PLACEHOLDERS, SCHEMA, Field  # noqa: E402
 
@@ -99,8 +99,24 @@ To put one at another place, name it with its placeholder, as in `host: "{{host}
 
 ### Environment
 
-Weakest first: `env`; `head_env` or `worker_env`; the fabric variables of this node ({fabric}), which also remove all others of
+Weakest first: what the collection adds; `env`; `head_env` or `worker_env`; the fabric variables of this node ({fabric}), which also remove all others of
 these from the profile; `NODE_RANK`, `HEADLESS`, `MASTER_ADDR`, `MASTER_PORT`, `VLLM_HOST_IP`; the user's extra environment.
+
+### What the collection adds
+
+Each profile gets these variables, unless it sets them, or the inventory sets them or removes them (`vllm_tp2_extra_env: {{NAME: null}}`).
+*cache* is where the first folder of `container.cache_dirs` is mounted writable. Without such a mount the compile caches are not added.
+
+{added}
+
+At vLLM's own limits, a kernel that is compiled during a boot or a request ends the engine. The gate ends a phase of a boot that takes too long, and the
+watch finds a rank that hangs. With `vllm_tp2_keep_serving: false`, only the second limit ends a request to a hanging rank. `VLLM_RPC_TIMEOUT` stays as it
+is: it does not bound a step of the model. PyTorch's NCCL watchdog of 600 s stays too.
+
+Each folder of `container.cache_dirs` is mounted from `<folder>-<key>` on the node. The key is a hash of the image, the model, the number of ranks,
+`engine.args` and the variables that begin with {shaping}. Arguments that change no kernel are left out, such as `port`, `served-model-name`,
+`override-generation-config` and `gpu-memory-utilization`. So another image or shape never reads the artifacts of this one, and a rollback finds its
+warm cache. [The role `vllm_tp2`](../roles/vllm_tp2/README.md) creates, copies and removes these folders.
 
 ### Ray
 
@@ -200,6 +216,15 @@ def default_text(value: Any) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 
 
+def added() -> list[tuple[str, str, str]]:
+    """Return the rows of the variables that the collection adds to each profile."""
+    rows = [(f"`{name}`", f"*cache*/{folder}".rstrip("/"), source) for name, (folder, source) in caches.VARIABLES.items()]
+    for name, (phases, default, ends) in caches.LIMITS.items():
+        total = " + ".join(f"`{phase}`" for phase in phases)
+        rows.append((f"`{name}`", f"{total} of `launch.phase_seconds`", f"vLLM, vllm/envs.py: the longest time of {ends}; {default} s by default"))
+    return rows
+
+
 def page() -> str:
     """Return the page's text."""
     shipped = shipped_profiles()
@@ -210,6 +235,8 @@ def page() -> str:
         table="\n".join(markdown_table(text.HEADER, linked)),
         managed=", ".join(f"`--{flag}`" for flag in PLACEHOLDERS),
         fabric="`NCCL_IB_*`, `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`, `UCX_NET_DEVICES`",
+        added="\n".join(markdown_table(("variable", "value", "read by"), added())),
+        shaping=", ".join(f"`{prefix}`" for prefix in caches.SHAPING),
         calibration="\n".join(markdown_table(("figure", "measured pool, tokens", "error of the plan"), calibration(profiles))),
     )
     for name in names:

@@ -53,7 +53,7 @@ info:
   description:
     - The image. C(layers) are diff ids, bottom first, C(size) and C(free_bytes) bytes, C(store) is V(classic) or V(containerd), C(fingerprint) one
       SHA-256 over content and configuration, C(build) the hash of its build context, C(served) the fingerprint of the
-      image that this group's compile caches belong to, C(surplus) how many images M(gb10.cluster.image_record) would remove.
+      group's image in the last run, C(surplus) how many images M(gb10.cluster.image_record) would remove.
   returned: success
   type: dict
   sample:

@@ -2,17 +2,16 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Record the imported images, remove old ones, and empty the compile caches of another image."""
+"""Record the imported images, and remove old ones."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: image_record
-short_description: Record images, remove old ones, empty compile caches
+short_description: Record images, and remove old ones
 version_added: 0.1.0
 description:
   - Records in C(/var/lib/gb10-cluster/image.json) which image a serving group uses on this node, and which images this collection imported.
-  - Empties the compile caches if they belong to another image. An engine can hang on the JIT caches of another build.
   - Removes imported images that no container uses, except the newest O(keep).
 extends_documentation_fragment:
   - gb10.cluster.attributes
@@ -45,22 +44,6 @@ options:
       - Whether this run imported the image.
     type: bool
     default: false
-  wipe:
-    description:
-      - Whether the caches belong to another image, on any rank.
-    type: bool
-    default: false
-  caches:
-    description:
-      - The compile caches, folders below O(store).
-    type: list
-    elements: path
-    default: []
-  store:
-    description:
-      - The model store. Nothing outside of it is emptied.
-    type: path
-    required: true
   keep:
     description:
       - How many imported images stay, including those in use. V(0) keeps all.
@@ -81,18 +64,10 @@ EXAMPLES = r"""
     group: pair1
     reference: vllm-dspark-runtime:mine
     imported: true
-    store: /srv/models
-    caches: [/srv/models/vllm-cache]
   become: true
 """
 
 RETURN = r"""
-wiped:
-  description: Caches that were emptied, or would be.
-  returned: success
-  type: list
-  elements: str
-  sample: [/srv/models/vllm-cache]
 removed:
   description: Ids of images that were removed, or would be.
   returned: success
@@ -107,8 +82,6 @@ left:
   sample: []
 """
 
-import os
-import shutil
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -120,30 +93,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan im
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 
 RECORD = "image"
-
-
-def check_cache(path: str, store: str) -> str:
-    """Return the real path of a cache folder, which must be below the model store. Raises ImageError."""
-    real, root = os.path.realpath(path), os.path.realpath(store)
-    if not real.startswith(root.rstrip("/") + "/") or root == "/":
-        raise ImageError(f"the compile cache {path} leads to {real}, outside the model store {store}: it is not emptied; correct container.cache_dirs")
-    return real
-
-
-def wipe(folders: Sequence[str], store: str, check: bool) -> list[str]:
-    """Empty these folders; return those that were not empty. Raises ImageError, OSError."""
-    emptied = []
-    for path, real in [(path, check_cache(path, store)) for path in folders]:
-        if not os.path.isdir(real) or not os.listdir(real):
-            continue
-        emptied.append(path)
-        for name in [] if check else os.listdir(real):
-            where = os.path.join(real, name)
-            if os.path.isdir(where) and not os.path.islink(where):
-                shutil.rmtree(where)
-            else:
-                os.unlink(where)
-    return emptied
 
 
 def drop(imported: list[dict[str, Any]], gone: Sequence[str], socket_path: str, check: bool) -> tuple[list[str], list[str]]:
@@ -170,23 +119,19 @@ def drop(imported: list[dict[str, Any]], gone: Sequence[str], socket_path: str, 
 
 
 def main() -> None:
-    """Record, empty, remove."""
+    """Record and remove."""
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "group": {"type": "str", "required": True},
             "reference": {"type": "str", "required": True},
             "imported": {"type": "bool", "default": False},
-            "wipe": {"type": "bool", "default": False},
-            "caches": {"type": "list", "elements": "path", "default": []},
-            "store": {"type": "path", "required": True},
             "keep": {"type": "int", "default": 2},
             "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )
     params, node, check = module.params, Node("/"), module.check_mode
-    wiped: list[str] = []
     try:
         record = node.load_record(RECORD)
         imported = [dict(item) for item in record.get("imported", [])]
@@ -199,12 +144,10 @@ def main() -> None:
             if check and params["imported"]:
                 image = {**image, "exists": True, "id": ""}  # the new image is not here yet, and an older one may have its name
             if not image["exists"]:
-                raise ImageError(f"{params['reference']} is not on this node: nothing was recorded or emptied")
+                raise ImageError(f"{params['reference']} is not on this node: nothing was recorded")
             if params["imported"]:
                 imported = [item for item in imported if item["id"] != image["id"]]
                 imported.append({"id": image["id"], "reference": params["reference"], "at": int(time.time())})
-            if params["wipe"]:
-                wiped = wipe(params["caches"], params["store"], check)
             served[params["group"]] = {"id": image["id"], "fingerprint": image["fingerprint"]}
             current = [value["id"] for value in served.values()]
             gone = image_plan.stale(imported, current, params["keep"]) if params["keep"] > 0 else []
@@ -217,7 +160,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}): run with become")
-    module.exit_json(changed=bool(wiped or removed), wiped=wiped, removed=removed, left=left)
+    module.exit_json(changed=bool(removed), removed=removed, left=left)
 
 
 if __name__ == "__main__":

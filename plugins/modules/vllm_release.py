@@ -42,6 +42,16 @@ options:
     description: Point C(current) at this release.
     type: bool
     default: false
+  caches:
+    description:
+      - Folders of the release's compile caches, below O(store). They are created. Those that no kept release of the group uses are removed.
+    type: list
+    elements: path
+    default: []
+  store:
+    description: The model store.
+    type: path
+    default: ""
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -78,12 +88,29 @@ path:
   type: str
   returned: success
   sample: /opt/gb10-cluster/vllm_tp2/pair1/releases/4f0c1d2e3f40
+cache_files:
+  description: Number of files in the first of O(caches) that another rank can use, V(-1) if it is unknown.
+  type: int
+  returned: success
+  sample: 412
 """
 
 import os
+from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._release import files
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches import VARIABLES
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import cache_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
+
+
+def caches_in_use(directory: str, caches: Sequence[str]) -> set[str]:
+    """Return the caches of the kept releases of a group. A release of an earlier version of the collection mounts the cache without a key."""
+    kept = [node.read_json(os.path.join(directory, "releases", each["id"], "release.json")) for each in node.releases_in(directory)]
+    return {path for release in kept for path in release.get("caches", [each.rpartition("-")[0] for each in caches])}
 
 
 def main() -> None:
@@ -96,10 +123,12 @@ def main() -> None:
             "secrets": {"type": "str", "no_log": True},
             "receipt": {"type": "dict"},
             "current": {"type": "bool", "default": False},
+            "caches": {"type": "list", "elements": "path", "default": []},
+            "store": {"type": "path", "default": ""},
         },
         supports_check_mode=True,
     )
-    params = module.params
+    params, cache_files = module.params, 0
     folder = os.path.join(params["directory"], "releases", params["release"])
     link, target = os.path.join(params["directory"], "current"), os.path.join("releases", params["release"])
     wanted = {name: (str(text), 0o640) for name, text in params["files"].items()}
@@ -116,6 +145,12 @@ def main() -> None:
         new_receipt = params["receipt"] is not None and not files.readable(files.found(receipt)[0])
         if new_receipt:
             diff.append({"before_header": receipt, "after_header": receipt, "before": "", "after": "(receipt)\n"})
+        if params["caches"]:
+            used, below = caches_in_use(params["directory"], params["caches"]), sorted(folder for folder, _source in VARIABLES.values() if folder)
+            created, removed = cache_folder.prepare(Node("/"), params["directory"], params["caches"], used, params["store"], below, module.check_mode)
+            diff += [{"before_header": path, "after_header": path, "before": "", "after": "(compile cache)\n"} for path in created]
+            diff += [{"before_header": path, "after_header": path, "before": "(compile cache)\n", "after": ""} for path in removed]
+            cache_files = cache_folder.count(params["caches"][0], params["store"])
         if not module.check_mode:
             if wanted or params["receipt"] is not None:
                 os.makedirs(folder, mode=0o750, exist_ok=True)
@@ -125,12 +160,14 @@ def main() -> None:
                 files.write_receipt(receipt, params["receipt"])
             if points:
                 files.point(link, target)
+    except (ManifestError, CopyError, RecordError) as error:
+        module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(
             msg=f"The release {params['release']} cannot be written on this node: {error.filename}: {error.strerror}."
             " Free the space or remove what blocks the path, or set vllm_tp2_directory to another place."
         )
-    module.exit_json(changed=bool(changes) or points or new_receipt, path=folder, diff=diff)
+    module.exit_json(changed=bool(diff), path=folder, diff=diff, cache_files=cache_files)
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ PREFLIGHT = {
 FORMS: dict[str, Any] = {
     "agent": {"public_key?": line, "head_id?": line, "host_keys?": [line], "ssh_port?": whole, "version?": str, "problems?": [str]},
     "api_key": {"new?": bool, "path?": str},
+    "compile_cache": {"files": [{"path": manifest.below, "size": whole, "sha256": manifest.digest_form, "mtime_ns": whole}], "removed": [str]},
     "desired_state": {"generation": whole, "joined": bool, "desired": DESIRED},
     "gpu_clocks": {"skipped_reason?": str, "notes?": [str]},
     "image_info": {"info": {
@@ -144,7 +145,7 @@ FORMS: dict[str, Any] = {
         "build?": TEXT, "chains": [str], "served?": TEXT, "surplus?": whole, "free_bytes": count, "size": count,
     }},
     "image_layers": {"files": [{"path": manifest.below, "size": whole, "sha256": manifest.digest_form, "mtime_ns": whole}]},
-    "image_record": {"wiped": [str], "removed": [str], "left": [str]},
+    "image_record": {"removed": [str], "left": [str]},
     "kv_pool_plan": {"verdict?": str, "msg?": str},
     "preflight_info": PREFLIGHT,
     "roce_info": {"rails": [dict], "ports": [dict], "env": {str: str}, "problems": [PROBLEM]},
@@ -161,6 +162,7 @@ FORMS: dict[str, Any] = {
         "processes": {"count": whole, "fault": str, "cpu_seconds?": count}, "stopped": str, "receipt": KEPT, "image": IMAGE, "model_config": dict,
         "devices": [line], "memory": {f"{key}_kib": whole for key in ("total", "free", "available")}, "engine_error": str, "inputs": str, "agent": AGENT,
     },
+    "vllm_release": {"cache_files": int},
     "weights_copy": {"copied?": [str], "removed?": [str], "left?": [str]},  # nothing, after the step `start`
     "weights_manifest": {"manifest": dict, "complaints": [str]},  # the filter weights_plan checks the manifest
     "weights_serve": {"listen": [{"address": line, "port": whole}], "unit": str},

@@ -236,12 +236,18 @@ def test_stop_leaves_nothing_and_site_starts_again_only_what_was_stopped(served:
     status = served.play("playbooks/status.yml")
     assert status.rc == 0
     assert "container: none" in status.stdout
+    cache = json.loads(served.on(1, "cat /opt/gb10-cluster/vllm_tp2/pair1/current/release.json"))["caches"][0]
+    kernels = [served.on(node, f"cd {cache} && find . -type f -printf '%p %T@ %s\\n' | sort") for node in (1, 2)]
+    assert "./modelinfos/" in kernels[0], "the engine has left what the next boot reads"
+    served.on(2, f"find {cache} -type f -delete")
     full = {"vllm_tp2_wait_available": 0.999, "vllm_tp2_wait_seconds": 1, "vllm_tp2_rollback": False}
     waited = served.play("site.yml", "--tags", "vllm_tp2", variables=full)
     assert waited.rc != 0
     for words in ("lab-1: ", "lab-2: ", "GiB are wanted before a start, 1 s after the group was stopped", "playbooks/reboot.yml"):
         assert words in waited.last_message, waited.last_message
     assert served.gone()
+    assert served.on(2, f"cd {cache} && find . -type f -printf '%p %T@ %s\\n' | sort") == kernels[0], "the rank without a cache got the other's"
+    assert served.on(2, "ls -d /srv/models/.gb10-incoming-* 2>/dev/null || true") == ""
 
 
 def test_absent_takes_all_of_it_away(lab: Lab) -> None:
@@ -250,6 +256,7 @@ def test_absent_takes_all_of_it_away(lab: Lab) -> None:
     assert lab.gone()
     for node in (1, 2):
         assert "pair1" not in lab.on(node, "ls /opt/gb10-cluster/vllm_tp2 2>/dev/null || true")
+        assert lab.on(node, "ls -d /srv/models/vllm-cache* /var/lib/gb10-cluster/caches.json 2>/dev/null || true") == ""
         assert not lab.on(node, f"ls -d {AGENT} 2>/dev/null; getent passwd gb10-agent; getent group gb10-agent; pgrep -f '[g]b10 agent'", check=False)
     again = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_state": "absent"})
     assert again.changed == set()

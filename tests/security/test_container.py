@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import faults
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches import VARIABLES
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, render_rank
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
@@ -37,9 +38,9 @@ def test_a_rank_has_no_privileges_that_rdma_does_not_need(name: str) -> None:
 def test_the_container_writes_into_caches_only(name: str) -> None:
     found = service(name)
     writable = {host: there for host, there, *mode in (volume.split(":") for volume in found["volumes"]) if mode != ["ro"]}
-    assert list(writable) == ["/srv/models/vllm-cache"], "what a rank can write is a cache folder, and not the store"
-    [cache] = writable.values()
-    for variable in ("HF_MODULES_CACHE", "VLLM_CACHE_ROOT"):
+    [(folder, cache)] = writable.items()
+    assert re.fullmatch("/srv/models/vllm-cache-[0-9a-f]{12}", folder), "a cache folder of this image and shape, not the store, and not the other caches"
+    for variable in ("HF_MODULES_CACHE", *VARIABLES):
         assert found["environment"].get(variable, "/root/.cache/vllm").startswith(cache), variable
     assert found["environment"]["HF_HUB_OFFLINE"] == "1", "the store cannot be written, so nothing is downloaded into it"
 
@@ -124,7 +125,7 @@ STORES = ("/srv/models/../../etc", "/srv/..", "/srv/mod:els", "/srv/models\nx", 
 
 
 @pytest.mark.parametrize("value", STORES)
-@pytest.mark.parametrize("name", ["gb10_model_store", "vllm_tp2_model_store", "weights_model_store", "image_model_store", "preflight_model_store"])
+@pytest.mark.parametrize("name", ["gb10_model_store", "vllm_tp2_model_store", "weights_model_store", "preflight_model_store"])
 def test_refuses_a_store_that_mounts_another_folder(name: str, value: str) -> None:
     assert faults(name, value, {"type": "path"})
 

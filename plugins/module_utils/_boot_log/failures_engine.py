@@ -116,10 +116,10 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": ["Ignoring this choice"],
         "kind": "weak",
-        "remedy": "Stop the group and empty the compile caches on both nodes (the profile's cache_dirs, and torch_compile_cache, torchinductor_* and .triton "
-        "in the container), then start again. If it fails again, set enforce-eager: true in vllm_tp2_extra_args.",
+        "remedy": "Stop the group, delete the compile caches on both nodes (the folders of container.cache_dirs in the profile, with their key), and start "
+        "again. If it fails again, set enforce-eager: true in vllm_tp2_extra_args.",
         "means": "torch.compile or Triton failed to compile the model, or found a damaged compile cache.",
-        "why": "The cache is from another image or from an interrupted compilation, or the compiler has an error for this model.",
+        "why": "The cache is from an interrupted compilation, or the compiler has an error for this model.",
         "example": "torch._inductor.exc.InductorError: RuntimeError: Tried to erase Node getitem_4 but it still had 1 users in the graph",
     },
     {

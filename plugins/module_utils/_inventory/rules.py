@@ -121,10 +121,8 @@ RULES: dict[str, Rule] = {
     # gpu
     "gpu_max_clock_mhz": _whole(100, 10000),
     # image
-    "image_caches": _PATH,
     "image_digest": _pattern("sha256: and 64 hexadecimal digits, or an empty string for any", r"(?:sha256:[0-9a-f]{64})?"),
     "image_keep": _whole(0),
-    "image_model_store": _STORE,
     "image_port": _PORT_OR_ANY,
     "image_timeout": _whole(1),
     # preflight

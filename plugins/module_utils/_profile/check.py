@@ -271,7 +271,7 @@ def _check_container(container: Mapping[str, Any], note: Any) -> None:
         if not rest.strip("/") or ".." in rest.split("/"):
             note(
                 f"container.cache_dirs[{i}]",
-                f"is {path!r}, expected a directory below {{model_store}}/, because it is deleted when the image changes",
+                f"is {path!r}, expected a directory below {{model_store}}/, because it is removed with the releases that use it",
             )
 
 

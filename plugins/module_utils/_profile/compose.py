@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Render one rank of a serving group from a resolved profile: argv, environment, secrets and Compose file. Name the release of all ranks.
 
-Environment, weakest first: ``env`` of the profile; ``head_env`` or ``worker_env``; the fabric variables of this rank (``rank["env"]``, which also
-*removes* every other fabric variable of the profile, so that a seed's interface names never mix with this node's); the rank's own NODE_RANK,
-HEADLESS, MASTER_ADDR, MASTER_PORT, VLLM_HOST_IP; and the user's ``extra_env`` over all.
+Environment, weakest first: what the collection adds (see :mod:`caches`); ``env`` of the profile; ``head_env`` or ``worker_env``; the fabric variables of
+this rank (``rank["env"]``, which also *removes* every other fabric variable of the profile, so that a seed's interface names never mix with this node's);
+the rank's own NODE_RANK, HEADLESS, MASTER_ADDR, MASTER_PORT, VLLM_HOST_IP; and the user's ``extra_env`` over all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import mounts
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
@@ -40,7 +40,7 @@ FABRIC_ENV = (
 # Described in plugins/filter/render_rank.yml.
 OPTIONS = (
     "name", "project", "group", "image", "content", "memlock", "stack", "fabric", "infiniband", "model_store", "extra_env", "secrets", "env_file",
-    "log_max_size", "log_max_file", "healthcheck", "cap_add", "cap_drop", "no_new_privileges", "ipc", "weights_writable",
+    "log_max_size", "log_max_file", "healthcheck", "cap_add", "cap_drop", "no_new_privileges", "ipc", "weights_writable", "additions",
 )  # fmt: skip
 
 #: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and the 0.2 GiB of the queues of vLLM 0.32.
@@ -146,7 +146,8 @@ def _environment(profile: Mapping[str, Any], rank: Mapping[str, Any], options: M
     number, size = int(rank["rank"]), int(rank["size"])
     on_node = options.get("fabric") == "node"
     fabric = {} if on_node else {str(key): _word(value) for key, value in (rank.get("env") or {}).items() if value not in (None, "")}
-    env: dict[str, str] = {**profile["env"], **profile["worker_env" if number else "head_env"]}
+    added = caches.environment(profile) if options.get("additions", True) else {}
+    env: dict[str, str] = {**added, **profile["env"], **profile["worker_env" if number else "head_env"]}
     if fabric or on_node:
         env = {key: value for key, value in env.items() if key not in FABRIC_ENV}
         env.update(fabric)
@@ -191,14 +192,21 @@ def _ulimits(box: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, di
     return {key: {"soft": int(value), "hard": int(value)} for key, value in limits.items() if value is not None}
 
 
-def _volumes(profile: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+def _cache_key(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    return caches.key(profile, int(rank["size"]), str(options.get("content") or image_of(profile)), options.get("extra_env") or {})
+
+
+def _volumes(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
     store = str(options.get("model_store") or "")
     if not store and any("{model_store}" in volume for volume in profile["container"]["volumes"]):
         raise ServingError(f"profile {profile['name']} mounts {{model_store}}, but no model store is set for this host: set gb10_model_store")
     writable = [] if options.get("weights_writable") else mounts.writable_weights(profile, store)
     if writable:
         raise ServingError("; ".join(writable))
-    return mounts.on_node(profile, store)
+    folders = host_paths(profile, store)["caches"] if options.get("additions", True) else []
+    name = _cache_key(profile, rank, options)
+    split = [volume.partition(":") for volume in mounts.on_node(profile, store)]
+    return [caches.keyed(host, folders, name) + colon + rest for host, colon, rest in split]
 
 
 def _escape(value: Any) -> Any:
@@ -241,7 +249,7 @@ def _service(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mappi
         "devices": devices,
         "ulimits": _ulimits(box, options),
         "mem_limit": box["memory"],
-        "volumes": _volumes(profile, options),
+        "volumes": _volumes(profile, rank, options),
         "tmpfs": list(box["tmpfs"]),
         "deploy": gpus if box["gpus"] == "all" else None,
         "healthcheck": health_check(profile["engine"]["api"], int(rank["rank"]), options.get("healthcheck", {})),
@@ -265,7 +273,8 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
     :param rank: ``rank`` and ``size`` (int), ``master_addr`` and ``fabric_ip`` (str), ``env`` (fabric variables of this rank).
     :param options: see :data:`OPTIONS`.
     :returns: ``argv`` (the engine's words), ``command`` (the container's), ``env``, ``secrets``, ``fingerprint`` (of the secrets),
-        ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see :mod:`probe`).
+        ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see :mod:`probe`),
+        ``caches`` (the folders of the compile caches on the node).
     :raises ServingError: profile and group do not fit, an option is unknown or wrong.
     """
     options = dict(options or {})
@@ -305,6 +314,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
         "fingerprint": fingerprint(secrets, str(options.get("group") or "")),
         "compose": compose,
         "probe": probe_words(profile, service.get("devices") or [], bool(options.get("weights_writable"))),
+        "caches": [f"{path}-{_cache_key(profile, rank, options)}" for path in host_paths(profile, str(options.get("model_store") or ""))["caches"]],
     }
 
 
@@ -344,11 +354,11 @@ def env_file_text(secrets: Mapping[str, str]) -> str:
 
 
 def host_paths(profile: Mapping[str, Any], model_store: str) -> dict[str, Any]:
-    """Return paths on a node: ``model`` (or None when unknown), ``caches`` (compile caches), ``store_mount`` (in the container)."""
+    """Return paths on a node: ``model`` (or None when unknown), ``caches`` (compile caches, without their key), ``store_mount`` (in the container)."""
     store = model_store.rstrip("/")
     relative = profile["model"]["relative_path"]
     return {
         "model": f"{store}/{relative}" if relative else None,
-        "caches": [c.replace("{model_store}", store) for c in profile["container"]["cache_dirs"]],
+        "caches": [c.replace("{model_store}", store).rstrip("/") for c in profile["container"]["cache_dirs"]],
         "store_mount": store_mount(profile),
     }

@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches import VARIABLES
+
 SECONDS = 10  # the script ends itself after so long
 TIMED_OUT = 4  # and then returns this
 #: Runs with the image's python3 and the rank's environment. Prints one line for each problem, with the remedy, and then ends with 3.
@@ -76,7 +78,7 @@ sys.exit(3 if problems else 0)
 """
 )
 #: Variables of the folders that the engine writes into.
-CACHES = ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "HF_MODULES_CACHE", "XDG_CACHE_HOME")
+CACHES = (*VARIABLES, "HF_MODULES_CACHE", "XDG_CACHE_HOME")
 
 
 SHARED_MIB = 256  # of shared memory; Docker gives 64 MiB, which NCCL and a queue of vLLM fill

@@ -238,7 +238,7 @@ SCHEMA = _table(
         cap_add=_strings("Capabilities in addition to IPC_LOCK; all others are dropped."),
         devices=_strings("Devices in addition to those of InfiniBand, host:container."),
         volumes=_strings("host:container[:ro]; {model_store} stands for the model store on the node. What contains the weights must be read-only (ro)."),
-        cache_dirs=_strings("The engine's compile caches on the node, deleted when the image changes; below {model_store}."),
+        cache_dirs=_strings("The engine's compile caches on the node, below {model_store}. <folder>-<key> is mounted, one for each image and shape."),
         tmpfs=_strings("tmpfs mounts."),
         stop_grace_period=_text("Time between SIGTERM and SIGKILL.", "10s", pattern=r"\d+(?:ms|s|m)", pattern_text="a duration like 10s"),
     ),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.modules import vllm_release
 
 FILES = {"compose.yaml": "services: {}\n", "release.json": '{"release": "4f0c"}\n'}
@@ -111,3 +113,58 @@ def test_current_that_is_a_folder_is_left_alone(capsys: pytest.CaptureFixture[st
     assert out["failed"]
     assert "Is a directory" in out["msg"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "releases"]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a model store, on a node whose records are below the test's folder."""
+    monkeypatch.setattr(vllm_release, "Node", lambda _root: Node(str(tmp_path / "node")))
+    (tmp_path / "models").mkdir()
+    return tmp_path / "models"
+
+
+def start(capsys: pytest.CaptureFixture[str], folder: Path, store: Path, release: str, key: str, **more: Any) -> dict[str, Any]:
+    """Write a release with the cache of a key."""
+    cache = str(store / f"vllm-cache-{key}")
+    files = {"compose.yaml": "services: {}\n", "release.json": json.dumps({"release": release, "caches": [cache]})}
+    return run(capsys, folder, **{"release": release, "files": files, "caches": [cache], "store": str(store), **more})
+
+
+def names(store: Path) -> list[str]:
+    return sorted(each.name for each in store.iterdir())
+
+
+def test_each_key_has_a_cache_that_stays_as_long_as_a_release_uses_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path) -> None:
+    folder = tmp_path / "pair1"
+    first = start(capsys, folder, store, "r1", "a" * 12)
+    assert (first["changed"], first["cache_files"]) == (True, 0)
+    assert {"deep_gemm", "triton", "flashinfer"} <= set(names(store / f"vllm-cache-{'a' * 12}"))
+    (store / f"vllm-cache-{'a' * 12}/triton/k.cubin").write_text("x")
+    again = start(capsys, folder, store, "r1", "a" * 12)
+    assert (again["changed"], again["cache_files"]) == (False, 1)
+    assert start(capsys, folder, store, "r2", "b" * 12)["cache_files"] == 0
+    assert names(store) == [f"vllm-cache-{'a' * 12}", f"vllm-cache-{'b' * 12}"], "r1 is kept, and a rollback finds its kernels"
+    shutil.rmtree(folder / "releases/r1")
+    predicted = start(capsys, folder, store, "r3", "b" * 12, _ansible_check_mode=True)
+    assert f"vllm-cache-{'a' * 12}" in names(store)
+    done = start(capsys, folder, store, "r3", "b" * 12)
+    assert predicted["diff"] == done["diff"]
+    assert names(store) == [f"vllm-cache-{'b' * 12}"]
+
+
+def test_a_release_of_an_earlier_version_keeps_the_cache_without_a_key(capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path) -> None:
+    (store / "vllm-cache").mkdir()
+    run(capsys, tmp_path / "pair1", release="old", files={"compose.yaml": "services: {}\n", "release.json": '{"release": "old"}'})
+    start(capsys, tmp_path / "pair1", store, "r1", "a" * 12)
+    assert names(store) == ["vllm-cache", f"vllm-cache-{'a' * 12}"]
+    shutil.rmtree(tmp_path / "pair1/releases/old")
+    start(capsys, tmp_path / "pair1", store, "r2", "a" * 12)
+    assert names(store) == [f"vllm-cache-{'a' * 12}"]
+
+
+def test_a_link_in_place_of_the_cache_ends_the_run_before_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str], store: Path) -> None:
+    (store / f"vllm-cache-{'a' * 12}").symlink_to("/etc")
+    out = start(capsys, tmp_path / "pair1", store, "r1", "a" * 12)
+    assert out["failed"]
+    assert "is a link to /etc" in out["msg"]
+    assert not (tmp_path / "pair1/releases").exists()

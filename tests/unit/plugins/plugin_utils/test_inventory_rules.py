@@ -69,7 +69,7 @@ KNOWN = {"component": "driver", "severity": "error", "matters": "m", "remedy": "
         (PROMPTS, [{"prompt": "a", "max_tokens": "many"}, {"prompt": "b", "body": "x"}], [(0, "max_tokens"), (1, "body")]),
         (PROMPTS, [{"prompt": " "}, {"prompt": "a", "max_tokens": 0}], [(0, "prompt"), (1, "max_tokens")]),
         (PROMPTS, [{"max_tokens": 0}, "x", {"prompt": "a", "max_tokens": 0}], [(0,), (1,), (2, "max_tokens")]),
-        ("image_caches", [None, "a"], [(0,), (1,)]),
+        ("readahead_mounts", [None, "a"], [(0,), (1,)]),
         ("image_port", "x", [()]),
         (VERSIONS, [{**KNOWN, "match": "590", "unless": ["x"]}, {**KNOWN, "below": "7.0", "line": "7"}], []),
         (VERSIONS, [KNOWN, "x", {**KNOWN, "match": "1", "severity": "fatal"}], [(0,), (1,), (2, "severity")]),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from public_recipes import RECIPES
@@ -80,6 +80,13 @@ ALL_OPTIONS = {
     "env_file": "/opt/gb10/pair1/api_key",
 }
 EXPECTED: dict[str, dict[str, Any]] = yaml.safe_load((FIXTURES / "expected.yml").read_text())
+#: What the collection adds to every profile, and nothing else: docs/profiles.md has the same list.
+ADDED = {
+    "TRITON_CACHE_DIR": "{cache}/triton", "TORCHINDUCTOR_CACHE_DIR": "{cache}/inductor", "TILELANG_CACHE_DIR": "{cache}/tilelang",
+    "FLASHINFER_WORKSPACE_BASE": "{cache}/flashinfer", "CUTE_DSL_CACHE_DIR": "{cache}/cute", "B12X_CUTE_COMPILE_CACHE_DIR": "{cache}/b12x",
+    "DG_JIT_CACHE_DIR": "{cache}/deep_gemm", "CUDA_CACHE_PATH": "{cache}/cuda", "VLLM_CACHE_ROOT": "{cache}",
+    "VLLM_ENGINE_READY_TIMEOUT_S": "5760", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "2400",
+}  # fmt: skip
 OF_A_PROFILE = ("image", "pull_policy", "volumes", "shm_size", "mem_limit")
 
 
@@ -114,8 +121,11 @@ def test_renders_the_arguments_and_the_environment_of_the_profile(name: str, num
         expected = [(flag, ("1",) if flag == "node-rank" else value) for flag, value in expected] + [("headless", ())]
     assert arguments(out["argv"][len(program) :]) == expected
 
+    own_env = dict(word.split("=", 1) for word in shlex.split(own.get("environment", base["environment"])))
+    [cache] = [volume.split(":")[1] for volume in {**base, **own}["volumes"] if volume.startswith("/srv/models/vllm-cache:")]
+    added = {key: value.format(cache=cache) for key, value in ADDED.items()}
     wiring = {"NODE_RANK": str(number), "HEADLESS": "1" if number else "", "VLLM_HOST_IP": PAIR[number]}
-    assert out["env"] == {**dict(word.split("=", 1) for word in shlex.split(own.get("environment", base["environment"]))), **FABRIC, **wiring}
+    assert out["env"] == {**added, **own_env, **FABRIC, **wiring}
     assert service["environment"] == {key: value.replace("$", "$$") for key, value in out["env"].items()}
 
     like = yaml.safe_load(golden(number).read_text())["services"]["vllm"]
@@ -126,6 +136,9 @@ def test_renders_the_arguments_and_the_environment_of_the_profile(name: str, num
         environment=service["environment"],
         healthcheck=health_check(profile(name)["engine"]["api"], number, {}),
     )
+    [folder] = out["caches"]
+    assert re.fullmatch(r"/srv/models/vllm-cache-[0-9a-f]{12}", folder)
+    rest["volumes"] = [f"{folder}:{cache}" if volume.startswith("/srv/models/vllm-cache") else volume for volume in rest["volumes"]]
     assert service == rest
     assert out["command"][0] == "bash" or out["command"] == out["argv"]
 
@@ -174,7 +187,7 @@ def test_four_ranks() -> None:
 def test_one_rank_has_no_wiring() -> None:
     out = compose.render_rank(mini(), ALONE)
     assert out["argv"] == ["vllm", "serve", "/m", "--served-model-name", "b", "--host", "0.0.0.0", "--port", "8000", "--tensor-parallel-size", "1"]
-    assert out["env"] == {}
+    assert out["env"] == {key: value for key, value in ADDED.items() if key in caches.LIMITS}, "no cache is mounted"
 
 
 def test_tensor_times_pipeline_may_fill_the_group() -> None:
@@ -315,7 +328,7 @@ def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
     own["env"]["NCCL_DEBUG"] = "WARN"
     former = {
         **ALL_OPTIONS, "env_file": "", "healthcheck": None, "infiniband": True, "cap_drop": [], "no_new_privileges": False, "ipc": "host",
-        "weights_writable": True,
+        "weights_writable": True, "additions": False,
     }  # fmt: skip
     ranks = [compose.render_rank(own, rank(number, env=FABRIC), former) for number in (0, 1)]
     assert compose.name_release(ranks)["id"] == "41c56fbff542"

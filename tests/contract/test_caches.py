@@ -1,0 +1,80 @@
+"""What the role vllm_tp2 does before a start if the compile caches of the ranks differ."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from playbook import LOCAL_PAIR, REPO, Run, run
+
+KEY, OTHER = "vllm-cache-0123456789ab", "vllm-cache-ba9876543210"
+COPY = {"ansible.builtin.include_role": {"name": "gb10.cluster.vllm_tp2", "tasks_from": "caches.yml"}, "when": "__vllm_tp2_cache_source | length > 0"}
+
+
+def decide(files: dict[str, int], caches: dict[str, list[str]], name: str = "Decide") -> list[dict[str, Any]]:
+    """Return the tasks that set what both ranks have written, -2 for nothing, and show whose cache the other rank gets."""
+    wrote = {host: {"cache_files": count} if count != -2 else {} for host, count in files.items()}
+    return [
+        {"ansible.builtin.set_fact": {"__vllm_tp2_wrote": f"{{{{ {wrote}[inventory_hostname] }}}}"}},
+        {"ansible.builtin.set_fact": {"__vllm_tp2_rendered": f"{{{{ {({host: {'caches': each} for host, each in caches.items()})}[inventory_hostname] }}}}"}},
+        {"name": name, "ansible.builtin.debug": {"msg": "{{ __vllm_tp2_cache_source }}"}},
+    ]
+
+
+def play(folder: Path, tasks: list[dict[str, Any]], *arguments: str) -> Run:
+    members = [{"host": host, "rank": number, "fabric": [f"192.168.200.{number + 1}"]} for number, host in enumerate(("one", "two"))]
+    group = {"name": "pair1", "head": "one", "hosts": ["one", "two"], "fabric": [], "members": members}
+    group["rank"] = "{{ 0 if inventory_hostname == 'one' else 1 }}"
+    variables = {"vllm_tp2_group": group, "vllm_tp2_model_store": str(folder / "models")}
+    text = [{"hosts": "gb10", "gather_facts": False, "vars_files": [str(REPO / "roles/vllm_tp2/vars/main.yml")], "vars": variables, "tasks": tasks}]
+    (folder / "play.yml").write_text(yaml.safe_dump(text), encoding="utf-8")
+    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
+    return run(folder, "play.yml", folder / "hosts.yml", *arguments, env=env, project=folder)
+
+
+def shown(done: Run, task: str) -> dict[str, Any]:
+    return {data["host"]: data["res"] for data in (event["event_data"] for event in done.events) if data.get("task") == task and "res" in data}
+
+
+CASES: dict[str, tuple[dict[str, int], dict[str, list[str]], str]] = {
+    "worker lacks": ({"one": 7, "two": 0}, {}, "one"),
+    "head lacks": ({"one": 0, "two": 7}, {}, "two"),
+    "both have": ({"one": 7, "two": 5}, {}, ""),
+    "none has": ({"one": 0, "two": 0}, {}, ""),
+    "unknown": ({"one": 7, "two": -1}, {}, ""),
+    "nothing written": ({"one": 7, "two": -2}, {}, ""),
+    "another key": ({"one": 7, "two": 0}, {"two": [f"/m/{OTHER}"]}, ""),
+    "another store": ({"one": 7, "two": 0}, {"two": [f"/other-store/{KEY}"]}, "one"),
+    "no cache": ({"one": -2, "two": -2}, {"one": [], "two": []}, ""),
+}
+
+
+def test_a_rank_without_kernels_of_the_same_key_gets_those_of_the_first_that_has_them(tmp_path: Path) -> None:
+    same = {"one": [f"/m/{KEY}"], "two": [f"/m/{KEY}"]}
+    done = play(tmp_path, [task for name, (files, caches, _source) in CASES.items() for task in decide(files, {**same, **caches}, name)])
+    assert done.rc == 0, done.stdout
+    for name, (_files, _caches, source) in CASES.items():
+        assert {host: result["msg"] for host, result in shown(done, name).items()} == {"one": source, "two": source}, name
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["check mode", "for real"])
+def test_a_copy_is_predicted_and_its_failure_does_not_end_the_run(tmp_path: Path, check: bool) -> None:
+    """Nothing can be offered here: the rank has no fabric addresses."""
+    for host in ("one", "two"):
+        (tmp_path / f"models/{host}/{KEY}").mkdir(parents=True)
+    (tmp_path / f"models/one/{KEY}/kernel.so").write_text("x")
+    caches = {host: [f"{tmp_path}/models/{host}/{KEY}"] for host in ("one", "two")}
+    done = play(tmp_path, [*decide({"one": 1, "two": 0}, caches), COPY], *(["--check"] if check else []))
+    assert done.rc == 0, done.stdout
+    assert not (tmp_path / f"models/two/{KEY}/kernel.so").exists()
+    fetched = shown(done, "caches | Fetch, check and put in place")
+    if check:
+        assert fetched["two"]["changed"], fetched
+        assert fetched["two"]["copied"] == ["kernel.so"]
+    else:
+        text = " ".join(str(result["msg"]) for result in shown(done, "caches | Report that the cache was not copied").values())
+        assert "so this start compiles its kernels: listen is empty" in text
