@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import mounts
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
@@ -265,7 +265,8 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
     :param rank: ``rank`` and ``size`` (int), ``master_addr`` and ``fabric_ip`` (str), ``env`` (fabric variables of this rank).
     :param options: see :data:`OPTIONS`.
     :returns: ``argv`` (the engine's words), ``command`` (the container's), ``env``, ``secrets``, ``fingerprint`` (of the secrets),
-        ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see :mod:`probe`).
+        ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see :mod:`probe`),
+        ``collective`` (the service of the collective test, see :mod:`collective`).
     :raises ServingError: profile and group do not fit, an option is unknown or wrong.
     """
     options = dict(options or {})
@@ -292,6 +293,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
         service["entrypoint"] = list(engine["entrypoint"])
     service["command"] = command
     service["environment"] = env
+    test = collective.service_of(profile, rank, service, str(options.get("model_store") or ""))
     env_files = [*(["secrets.env"] if secrets else []), *([str(options["env_file"])] if options.get("env_file") else [])]
     if env_files:
         service["env_file"] = env_files
@@ -305,6 +307,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
         "fingerprint": fingerprint(secrets, str(options.get("group") or "")),
         "compose": compose,
         "probe": probe_words(profile, service.get("devices") or [], bool(options.get("weights_writable"))),
+        "collective": _escape(test),
     }
 
 
