@@ -45,8 +45,12 @@ options:
     default: ""
     no_log: false
   minimum:
-    description: The bus bandwidth in GB/s that the largest of the results must have.
+    description: The bus bandwidth in GB/s that the highest of the results must reach.
     type: float
+  rdma:
+    description: Whether a result of NCCL over TCP fails.
+    type: bool
+    default: true
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -109,11 +113,12 @@ def test(params: dict[str, Any]) -> dict[str, Any]:
         return collective.ended("memory_short", f"{available / 2**20:.1f} GiB are available, and {collective.NEEDED_KIB / 2**20:g} GiB are expected")
     name = params["container"]
     remove = ["docker", "rm", "--force", "--volumes", name]
-    compose = ["docker", "compose", "--project-name", name, "--file", "-", "run", "--rm", "--no-deps", "--no-TTY", "--interactive=false", "--name", name, "test"]
+    compose = ["docker", "compose", "--project-name", name, "--file", "-"]
+    start = [*compose, "run", "--rm", "--no-deps", "--no-TTY", "--interactive=false", "--name", name, "test"]
     run_command(remove, DOCKER_SECONDS)
     try:
         text = collective.compose_text(params["service"], params["env"])
-        code, out, err = run_command(compose, collective.SECONDS + DOCKER_SECONDS, stdin=text)
+        code, out, err = run_command(start, collective.SECONDS + DOCKER_SECONDS, stdin=text)
     finally:
         run_command(remove, DOCKER_SECONDS)
     result = collective.parse(out)
@@ -133,6 +138,7 @@ def main() -> None:
             "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
             "key": {"type": "str", "default": "", "no_log": False},
             "minimum": {"type": "float"},
+            "rdma": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     )
@@ -140,7 +146,7 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=False)
     result = test(params)
-    if not collective.problem_of(result, "", params["minimum"])[0]:
+    if not collective.problem_of(result, "", params["minimum"], params["rdma"])[0]:
         path = os.path.join(params["directory"], params["group"], collective.KEPT)
         files.write_receipt(path, {"key": params["key"], "time": utc.stamp(), "result": result})
     module.exit_json(changed=False, result=result)

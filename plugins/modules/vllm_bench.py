@@ -199,7 +199,8 @@ def main() -> None:
     probed = api_probe.run({"url": params["url"], "env_file": params["env_file"], "timeout": 30.0})
     problem = probed.get("msg") or probed.get("error")
     if problem or not probed.get("models"):
-        module.fail_json(msg=f"The model is not served: {problem or 'the API lists none'}. See playbooks/status.yml for the reason, and start it with site.yml.")
+        text = f"The model is not served: {problem or 'the API lists none'}."
+        module.fail_json(msg=f"{text} See playbooks/status.yml for the reason, and start it with site.yml.")
     key = api_probe.read_key(params["env_file"])
     server = api_probe.Server(params["url"], key, 20.0)
     watch = Watch(server)

@@ -131,7 +131,7 @@ COLLECTIVE = {
     "backend": str, "transport": str, "stage": str, "problem": str, "text": str, "hcas": [str], "rows": [{"op": str, "mib": whole, "gb_s": count}],
 }  # fmt: skip
 BENCH_ROW = {
-    **{key: whole for key in ("depth", "concurrency", "requests", "output_tokens", "completed", "preemptions")}, "prefix": str, "varied": bool,
+    **dict.fromkeys(("depth", "concurrency", "requests", "output_tokens", "completed", "preemptions"), whole), "prefix": str, "varied": bool,
     **{f"{key}?": count for key in (
         "request_rate", "seconds", "tok_s", "stream_tok_s", "ttft_ms", "ttft_p99_ms", "prefill_tok_s", "itl_ms", "acceptance_percent",
         "cache_hit_percent", "kv_usage_percent",

@@ -51,7 +51,7 @@ def _numbers(name: str, value: Any, lowest: int) -> list[int]:
 
 
 def levels_of(
-    depths: Any, concurrency: Any, output_tokens: int, prefix: str = "cold", request_rate: float | None = None, requests: int = 0, varied: bool = False
+    depths: Any, concurrency: Any, output_tokens: int, prefix: str = "cold", request_rate: Any = None, requests: int = 0, varied: bool = False
 ) -> list[dict[str, Any]]:
     """Return the levels to measure, each depth at each concurrency. `requests` is their number at a level; 0 is two for each stream."""
     if prefix not in ("cold", "warm"):
@@ -70,7 +70,8 @@ def levels_of(
 
 def longest(level: Mapping[str, Any]) -> int:
     """Return the number of tokens that the longest request of a level may have."""
-    return math.ceil((max(level["depth"], SHORTEST) + level["output_tokens"]) * (1 + (VARIED if level["varied"] else 0)))
+    tokens: int = max(level["depth"], SHORTEST) + level["output_tokens"]
+    return math.ceil(tokens * (1 + (VARIED if level["varied"] else 0)))
 
 
 def words(level: Mapping[str, Any], url: str, model: str, tokenizer: Sequence[str], seed: int, seconds: int) -> list[str]:
@@ -96,7 +97,8 @@ def words(level: Mapping[str, Any], url: str, model: str, tokenizer: Sequence[st
 
 def counters(metrics: str) -> dict[str, float]:
     """Return the counters of a /metrics page that a level changes, the sums over all engines; a missing one is left out."""
-    names, out = {name: key for key, name in _SUMS.items()}, {}
+    names = {name: key for key, name in _SUMS.items()}
+    out: dict[str, float] = {}
     for name, value in _LINE.findall(metrics):
         if name in names:
             with contextlib.suppress(ValueError):

@@ -90,7 +90,7 @@ try:
     dist.barrier()
 except Exception as error:
     late = any(word in str(error).lower() for word in ("timed out", "timeout"))
-    end("timeout" if late else "error", (str(error).strip().splitlines() or [type(error).__name__])[0])
+    end("timeout" if late and found["stage"] in ("rendezvous", "collective") else "error", (str(error).strip().splitlines() or [type(error).__name__])[0])
 end()
 """
 )
@@ -133,10 +133,10 @@ def parse(text: str) -> dict[str, Any]:
     lines = text.splitlines()
     marked = [line[len(MARK) :] for line in lines if line.startswith(MARK)]
     try:
-        found = loads(marked[-1]) if marked else None
+        found: Any = loads(marked[-1]) if marked else None
         problem = misfit(found, RESULT)
     except ValueError as error:
-        found, problem = None, str(error)
+        problem = str(error)
     if problem:
         return ended("no_result", next((line.strip() for line in reversed(lines) if line.strip()), "no output")[:300])
     result = {key: found[key] for key in RESULT}
@@ -170,6 +170,7 @@ def shown(result: Mapping[str, Any]) -> str:
     return how + (f", bus bandwidth {top['gb_s']:.2f} GB/s ({top['op']} of {top['mib']} MiB)" if top else "")
 
 
+NOT_TESTED = ("memory_short", "no_torch")
 _CABLE = "Compare it with playbooks/site.yml --tags roce, which measures the rails without NCCL"
 _HANG = (
     "Set NCCL_NVLS_ENABLE: '0' and NCCL_NET_PLUGIN: none in vllm_tp2_extra_env (NCCL 2.30.4 hangs on pairs of GB10 without them, NVIDIA/nccl #2167), "
@@ -178,55 +179,51 @@ _HANG = (
 _SKIP = "To start without this test: -e vllm_tp2_collective_test=never"
 
 
-def problem_of(result: Mapping[str, Any], host: str, minimum: float | None) -> tuple[str, str]:
-    """Return class and sentences about one rank's result; both are empty if it is good."""
-    problem, text, stage = str(result["problem"]), str(result["text"]).rstrip("."), result["stage"]
-    if problem == "timeout" and stage == "rendezvous":
+def problem_of(result: Mapping[str, Any], host: str, minimum: float | None = None, rdma: bool = True) -> tuple[str, str]:
+    """Return class and sentences about one rank's result; both are empty if it is good. NCCL needs RoCE if `rdma`."""
+    problem, text = str(result["problem"]), str(result["text"]).rstrip(".")
+    if problem == "timeout" and result["stage"] == "rendezvous":
         return "peer_absent", (
             f"the other ranks did not come to {host} within {SECONDS} s. Look at their results, check that they reach the head's fabric address, and that "
             "forks of Ansible is not below the number of ranks"
         )
-    if problem == "timeout":
+    if problem == "timeout" and result["stage"] == "collective":
         return "hang", f"the collective hangs on {host} after {len(result['rows'])} measurements, limit {SECONDS} s. {_HANG}"
     if problem == "wrong_result":
         return problem, f"the collective returns wrong values on {host} ({text}). Do not serve with this image: use another build of its NCCL. {_CABLE}"
-    if problem in ("no_torch", "memory_short"):
+    if problem in NOT_TESTED:
         return problem, f"not tested: {host} {'has an image without a usable torch' if problem == 'no_torch' else 'has too little memory'} ({text})"
     if problem:
         return "error", f"the test failed on {host} ({text or problem}). Correct that, and run again"
-    if result["backend"] != "nccl":
-        rate = peak(result)
-    elif result["transport"] == "tcp":
+    rate, slow = peak(result), Thresholds().hotplug_high_gbps / 8 * max(1, len(result["hcas"]))
+    nccl = result["backend"] == "nccl" and rdma
+    if nccl and result["transport"] == "tcp":
         return "socket_fallback", (
             f"NCCL on {host} uses TCP sockets instead of RoCE ({shown(result)}). Check /dev/infiniband in the container (vllm_tp2_infiniband: folder), "
             "NCCL_IB_HCA and NCCL_IB_GID_INDEX, and set NCCL_NET: IB so that it cannot fall back"
         )
-    else:
-        rate = peak(result)
-        slow = Thresholds().hotplug_high_gbps / 8 * max(1, len(result["hcas"]))
-        if rate <= slow:
-            return "low_bandwidth", (
-                f"{shown(result)} on {host}, and more than {slow:.2f} GB/s are expected: rails with the hot-plug fault of about 13 Gb/s give no more. "
-                f"{_CABLE}. If that is healthy, this image's NCCL is slow: use another build of it"
-            )
     if minimum is not None and rate < minimum:
         return "low_bandwidth", f"{shown(result)} on {host}, and vllm_tp2_collective_min is {minimum:g} GB/s. {_CABLE}"
+    if minimum is None and nccl and rate <= slow:
+        return "low_bandwidth", (
+            f"{shown(result)} on {host}, and more than {slow:.2f} GB/s are expected: rails with the hot-plug fault of about 13 Gb/s give no more. "
+            f"{_CABLE}. If that is healthy, this image's NCCL is slow: use another build of it"
+        )
     return "", ""
 
 
 #: The cause comes before its consequence: a rank that cannot test leaves the others without a peer.
 _ORDER = ("memory_short", "no_torch", "error", "wrong_result", "hang", "peer_absent", "socket_fallback", "low_bandwidth")
-NOT_TESTED = ("memory_short", "no_torch")
 
 
-def verdict(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], minimum: float | None = None) -> dict[str, Any]:
+def verdict(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], minimum: float | None = None, rdma: bool = True) -> dict[str, Any]:
     """Decide for the group from what the module collective_test returned on its ranks, in the order of `hosts`.
 
     The result has `class`, `failed`, `msg`, and `gb_s` of the slowest rank.
     """
     # Without a result the module itself failed, or its node was not reachable.
     results = [each.get("result") or ended("error", str(each.get("msg") or "no message")) for each in ranks]
-    found = [problem_of(result, host, minimum) for result, host in zip(results, hosts)]
+    found = [problem_of(result, host, minimum, rdma) for result, host in zip(results, hosts)]
     problems = sorted((each for each in found if each[0]), key=lambda each: _ORDER.index(each[0]))
     if problems:
         name, text = problems[0]
