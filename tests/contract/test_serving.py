@@ -54,7 +54,7 @@ def _checked(method):
 Connection.exec_command = _checked(Connection.exec_command)
 Connection.put_file = _checked(Connection.put_file)
 """
-STUBS = ("agent", "desired_state", "rank_evidence", "vllm_liveness", "vllm_rank_info")
+STUBS = ("agent", "collective_test", "desired_state", "rank_evidence", "vllm_liveness", "vllm_rank_info")
 FAILED = "pair1: rank 0 on one: kv_too_small: No room. Remedy: make room."
 BACK = f"{FAILED} Release {OLD}, the last good one, serves again, after 48 s without service."
 
@@ -243,6 +243,26 @@ def test_image_that_differs_from_the_lock_file_stops_all_ranks_before_a_start(pa
     assert not any("desired_state" in line for line in pair.log)
     assert not pair.written("one")
     assert not pair.written("two")
+
+
+def test_collectives_of_a_pair_at_rest_are_tested_before_its_first_boot_with_an_image(pair: Pair) -> None:
+    check = pair.play("--check", runs="")
+    assert check.rc == 0, check.stdout
+    assert "the collectives would be tested in a container of vllm-dspark-runtime" in check.stdout
+    assert pair.log == []
+    done = pair.play(runs="")
+    assert result(done)["collective"] == "gloo over TCP, bus bandwidth 0.50 GB/s (all_reduce of 16 MiB)."
+    assert sorted(pair.log[:2]) == ["one tests gb10-pair1-rank0-collective", "two tests gb10-pair1-rank1-collective"]
+    assert pair.log[2] == f"one desires serving {NEW}"
+    assert check.changed == done.changed
+
+
+def test_hang_of_the_collectives_on_one_rank_fails_all_ranks_before_a_start(pair: Pair) -> None:
+    done = pair.play(runs="", two_on_collective="timeout")
+    [sentence] = set(messages(done).values())
+    assert set(messages(done)) == {"one", "two"}
+    assert sentence.startswith("pair1: the collective hangs on two after 1 measurements, limit 60 s. Set NCCL_NVLS_ENABLE: '0'")
+    assert not any("desires" in line for line in pair.log)
 
 
 def test_pair_that_serves_without_a_key_starts_again_with_one(pair: Pair) -> None:

@@ -64,6 +64,16 @@ class ActionModule(ActionBase):
         """Return what an agent's node has that another one does not."""
         return {"public_key": "key of the head" if self.host == "one" and (self.folder / "one.agent").exists() else ""}
 
+    def collective_test(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Test the collectives; the scenario has the problem of a rank."""
+        if self._task.check_mode:
+            return {"changed": False}
+        self.note(f"tests {args['container']}")
+        rows = [{"op": "all_reduce", "mib": 16, "gb_s": 0.5}]
+        problem = self.scenario.get(f"{self.host} collective", "")
+        found = {"backend": "gloo", "transport": "tcp", "hcas": [], "rows": rows, "stage": "collective", "problem": problem, "text": "why"}
+        return {"changed": False, "result": found}
+
     def desired_state(self, args: dict[str, Any]) -> dict[str, Any]:
         """Set what is desired."""
         self.note(f"desires {args['state']} {args.get('release', '')}".rstrip())
