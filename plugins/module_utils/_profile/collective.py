@@ -139,8 +139,8 @@ def parse(text: str) -> dict[str, Any]:
         problem = str(error)
     if problem:
         return ended("no_result", next((line.strip() for line in reversed(lines) if line.strip()), "no output")[:300])
-    result = {key: found[key] for key in RESULT}
-    result["rows"] = [{key: row[key] for key in ("op", "mib", "gb_s")} for row in found["rows"][:32]]
+    result: dict[str, Any] = {key: found[key][:500] for key in ("backend", "stage", "problem", "text")}
+    result["rows"] = [{"op": row["op"][:40], "mib": row["mib"], "gb_s": row["gb_s"]} for row in found["rows"][:32]]
     via, hcas, network = set(), [], ""
     for line in lines if result["backend"] == "nccl" else ():
         match = patterns.NCCL_VIA.search(line, 0, 600)

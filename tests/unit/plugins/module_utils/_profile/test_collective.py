@@ -118,6 +118,11 @@ def test_output_without_a_valid_result_is_a_result_of_its_own(output: str) -> No
     assert judged({"result": found}, rank())[:2] == ("error", True)
 
 
+def test_what_is_kept_of_a_hostile_result_is_bounded() -> None:
+    found = collective.parse(printed(text="x" * 10_000_000, rows=ROWS * 1000, more=["y"] * 1000))
+    assert len(json.dumps(found)) < 5000
+
+
 # --- the verdict
 
 
