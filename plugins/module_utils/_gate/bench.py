@@ -179,23 +179,40 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return out + ["  ".join(_cell(row[key]).rjust(len(title)) for title, key in _COLUMNS) for row in rows]
 
 
-def _depth(text: str) -> int:
+#: A published figure: what, then the streams or the depth (`_at_4`, `_at_64k`, `_at_depth_0`), both (`_c1_d4k`), or prompt and reply (`_p256_g64`).
+_PUBLISHED = re.compile(
+    r"(staggered_)?(single_stream_tok_s|decode_tok_s|per_stream_tok_s|prefill_tok_s|aggregate_tok_s|tok_s|inter_token_ms|draft_acceptance_percent|ttft_ms"
+    r"|ttf[tc]_seconds)(?:_at_(?:depth_)?(?P<at>\d{1,7}k?)|_c(?P<streams>\d{1,4})_d(?P<depth>\d{1,7}k?)|_p(?P<prompt>\d{1,7})_g(?P<reply>\d{1,7}))?"
+)
+_FIELDS = {
+    "prefill_tok_s": "prefill_tok_s", "aggregate_tok_s": "tok_s", "tok_s": "tok_s", "inter_token_ms": "itl_ms",
+    "draft_acceptance_percent": "acceptance_percent", "ttft_ms": "ttft_ms", "ttft_seconds": "ttft_ms", "ttfc_seconds": "ttft_ms",
+}  # fmt: skip
+_BY_STREAMS = ("aggregate_tok_s", "tok_s", "per_stream_tok_s", "draft_acceptance_percent")  # their `_at_4` is a number of streams
+
+
+def _tokens(text: str) -> int:
     return int(text[:-1]) * 1000 if text.endswith("k") else int(text)
 
 
 def _measured(key: str, rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Return what was measured of a published figure, by its name; None if no level fits."""
-    match = re.fullmatch(r"(decode|prefill|aggregate|staggered)_tok_s_at_(?:depth_)?(\d+k?)", key)
-    names = {"single_stream_tok_s": ("decode", "0"), "inter_token_ms": ("inter", "0"), "draft_acceptance_percent": ("acceptance", "0")}
-    kind, at = match.groups() if match else names.get(key, ("", "0"))
-    streams = int(at) if kind in ("aggregate", "staggered") and at.isdigit() else 1
-    depth = 0 if kind in ("aggregate", "staggered") else _depth(at)
-    field = {"decode": "stream_tok_s", "prefill": "prefill_tok_s", "inter": "itl_ms", "acceptance": "acceptance_percent"}.get(kind, "tok_s" if kind else "")
-    for row in rows if field else ():
-        near = abs(row["depth"] - depth) <= 0.05 * depth
-        if row["concurrency"] == streams and near and row["prefix"] == "cold" and not row["varied"] and (kind == "staggered") == bool(row["request_rate"]):
-            value = row[field]
-            return None if value is None else float(value)
+    match = _PUBLISHED.fullmatch(key)
+    if match is None:
+        return None
+    staggered, what = match.group(1, 2)
+    at, by_streams = match["at"], what in _BY_STREAMS and (match["at"] or "").isdigit() and "depth" not in key
+    if what in ("aggregate_tok_s", "tok_s", "per_stream_tok_s") and not by_streams:
+        return None
+    streams = int(at if by_streams else match["streams"] or 1)
+    depth = _tokens(match["depth"] or match["prompt"] or ("0" if by_streams else at) or "0")
+    if streams > 1 and what == "decode_tok_s":
+        return None  # of one stream or of all: its name does not tell
+    for row in rows:
+        fits = row["concurrency"] == streams and abs(row["depth"] - depth) <= 0.05 * depth and row["prefix"] == "cold" and not row["varied"]
+        if fits and bool(staggered) == bool(row["request_rate"]) and match["reply"] in (None, str(row["output_tokens"])):
+            value = row[_FIELDS.get(what, "stream_tok_s")]
+            return None if value is None else float(value) / (1000 if what.endswith("seconds") else 1)
     return None
 
 
@@ -207,7 +224,7 @@ def comparison(rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any]) 
             continue
         found = _measured(key, rows)
         if found is not None:
-            out.append(f"{key}: {found:,.1f}, published {value:,} ({100 * (found / value - 1):+.0f} %)")
+            out.append(f"{key}: {found:,.{1 if found >= 10 else 2}f}, published {value:,} ({100 * (found / value - 1):+.0f} %)")
     return out
 
 

@@ -167,6 +167,24 @@ def test_published_figures_stand_next_to_what_was_measured() -> None:
     assert bench.comparison([row(depth=0, prefix="warm")], published) == []
 
 
+def test_a_published_figure_names_its_level() -> None:
+    rows = [
+        row(depth=256, output_tokens=64),
+        row(depth=4096, concurrency=1),
+        row(depth=4096, concurrency=2),
+        row(depth=0, concurrency=4, acceptance_percent=33.0),
+    ]
+    published = {
+        "single_stream_tok_s_p256_g64": 54.46, "single_stream_tok_s_p256_g256": 65.38, "ttfc_seconds_p256_g64": 0.5, "decode_tok_s_c1_d4k": 50,
+        "decode_tok_s_c2_d4k": 50, "ttft_seconds_c2_d4k": 1.0, "draft_acceptance_percent_at_4": 33.3, "per_stream_tok_s_at_4": 25, "aggregate_tok_s": 100,
+        "single_stream_tok_s_p512_g256_warm": 56.73, "decode_tok_s_pr43447_at_4k": 30, "staggered_tok_s_at_4": 60, "prefill_tok_s_at_depth_0": 900,
+    }  # fmt: skip
+    assert [line.partition(",")[0] for line in bench.comparison(rows, published)] == [
+        "single_stream_tok_s_p256_g64: 50.0", "ttfc_seconds_p256_g64: 0.50", "decode_tok_s_c1_d4k: 50.0", "ttft_seconds_c2_d4k: 0.50",
+        "draft_acceptance_percent_at_4: 33.0", "per_stream_tok_s_at_4: 50.0",
+    ]  # fmt: skip
+
+
 # --- memory
 
 
