@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, text
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose, text
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
@@ -44,6 +44,9 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "adjusted_profile": _guard(adjusted),
+            "bench_levels": raises(bench.BenchError)(bench.levels_of),
+            "bench_report": _guard(bench.report),
+            "collective_verdict": _guard(collective.verdict),
             "api_url": _guard(api_probe.api_url),
             "name_release": _guard(compose.name_release),
             "render_rank": _guard(compose.render_rank),

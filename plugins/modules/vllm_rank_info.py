@@ -139,6 +139,11 @@ inputs:
   type: str
   returned: always
   sample: 9c1f03d2a7be
+collective:
+  description: What the last collective test that passed on this node is valid for; empty if none has. See M(gb10.cluster.collective_test).
+  type: str
+  returned: always
+  sample: 3b0c77a1e2d4
 agent:
   description: What the node knows of its agent. C(version) is empty and C(state) is {} if there is no agent.
   type: dict
@@ -195,6 +200,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import info
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
@@ -245,6 +251,7 @@ def main() -> None:
         memory=memory,
         engine_error=problem,
         inputs=str(node.read_json(os.path.join(folder, "current", "release.json")).get("inputs") or ""),
+        collective=str(node.read_json(os.path.join(folder, collective.KEPT)).get("key") or ""),
         agent=info.read(Node("/")),
     )
 

@@ -133,10 +133,21 @@ PREFLIGHT = {
         "peers": [{"host": str, "address": str, "ok": bool, "error": str}],
     }),
 }  # fmt: skip
+COLLECTIVE = {
+    "backend": str, "transport": str, "stage": str, "problem": str, "text": str, "hcas": [str], "rows": [{"op": str, "mib": whole, "gb_s": count}],
+}  # fmt: skip
+BENCH_ROW = {
+    **dict.fromkeys(("depth", "concurrency", "requests", "output_tokens", "completed", "preemptions"), whole), "prefix": str, "varied": bool,
+    **{f"{key}?": count for key in (
+        "request_rate", "seconds", "tok_s", "stream_tok_s", "ttft_ms", "ttft_p99_ms", "prefill_tok_s", "itl_ms", "acceptance_percent",
+        "cache_hit_percent", "kv_usage_percent",
+    )},
+}  # fmt: skip
 #: By module. What is missing here has no value that code of the controller reads.
 FORMS: dict[str, Any] = {
     "agent": {"public_key?": line, "head_id?": line, "host_keys?": [line], "ssh_port?": whole, "version?": str, "problems?": [str]},
     "api_key": {"new?": bool, "path?": str},
+    "collective_test": {"result?": COLLECTIVE},
     "compile_cache": {"files": [{"path": manifest.below, "size": whole, "sha256": manifest.digest_form, "mtime_ns": whole}], "removed": [str]},
     "desired_state": {"generation": whole, "joined": bool, "desired": DESIRED},
     "gpu_clocks": {"skipped_reason?": str, "notes?": [str]},
@@ -153,6 +164,7 @@ FORMS: dict[str, Any] = {
     "rank_evidence": {"text?": str},
     "slurp": {"content": base64_text},
     "uma_info": {"total_kb": count, "free_kb": count, "available_kb": count, "problems": [PROBLEM]},
+    "vllm_bench": {"rows?": [BENCH_ROW], "low?": str, "memory?": {f"{key}_kib": whole for key in ("lowest_available", "lowest_free", "after")}},
     "vllm_boot_log_info": {"state?": str, "stage?": TEXT, "failure?": {"class": str, "line": str}, "kv_cache?": {
         "tokens?": whole, "max_concurrency?": count, "available_gib?": count}},
     "vllm_liveness": {"outcome": str, "text": str, "http_status": int, "starting": bool, "seconds": count},
@@ -161,6 +173,7 @@ FORMS: dict[str, Any] = {
         "current": name_or_empty, "releases": [RELEASE], "containers": [CONTAINER], "weights": WEIGHTS, "weights_differ": [str],
         "processes": {"count": whole, "fault": str, "cpu_seconds?": count}, "stopped": str, "receipt": KEPT, "image": IMAGE, "model_config": dict,
         "devices": [line], "memory": {f"{key}_kib": whole for key in ("total", "free", "available")}, "engine_error": str, "inputs": str, "agent": AGENT,
+        "collective?": str,
     },
     "vllm_release": {"cache_files": int},
     "weights_copy": {"copied?": [str], "removed?": [str], "left?": [str]},  # nothing, after the step `start`

@@ -54,7 +54,7 @@ def _checked(method):
 Connection.exec_command = _checked(Connection.exec_command)
 Connection.put_file = _checked(Connection.put_file)
 """
-STUBS = ("agent", "desired_state", "rank_evidence", "vllm_liveness", "vllm_rank_info")
+STUBS = ("agent", "collective_test", "desired_state", "rank_evidence", "vllm_bench", "vllm_liveness", "vllm_rank_info")
 FAILED = "pair1: rank 0 on one: kv_too_small: No room. Remedy: make room."
 BACK = f"{FAILED} Release {OLD}, the last good one, serves again, after 48 s without service."
 
@@ -253,6 +253,26 @@ def test_image_that_differs_from_the_lock_file_stops_all_ranks_before_a_start(pa
     assert not any("desired_state" in line for line in pair.log)
     assert not pair.written("one")
     assert not pair.written("two")
+
+
+def test_collectives_of_a_pair_at_rest_are_tested_before_its_first_boot_with_an_image(pair: Pair) -> None:
+    check = pair.play("--check", runs="")
+    assert check.rc == 0, check.stdout
+    assert "the collectives would be tested in a container of vllm-dspark-runtime" in check.stdout
+    assert pair.log == []
+    done = pair.play(runs="")
+    assert result(done)["collective"] == "gloo over TCP, bus bandwidth 0.50 GB/s (all_reduce of 16 MiB)."
+    assert sorted(pair.log[:2]) == ["one tests gb10-pair1-rank0-collective", "two tests gb10-pair1-rank1-collective"]
+    assert pair.log[2] == f"one desires serving {NEW}"
+    assert check.changed == done.changed
+
+
+def test_hang_of_the_collectives_on_one_rank_fails_all_ranks_before_a_start(pair: Pair) -> None:
+    done = pair.play(runs="", two_on_collective="timeout")
+    [sentence] = set(messages(done).values())
+    assert set(messages(done)) == {"one", "two"}
+    assert sentence.startswith("pair1: the collective hangs on two after 1 measurements, limit 60 s. Set NCCL_NVLS_ENABLE: '0'")
+    assert not any("desires" in line for line in pair.log)
 
 
 def test_pair_that_serves_without_a_key_starts_again_with_one(pair: Pair) -> None:
@@ -521,3 +541,37 @@ def test_rollback_goes_to_the_kept_release_by_the_agent(pair: Pair) -> None:
     assert f"pair1 went from release {OLD} to {NEW}, profile p, 48 s without service" in " ".join(done.stdout.split())
     note = json.loads((pair.folder / "nodes/two/pair1/rollback.json").read_text(encoding="utf-8"))
     assert note == {"from": OLD, "to": NEW}
+
+
+BENCH = {"bench_depths": "0,64", "bench_concurrency": "1"}
+
+
+def figures(pair: Pair) -> tuple[list[str], dict[str, Any]]:
+    """The text and the JSON that a measurement has written."""
+    [text], [data] = (list((pair.folder / "bench").glob(f"pair1-*.{suffix}")) for suffix in ("txt", "json"))
+    return text.read_text(encoding="utf-8").splitlines(), json.loads(data.read_text(encoding="utf-8"))
+
+
+def test_bench_writes_what_it_has_measured_before_a_level_fails(pair: Pair) -> None:
+    (pair.folder / f"nodes/one/pair1/releases/{OLD}/receipt.json").write_text('{"passed": true, "profile": "dspark-nvfp4-1m"}', encoding="utf-8")
+    done = pair.play(tasks="bench", fails=64, variables={**BENCH, "bench_depths": "0,64,128", "gb10_bench": str(pair.folder / "bench")})
+    assert messages(done) == {"one": "pair1: one: vllm bench serve: no tokenizer."}
+    assert [line for line in pair.log if "measures" in line] == ["one measures [0] for 0 s", "one measures [64] for 0 s"]
+    text, data = figures(pair)
+    assert [row["depth"] for row in data["rows"]] == [0]
+    assert "single_stream_tok_s: 59.6, published 54.22 (+10 %)" in text
+    assert done.changed == set()
+
+
+def test_soak_ends_when_the_memory_of_a_rank_without_an_api_is_low(pair: Pair) -> None:
+    given = {**BENCH, "bench_seconds": 600, "bench_memory_floor": 8, "gb10_bench": str(pair.folder / "bench")}
+    done = pair.play(tasks="bench", two_on_gib=10, variables=given)
+    assert messages(done) == {"one": "pair1: two: 7.0 GiB of memory were available, and bench_memory_floor is 8 GiB"}
+    measured = sorted(line for line in pair.log if "measures" in line)
+    assert measured == [*["one measures [0, 64] for 60 s"] * 3, *["two measures [] for 60 s"] * 3]
+    text, data = figures(pair)
+    assert len(data["rows"]) == 6
+    assert text[-2:] == [
+        "one: lowest MemAvailable 47.0 GiB, lowest MemFree 47.0 GiB; +2,048 MiB in 8 requests, +256.00 MiB a request",
+        "two: lowest MemAvailable 7.0 GiB, lowest MemFree 7.0 GiB; +2,048 MiB in 8 requests, +256.00 MiB a request",
+    ]

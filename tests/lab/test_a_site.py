@@ -86,7 +86,12 @@ def test_the_receipt_lies_on_the_controller_and_on_the_nodes(served: Lab) -> Non
     assert good["passed"]
     assert [rank["facts"]["version"] for rank in good["ranks"]] == ["0.32.0+cpu"] * 2 or all(r["facts"]["version"] for r in good["ranks"])
     assert good["completion"] == [" Paris."]
+    # Before the first boot all ranks have tested the collectives, and no container of that is left.
+    assert re.match(r"gloo over TCP, bus bandwidth \d+\.\d\d GB/s \(all_(?:reduce|gather) of \d+ MiB\)\.", good["collective"]["msg"]), good["collective"]
     for node in (1, 2):
+        tested = json.loads(served.on(node, "cat /opt/gb10-cluster/vllm_tp2/pair1/collective.json"))
+        assert [(row["op"], row["mib"]) for row in tested["result"]["rows"]] == [(op, mib) for mib in (1, 4, 16) for op in ("all_reduce", "all_gather")]
+        assert served.on(node, "docker ps -aq --filter name=collective") == ""
         kept = json.loads(served.on(node, "cat /opt/gb10-cluster/vllm_tp2/pair1/current/receipt.json"))
         assert (kept["release"], kept["passed"]) == (good["release"], True)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from container_lab import Lab
+from container_lab import Lab, api_key
 
 SECRET = "lab-secret-81f0c2"
 
@@ -30,6 +30,19 @@ def test_sanity_finds_nothing_bad_and_names_a_wrong_answer(served: Lab) -> None:
     assert bad.rc != 0
     assert "2 of 2 replies are bad: at 2 at once, to 'The capital of France is'" in bad.last_message
     assert "the known answer is 'Rome.'" in bad.last_message
+
+
+def test_bench_measures_a_level_and_writes_it_without_the_key(served: Lab) -> None:
+    given = {"bench_depths": "64", "bench_concurrency": "2", "bench_output_tokens": 16, "gb10_bench": str(served.folder / "bench")}
+    run = served.play("playbooks/bench.yml", variables=given)
+    assert run.rc == 0, run.stdout[-4000:]
+    assert run.changed == set()
+    [text], [figures] = (list((served.folder / "bench").glob(f"pair1-*.{suffix}")) for suffix in ("txt", "json"))
+    [row] = json.loads(figures.read_text(encoding="utf-8"))["rows"]
+    assert (row["depth"], row["concurrency"], row["completed"], row["requests"]) == (64, 2, 4, 4)
+    assert min(row[name] for name in ("tok_s", "stream_tok_s", "ttft_ms", "itl_ms")) > 0
+    assert text.read_text(encoding="utf-8").splitlines()[2].split()[:3] == ["depth", "at", "once"]
+    assert served.on(1, f"cut -d= -f2 {api_key()}").strip() not in run.text() + text.read_text(encoding="utf-8")
 
 
 def test_evidence_lies_in_a_folder_a_label_and_is_compared(served: Lab) -> None:

@@ -519,6 +519,20 @@ def test_a_rank_that_dies_while_the_receipt_is_recorded_is_started_again() -> No
     assert "killed" in found["warnings"][0]
 
 
+def test_the_result_of_the_collective_test_is_in_the_receipt_of_its_release_alone() -> None:
+    tested = {"class": "", "failed": False, "msg": "gloo over TCP.", "gb_s": 0.5}
+    world = pair(new=["good"])
+    world.desire("new", collective=tested)
+    assert world.settle()["verdict"]["receipt"]["collective"] == tested
+    world = pair(new=["garbled"], old=["good"])
+    world.desire("new", collective=tested)
+    world.settle()
+    assert world.serves("old")
+    kept = world.ranks[0].releases["old"]["receipt"]
+    assert kept["passed"]
+    assert "collective" not in kept
+
+
 def test_a_boot_that_never_ends_has_a_verdict() -> None:
     world = fresh(new=["hang"])
     world.desire("new")

@@ -301,6 +301,9 @@ class Converge(Authority):
 
     def _report(self, verdict: Verdict) -> None:
         """Publish the verdict on the desired release: those who wait for it return now."""
+        receipt = verdict.get("receipt") or {}
+        if self.options.get("collective") and receipt.get("release") == self.release:
+            receipt["collective"] = self.options["collective"]
         self.actor.update(verdict=verdict)
         self.actor.event("verdict", verdict["msg"], verdict["seconds"])
 

@@ -169,6 +169,7 @@ RULES: dict[str, Rule] = {
     "sysctl_watermark_scale_factor": _whole(1, 3000, "leave"),
     # vllm_tp2
     "vllm_tp2_cap_add": _pattern("a capability such as SYS_NICE, or ALL", r"[A-Z][A-Z_]*"),
+    "vllm_tp2_collective_min": _number("a bus bandwidth in GB/s above 0, such as 15", 0, above=True),
     "vllm_tp2_completion_timeout": _whole(1),
     "vllm_tp2_context": _whole(1),
     "vllm_tp2_directory": _FOLDER,

@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, mounts
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, collective, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
@@ -274,7 +274,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
     :param options: see :data:`OPTIONS`.
     :returns: ``argv`` (the engine's words), ``command`` (the container's), ``env``, ``secrets``, ``fingerprint`` (of the secrets),
         ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see :mod:`probe`),
-        ``caches`` (the folders of the compile caches on the node).
+        ``caches`` (the folders of the compile caches on the node), ``collective`` (the service of the collective test, see :mod:`collective`).
     :raises ServingError: profile and group do not fit, an option is unknown or wrong.
     """
     options = dict(options or {})
@@ -301,6 +301,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
         service["entrypoint"] = list(engine["entrypoint"])
     service["command"] = command
     service["environment"] = env
+    test = collective.service_of(profile, rank, service, str(options.get("model_store") or ""))
     env_files = [*(["secrets.env"] if secrets else []), *([str(options["env_file"])] if options.get("env_file") else [])]
     if env_files:
         service["env_file"] = env_files
@@ -315,6 +316,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
         "compose": compose,
         "probe": probe_words(profile, service.get("devices") or [], bool(options.get("weights_writable"))),
         "caches": [f"{path}-{_cache_key(profile, rank, options)}" for path in host_paths(profile, str(options.get("model_store") or ""))["caches"]],
+        "collective": _escape(test),
     }
 
 

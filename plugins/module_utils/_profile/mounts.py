@@ -53,3 +53,14 @@ def writable_weights(profile: Mapping[str, Any], store: str) -> list[str]:
                 f"'{{model_store}}/vllm-cache:{there.rstrip('/')}/vllm-cache', or set vllm_tp2_weights_writable: true"
             )
     return out
+
+
+def tools(profile: Mapping[str, Any], store: str) -> list[str]:
+    """Return the read-only volumes of a profile that hold neither the model nor anything else of the model store: programs, and patches of them."""
+    out, model = [], profile["model"]["path"]
+    for volume in on_node(profile, store):
+        host, there, modes = [*volume.split(":"), ""][:3]
+        of_store = _covers(_clean(store), _clean(host)) or _covers(_clean(host), _clean(store))
+        if "ro" in modes.split(",") and not of_store and not (model.startswith("/") and _covers(_clean(there), _clean(model))):
+            out.append(volume)
+    return out

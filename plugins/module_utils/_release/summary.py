@@ -115,6 +115,8 @@ def group_text(
     if (result.get("changes") or result.get("followed")) and receipt.get("seconds"):
         detail = boot_stages(receipt)
         rows.append(("boot", f"{seconds_text(float(receipt['seconds']))} to the verdict" + (f" (head: {detail})" if detail else "")))
+    if result.get("collective"):
+        rows.append(("collective", str(result["collective"])))
     for phrase in result.get("warnings") or []:
         rows.append(("warning", phrase))
     strange = sorted({name for rank in receipt.get("ranks") or [] for name in (rank.get("facts") or {}).get("unknown_variables") or []})

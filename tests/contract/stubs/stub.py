@@ -64,6 +64,16 @@ class ActionModule(ActionBase):
         """Return what an agent's node has that another one does not."""
         return {"public_key": "key of the head" if self.host == "one" and (self.folder / "one.agent").exists() else ""}
 
+    def collective_test(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Test the collectives; the scenario has the problem of a rank."""
+        if self._task.check_mode:
+            return {"changed": False}
+        self.note(f"tests {args['container']}")
+        rows = [{"op": "all_reduce", "mib": 16, "gb_s": 0.5}]
+        problem = self.scenario.get(f"{self.host} collective", "")
+        found = {"backend": "gloo", "transport": "tcp", "hcas": [], "rows": rows, "stage": "collective", "problem": problem, "text": "why"}
+        return {"changed": False, "result": found}
+
     def desired_state(self, args: dict[str, Any]) -> dict[str, Any]:
         """Set what is desired."""
         self.note(f"desires {args['state']} {args.get('release', '')}".rstrip())
@@ -73,6 +83,25 @@ class ActionModule(ActionBase):
         """Note which evidence is copied."""
         self.note(f"evidence {Path(args['src']).parent.name}")
         return {"changed": False, "path": args["dest"]}
+
+    def vllm_bench(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Measure; the memory of each round is 1 GiB lower than that of the one before, and the scenario has the depth that fails."""
+        self.note(f"measures {[level['depth'] for level in args['levels']]} for {args.get('seconds', 0)} s")
+        if self._task.check_mode:
+            return {"changed": False}
+        rounds = self.folder / f"{self.host}.rounds"
+        rounds.write_text(rounds.read_text() + "." if rounds.exists() else ".", encoding="utf-8")
+        left = (self.scenario.get(f"{self.host} gib", 50) - len(rounds.read_text())) << 20
+        memory = {"lowest_available_kib": left, "lowest_free_kib": left, "after_kib": left}
+        if any(level["depth"] == self.scenario.get("fails") for level in args["levels"]):
+            return {"failed": True, "changed": False, "msg": "vllm bench serve: no tokenizer.", "rows": [], "low": "", "memory": memory}
+        figures = ("seconds", "ttft_ms", "ttft_p99_ms", "itl_ms")
+        unknown = dict.fromkeys(("prefill_tok_s", "acceptance_percent", "cache_hit_percent", "kv_usage_percent"))
+        rows = [
+            {**level, "completed": level["requests"], "preemptions": 0, "tok_s": 60.0, "stream_tok_s": 59.64, **dict.fromkeys(figures, 1.0), **unknown}
+            for level in args["levels"]
+        ]
+        return {"changed": False, "rows": rows, "low": "", "memory": memory}
 
     def vllm_liveness(self, _args: dict[str, Any]) -> dict[str, Any]:
         """Serve."""

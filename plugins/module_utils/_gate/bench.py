@@ -1,0 +1,259 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measure a served model with `vllm bench serve` of its own image: the levels, the command, the figures, and the published ones next to them. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST, loads, misfit
+
+SHORTEST = 16  # tokens of a prompt at depth 0
+SUFFIX = 16  # tokens of a prompt with a shared prefix that differ
+VARIED = 0.5  # lengths of a soak vary by this share
+#: What is read of a result of `vllm bench serve`.
+RESULT = {
+    "completed": int, "total_input_tokens": int, "total_output_tokens": int, "duration": float, "output_throughput": float, "median_ttft_ms": float,
+    "p99_ttft_ms?": float, "median_tpot_ms": float, "median_itl_ms": float,
+}  # fmt: skip
+_SUMS = {
+    "drafted": "vllm:spec_decode_num_draft_tokens_total", "accepted": "vllm:spec_decode_num_accepted_tokens_total",
+    "queries": "vllm:prefix_cache_queries_total", "hits": "vllm:prefix_cache_hits_total", "preempted": "vllm:num_preemptions_total",
+}  # fmt: skip
+_LINE = re.compile(r"^(vllm:\w+)(?:\{.*\})?\s+(\S+)", re.MULTILINE)
+#: The result is the only text on stdout. timeout(1) is in the container, because a process there does not end with `docker exec`. The key is in the
+#: container's environment, and neither in these words nor in the result.
+SHELL = (
+    'export OPENAI_API_KEY="${VLLM_API_KEY:-$OPENAI_API_KEY}"; limit=$1; shift; d=$(mktemp -d) || exit 1; '
+    'timeout -k 5 "$limit" vllm bench serve "$@" --save-result --result-dir "$d" --result-filename result.json >&2; code=$?; '
+    'cat "$d/result.json" 2>/dev/null; rm -rf "$d"; exit "$code"'
+)
+
+
+class BenchError(Exception):
+    """Something a user can act on; its text is the whole message."""
+
+
+def _numbers(name: str, value: Any, lowest: int) -> list[int]:
+    items = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()
+    try:
+        out = [int(str(item)) for item in items]
+    except ValueError:
+        out = []
+    if not out or min(out) < lowest:
+        raise BenchError(f"{name} is {value!r}; expected are whole numbers from {lowest}, such as {lowest},{lowest + 4}.")
+    return out
+
+
+def levels_of(
+    depths: Any, concurrency: Any, output_tokens: int, prefix: str = "cold", request_rate: Any = None, requests: int = 0, varied: bool = False
+) -> list[dict[str, Any]]:
+    """Return the levels to measure, each depth at each concurrency. `requests` is their number at a level; 0 is two for each stream."""
+    if prefix not in ("cold", "warm"):
+        raise BenchError(f"bench_prefix is {prefix!r}; expected is cold (each prompt is new) or warm (the prompts of a level share a prefix).")
+    if request_rate is not None and not 0 < float(request_rate) < LARGEST:
+        raise BenchError(f"bench_request_rate is {request_rate!r}; expected are requests per second above 0, or nothing to send all at once.")
+    return [
+        {
+            "depth": depth, "concurrency": streams, "output_tokens": max(1, int(output_tokens)), "requests": int(requests) or 2 * streams, "prefix": prefix,
+            "request_rate": float(request_rate) if request_rate is not None else None, "varied": bool(varied),
+        }
+        for depth in _numbers("bench_depths", depths, 0)
+        for streams in _numbers("bench_concurrency", concurrency, 1)
+    ]  # fmt: skip
+
+
+def longest(level: Mapping[str, Any]) -> int:
+    """Return the number of tokens that the longest request of a level may have."""
+    tokens: int = max(level["depth"], SHORTEST) + level["output_tokens"]
+    return math.ceil(tokens * (1 + (VARIED if level["varied"] else 0)))
+
+
+def words(level: Mapping[str, Any], url: str, model: str, tokenizer: Sequence[str], seed: int, seconds: int) -> list[str]:
+    """Return the words after `docker exec CONTAINER`. `tokenizer` are the arguments that name the tokenizer in the container."""
+    length, answer = max(level["depth"], SHORTEST), level["output_tokens"]
+    if level["prefix"] == "warm":
+        data = {
+            "dataset-name": "prefix_repetition", "prefix-repetition-prefix-len": max(1, length - SUFFIX), "prefix-repetition-suffix-len": SUFFIX,
+            "prefix-repetition-num-prefixes": 1, "prefix-repetition-output-len": answer,
+        }  # fmt: skip
+    else:
+        data = {"dataset-name": "random", "random-input-len": length, "random-output-len": answer}
+        if level["varied"]:
+            data["random-range-ratio"] = VARIED
+    options = {
+        "base-url": url, "model": model, **data, "num-prompts": level["requests"], "max-concurrency": level["concurrency"],
+        "request-rate": level["request_rate"] or "inf", "seed": seed, "percentile-metrics": "ttft,tpot,itl,e2el", "metric-percentiles": "99",
+        "ready-check-timeout-sec": 0,  # its request would be the first prompt, which then is in the prefix cache
+    }  # fmt: skip
+    listed = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return ["sh", "-c", SHELL, "bench", str(seconds), *listed, "--ignore-eos", "--disable-tqdm", *tokenizer]
+
+
+def counters(metrics: str) -> dict[str, float]:
+    """Return the counters of a /metrics page that a level changes, the sums over all engines; a missing one is left out."""
+    names = {name: key for key, name in _SUMS.items()}
+    out: dict[str, float] = {}
+    for name, value in _LINE.findall(metrics):
+        if name in names:
+            with contextlib.suppress(ValueError):
+                number = float(value)
+                out[names[name]] = out.get(names[name], 0.0) + (number if 0 <= number < LARGEST else 0.0)
+    return out
+
+
+def kv_usage(metrics: str) -> float | None:
+    """Return the used share of the KV cache on a /metrics page, the highest of all engines; None if it has none."""
+    found = []
+    for name, value in _LINE.findall(metrics):
+        if name in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"):
+            with contextlib.suppress(ValueError):
+                found += [float(value)] if 0 <= float(value) <= 1 else []
+    return max(found, default=None)
+
+
+def _share(before: Mapping[str, float], after: Mapping[str, float], part: str, whole: str) -> float | None:
+    total = after.get(whole, 0.0) - before.get(whole, 0.0)
+    return round(100 * (after.get(part, 0.0) - before.get(part, 0.0)) / total, 1) if total > 0 else None
+
+
+def row_of(level: Mapping[str, Any], text: str, before: Mapping[str, float], after: Mapping[str, float], usage: float | None) -> dict[str, Any]:
+    """Return the figures of a level from the result's JSON text and the counters around it. Raises BenchError if the text is not a result."""
+    try:
+        found = loads(text)
+        problem = misfit(found, RESULT)
+    except ValueError as error:
+        found, problem = {}, str(error)
+    if problem:
+        raise BenchError(f"the result of vllm bench serve is not valid: {problem}")
+    done, single = found["completed"], level["concurrency"] == 1
+    tpot, ttft = found["median_tpot_ms"], found["median_ttft_ms"]
+    return {
+        **{key: level[key] for key in ("depth", "concurrency", "requests", "output_tokens", "prefix", "request_rate", "varied")},
+        "completed": done, "seconds": round(found["duration"], 2), "tok_s": round(found["output_throughput"], 2),
+        "stream_tok_s": round(1000 / tpot, 2) if tpot > 0 else None, "ttft_ms": round(ttft, 1), "ttft_p99_ms": round(found.get("p99_ttft_ms") or ttft, 1),
+        # The prompts of several streams wait for each other.
+        "prefill_tok_s": round(found["total_input_tokens"] / done / ttft * 1000, 1) if single and done and ttft > 0 and level["prefix"] == "cold" else None,
+        "itl_ms": round(found["median_itl_ms"], 2), "acceptance_percent": _share(before, after, "accepted", "drafted"),
+        "cache_hit_percent": _share(before, after, "hits", "queries"), "kv_usage_percent": None if usage is None else round(100 * usage, 1),
+        "preemptions": int(after.get("preempted", 0) - before.get("preempted", 0)),
+    }  # fmt: skip
+
+
+def reason_of(code: int, err: str, seconds: int) -> str:
+    """Return why `vllm bench serve` has failed, with the remedy."""
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    last = lines[-1][:300].rstrip(".") if lines else "no message"
+    if code in (124, 137):
+        return f"it did not end within {seconds} s. Use fewer or shorter requests (bench_depths, bench_output_tokens), or a larger bench_timeout"
+    if code == 127 or "invalid choice: 'bench'" in err:
+        return f"the image has no vllm bench serve ({last}). Use an image with vLLM 0.11 or later, or measure from another machine"
+    if "unrecognized arguments" in err:
+        return f"the vllm bench serve of the image is of another version ({last}). Use an image with vLLM 0.11 or later"
+    if "No module named" in err or "ImportError" in err:
+        return f"the image lacks what vllm bench serve imports ({last}). Add vllm[bench] to the image, or use another one"
+    return f"{last} (exit code {code})"
+
+
+# --- for people
+
+_COLUMNS = (
+    ("depth", "depth"), ("at once", "concurrency"), ("done", "completed"), ("of", "requests"), ("tok/s", "tok_s"), ("per stream", "stream_tok_s"),
+    ("TTFT ms", "ttft_ms"), ("p99", "ttft_p99_ms"), ("prefill tok/s", "prefill_tok_s"), ("ITL ms", "itl_ms"), ("accepted %", "acceptance_percent"),
+    ("cache hit %", "cache_hit_percent"), ("KV used %", "kv_usage_percent"), ("preempted", "preemptions"),
+)  # fmt: skip
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of the levels, one line each. A figure that is not known is a dash."""
+    out = ["  ".join(title for title, _key in _COLUMNS)]
+    return out + ["  ".join(_cell(row[key]).rjust(len(title)) for title, key in _COLUMNS) for row in rows]
+
+
+#: A published figure: what, then the streams or the depth (`_at_4`, `_at_64k`, `_at_depth_0`), both (`_c1_d4k`), or prompt and reply (`_p256_g64`).
+_PUBLISHED = re.compile(
+    r"(staggered_)?(single_stream_tok_s|decode_tok_s|per_stream_tok_s|prefill_tok_s|aggregate_tok_s|tok_s|inter_token_ms|draft_acceptance_percent|ttft_ms"
+    r"|ttf[tc]_seconds)(?:_at_(?:depth_)?(?P<at>\d{1,7}k?)|_c(?P<streams>\d{1,4})_d(?P<depth>\d{1,7}k?)|_p(?P<prompt>\d{1,7})_g(?P<reply>\d{1,7}))?"
+)
+_FIELDS = {
+    "prefill_tok_s": "prefill_tok_s", "aggregate_tok_s": "tok_s", "tok_s": "tok_s", "inter_token_ms": "itl_ms",
+    "draft_acceptance_percent": "acceptance_percent", "ttft_ms": "ttft_ms", "ttft_seconds": "ttft_ms", "ttfc_seconds": "ttft_ms",
+}  # fmt: skip
+_BY_STREAMS = ("aggregate_tok_s", "tok_s", "per_stream_tok_s", "draft_acceptance_percent")  # their `_at_4` is a number of streams
+
+
+def _tokens(text: str) -> int:
+    return int(text[:-1]) * 1000 if text.endswith("k") else int(text)
+
+
+def _measured(key: str, rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return what was measured of a published figure, by its name; None if no level fits."""
+    match = _PUBLISHED.fullmatch(key)
+    if match is None:
+        return None
+    staggered, what = match.group(1, 2)
+    at, by_streams = match["at"], what in _BY_STREAMS and (match["at"] or "").isdigit() and "depth" not in key
+    if what in ("aggregate_tok_s", "tok_s", "per_stream_tok_s") and not by_streams:
+        return None
+    streams = int(at if by_streams else match["streams"] or 1)
+    depth = _tokens(match["depth"] or match["prompt"] or ("0" if by_streams else at) or "0")
+    if streams > 1 and what == "decode_tok_s":
+        return None  # of one stream or of all: its name does not tell
+    for row in rows:
+        fits = row["concurrency"] == streams and abs(row["depth"] - depth) <= 0.05 * depth and row["prefix"] == "cold" and not row["varied"]
+        if fits and bool(staggered) == bool(row["request_rate"]) and match["reply"] in (None, str(row["output_tokens"])):
+            value = row[_FIELDS.get(what, "stream_tok_s")]
+            return None if value is None else float(value) / (1000 if what.endswith("seconds") else 1)
+    return None
+
+
+def comparison(rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any]) -> list[str]:
+    """Return one line for each published figure that a level has measured."""
+    out = []
+    for key, value in published.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value:
+            continue
+        found = _measured(key, rows)
+        if found is not None:
+            out.append(f"{key}: {found:,.{1 if found >= 10 else 2}f}, published {value:,} ({100 * (found / value - 1):+.0f} %)")
+    return out
+
+
+def memory_lines(rounds: Mapping[str, Sequence[Mapping[str, Any]]], requests: Sequence[int]) -> list[str]:
+    """Return one line a rank: the lowest memory, and how much a request has cost.
+
+    `rounds` are, by host, `lowest_available_kib`, `lowest_free_kib` and `after_kib` (MemAvailable after it) of each round; `requests` those of each
+    round. The first round fills caches, so the cost counts from its end.
+    """
+    out = []
+    for host, each in rounds.items():
+        if not each:
+            continue
+        lowest = [min(one[key] for one in each) / 2**20 for key in ("lowest_available_kib", "lowest_free_kib")]
+        line = f"{host}: lowest MemAvailable {lowest[0]:.1f} GiB, lowest MemFree {lowest[1]:.1f} GiB"
+        count = sum(requests[1 : len(each)])
+        if len(each) > 1 and count:
+            lost = (each[0]["after_kib"] - each[-1]["after_kib"]) / 1024
+            line += f"; {lost:+,.0f} MiB in {count:,} requests, {lost / count:+.2f} MiB a request"
+        out.append(line)
+    return out
+
+
+def report(
+    rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any], title: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    requests: Sequence[int] = (), shown: int = 40,
+) -> list[str]:  # fmt: skip
+    """Return the text of a measurement for people: the last levels, the published figures, and the memory of a soak."""
+    out = [title, *(["", f"The last {shown} of {len(rows)} levels:"] if len(rows) > shown else [""]), *table(rows[-shown:])]
+    compared, memory = comparison(rows, published), memory_lines(rounds or {}, requests)
+    out += ["", "Published figures of the profile:", *compared] if compared else []
+    return out + (["", "Memory:", *memory] if memory else [])

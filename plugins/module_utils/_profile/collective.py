@@ -1,0 +1,233 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A bounded test of the collectives that the engine needs, in short containers of the image, one a rank at once: container, script, verdict. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import mounts
+
+SECONDS = 60  # the script ends itself after so long
+MARK = "GB10-COLLECTIVE "
+#: Buffers of the largest size: 512 MiB, and a quarter of it for comparisons. The rest is for Python, the CUDA context and NCCL.
+NEEDED_KIB = 4 << 20
+KEPT = "collective.json"  # in the group's folder on the node: the last result that passed
+#: Runs with the image's python3. NCCL without a GPU does not exist, so the same collectives run on gloo there. Prints one line with its result.
+SCRIPT = (
+    f"MARK = {MARK!r}\n"
+    + r"""
+import datetime, json, os, sys, threading, time
+plan = json.loads(sys.argv[1])
+rank, world = plan["rank"], plan["size"]
+found = {"backend": "", "stage": "import", "rows": [], "problem": "", "text": ""}
+lock = threading.Lock()
+def end(problem="", text=""):
+    with lock:
+        print("\n" + MARK + json.dumps(dict(found, problem=problem, text=str(text)[:500])), flush=True)
+        os._exit(0)
+limit = threading.Timer(plan["seconds"], end, ["timeout"])  # the first process of a container ignores SIGALRM
+limit.daemon = True
+limit.start()
+try:
+    import torch
+    import torch.distributed as dist
+except Exception as error:
+    end("no_torch", error)
+try:
+    cuda = plan["gpu"]
+    if cuda and not torch.cuda.is_available():
+        end("error", "torch.cuda.is_available() is False")
+    if cuda:
+        torch.cuda.set_device(0)
+    found["backend"], found["stage"] = "nccl" if cuda else "gloo", "rendezvous"
+    wait = datetime.timedelta(seconds=plan["seconds"])
+    store = dist.TCPStore(plan["address"], plan["port"], world, rank == 0, wait)
+    dist.init_process_group(found["backend"], store=store, rank=rank, world_size=world, timeout=wait)
+    found["stage"] = "collective"
+    device = torch.device("cuda:0" if cuda else "cpu")
+    sync = torch.cuda.synchronize if cuda else (lambda: None)
+    for mib in ((1, 8, 64, 256) if cuda else (1, 4, 16)):
+        count = (mib << 20) // 4 // world * world
+        for name in ("all_reduce", "all_gather"):
+            whole = torch.empty(count, dtype=torch.float32, device=device)
+            if name == "all_reduce":
+                mine, wanted = whole, [(0, count, world * (world + 1) // 2)]
+                call = lambda: dist.all_reduce(whole)
+                factor = 2 * (world - 1) / world
+            else:
+                part = count // world
+                mine = torch.empty(part, dtype=torch.float32, device=device)
+                parts = list(whole.chunk(world))
+                wanted = [(at * part, part, at + 1) for at in range(world)]
+                call = lambda: dist.all_gather(parts, mine)
+                factor = (world - 1) / world
+            mine.fill_(rank + 1)
+            call()
+            sync()
+            for start, length, value in wanted:
+                piece = whole[start:start + length]
+                if float(piece.min()) != value or float(piece.max()) != value:
+                    end("wrong_result", f"{name} of {mib} MiB: expected {value}, found {float(piece.min())} to {float(piece.max())}")
+            rounds = 5
+            dist.barrier()
+            sync()
+            begin = time.monotonic()
+            for _round in range(rounds):
+                call()
+            sync()
+            seconds = (time.monotonic() - begin) / rounds
+            found["rows"].append({"op": name, "mib": mib, "gb_s": round(count * 4 * factor / seconds / 1e9, 3)})
+            del whole, mine
+    found["stage"] = "end"
+    dist.barrier()
+except Exception as error:
+    late = any(word in str(error).lower() for word in ("timed out", "timeout"))
+    end("timeout" if late and found["stage"] in ("rendezvous", "collective") else "error", (str(error).strip().splitlines() or [type(error).__name__])[0])
+end()
+"""
+)
+#: What one rank's script prints.
+RESULT = {"backend": str, "stage": str, "problem": str, "text": str, "rows": [{"op": str, "mib": int, "gb_s": float}]}
+#: Keys of the release's service that the test has, too. Volumes, secrets, health check and labels are not among them.
+_KEYS = ("image", "pull_policy", "network_mode", "ipc", "shm_size", "security_opt", "cap_drop", "cap_add", "devices", "ulimits", "deploy")
+_VARIABLES = re.compile(r"(?:NCCL|TORCH_NCCL|GLOO|TP|UCX|CUDA|LD|OMP|NVIDIA)_|(?:PATH|PYTHONPATH|VIRTUAL_ENV)\Z")
+_DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+
+
+def service_of(profile: Mapping[str, Any], rank: Mapping[str, Any], service: Mapping[str, Any], store: str) -> dict[str, Any]:
+    """Return the service of the test, as that of the release without what the test does not need. `service` has its environment."""
+    env = {key: value for key, value in service["environment"].items() if _VARIABLES.match(key) and not key.startswith("NCCL_DEBUG")}
+    plan = {
+        "rank": int(rank["rank"]), "size": int(rank["size"]), "address": str(rank.get("master_addr") or "127.0.0.1"), "seconds": SECONDS,
+        "port": int(profile["engine"]["master_port"] or 25000), "gpu": profile["container"]["gpus"] == "all",
+    }  # fmt: skip
+    return {
+        **{key: service[key] for key in _KEYS if key in service},
+        "restart": "no", "working_dir": "/", "logging": {"driver": "json-file", "options": {"max-size": "8m", "max-file": "1"}},
+        **({"volumes": tools} if (tools := mounts.tools(profile, store)) else {}),
+        "entrypoint": ["python3"], "command": ["-c", SCRIPT, json.dumps(plan)], "environment": {**env, **_DEBUG},
+    }  # fmt: skip
+
+
+def compose_text(service: Mapping[str, Any], fabric: Mapping[str, str]) -> str:
+    """Return the Compose file of the test, with the fabric variables of this node."""
+    known = {str(key): str(value).replace("$", "$$") for key, value in fabric.items()}
+    return json.dumps({"services": {"test": {**service, "environment": {**service["environment"], **known}}}})
+
+
+def ended(problem: str, text: str) -> dict[str, Any]:
+    """Return the result of a rank that could not test."""
+    return {"backend": "", "transport": "unknown", "hcas": [], "rows": [], "stage": "", "problem": problem, "text": text}
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return the result in a container's output, with the transport by NCCL's own lines; `problem` is no_result if there is none that fits."""
+    lines = text.splitlines()
+    marked = [line[len(MARK) :] for line in lines if line.startswith(MARK)]
+    try:
+        found: Any = loads(marked[-1]) if marked else None
+        problem = misfit(found, RESULT)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        return ended("no_result", next((line.strip() for line in reversed(lines) if line.strip()), "no output")[:300])
+    result: dict[str, Any] = {key: found[key][:500] for key in ("backend", "stage", "problem", "text")}
+    result["rows"] = [{"op": row["op"][:40], "mib": row["mib"], "gb_s": row["gb_s"]} for row in found["rows"][:32]]
+    via, hcas, network = set(), [], ""
+    for line in lines if result["backend"] == "nccl" else ():
+        match = patterns.NCCL_VIA.search(line, 0, 600)
+        via |= {match.group(1)} if match else set()
+        match = patterns.NCCL_NETWORK.search(line, 0, 400)
+        network = match.group(1) if match else network
+        if "NET/IB : Using" in line:
+            hcas += [hca.group(1) for hca in patterns.NCCL_HCA.finditer(line[:2000]) if hca.group(1) not in hcas]
+    kinds = {"tcp" if name.startswith("Socket") else "rdma" if name.startswith("IB") else "plugin" for name in via or ({network} if network else ())}
+    transport = "tcp" if result["backend"] == "gloo" or "tcp" in kinds else next(iter(sorted(kinds, reverse=True)), "unknown")
+    return {**result, "transport": transport, "hcas": hcas[:32]}
+
+
+def peak(result: Mapping[str, Any]) -> float:
+    """Return the highest bus bandwidth of a result in GB/s, as nccl-tests defines it."""
+    return max((float(row["gb_s"]) for row in result.get("rows") or []), default=0.0)
+
+
+def shown(result: Mapping[str, Any]) -> str:
+    """Return what was measured, as a phrase."""
+    if result["backend"] == "gloo":
+        how = "gloo over TCP"
+    else:
+        how = f"NCCL over {'RoCE' if result['transport'] == 'rdma' else 'TCP' if result['transport'] == 'tcp' else 'a transport that its log does not name'}"
+        how += f", {len(result['hcas'])} HCA{'' if len(result['hcas']) == 1 else 's'} ({', '.join(result['hcas'])})" if result["hcas"] else ""
+    top = max(result["rows"], key=lambda row: row["gb_s"], default=None)
+    return how + (f", bus bandwidth {top['gb_s']:.2f} GB/s ({top['op']} of {top['mib']} MiB)" if top else "")
+
+
+NOT_TESTED = ("memory_short", "no_torch")
+_CABLE = "Compare it with playbooks/site.yml --tags roce, which measures the rails without NCCL"
+_HANG = (
+    "Set NCCL_NVLS_ENABLE: '0' and NCCL_NET_PLUGIN: none in vllm_tp2_extra_env (NCCL 2.30.4 hangs on pairs of GB10 without them, NVIDIA/nccl #2167), "
+    "and check that the firewall of all ranks admits the fabric"
+)
+_SKIP = "To start without this test: -e vllm_tp2_collective_test=never"
+
+
+def problem_of(result: Mapping[str, Any], host: str, minimum: float | None = None, rdma: bool = True) -> tuple[str, str]:
+    """Return class and sentences about one rank's result; both are empty if it is good. NCCL needs RoCE if `rdma`."""
+    problem, text = str(result["problem"]), str(result["text"]).rstrip(".")
+    if problem == "timeout" and result["stage"] == "rendezvous":
+        return "peer_absent", (
+            f"the other ranks did not come to {host} within {SECONDS} s. Look at their results, check that they reach the head's fabric address, and that "
+            "forks of Ansible is not below the number of ranks"
+        )
+    if problem == "timeout" and result["stage"] == "collective":
+        return "hang", f"the collective hangs on {host} after {len(result['rows'])} measurements, limit {SECONDS} s. {_HANG}"
+    if problem == "wrong_result":
+        return problem, f"the collective returns wrong values on {host} ({text}). Do not serve with this image: use another build of its NCCL. {_CABLE}"
+    if problem in NOT_TESTED:
+        return problem, f"not tested: {host} {'has an image without a usable torch' if problem == 'no_torch' else 'has too little memory'} ({text})"
+    if problem:
+        return "error", f"the test failed on {host} ({text or problem}). Correct that, and run again"
+    rate, slow = peak(result), Thresholds().hotplug_high_gbps / 8 * max(1, len(result["hcas"]))
+    nccl = result["backend"] == "nccl" and rdma
+    if nccl and result["transport"] == "tcp":
+        return "socket_fallback", (
+            f"NCCL on {host} uses TCP sockets instead of RoCE ({shown(result)}). Check /dev/infiniband in the container (vllm_tp2_infiniband: folder), "
+            "NCCL_IB_HCA and NCCL_IB_GID_INDEX, and set NCCL_NET: IB so that it cannot fall back"
+        )
+    if minimum is not None and rate < minimum:
+        return "low_bandwidth", f"{shown(result)} on {host}, and vllm_tp2_collective_min is {minimum:g} GB/s. {_CABLE}"
+    if minimum is None and nccl and rate <= slow:
+        return "low_bandwidth", (
+            f"{shown(result)} on {host}, and more than {slow:.2f} GB/s are expected: rails with the hot-plug fault of about 13 Gb/s give no more. "
+            f"{_CABLE}. If that is healthy, this image's NCCL is slow: use another build of it"
+        )
+    return "", ""
+
+
+#: The cause comes before its consequence: a rank that cannot test leaves the others without a peer.
+_ORDER = ("memory_short", "no_torch", "error", "wrong_result", "hang", "peer_absent", "socket_fallback", "low_bandwidth")
+
+
+def verdict(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], minimum: float | None = None, rdma: bool = True) -> dict[str, Any]:
+    """Decide for the group from what the module collective_test returned on its ranks, in the order of `hosts`.
+
+    The result has `class`, `failed`, `msg`, and `gb_s` of the slowest rank.
+    """
+    # Without a result the module itself failed, or its node was not reachable.
+    results = [each.get("result") or ended("error", str(each.get("msg") or "no message")) for each in ranks]
+    found = [problem_of(result, host, minimum, rdma) for result, host in zip(results, hosts)]
+    problems = sorted((each for each in found if each[0]), key=lambda each: _ORDER.index(each[0]))
+    if problems:
+        name, text = problems[0]
+        failed = name not in NOT_TESTED
+        return {"class": name, "failed": failed, "msg": f"{text}. {f'Nothing was started. {_SKIP}' if failed else 'The start goes on'}.", "gb_s": 0.0}
+    slowest = min(results, key=peak)
+    return {"class": "", "failed": False, "msg": f"{shown(slowest)}.", "gb_s": peak(slowest)}

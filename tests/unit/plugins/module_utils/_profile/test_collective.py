@@ -1,0 +1,188 @@
+"""The collective test before a first boot: its container, what its script prints, and the verdict for the group."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose, mounts
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from shipped_profiles import SHIPPED
+
+HOSTS = ["spark-1", "spark-2"]
+ROWS = [{"op": "all_reduce", "mib": 256, "gb_s": 22.5}, {"op": "all_gather", "mib": 256, "gb_s": 21.0}]
+NCCL = (
+    "spark1:140:140 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB enp1s0f0np0:192.168.100.1<0>\n"
+    "spark1:140:140 [0] NCCL INFO Using network IB\n"
+    "spark1:140:140 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0\n"
+)
+SOCKET = (
+    "vm:1172:1172 [0] NCCL INFO NET/IB : No device found.\n"
+    "vm:1172:1172 [0] NCCL INFO Using network Socket\n"
+    "vm:1172:1172 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [receive] via NET/Socket/0\n"
+)
+
+
+def printed(lines: str = NCCL, **more: Any) -> str:
+    found = {"backend": "nccl", "stage": "end", "rows": ROWS, "problem": "", "text": ""}
+    return f"{lines}\n{collective.MARK}{json.dumps({**found, **more})}\n"
+
+
+def rank(lines: str = NCCL, **more: Any) -> dict[str, Any]:
+    return {"changed": False, "result": collective.parse(printed(lines, **more))}
+
+
+def judged(*ranks: dict[str, Any], **more: Any) -> tuple[str, bool, str]:
+    found = collective.verdict(ranks, HOSTS, **more)
+    return found["class"], found["failed"], found["msg"]
+
+
+def rendered(number: int, **options: Any) -> dict[str, Any]:
+    place = {"rank": number, "size": 2, "master_addr": "192.168.200.1", "fabric_ip": f"192.168.200.{number + 1}", "env": {}}
+    given = {"model_store": "/srv/models", "infiniband": ["/dev/infiniband/uverbs0"], "fabric": "node", "group": "pair1", **options}
+    return compose.render_rank(resolve("dspark-nvfp4-1m", SHIPPED), place, given)
+
+
+# --- the container
+
+
+def test_the_container_is_that_of_the_release_without_weights_secrets_and_labels() -> None:
+    out = rendered(1, secrets={"HF_TOKEN": "hf_secret"}, env_file="/opt/key", extra_env={"NCCL_IB_QPS_PER_CONNECTION": "4", "FOO": "$bar"})
+    service, test = out["compose"]["services"]["vllm"], out["collective"]
+    for key in ("image", "network_mode", "devices", "ulimits", "cap_drop", "cap_add", "security_opt", "deploy", "shm_size"):
+        assert test[key] == service[key], key
+    assert test["cap_drop"] == ["ALL"]
+    assert "IPC_LOCK" in test["cap_add"]
+    assert not {"volumes", "env_file", "labels", "healthcheck", "privileged", "container_name"} & set(test)
+    assert test["environment"]["NCCL_IB_QPS_PER_CONNECTION"] == "4"
+    assert (test["environment"]["NCCL_DEBUG"], test["environment"]["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET")
+    assert not {"FOO", "HF_TOKEN", "VLLM_HOST_IP"} & set(test["environment"])
+    assert "hf_secret" not in json.dumps(test)
+    plan = json.loads(test["command"][2])
+    assert (plan["rank"], plan["size"], plan["address"], plan["gpu"]) == (1, 2, "192.168.200.1", True)
+
+
+def test_the_fabric_variables_of_the_node_are_added_and_compose_reads_them_as_they_are() -> None:
+    file = json.loads(collective.compose_text(rendered(0)["collective"], {"NCCL_IB_HCA": "rocep1s0f0,x$y"}))
+    assert file["services"]["test"]["environment"]["NCCL_IB_HCA"] == "rocep1s0f0,x$$y"
+
+
+@pytest.mark.parametrize(
+    ("volume", "kept"),
+    [
+        ("/opt/engine:/opt/engine:ro", True),
+        ("/opt/engine:/opt/engine", False),
+        ("{model_store}/tool:/tool:ro", False),
+        ("/srv:/data:ro", False),
+        ("/elsewhere:/m:ro", False),
+    ],
+)
+def test_a_volume_stays_only_if_it_is_read_only_and_holds_no_weights(volume: str, kept: bool) -> None:
+    raw = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "/m/b", "served_names": ["b"]}, "container": {"volumes": [volume]}}
+    assert bool(mounts.tools(resolve("mini", {"mini": raw}), "/srv/models")) == kept
+
+
+# --- the script
+
+
+def test_the_script_reports_an_image_without_torch() -> None:
+    words = [sys.executable, "-IS", "-c", collective.SCRIPT, json.dumps({"rank": 0, "size": 2, "seconds": 20})]
+    found = collective.parse(subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout)
+    assert (found["problem"], found["stage"]) == ("no_torch", "import")
+
+
+def test_the_script_ends_itself_at_its_time_limit() -> None:
+    stuck = collective.SCRIPT.replace("    import torch\n", "    time.sleep(60)\n", 1)
+    words = [sys.executable, "-IS", "-c", stuck, json.dumps({"rank": 0, "size": 2, "seconds": 0.2})]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30)
+    assert collective.parse(done.stdout)["problem"] == "timeout"
+
+
+# --- the result
+
+
+def test_the_transport_comes_from_the_lines_of_nccl() -> None:
+    rdma, tcp = collective.parse(printed()), collective.parse(printed(SOCKET))
+    assert (rdma["transport"], rdma["hcas"]) == ("rdma", ["rocep1s0f0", "roceP2p1s0f0"])
+    assert (tcp["transport"], tcp["hcas"]) == ("tcp", [])
+    assert collective.parse(printed(""))["transport"] == "unknown"
+
+
+@pytest.mark.parametrize("output", ["", "Traceback\nKeyError: x", *(collective.MARK + text for text in ("{", '{"backend": "nccl", "rows": 1}', "[" * 9999))])
+def test_output_without_a_valid_result_is_a_result_of_its_own(output: str) -> None:
+    found = collective.parse(output)
+    assert (found["problem"], found["rows"]) == ("no_result", [])
+    assert judged({"result": found}, rank())[:2] == ("error", True)
+
+
+def test_what_is_kept_of_a_hostile_result_is_bounded() -> None:
+    found = collective.parse(printed(text="x" * 10_000_000, rows=ROWS * 1000, more=["y"] * 1000))
+    assert len(json.dumps(found)) < 5000
+
+
+# --- the verdict
+
+
+def test_a_good_pair_passes_with_the_figure_of_its_slowest_rank() -> None:
+    found = collective.verdict([rank(), rank(rows=[{**ROWS[0], "gb_s": 20.0}])], HOSTS)
+    assert (found["failed"], found["gb_s"]) == (False, 20.0)
+    assert found["msg"] == "NCCL over RoCE, 2 HCAs (rocep1s0f0, roceP2p1s0f0), bus bandwidth 20.00 GB/s (all_reduce of 256 MiB)."
+
+
+def test_a_rank_without_its_peer_names_what_to_check() -> None:
+    name, failed, text = judged(rank("", problem="timeout", stage="rendezvous", rows=[]), rank())
+    assert (name, failed) == ("peer_absent", True)
+    assert "the other ranks did not come to spark-1 within 60 s" in text
+    assert text.endswith("Nothing was started. To start without this test: -e vllm_tp2_collective_test=never.")
+
+
+def test_a_hang_names_nvls_and_the_plugin() -> None:
+    name, _failed, text = judged(rank(problem="timeout", stage="collective", rows=[]), rank())
+    assert name == "hang"
+    assert "NCCL_NVLS_ENABLE: '0' and NCCL_NET_PLUGIN: none" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (rank(SOCKET), "socket_fallback"),
+        (rank(problem="wrong_result", text="all_reduce of 1 MiB: expected 3, found 1.0 to 3.0"), "wrong_result"),
+        (rank(rows=[{**ROWS[0], "gb_s": 3.04}]), "low_bandwidth"),
+        (rank(problem="error", text="CUDA error: out of memory"), "error"),
+        ({"failed": True, "msg": "sudo: a password is required"}, "error"),
+        ({"unreachable": True, "msg": "timed out"}, "error"),
+    ],
+)
+def test_the_result_of_one_rank_decides_for_the_group(found: dict[str, Any], name: str) -> None:
+    assert judged(rank(), found)[:2] == (name, True)
+    assert judged(found, rank())[:2] == (name, True)
+
+
+def test_the_cause_on_one_rank_comes_before_its_consequence_on_the_other() -> None:
+    waits = rank("", problem="timeout", stage="rendezvous", rows=[])
+    assert judged(waits, {"result": collective.ended("memory_short", "1.0 GiB are available, and 4 GiB are expected")})[0] == "memory_short"
+    assert judged(waits, rank(problem="error", text="no such device"))[0] == "error"
+
+
+@pytest.mark.parametrize("problem", ["no_torch", "memory_short"])
+def test_what_cannot_be_tested_does_not_fail(problem: str) -> None:
+    name, failed, text = judged({"result": collective.ended(problem, "why")}, rank())
+    assert (name, failed) == (problem, False)
+    assert text.startswith("not tested: spark-1 ")
+    assert text.endswith("The start goes on.")
+
+
+def test_sockets_pass_where_the_profile_does_not_ask_for_rdma() -> None:
+    assert judged(rank(SOCKET), rank(SOCKET), rdma=False)[:2] == ("", False)
+
+
+def test_the_owner_sets_the_bound() -> None:
+    slow = rank(rows=[{**ROWS[0], "gb_s": 3.04}])
+    assert judged(slow, slow, minimum=3.0)[:2] == ("", False)
+    assert judged(rank(), rank(), minimum=23.0)[:2] == ("low_bandwidth", True)
+    gloo = rank("", backend="gloo", rows=[{"op": "all_reduce", "mib": 16, "gb_s": 0.5}])
+    assert judged(gloo, gloo) == ("", False, "gloo over TCP, bus bandwidth 0.50 GB/s (all_reduce of 16 MiB).")
+    assert judged(gloo, gloo, minimum=1.0)[0] == "low_bandwidth"
