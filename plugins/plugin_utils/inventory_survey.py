@@ -22,7 +22,7 @@ import yaml
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
+from ansible_collections.gb10.cluster.plugins.lookup.profile import own_profiles, shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, names, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
@@ -256,9 +256,17 @@ class Survey:
                 text = rules.source_fault(key, value, members) if isinstance(value, str) else ""
                 if text:
                     self._add("host", host, key, text)
-            users = self.values[host].get("gb10_profiles") or {}
+            users = self._own_profiles(host)
             for profile in dict.fromkeys([selected, *map(str, users)]) if isinstance(users, Mapping) else ():
                 self._check_profile(host, profile, users, len(members) if profile == selected else 0)
+
+    def _own_profiles(self, host: str) -> Any:
+        given = self.values[host].get("gb10_profiles") or {}
+        try:
+            return own_profiles(value_of(self.values[host], "gb10_profiles_directory"), given)
+        except AnsibleError as error:
+            self._add("host", host, "gb10_profiles_directory", _first_line(error))
+            return given
 
     def _check_profile(self, host: str, name: str, users: Mapping[str, Any], size: int) -> None:
         """A profile; ``size`` is that of the serving group, 0 if the profile is not selected."""
@@ -287,6 +295,10 @@ class Survey:
             self._add("host", host, "gb10_profile", f"{nearest}?" if known else rest)
             return
         match = re.match(r"profile ([^\s:]+): (\S*)", text)
+        if match and match.group(1) not in (self.values[host].get("gb10_profiles") or {}) and match.group(1) not in shipped_profiles():
+            folder = Path(str(value_of(self.values[host], "gb10_profiles_directory"))).expanduser()
+            self._add("file", str(folder / f"{match.group(1)}.yml"), match.group(1), text, (0,))
+            return
         self._add("host", host, "gb10_profiles", text, (match.group(1), *_steps(match.group(2))) if match else ())
 
     def _check_adjusted(self, host: str, profile: Mapping[str, Any]) -> None:

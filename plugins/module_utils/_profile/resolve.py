@@ -53,7 +53,7 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
                 raise ProfileError(f"profile {current}: extends itself, and no shipped profile has its name. Name another one, or leave extends out")
             known = sorted(set(shipped) | set(users))
             what = f"profile {child}: extends {current!r}, which" if child else f"gb10_profile: {current!r}"
-            hint = f"known are: {', '.join(known)} (a profile of your own goes into gb10_profiles)"
+            hint = f"known are: {', '.join(known)} (a profile of your own goes into gb10_profiles, or as a file into gb10_profiles_directory)"
             raise ProfileError(f"{what} is not a known profile{did_you_mean(current, known)}; {hint}")
         if (current, from_user) in seen:
             loop = [entry[0] for entry in seen[seen.index((current, from_user)) :]] + [current]
