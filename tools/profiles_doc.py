@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles  # noqa: E402  the path must stand first
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate, text  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory, kv_estimate, text  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE, PLACEHOLDERS, SCHEMA, Field  # noqa: E402
 
@@ -159,7 +159,7 @@ def calibration(profiles: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the rows: figure, measured pool, error of the plan."""
     rows = []
     for label, name, measured in POOLS:
-        ranks = [{"total_kib": text.SPARK_GIB * kv_estimate.KIB_PER_GIB}] * 2
+        ranks = [{"total_kib": host_memory.SPARK_GIB * kv_estimate.KIB_PER_GIB}] * 2
         rows.append((f"{label} ({name})", measured, kv_estimate.make_plan(profiles[name], ranks)["expected_tokens"]))
     for label, gib, config, measured in TOKENS:
         per = kv_estimate.kv_bytes_from_config(*config)[0] if config else profiles["dspark-nvfp4-1m"]["plan"]["kv_bytes_per_token"]

@@ -21,7 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_field
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_import import convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import RecipeError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.text import SPARK_GIB
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 
 LONGEST = 1 << 20  # bytes of a recipe
@@ -73,7 +73,7 @@ def checked(name: str, raw: dict[str, Any]) -> list[str]:
         faults = [str(error)]
     if faults:
         raise AnsibleActionFail(f"The profile is not valid, and nothing was written: {'; '.join(faults)}. Correct the recipe")
-    return list(plan["warnings"])
+    return [*plan["warnings"], *([f"The inventory check refuses it: {plan['unsafe']}"] if plan["unsafe"] else [])]
 
 
 def refusals(name: str, dest: Path, text: str, force: bool) -> str:

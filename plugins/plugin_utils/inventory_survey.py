@@ -34,7 +34,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
     split_by_majority,
     value_of,
 )
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, scan
@@ -286,7 +288,7 @@ class Survey:
         if not boolean(self.values[host].get("vllm_tp2_weights_writable") or False, strict=False):
             for text in writable_weights(profile, str(store)):
                 self._add_profile_fault(host, text)
-        self._check_adjusted(host, profile)
+        self._check_adjusted(host, profile, size)
 
     def _add_profile_fault(self, host: str, text: str) -> None:
         key, _colon, rest = text.partition("gb10_profile: ")
@@ -301,7 +303,7 @@ class Survey:
             return
         self._add("host", host, "gb10_profiles", text, (match.group(1), *_steps(match.group(2))) if match else ())
 
-    def _check_adjusted(self, host: str, profile: Mapping[str, Any]) -> None:
+    def _check_adjusted(self, host: str, profile: Mapping[str, Any], size: int) -> None:
         """What the inventory changes in its profile: arguments, then criteria."""
         values = self.values[host]
         layers: dict[str, Any] = {}
@@ -319,12 +321,27 @@ class Survey:
             except ProfileError as error:
                 for text in error.faults:
                     self._add("host", host, key, text)
+        self._check_memory(host, profile, size)
         own = isinstance(given, Mapping) and "expressions" in given
         for number, entry in enumerate(profile["gate"]["expressions"]):
             text = expression_fault(entry["expression"] if isinstance(entry, Mapping) else entry)
             below = ("expressions", number) if own else (profile["name"], "gate", "expressions", number)
             if text:
                 self._add("host", host, "vllm_tp2_gate" if own else "gb10_profiles", text, below)
+
+    def _check_memory(self, host: str, profile: Mapping[str, Any], size: int) -> None:
+        """Settings that are reported to freeze nodes, with the factory-default memory. The plan judges them again with that of the nodes."""
+        values = self.values[host]
+        allow = boolean(values.get("vllm_tp2_allow_unsafe_memory") or False, strict=False)
+        ranks = [{"host": "a factory-default node", "total_kib": SPARK_GIB * kv_estimate.KIB_PER_GIB}] * size
+        try:
+            text = kv_estimate.make_plan(profile, ranks, allow_unsafe=allow)["unsafe"]
+        except kv_estimate.PlanError as error:
+            text = str(error)
+        if text:
+            keys = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization")
+            own = "gb10_profiles" if profile["name"] in (values.get("gb10_profiles") or {}) else "gb10_profile"
+            self._add("host", host, next((key for key in keys if values.get(key) not in (None, "", {})), own), text)
 
     # --- placing --------------------------------------------------------------------------------------------------------
 

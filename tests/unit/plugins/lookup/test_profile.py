@@ -18,6 +18,7 @@ def run(terms: list[Any], **variables: Any) -> list[Any]:
     plugin = lookup.LookupModule(loader=DataLoader(), templar=Templar(loader=DataLoader(), variables=variables))
     plugin._load_name = "gb10.cluster.profile"
     options = {"gb10_profile": variables.get("gb10_profile"), "gb10_profiles": variables.get("gb10_profiles", {})}
+    options["gb10_profiles_directory"] = variables.get("gb10_profiles_directory", "")
     plugin.set_options = lambda **_: None
     plugin.get_option = options.__getitem__
     return plugin.run(terms, variables)
