@@ -304,7 +304,7 @@ SCHEMA = _table(
         error_percent=Field("number", "Stated error of the estimated pool, +-%.", nullable=True, minimum=0, maximum=100),
         ranks=Field("int", "Ranks of the measured boot.", 2, minimum=1),
         at=Field("dict", "Arguments of the measured boot; if the profile's differ, the error grows or nothing is estimated.", {}, element=Field("argument")),
-        utilization_limit=Field("number", "Highest gpu-memory-utilization that a remedy may propose; null is 0.82.", nullable=True, minimum=0, maximum=1),
+        utilization_limit=Field("number", "Highest gpu-memory-utilization that is reported to serve: more is refused, and no remedy proposes it. Null is 0.82, or a shipped profile's own.", nullable=True, minimum=0, maximum=1),
         measured_pool_tokens=Field("int", "A measured pool, effective tokens.", nullable=True, minimum=1),
         sources=_strings("Where the figures come from."),
     ),
