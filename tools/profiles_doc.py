@@ -128,9 +128,9 @@ A profile of your own without a shipped one below it gets what every pair needs.
 | `NCCL_DEBUG=INFO`, `NCCL_DEBUG_SUBSYS=INIT,NET` | NCCL names its transport at this level alone, and the gate reads it |
 | `NCCL_NVLS_ENABLE=0` | a GB10 has no NVLink, and NCCL 2.30.4 hangs while a pair loads experts |
 | `HF_HUB_OFFLINE=1` | only if the container mounts the model store: the role `weights` has proven the model |
-| `default-chat-template-kwargs: {{thinking: false, enable_thinking: false}}` | only with the tokenizer or reasoning parser `deepseek_v4` (seed 003); other models keep their default |
+| `default-chat-template-kwargs: {{thinking: false, enable_thinking: false}}` | seed 003; only with the tokenizer or reasoning parser `deepseek_v4` |
 
-`NCCL_NET`, `NCCL_CROSS_NIC`, `NCCL_CUMEM_ENABLE` and `NCCL_IGNORE_CPU_AFFINITY` are not defaults: the seeds disagree, or give no reason.
+`NCCL_NET`, `NCCL_CROSS_NIC`, `NCCL_CUMEM_ENABLE` and `NCCL_IGNORE_CPU_AFFINITY` are not defaults: only some seeds set them, without a reason.
 
 ### Memory of the host
 
@@ -141,8 +141,8 @@ the plan of `site.yml` refuse the settings that are reported to freeze nodes:
   default, 0.9 or 0.92, counts if the argument is missing. With pinned KV memory, the share of weights, reserve and pinned memory counts.
 - `custom_ops: [all]` on a profile whose measured boot compiled without it (seed 004).
 
-The message names the memory that would stay free: what the utilization leaves, less {outside:.1f} GiB for the host and the engine's use outside its share.
-This figure is from seed 000, where 8 GB stayed free at 0.80. It gives {at_85:.1f} GiB at 0.85, where the seed reports about 1 GB.
+The message names the memory that would stay free: what the utilization leaves, less {outside:.1f} GiB for the host and the engine's use outside its
+share. This figure is from seed 000, where 8 GB stayed free at 0.80. It gives {at_85:.1f} GiB at 0.85, where the seed reports about 1 GB.
 `vllm_tp2_allow_unsafe_memory: true` makes the refusal a warning. `vllm_tp2_plan: report` does not.
 The plan also warns if a node has too little memory for the peak of the load (33 GiB next to the weights, seed 002), or is smaller than 121.7 GiB.
 No seed names a context that freezes a node: the context takes memory from the pool, not from the host.

@@ -17,11 +17,11 @@ from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_prof
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_fields import Imported
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_import import convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import RecipeError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 
 LONGEST = 1 << 20  # bytes of a recipe

@@ -43,7 +43,8 @@ def free_gib(share: float, total_gib: float) -> float:
 def _remains(share: float, row: Mapping[str, Any]) -> str:
     free = free_gib(share, row["total_gib"])
     left = f"about {free:.1f} GiB remain free" if free >= 0.05 else "nothing remains free"
-    return f"Of {row['total_gib']:.1f} GiB on {row['host']}, {(1 - share) * row['total_gib']:.1f} GiB stay for the host, which uses about {OUTSIDE_GIB:.1f}: {left}"
+    total, host = row["total_gib"], row["host"]
+    return f"Of {total:.1f} GiB on {host}, {(1 - share) * total:.1f} GiB stay for the host, which uses about {OUTSIDE_GIB:.1f}: {left}"
 
 
 def judge(share: float, limit: float | None, what: str, of: str, rows: Sequence[Mapping[str, Any]]) -> Finding:

@@ -349,8 +349,9 @@ def make_plan(
     :param version: the image's vLLM version if known; decides which figure its start check reads.
     :param config: the model's config.json, for bytes a token if the profile has none.
     :param allow_unsafe: settings that the seeds report to freeze nodes are a warning.
-    :returns: ``verdict`` (ok, refused, unknown), ``msg``, ``unsafe`` (why the boot may freeze the nodes, or None), ``warnings``, ``expected_tokens``, ``error_percent``, ``low_tokens``, ``high_tokens``,
-        ``needed_tokens``, ``short_rank`` (the one that decides), ``remedy``, ``utilization``, ``kv_bytes_per_token`` and ``ranks``.
+    :returns: ``verdict`` (ok, refused, unknown), ``msg``, ``unsafe`` (why the boot may freeze the nodes, or None), ``warnings``,
+        ``expected_tokens``, ``error_percent``, ``low_tokens``, ``high_tokens``, ``needed_tokens``, ``short_rank`` (the one that decides), ``remedy``,
+        ``utilization``, ``kv_bytes_per_token`` and ``ranks``.
     :raises PlanError: an input that is not valid.
     """
     if not ranks:
@@ -400,7 +401,8 @@ def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Fi
     if figures.pinned is not None:
         # vLLM ignores the utilization then. Without the weights, their share is not known.
         share = (figures.pinned + figures.weights + (figures.reserve or 0.0)) / min(row["total_gib"] for row in rows) if figures.weights else 0.0
-        what, of = f"the share {share:.2f} that the weights, the reserve and {figures.pinned:.1f} GiB of pinned KV cache take", "kv-cache-memory-bytes for a share"
+        what = f"the share {share:.2f} that the weights, the reserve and {figures.pinned:.1f} GiB of pinned KV cache take"
+        of = "kv-cache-memory-bytes for a share"
     found = [host_memory.judge(share, plan["utilization_limit"], what, of, rows), host_memory.custom_ops(args, plan["at"])]
     result["warnings"] += [finding.warning for finding in found if finding.warning]
     refusals = [finding for finding in found if finding.fact]

@@ -183,8 +183,10 @@ def set_image(out: Imported, source: str, text: str) -> None:
 
 def set_engine(out: Imported, words: list[str], model: str) -> None:
     """Split the engine's command into the keys of a profile."""
-    before, args, repeated = arguments(words)
-    if before and not is_engine(before) and not is_engine(words):
+    module = next((i for i, each in enumerate(words[:4]) if each.startswith("vllm.entrypoints")), -1)  # python3 -m vllm.entrypoints...
+    before, args, repeated = arguments(words[module + 1 :])
+    before = words[: module + 1] + before
+    if not words or (before and not is_engine(words)):
         raise RecipeError("the command does not start vLLM, expected 'vllm serve MODEL' with arguments")
     engine = out.profile["engine"]
     place = next((i for i, word in enumerate(before) if word == "serve"), None)

@@ -130,7 +130,13 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
     ]
     lines += [f"  {k}: {v}" for k, v in shows]
     defaults = [f"{path}: {_shown(profile, path)}" for path in profile.get("defaults", [])]
-    for title, items in (("Default of the collection", defaults), ("Know", profile["notes"]), ("Differs from its seed", deviation_lines(profile)), ("Sources", profile["sources"])):
+    parts = (
+        ("Default of the collection", defaults),
+        ("Know", profile["notes"]),
+        ("Differs from its seed", deviation_lines(profile)),
+        ("Sources", profile["sources"]),
+    )
+    for title, items in parts:
         if items:
             lines += ["", title] + [f"  - {item}" for item in items]
     return lines
@@ -139,7 +145,7 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
 def _shown(profile: Mapping[str, Any], path: str) -> str:
     value: Any = profile
     for key in path.split("."):
-        value = value[key] if key in value else "removed by the inventory"
+        value = value.get(key, "removed by the inventory")
         if isinstance(value, str):
             break
     return value if isinstance(value, str) else json.dumps(value)
