@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -147,5 +148,6 @@ def write(dest: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(dest)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise AnsibleActionFail(f"{dest} cannot be written: {error}. Give another file with -e output=FILE") from error
