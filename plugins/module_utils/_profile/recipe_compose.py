@@ -13,8 +13,8 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_fields import (
+    HIDDEN,
     INFORMS,
-    SECRET,
     Imported,
     collect_secrets,
     is_secret,
@@ -56,7 +56,7 @@ def from_compose(data: Mapping[str, Any], env: Mapping[str, str], service: str) 
     out.unmapped += [(text_of(key), INFORMS) for key in data if key not in ("services", "name")]
     for key in env:
         if is_secret(out, key, values[key]):
-            out.unmapped.append((f".env {key}", SECRET))
+            out.unmapped.append((f".env {key}", HIDDEN))
         elif key in read:
             out.mapped.append((f".env {key}", "the variables of the Compose file"))
         else:

