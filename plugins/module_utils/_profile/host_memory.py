@@ -69,28 +69,28 @@ def judge(share: float, limit: float | None, what: str, of: str, rows: Sequence[
     return Finding()
 
 
-def custom_ops(args: Mapping[str, Any], measured: Mapping[str, Any]) -> Finding:
-    """Refuse custom_ops [all] if the profile's measured boot compiled without it, and warn otherwise."""
+def custom_ops(args: Mapping[str, Any], measured: Mapping[str, Any], reported: bool) -> Finding:
+    """Refuse custom_ops [all] if the profile's measured boot compiled without it. Warn if no boot of the profile is ``reported``."""
     seen = "custom_ops [all] froze both nodes of seed 004 while the operators compiled, with about 3 GiB free"
     if not _CUSTOM_OPS.search(str(args.get("compilation-config"))):
         return Finding()
     if "compilation-config" in measured and not _CUSTOM_OPS.search(str(measured["compilation-config"])):
         return Finding(f"compilation-config: {seen}, and this profile is reported to serve without it.", "Remove custom_ops")
-    return Finding(warning=f"compilation-config: {seen}. Boots with a filled compile cache do not compile.")
+    return Finding() if reported else Finding(warning=f"compilation-config: {seen}. Boots with a filled compile cache do not compile.")
 
 
 def load_peak(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning for the rank with the least room while the weights load.
+    """Return a warning for the rank with the least room while the weights load. Unknown figures (None) give none.
 
-    :param rows: ``host``, ``weights_gib`` (or None) and ``room_gib``, the memory that the engine may fill.
+    :param rows: ``host``, ``weights_gib`` and ``available_gib`` of each rank.
     """
-    known = [(row["room_gib"] - row["weights_gib"] - LOAD_PEAK_GIB, row) for row in rows if row["weights_gib"] is not None]
+    known = [(row["available_gib"] - row["weights_gib"] - LOAD_PEAK_GIB, row) for row in rows if None not in (row["weights_gib"], row["available_gib"])]
     if not known:
         return []
     left, row = min(known, key=lambda each: float(each[0]))
     if left >= 0:
         return []
     return [
-        f"{row['host']} has {row['room_gib']:.1f} GiB for the load. {row['weights_gib']:.1f} GiB of weights and the peak of loading and profiling "
+        f"{row['host']} has {row['available_gib']:.1f} GiB for the load. {row['weights_gib']:.1f} GiB of weights and the peak of loading and profiling "
         f"({LOAD_PEAK_GIB:g} GiB, seed 002) need {-left:.1f} GiB more. Drop the page cache and stop what else uses memory there."
     ]

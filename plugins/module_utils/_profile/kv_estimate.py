@@ -403,7 +403,7 @@ def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Fi
         share = (figures.pinned + figures.weights + (figures.reserve or 0.0)) / min(row["total_gib"] for row in rows) if figures.weights else 0.0
         what = f"the share {share:.2f} that the weights, the reserve and {figures.pinned:.1f} GiB of pinned KV cache take"
         of = "kv-cache-memory-bytes for a share"
-    found = [host_memory.judge(share, plan["utilization_limit"], what, of, rows), host_memory.custom_ops(args, plan["at"])]
+    found = [host_memory.judge(share, plan["utilization_limit"], what, of, rows), host_memory.custom_ops(args, plan["at"], "defaults" not in profile)]
     result["warnings"] += [finding.warning for finding in found if finding.warning]
     refusals = [finding for finding in found if finding.fact]
     if allow:
@@ -411,7 +411,7 @@ def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Fi
     elif refusals:
         texts = (f"{finding.fact} {finding.remedy}, or accept the risk with {host_memory.ALLOW}: true." for finding in refusals)
         result["unsafe"] = f"{profile['name']}: {' '.join(texts)}"
-    result["warnings"] += host_memory.load_peak([{**row, "room_gib": _room(row, figures)} for row in rows if not row["engine_running"]])
+    result["warnings"] += host_memory.load_peak([row for row in rows if not row["engine_running"]])
 
 
 def _page_cache_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:

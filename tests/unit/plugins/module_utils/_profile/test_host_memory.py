@@ -83,6 +83,13 @@ def test_refuses_custom_ops_where_the_measured_boot_compiled_without(text: Any) 
     assert plan("piecewise-200k", {"compilation-config": {"cudagraph_mode": "FULL", "custom_ops": ["none"]}})["unsafe"] is None
 
 
+def test_warns_about_custom_ops_of_a_profile_of_ones_own() -> None:
+    args = {"gpu-memory-utilization": "0.8", "compilation-config": CUSTOM_OPS}
+    found = make_plan(resolve("own", SHIPPED, {"own": {**PLAIN, "engine": {"args": args}}}), ranks(SPARK, SPARK))
+    assert found["unsafe"] is None
+    assert [text for text in found["warnings"] if "custom_ops [all] froze both nodes of seed 004" in text]
+
+
 def test_pinned_memory_counts_instead_of_the_utilization() -> None:
     args = {"kv-cache-memory-bytes": "14G", "gpu-memory-utilization": "0.95"}
     assert plan("dspark-nvfp4-1m", args)["unsafe"] is None

@@ -158,6 +158,8 @@ def test_use_instead_is_another_profile(other: str, known: bool) -> None:
         return
     with pytest.raises(ProfileError, match=f"profile m: image.build.use_instead is '{other}', expected another profile.*fp8-512k"):
         r.resolve("m", SHIPPED, users)
+
+
 # --- defaults of every pair ------------------------------------------------------------------------------------------------
 
 OWN: dict[str, Any] = {
