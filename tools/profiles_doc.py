@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles  # noqa: E402  the path must stand first
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, kv_estimate, text  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, host_memory, kv_estimate, text  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE, PLACEHOLDERS, SCHEMA, Field  # noqa: E402
 
@@ -89,6 +89,63 @@ gb10_profiles:
 - What contains the weights is mounted read-only (`"{{model_store}}:/models:ro"`), and each cache apart (`"{{model_store}}/vllm-cache:/models/vllm-cache"`).
 - A profile must not contain secrets. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
 - The shipped profiles listen on all addresses of the head, as their seeds do. The first run makes an API key; see [security.md](security.md).
+
+- A profile can also be a file, `own-profiles/mine.yml`, with the keys below `mine`. `gb10_profiles_directory` is the folder.
+
+### From a recipe of another tool
+
+```sh
+ansible-playbook playbooks/import.yml -e recipe=flash.yaml                       # a recipe of sparkrun or eugr/spark-vllm-docker
+ansible-playbook playbooks/import.yml -e recipe=docker-compose.yml -e name=mine  # a Compose file, with the .env next to it
+```
+
+It writes `own-profiles/<name>.yml`, contacts no host and executes nothing. `gb10_profile: <name>` selects the profile.
+More options: `-e output=FILE`, `-e env_file=FILE`, `-e service=NAME` of a Compose file, `-e force=true` to replace a file, `--check --diff`.
+
+| from | into |
+|---|---|
+| `vllm serve` and its arguments, also within a shell script or with placeholders | `engine`, `model`, `ranks` |
+| `env`, `environment`, exports of a script | `env` |
+| `container`, `image` | `image.reference`; `pull` if the name has a slash |
+| mounts of models and compile caches | the model store, read-only, and `container.cache_dirs` |
+| `NCCL_IB_HCA`, `NODE_RANK`, `--nnodes`, `network_mode`, `restart`, ... | nothing: the role sets them |
+| secrets, other mounts, `privileged`, `build_args`, `mods`, hooks, other services | nothing: listed as not mapped, with the reason |
+
+- The result and the comments of the file list each field that is not mapped. The list names secrets without their values.
+- The profile is checked as `validate.yml` checks one. Nothing is written if it is not valid.
+- A Compose file sees only its `.env`, not the environment of the controller.
+- An engine other than vLLM is an error.
+
+### Defaults of every pair
+
+A profile of your own without a shipped one below it gets what every pair needs. A value of its own wins, `null` leaves the variable out, and
+`profiles.yml` lists these under *Default of the collection*.
+
+| default | why |
+|---|---|
+| `UCX_MEM_MMAP_HOOK_MODE=none`, `UCX_RCACHE_MAX_UNRELEASED=1024` | without this pair each request leaks about 14 MB until the node freezes (seed 000) |
+| `NCCL_IB_DISABLE=0` | RDMA, also if the image turns it off (seeds 001, 002) |
+| `NCCL_DEBUG=INFO`, `NCCL_DEBUG_SUBSYS=INIT,NET` | NCCL names its transport at this level alone, and the gate reads it |
+| `NCCL_NVLS_ENABLE=0` | a GB10 has no NVLink, and NCCL 2.30.4 hangs while a pair loads experts |
+| `HF_HUB_OFFLINE=1` | only if the container mounts the model store: the role `weights` has proven the model |
+| `default-chat-template-kwargs: {{thinking: false, enable_thinking: false}}` | seed 003; only with the tokenizer or reasoning parser `deepseek_v4` |
+
+`NCCL_NET`, `NCCL_CROSS_NIC`, `NCCL_CUMEM_ENABLE` and `NCCL_IGNORE_CPU_AFFINITY` are not defaults: only some seeds set them, without a reason.
+
+### Memory of the host
+
+CPU and GPU of a GB10 share one memory. A node without free memory freezes, and a person has to power-cycle it. The inventory check, `validate.yml` and
+the plan of `site.yml` refuse the settings that are reported to freeze nodes:
+
+- `gpu-memory-utilization` above 0.82 (seed 000), above the profile's `plan.utilization_limit`, or above its own value in a shipped profile. vLLM's
+  default, 0.9 or 0.92, counts if the argument is missing. With pinned KV memory, the share of weights, reserve and pinned memory counts.
+- `custom_ops: [all]` on a profile whose measured boot compiled without it (seed 004).
+
+The message names the memory that would stay free: what the utilization leaves, less {outside:.1f} GiB for the host and the engine's use outside its
+share. This figure is from seed 000, where 8 GB stayed free at 0.80. It gives {at_85:.1f} GiB at 0.85, where the seed reports about 1 GB.
+`vllm_tp2_allow_unsafe_memory: true` makes the refusal a warning. `vllm_tp2_plan: report` does not.
+The plan also warns if a node has too little memory for the peak of the load (33 GiB next to the weights, seed 002), or is smaller than 121.7 GiB.
+No seed names a context that freezes a node: the context takes memory from the pool, not from the host.
 
 ### Arguments
 
@@ -175,7 +232,7 @@ def calibration(profiles: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the rows: figure, measured pool, error of the plan."""
     rows = []
     for label, name, measured in POOLS:
-        ranks = [{"total_kib": text.SPARK_GIB * kv_estimate.KIB_PER_GIB}] * 2
+        ranks = [{"total_kib": host_memory.SPARK_GIB * kv_estimate.KIB_PER_GIB}] * 2
         rows.append((f"{label} ({name})", measured, kv_estimate.make_plan(profiles[name], ranks)["expected_tokens"]))
     for label, gib, config, measured in TOKENS:
         per = kv_estimate.kv_bytes_from_config(*config)[0] if config else profiles["dspark-nvfp4-1m"]["plan"]["kv_bytes_per_token"]
@@ -237,6 +294,8 @@ def page() -> str:
         fabric="`NCCL_IB_*`, `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`, `UCX_NET_DEVICES`",
         added="\n".join(markdown_table(("variable", "value", "read by"), added())),
         shaping=", ".join(f"`{prefix}`" for prefix in caches.SHAPING),
+        outside=host_memory.OUTSIDE_GIB,
+        at_85=host_memory.free_gib(0.85, host_memory.SPARK_GIB),
         calibration="\n".join(markdown_table(("figure", "measured pool, tokens", "error of the plan"), calibration(profiles))),
     )
     for name in names:

@@ -57,6 +57,7 @@ class ActionModule(ActionBase):
                 "secret_names": {"type": "list", "elements": "str", "default": [], "no_log": False},
                 "memory": {"type": "dict", "required": True},
                 "plan": {"type": "str", "choices": ["enforce", "report", "off"], "default": "enforce"},
+                "allow_unsafe_memory": {"type": "bool", "default": False},
                 "ssh_port": {"type": "int", "default": 22},
                 "dest": {"type": "path"},
             }
@@ -72,7 +73,7 @@ class ActionModule(ActionBase):
         clash = load_test.port_clash(ports)
         if clash:
             raise AnsibleActionFail(f"{host}: {clash}: change it in the profile {profile['name']}.")
-        estimate = self._estimate(args)  # on every rank, so that no rank of a refused group writes its files
+        estimate, warnings = self._estimate(args)  # on every rank, so that no rank of a refused group writes its files
         refusal = compose_refusal(args["compose"])
         if refusal:
             raise AnsibleActionFail(
@@ -98,19 +99,22 @@ class ActionModule(ActionBase):
             lines.append(f"written to {folder}")
         else:
             lines.append(text)
-        return {"changed": False, "msg": lines, "_ansible_verbose_always": True}
+        return {"changed": False, "msg": lines, "warnings": [] if group["rank"] else warnings, "_ansible_verbose_always": True}
 
-    def _estimate(self, args: dict[str, Any]) -> str:
-        if args["plan"] == "off":
-            return "not estimated (vllm_tp2_plan is off)"
+    def _estimate(self, args: dict[str, Any]) -> tuple[str, list[str]]:
+        """Return the estimate and the plan's warnings. What may freeze a node is refused also if vllm_tp2_plan does not enforce the estimate."""
         ranks = [{"host": host, **args["memory"]} for host in args["group"]["hosts"]]
         try:
-            plan = kv_estimate.make_plan(args["profile"], ranks)
+            plan = kv_estimate.make_plan(args["profile"], ranks, allow_unsafe=args["allow_unsafe_memory"])
         except kv_estimate.PlanError as error:
             raise AnsibleActionFail(f"{args['group']['name']}: {error}") from error
+        if plan["unsafe"]:
+            raise AnsibleActionFail(f"{args['group']['name']}: {plan['unsafe']}")
+        if args["plan"] == "off":
+            return "not estimated (vllm_tp2_plan is off)", plan["warnings"]
         if plan["verdict"] == "refused" and args["plan"] == "enforce":
             raise AnsibleActionFail(
                 f"{args['group']['name']}: {plan['msg']} The estimate is for the factory-default memory of the nodes. Set yours with -e validate_memory (KiB),"
                 " or set vllm_tp2_plan=report."
             )
-        return str(plan["msg"])
+        return str(plan["msg"]), plan["warnings"]

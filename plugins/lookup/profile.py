@@ -12,8 +12,8 @@ author:
 version_added: 0.1.0
 short_description: The serving profile that an inventory selects, complete and checked
 description:
-  - Reads the collection's C(profiles/*.yml) and the inventory's O(gb10_profiles), follows C(extends), checks every key
-    and returns the profile with all defaults filled in.
+  - Reads the collection's C(profiles/*.yml), the files in O(gb10_profiles_directory) and the inventory's O(gb10_profiles), follows C(extends),
+    checks every key and returns the profile with all defaults filled in.
   - Without a term it returns the profile that O(gb10_profile) names.
   - A profile of your own that carries a shipped name changes the shipped one; a null value removes a key.
 options:
@@ -37,6 +37,13 @@ options:
     default: {}
     vars:
       - name: gb10_profiles
+  gb10_profiles_directory:
+    description:
+      - Directory on the controller with profiles of your own, V(NAME.yml) each. O(gb10_profiles) wins over a file of the same name.
+    type: path
+    default: own-profiles
+    vars:
+      - name: gb10_profiles_directory
 seealso:
   - plugin: gb10.cluster.render_rank
     plugin_type: filter
@@ -94,6 +101,17 @@ def shipped_profiles(directory: Path = PROFILES_DIR) -> dict[str, Any]:
     """Return the collection's own profiles, name to raw mapping."""
     if not directory.is_dir():
         raise AnsibleError(f"the collection's profiles are not at {directory}: the installation is incomplete, install it again")
+    return _read(directory)
+
+
+def own_profiles(directory: object, given: Any) -> Any:
+    """Return the user's profiles: one a file of the directory, if it exists, and those of the inventory, which win."""
+    folder = Path(str(directory)).expanduser() if directory else None
+    files = _read(folder) if folder and folder.is_dir() else {}
+    return {**files, **given} if files and isinstance(given, Mapping) else given
+
+
+def _read(directory: Path) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for path in sorted(directory.glob("*.yml")):
         try:
@@ -110,7 +128,8 @@ class LookupModule(LookupBase):
         """Return one resolved profile for each term, or the selected one."""
         self.set_options(var_options=variables, direct=kwargs)
         # Options that come from variables arrive as written: templates in them are resolved here.
-        users = self._templar.template(self.get_option("gb10_profiles")) or {}
+        directory = self._templar.template(self.get_option("gb10_profiles_directory"))
+        users = own_profiles(directory, self._templar.template(self.get_option("gb10_profiles")) or {})
         selected = self._templar.template(self.get_option("gb10_profile")) or DEFAULT_PROFILE
         shipped = shipped_profiles()
         names = [t for t in terms or [] if t is not None] or [selected]

@@ -45,9 +45,15 @@ options:
     type: dict
   enforce:
     description:
-      - Fail when the verdict is V(refused). With V(false) the module only reports.
+      - Fail when the verdict is V(refused), or the boot is RV(unsafe). With V(false) the module only reports.
     type: bool
     default: true
+  allow_unsafe_memory:
+    description:
+      - Make settings that owners report to freeze nodes a warning.
+    type: bool
+    default: false
+    version_added: 0.2.0
 seealso:
   - module: gb10.cluster.uma_info
   - module: gb10.cluster.kv_pool_gate
@@ -92,6 +98,14 @@ msg:
   sample: >-
     dspark-nvfp4-1m: Estimated KV pool: 1,762,995 tokens (+-6.8 %), at least 1,890,000 are needed. spark-b (rank 1) has the least memory:
     12.8 GiB for the KV cache of 95.7 GiB after 75.0 GiB of weights and 7.9 GiB reserve: set gpu-memory-utilization to 0.81.
+unsafe:
+  description: Why the boot may freeze a node, with the memory that would remain for the host; null if it is not known to.
+  returned: always
+  type: str
+  sample: >-
+    mine: gpu-memory-utilization 0.92 is above 0.82, the highest that the seeds report to serve. Of 121.7 GiB on spark-a, 9.7 GiB stay for the host,
+    which uses about 16.9: nothing remains free. A node without free memory freezes until it is power-cycled. Set gpu-memory-utilization
+    (vllm_tp2_gpu_memory_utilization) to 0.82 or less, or accept the risk with vllm_tp2_allow_unsafe_memory: true.
 warnings_found:
   description: Warnings about a boot that is not refused.
   returned: always
@@ -181,18 +195,21 @@ def main() -> None:
             "version": {"type": "str"},
             "model_config": {"type": "dict"},
             "enforce": {"type": "bool", "default": True},
+            "allow_unsafe_memory": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     params = module.params
     try:
         kv_estimate.check_profile(params["profile"])
-        plan = kv_estimate.make_plan(params["profile"], params["ranks"], params["version"], params["model_config"])
+        plan = kv_estimate.make_plan(params["profile"], params["ranks"], params["version"], params["model_config"], params["allow_unsafe_memory"])
     except kv_estimate.PlanError as exc:
         module.fail_json(msg=str(exc))
     plan["warnings_found"] = plan.pop("warnings")
     for text in plan["warnings_found"]:
         module.warn(text)
+    if plan["unsafe"] and params["enforce"]:
+        module.fail_json(changed=False, **{**plan, "msg": plan["unsafe"]})
     if plan["verdict"] == "refused" and params["enforce"]:
         module.fail_json(changed=False, **plan)
     module.exit_json(changed=False, **plan)

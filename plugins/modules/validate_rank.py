@@ -47,6 +47,11 @@ options:
     type: str
     choices: [enforce, report, "off"]
     default: enforce
+  allow_unsafe_memory:
+    description: Make settings that owners report to freeze nodes a warning.
+    type: bool
+    default: false
+    version_added: 0.2.0
   ssh_port:
     description: The port of the node's SSH server.
     type: int

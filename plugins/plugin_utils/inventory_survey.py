@@ -22,7 +22,7 @@ import yaml
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
+from ansible_collections.gb10.cluster.plugins.lookup.profile import own_profiles, shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, names, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
@@ -34,7 +34,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
     split_by_majority,
     value_of,
 )
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, scan
@@ -256,9 +258,17 @@ class Survey:
                 text = rules.source_fault(key, value, members) if isinstance(value, str) else ""
                 if text:
                     self._add("host", host, key, text)
-            users = self.values[host].get("gb10_profiles") or {}
+            users = self._own_profiles(host)
             for profile in dict.fromkeys([selected, *map(str, users)]) if isinstance(users, Mapping) else ():
                 self._check_profile(host, profile, users, len(members) if profile == selected else 0)
+
+    def _own_profiles(self, host: str) -> Any:
+        given = self.values[host].get("gb10_profiles") or {}
+        try:
+            return own_profiles(value_of(self.values[host], "gb10_profiles_directory"), given)
+        except AnsibleError as error:
+            self._add("host", host, "gb10_profiles_directory", _first_line(error))
+            return given
 
     def _check_profile(self, host: str, name: str, users: Mapping[str, Any], size: int) -> None:
         """A profile; ``size`` is that of the serving group, 0 if the profile is not selected."""
@@ -278,7 +288,7 @@ class Survey:
         if not boolean(self.values[host].get("vllm_tp2_weights_writable") or False, strict=False):
             for text in writable_weights(profile, str(store)):
                 self._add_profile_fault(host, text)
-        self._check_adjusted(host, profile)
+        self._check_adjusted(host, profile, size)
 
     def _add_profile_fault(self, host: str, text: str) -> None:
         key, _colon, rest = text.partition("gb10_profile: ")
@@ -287,9 +297,13 @@ class Survey:
             self._add("host", host, "gb10_profile", f"{nearest}?" if known else rest)
             return
         match = re.match(r"profile ([^\s:]+): (\S*)", text)
+        if match and match.group(1) not in (self.values[host].get("gb10_profiles") or {}) and match.group(1) not in shipped_profiles():
+            folder = Path(str(value_of(self.values[host], "gb10_profiles_directory"))).expanduser()
+            self._add("file", str(folder / f"{match.group(1)}.yml"), match.group(1), text, (0,))
+            return
         self._add("host", host, "gb10_profiles", text, (match.group(1), *_steps(match.group(2))) if match else ())
 
-    def _check_adjusted(self, host: str, profile: Mapping[str, Any]) -> None:
+    def _check_adjusted(self, host: str, profile: Mapping[str, Any], size: int) -> None:
         """What the inventory changes in its profile: arguments, then criteria."""
         values = self.values[host]
         layers: dict[str, Any] = {}
@@ -307,12 +321,27 @@ class Survey:
             except ProfileError as error:
                 for text in error.faults:
                     self._add("host", host, key, text)
+        self._check_memory(host, profile, size)
         own = isinstance(given, Mapping) and "expressions" in given
         for number, entry in enumerate(profile["gate"]["expressions"]):
             text = expression_fault(entry["expression"] if isinstance(entry, Mapping) else entry)
             below = ("expressions", number) if own else (profile["name"], "gate", "expressions", number)
             if text:
                 self._add("host", host, "vllm_tp2_gate" if own else "gb10_profiles", text, below)
+
+    def _check_memory(self, host: str, profile: Mapping[str, Any], size: int) -> None:
+        """Settings that are reported to freeze nodes, with the factory-default memory. The plan judges them again with that of the nodes."""
+        values = self.values[host]
+        allow = boolean(values.get("vllm_tp2_allow_unsafe_memory") or False, strict=False)
+        ranks = [{"host": "a factory-default node", "total_kib": SPARK_GIB * kv_estimate.KIB_PER_GIB}] * size
+        try:
+            text = kv_estimate.make_plan(profile, ranks, allow_unsafe=allow)["unsafe"]
+        except kv_estimate.PlanError as error:
+            text = str(error)
+        if text:
+            keys = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization")
+            own = "gb10_profiles" if profile["name"] in (values.get("gb10_profiles") or {}) else "gb10_profile"
+            self._add("host", host, next((key for key in keys if values.get(key) not in (None, "", {})), own), text)
 
     # --- placing --------------------------------------------------------------------------------------------------------
 

@@ -157,7 +157,7 @@ FORMS: dict[str, Any] = {
     }},
     "image_layers": {"files": [{"path": manifest.below, "size": whole, "sha256": manifest.digest_form, "mtime_ns": whole}]},
     "image_record": {"removed": [str], "left": [str]},
-    "kv_pool_plan": {"verdict?": str, "msg?": str},
+    "kv_pool_plan": {"verdict?": str, "msg?": str, "unsafe?": TEXT},
     "preflight_info": PREFLIGHT,
     "roce_info": {"rails": [dict], "ports": [dict], "env": {str: str}, "problems": [PROBLEM]},
     "roce_verify": {"env?": {str: str}},

@@ -72,6 +72,18 @@ REFUSED = [
         "at least 1,890,000 are needed",
         id="nodes with too little memory",
     ),
+    pytest.param(
+        {"vllm_tp2_gpu_memory_utilization": 0.92, "vllm_tp2_plan": "off"},
+        "0.92 is above 0.82, the highest that the seeds report to serve. Of 121.7 GiB on a factory-default node, 9.7 GiB stay for the host, "
+        "which uses about 16.9: nothing remains free. A node without free memory freezes until it is power-cycled. Set gpu-memory-utilization "
+        "(vllm_tp2_gpu_memory_utilization) to 0.82 or less, or accept the risk with vllm_tp2_allow_unsafe_memory: true.",
+        id="utilization that freezes nodes",
+    ),
+    pytest.param(
+        {"gb10_profile": "piecewise-200k", "vllm_tp2_gpu_memory_utilization": 0.85},
+        "piecewise-200k: gpu-memory-utilization 0.85 is above 0.78",
+        id="utilization above the profile's own limit",
+    ),
     pytest.param({"vllm_tp2_extra_args": {"tensor-parallel-size": 3}}, "tensor-parallel-size", id="argument that does not fit the group"),
 ]
 
@@ -87,6 +99,17 @@ def test_what_is_refused_has_its_sentence(tmp_path: Path, variables: dict[str, o
     assert any(sentence in message for _host, _task, message in outcome.failures), outcome.failures
     assert not (tmp_path / "out").exists()
     assert "Traceback" not in outcome.stdout
+
+
+def test_the_named_variable_lets_an_unsafe_utilization_through_with_a_warning(tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory"
+    inventory.mkdir()
+    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
+    variables = {"vllm_tp2_gpu_memory_utilization": 0.92, "vllm_tp2_allow_unsafe_memory": True}
+    outcome = run(tmp_path, "playbooks/validate.yml", inventory, variables=variables)
+    assert (outcome.rc, outcome.failures) == (0, [])
+    (warning,) = {text for event in outcome.events for text in (event["event_data"].get("res") or {}).get("warnings", []) if "0.92 is above" in text}
+    assert warning.endswith("The boot is not refused, because vllm_tp2_allow_unsafe_memory is true.")
 
 
 def test_weights_that_are_writable_and_secret_build_arguments_are_refused_before_a_host_is_touched(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ ROWS: list[dict[str, Any]] = [
         "patterns": [r"NV_ERR_NO_MEMORY"],
         "any_level": True,
         "kind": "weak",
-        "remedy": "Lower --gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) and drop the page cache before the start. "
+        "remedy": "Drop the page cache and stop what else uses memory on this node before the start. Check that the profile sets the UCX pair "
+        "(docs/profiles.md): without it each request leaks about 14 MB, and a lower --gpu-memory-utilization only delays the failure. "
         "If it happens again, power-cycle this node.",
         "means": "The NVIDIA kernel driver could not allocate memory.",
         "why": "The unified memory is exhausted or fragmented.",

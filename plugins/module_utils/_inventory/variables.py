@@ -24,6 +24,14 @@ CLUSTER_SPEC: dict[str, dict[str, Any]] = {
         "default": {},
         "description": ["Your profiles, a mapping of names to profiles. A profile can extend a shipped one and set only what differs."],
     },
+    "gb10_profiles_directory": {
+        "type": "path",
+        "default": "own-profiles",
+        "description": [
+            "Directory on the controller with profiles of your own, one C(NAME.yml) each, which C(import.yml) writes. C(gb10_profiles) wins over a file of",
+            "the same name. A relative path starts where ansible-playbook runs.",
+        ],
+    },
     "gb10_model_store": {
         "type": "path",
         "default": "/srv/models",

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 
@@ -40,8 +41,6 @@ UNCERTAIN = {
 RESERVE_POINTS, RESERVE_PERCENT_A_POINT = 6.0, 2.0
 # If one of these differs, the memory cannot be compared, and nothing is estimated.
 DECISIVE = ("kv-cache-dtype", "quantization", "block-size", "pipeline-parallel-size", "data-parallel-size", "num-gpu-blocks-override", "cpu-offload-gb")
-# Highest utilization proposed where the profile's plan names none: seed 000 calls 0.80 to 0.82 the practical limit on a GB10.
-PROPOSE_UP_TO = 0.82
 KV_BYTES = {"auto": None, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0, "float": 4.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0}
 # Keys of a config.json with which a token's cost depends on the context.
 CONTEXT_DEPENDENT = (
@@ -302,7 +301,7 @@ def _figures(profile: Mapping[str, Any], per: float | None, version: str | None,
         reserve=plan["reserve_gib"] if comparable else None,
         bytes=per,
         memavailable=checks_memavailable(version),
-        limit=PROPOSE_UP_TO if plan["utilization_limit"] is None else plan["utilization_limit"],
+        limit=host_memory.PRACTICAL if plan["utilization_limit"] is None else plan["utilization_limit"],
         check_skipped=profile["env"].get("VLLM_SKIP_INIT_MEMORY_CHECK") == "1" or profile["container"]["gpus"] == "none",
     )
 
@@ -340,6 +339,7 @@ def make_plan(
     ranks: Sequence[Mapping[str, Any]],
     version: str | None = None,
     config: Mapping[str, Any] | None = None,
+    allow_unsafe: bool = False,
 ) -> dict[str, Any]:
     """Return the estimate of a boot, and whether it can pass.
 
@@ -348,8 +348,10 @@ def make_plan(
         ``engine_running`` (true while this group's old engine still holds its memory).
     :param version: the image's vLLM version if known; decides which figure its start check reads.
     :param config: the model's config.json, for bytes a token if the profile has none.
-    :returns: ``verdict`` (ok, refused, unknown), ``msg``, ``warnings``, ``expected_tokens``, ``error_percent``, ``low_tokens``, ``high_tokens``,
-        ``needed_tokens``, ``short_rank`` (the one that decides), ``remedy``, ``utilization``, ``kv_bytes_per_token`` and ``ranks``.
+    :param allow_unsafe: settings that the seeds report to freeze nodes are a warning.
+    :returns: ``verdict`` (ok, refused, unknown), ``msg``, ``unsafe`` (why the boot may freeze the nodes, or None), ``warnings``,
+        ``expected_tokens``, ``error_percent``, ``low_tokens``, ``high_tokens``, ``needed_tokens``, ``short_rank`` (the one that decides), ``remedy``,
+        ``utilization``, ``kv_bytes_per_token`` and ``ranks``.
     :raises PlanError: an input that is not valid.
     """
     if not ranks:
@@ -382,8 +384,34 @@ def make_plan(
     else:
         text = _judge_pool(result, figures, profile["gate"])
     result["msg"] = f"{profile['name']}: {text}"
+    _judge_host(result, profile, figures, allow_unsafe)
     result["ranks"] = [{key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
     return result
+
+
+def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Figures, allow: bool) -> None:
+    """Set ``unsafe``, and add the warnings about the memory of the host. A profile without a GPU takes no share of it."""
+    rows, args, plan = result["ranks"], profile["engine"]["args"], profile["plan"]
+    result["unsafe"] = None
+    if profile["container"]["gpus"] == "none":
+        return
+    share, what, of = figures.utilization, f"gpu-memory-utilization {figures.utilization:g}", "gpu-memory-utilization (vllm_tp2_gpu_memory_utilization)"
+    if args.get("gpu-memory-utilization") is None:
+        what = f"gpu-memory-utilization is not set, and vLLM's default {figures.utilization:g}"
+    if figures.pinned is not None:
+        # vLLM ignores the utilization then. Without the weights, their share is not known.
+        share = (figures.pinned + figures.weights + (figures.reserve or 0.0)) / min(row["total_gib"] for row in rows) if figures.weights else 0.0
+        what = f"the share {share:.2f} that the weights, the reserve and {figures.pinned:.1f} GiB of pinned KV cache take"
+        of = "kv-cache-memory-bytes for a share"
+    found = [host_memory.judge(share, plan["utilization_limit"], what, of, rows), host_memory.custom_ops(args, plan["at"], "defaults" not in profile)]
+    result["warnings"] += [finding.warning for finding in found if finding.warning]
+    refusals = [finding for finding in found if finding.fact]
+    if allow:
+        result["warnings"] += [f"{finding.fact} The boot is not refused, because {host_memory.ALLOW} is true." for finding in refusals]
+    elif refusals:
+        texts = (f"{finding.fact} {finding.remedy}, or accept the risk with {host_memory.ALLOW}: true." for finding in refusals)
+        result["unsafe"] = f"{profile['name']}: {' '.join(texts)}"
+    result["warnings"] += host_memory.load_peak([row for row in rows if not row["engine_running"]])
 
 
 def _page_cache_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:

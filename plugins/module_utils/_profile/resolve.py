@@ -13,8 +13,11 @@ from itertools import groupby
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check, human_int, shown
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check, human_int, shown, store_mount
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
 
+# Keys that a resolved profile has besides those of the schema. ``defaults`` has the paths of what :func:`_pair_defaults` set; a shipped one has none.
+ADDED = ("name", "lineage", "defaults")
 # A changed argument makes these inherited bounds of the gate meaningless. The bounds of the layer itself always count.
 INVALIDATED_BOUNDS = (
     ("max-model-len", ("concurrency",)),
@@ -23,6 +26,20 @@ INVALIDATED_BOUNDS = (
 )
 # These describe the image of one name. A layer with another name that has `build` extends the inherited one.
 OF_ONE_IMAGE = ("digest", "size_gib", "download_gib", "build_minutes", "build")
+# What every pair needs. A profile of the user with no shipped one below it gets these, unless one of its layers sets them, to null as well.
+PAIR_ENV = {
+    "UCX_MEM_MMAP_HOOK_MODE": "none",  # seed 000: without this pair each request leaks about 14 MB
+    "UCX_RCACHE_MAX_UNRELEASED": "1024",
+    "NCCL_IB_DISABLE": "0",  # seeds 001 and 002: RDMA, also if the image turns it off
+    "NCCL_NVLS_ENABLE": "0",  # a GB10 has no NVLink, and NCCL 2.30.4 hangs while a pair loads experts (github.com/NVIDIA/nccl/issues/2167)
+    "NCCL_DEBUG": "INFO",  # NCCL names its transport at this level alone, and the gate reads it
+    "NCCL_DEBUG_SUBSYS": "INIT,NET",
+}
+OFFLINE_ENV = {"HF_HUB_OFFLINE": "1"}  # the role weights proves the weights before a start
+# Seed 003 sets both switches. Only the tokenizer of this family is known to read them; another model keeps its own default.
+THINKING = {"thinking": False, "enable_thinking": False}
+THINKING_FAMILY = "deepseek_v4"
+THINKING_FLAG = "default-chat-template-kwargs"
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,9 +58,9 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return (name, raw profile) from the root of ``extends`` down to ``name``."""
-    out: list[tuple[str, Mapping[str, Any]]] = []
+def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any], bool]]:
+    """Return (name, raw profile, whether it is the user's) from the root of ``extends`` down to ``name``."""
+    out: list[tuple[str, Mapping[str, Any], bool]] = []
     seen: list[tuple[str, bool]] = []
     current, allow_user, child = name, True, ""
     while True:
@@ -53,7 +70,7 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
                 raise ProfileError(f"profile {current}: extends itself, and no shipped profile has its name. Name another one, or leave extends out")
             known = sorted(set(shipped) | set(users))
             what = f"profile {child}: extends {current!r}, which" if child else f"gb10_profile: {current!r}"
-            hint = f"known are: {', '.join(known)} (a profile of your own goes into gb10_profiles)"
+            hint = f"known are: {', '.join(known)} (a profile of your own goes into gb10_profiles, or as a file into gb10_profiles_directory)"
             raise ProfileError(f"{what} is not a known profile{did_you_mean(current, known)}; {hint}")
         if (current, from_user) in seen:
             loop = [entry[0] for entry in seen[seen.index((current, from_user)) :]] + [current]
@@ -62,7 +79,7 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
         raw = users[current] if from_user else shipped[current]
         if not isinstance(raw, Mapping):
             raise ProfileError(f"profile {current}: is {shown(raw)}, expected a mapping")
-        out.append((current, raw))
+        out.append((current, raw, from_user))
         parent = raw.get("extends")
         if parent is not None and not isinstance(parent, str):
             raise ProfileError(f"profile {current}: extends is {shown(parent)}, expected a profile's name")
@@ -106,7 +123,8 @@ def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | No
 
     :param shipped: the collection's profiles, name to raw mapping.
     :param users: the inventory's ``gb10_profiles``; one with a shipped name changes the shipped one.
-    :returns: every key of the schema, and ``name`` and ``lineage`` (names from the root to this one).
+    :returns: every key of the schema, ``name``, ``lineage`` (names from the root to this one), and ``defaults`` of a profile without a shipped one
+        below it.
     :raises ProfileError: an unknown name, a circular reference in ``extends``, an unknown key, a wrong type, a contradiction.
     """
     users = {} if users is None else users
@@ -114,13 +132,43 @@ def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | No
         raise ProfileError(f"gb10_profiles is {shown(users)}, expected a mapping of profile names to profiles")
     raw: dict[str, Any] = {}
     layers = _layers(name, shipped, users)
-    for _label, layer in layers:
+    for _label, layer, from_user in layers:
         raw = _add_layer(raw, {key: value for key, value in layer.items() if key != "extends"})
-    lineage = [label for label, _same in groupby(label for label, _layer in layers)]
-    out = {"name": name, "lineage": lineage, **check(name, raw)}
-    other, known = (out["image"]["build"] or {}).get("use_instead"), sorted((set(shipped) | set(users)) - {name})
+        if not from_user:
+            raw = _with_own_limit(raw)
+    lineage = [label for label, _same in groupby(label for label, _layer, _from_user in layers)]
+    profile = {"name": name, "lineage": lineage, **check(name, raw)}
+    other, known = (profile["image"]["build"] or {}).get("use_instead"), sorted((set(shipped) | set(users)) - {name})
     if other is not None and other not in known:
         raise ProfileError(f"profile {name}: image.build.use_instead is {other!r}, expected another profile{did_you_mean(other, known)}: {', '.join(known)}")
+    if all(from_user for _label, _layer, from_user in layers):
+        profile["defaults"] = _pair_defaults(profile, [layer for _label, layer, _from_user in layers])
+    return profile
+
+
+def _with_own_limit(raw: dict[str, Any]) -> dict[str, Any]:
+    """Let a shipped profile serve at its own utilization, which is that of its seed, and no profile on top of it at more."""
+    try:
+        own = float(str(_at(raw, "engine", "args", "gpu-memory-utilization")))
+    except ValueError:
+        return raw
+    limit = _at(raw, "plan", "utilization_limit")
+    return merge(raw, {"plan": {"utilization_limit": own}}) if own > (PRACTICAL if limit is None else limit) else raw
+
+
+def _pair_defaults(profile: dict[str, Any], layers: list[Mapping[str, Any]]) -> list[str]:
+    """Set what every pair needs where no layer names it. Return the keys that were set, as paths."""
+    named = {key for layer in layers for table in ("env", "head_env", "worker_env") for key in _at(layer, table) or {}}
+    flags = {str(key).replace("_", "-").partition(".")[0] for layer in layers for key in _at(layer, "engine", "args") or {}}
+    args = profile["engine"]["args"]
+    managed = profile["model"]["relative_path"] and store_mount(profile)  # the container reads what the role weights proves
+    wanted = {**PAIR_ENV, **(OFFLINE_ENV if managed else {})}
+    added = {key: value for key, value in wanted.items() if key not in named}
+    profile["env"] = {**profile["env"], **added}
+    out = [f"env.{key}" for key in added]
+    if THINKING_FLAG not in flags and THINKING_FAMILY in (args.get("tokenizer-mode"), args.get("reasoning-parser")):
+        args[THINKING_FLAG] = dict(THINKING)
+        out.append(f"engine.args.{THINKING_FLAG}")
     return out
 
 
@@ -131,11 +179,11 @@ def adjusted(profile: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, 
 
     :raises ProfileError: as :func:`resolve` does.
     """
-    base = merge({}, {key: value for key, value in profile.items() if key not in ("name", "lineage")})
+    base = merge({}, {key: value for key, value in profile.items() if key not in ADDED})
     args, gate = base["engine"].get("args", {}), base["gate"]
     method = _at(args, "speculative-config", "method")
     for key, value in (("context", human_int(args.get("max-model-len"))), ("kv_cache_dtype", args.get("kv-cache-dtype")), ("speculative_method", method)):
         if value is not None and gate.get(key) == value:
             del gate[key]
     checked = check(str(profile["name"]), _add_layer(base, layer))
-    return {"name": profile["name"], "lineage": list(profile["lineage"]), **checked}
+    return {**{key: profile[key] for key in ADDED if key in profile}, **checked}

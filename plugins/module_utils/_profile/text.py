@@ -9,10 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import KIB_PER_GIB, make_plan
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
-
-SPARK_GIB = 121.69  # what a DGX Spark reports
 
 HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "executor", "pool (gate)", "image", "published")
 # The first of these that a profile publishes is its headline figure.
@@ -130,10 +129,26 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
         ("answer", json.dumps(gate["completion"]["expect"], ensure_ascii=False) if gate["completion"]["expect"] is not None else "any sane one"),
     ]
     lines += [f"  {k}: {v}" for k, v in shows]
-    for title, items in (("Know", profile["notes"]), ("Differs from its seed", deviation_lines(profile)), ("Sources", profile["sources"])):
+    defaults = [f"{path}: {_shown(profile, path)}" for path in profile.get("defaults", [])]
+    parts = (
+        ("Default of the collection", defaults),
+        ("Know", profile["notes"]),
+        ("Differs from its seed", deviation_lines(profile)),
+        ("Sources", profile["sources"]),
+    )
+    for title, items in parts:
         if items:
             lines += ["", title] + [f"  - {item}" for item in items]
     return lines
+
+
+def _shown(profile: Mapping[str, Any], path: str) -> str:
+    value: Any = profile
+    for key in path.split("."):
+        value = value.get(key, "removed by the inventory")
+        if isinstance(value, str):
+            break
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def deviation_lines(profile: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ def run(terms: list[Any], **variables: Any) -> list[Any]:
     plugin = lookup.LookupModule(loader=DataLoader(), templar=Templar(loader=DataLoader(), variables=variables))
     plugin._load_name = "gb10.cluster.profile"
     options = {"gb10_profile": variables.get("gb10_profile"), "gb10_profiles": variables.get("gb10_profiles", {})}
+    options["gb10_profiles_directory"] = variables.get("gb10_profiles_directory", "")
     plugin.set_options = lambda **_: None
     plugin.get_option = options.__getitem__
     return plugin.run(terms, variables)
@@ -52,3 +53,15 @@ def test_unreadable_yaml_and_missing_directory(tmp_path: Path) -> None:
         lookup.shipped_profiles(tmp_path)
     with pytest.raises(AnsibleError, match="installation is incomplete"):
         lookup.shipped_profiles(tmp_path / "none")
+
+
+def test_files_of_the_directory_are_profiles_and_the_inventory_wins(tmp_path: Path) -> None:
+    (tmp_path / "filed.yml").write_text("extends: fp8-1m\nengine: {args: {max-model-len: 500000}}\n")
+    (tmp_path / "both.yml").write_text("extends: fp8-1m\nsummary: file\n")
+    own = {"both": {"extends": "fp8-1m", "summary": "inventory"}, "mine": {"extends": "filed"}}
+    filed, both, mine = run(["filed", "both", "mine"], gb10_profiles_directory=str(tmp_path), gb10_profiles=own)
+    assert (filed["gate"]["context"], both["summary"], mine["lineage"]) == (500000, "inventory", ["fp8-1m", "filed", "mine"])
+    assert run(["both"], gb10_profiles_directory=str(tmp_path / "none"), gb10_profiles=own)[0]["summary"] == "inventory"
+    (tmp_path / "bad.yml").write_text("a: [")
+    with pytest.raises(AnsibleError, match=r"profile bad: .*bad\.yml is not valid YAML"):
+        run(["both"], gb10_profiles_directory=str(tmp_path))

@@ -43,6 +43,17 @@ def test_fails_only_if_enforced_and_refused(name: str, second: int, enforce: boo
     assert out["remedy"] == ("set gpu-memory-utilization to 0.81" if verdict == "refused" else None)
 
 
+@pytest.mark.parametrize(("enforce", "allow", "rc"), [(True, False, 1), (False, False, 0), (True, True, 0)])
+def test_what_may_freeze_a_node_fails_with_the_memory_of_the_nodes(enforce: bool, allow: bool, rc: int) -> None:
+    own = resolve("mine", SHIPPED, {"mine": {"extends": "dspark-nvfp4-1m", "engine": {"args": {"gpu-memory-utilization": "0.84"}}}})
+    code, out = run(profile=own, ranks=[rank("a", BIG), rank("b", SMALL)], enforce=enforce, allow_unsafe_memory=allow)
+    assert code == rc
+    texts = [*out["warnings_found"], out["unsafe"] or ""]
+    (text,) = [text for text in texts if "Of 119.6 GiB on b, 19.1 GiB stay for the host" in text and "about 2.3 GiB remain free" in text]
+    assert (text == out["unsafe"]) is not allow
+    assert (out["msg"] == out["unsafe"]) is (rc == 1)
+
+
 @pytest.mark.parametrize(
     ("profile", "ranks", "text"),
     [

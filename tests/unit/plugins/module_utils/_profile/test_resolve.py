@@ -158,3 +158,70 @@ def test_use_instead_is_another_profile(other: str, known: bool) -> None:
         return
     with pytest.raises(ProfileError, match=f"profile m: image.build.use_instead is '{other}', expected another profile.*fp8-512k"):
         r.resolve("m", SHIPPED, users)
+
+
+# --- defaults of every pair ------------------------------------------------------------------------------------------------
+
+OWN: dict[str, Any] = {
+    "summary": "s",
+    "image": {"reference": "i"},
+    "model": {"id": "a/b", "path": "a/b"},
+    "container": {"volumes": ["{model_store}:/root/.cache/huggingface:ro"]},
+}
+PAIR = {"UCX_MEM_MMAP_HOOK_MODE": "none", "UCX_RCACHE_MAX_UNRELEASED": "1024", "NCCL_IB_DISABLE": "0", "NCCL_DEBUG": "INFO", "HF_HUB_OFFLINE": "1"}
+
+
+def own(**over: Any) -> dict[str, Any]:
+    return r.resolve("mine", SHIPPED, {"mine": {**OWN, **over}})
+
+
+def test_a_profile_of_ones_own_gets_what_every_pair_needs() -> None:
+    out = own()
+    assert {key: out["env"][key] for key in PAIR} == PAIR
+    assert set(out["defaults"]) == {f"env.{key}" for key in out["env"]}
+
+
+def test_a_value_or_null_of_any_layer_wins_over_a_default() -> None:
+    layers = {
+        "base": {**OWN, "env": {"UCX_MEM_MMAP_HOOK_MODE": None}, "worker_env": {"NCCL_IB_DISABLE": "1"}},
+        "mine": {"extends": "base", "env": {"NCCL_DEBUG": "WARN"}},
+    }
+    out = r.resolve("mine", SHIPPED, layers)
+    assert "UCX_MEM_MMAP_HOOK_MODE" not in out["env"]
+    assert "NCCL_IB_DISABLE" not in out["env"]
+    assert out["env"]["NCCL_DEBUG"] == "WARN"
+    assert "env.NCCL_DEBUG" not in out["defaults"]
+    assert "env.UCX_RCACHE_MAX_UNRELEASED" in out["defaults"]
+
+
+def test_offline_only_where_the_container_reads_the_proven_weights() -> None:
+    assert "HF_HUB_OFFLINE" not in own(container={"volumes": []})["env"]
+    assert "HF_HUB_OFFLINE" not in own(model={"id": "x", "path": "/elsewhere/x"})["env"]
+
+
+@pytest.mark.parametrize(
+    ("args", "switches"),
+    [
+        ({"tokenizer-mode": "deepseek_v4"}, {"thinking": False, "enable_thinking": False}),
+        ({"reasoning-parser": "deepseek_v4"}, {"thinking": False, "enable_thinking": False}),
+        ({"reasoning-parser": "qwen3"}, None),
+        ({}, None),
+        ({"tokenizer-mode": "deepseek_v4", "default-chat-template-kwargs": {"thinking": True}}, {"thinking": True}),
+        ({"tokenizer-mode": "deepseek_v4", "default-chat-template-kwargs": None}, None),
+        ({"tokenizer-mode": "deepseek_v4", "default-chat-template-kwargs.thinking": "true"}, None),
+    ],
+)
+def test_thinking_switches_only_where_the_tokenizer_reads_them(args: dict[str, Any], switches: dict[str, Any] | None) -> None:
+    assert own(engine={"args": args})["engine"]["args"].get("default-chat-template-kwargs") == switches
+
+
+@pytest.mark.parametrize("users", [{}, {"dspark-nvfp4-1m": PORT}])
+def test_a_shipped_profile_is_as_its_authors_wrote_it(users: dict[str, Any]) -> None:
+    assert "defaults" not in r.resolve("dspark-nvfp4-1m", SHIPPED, users)
+    assert "defaults" not in extended()
+
+
+def test_a_change_of_the_inventory_keeps_the_defaults() -> None:
+    out = own()
+    changed = r.adjusted(out, {"engine": {"args": {"seed": 1}}})
+    assert (changed["defaults"], changed["env"]) == (out["defaults"], out["env"])

@@ -87,3 +87,19 @@ def test_sheet_quotes_the_seed_if_the_profile_differs() -> None:
     assert "engine.args.enable-prefix-caching: the seed has '--prefix-caching'." in text
     assert "container memory limit: 100G" in text
     assert "None" not in text
+
+
+def test_sheet_names_the_defaults_of_the_collection() -> None:
+    own = {
+        "summary": "s",
+        "image": {"reference": "i"},
+        "model": {"id": "a/b", "path": "a/b"},
+        "engine": {"args": {"tokenizer-mode": "deepseek_v4"}},
+        "env": {"NCCL_DEBUG": "WARN"},
+    }
+    lines = t.sheet(resolve("mine", SHIPPED, {"mine": own}))
+    part = lines[lines.index("Default of the collection") + 1 :]
+    assert "  - env.UCX_MEM_MMAP_HOOK_MODE: none" in part
+    assert '  - engine.args.default-chat-template-kwargs: {"thinking": false, "enable_thinking": false}' in part
+    assert not [line for line in part if "NCCL_DEBUG:" in line]
+    assert "Default of the collection" not in t.sheet(resolve("fp8-1m", SHIPPED))

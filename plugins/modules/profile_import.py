@@ -1,0 +1,90 @@
+#!/usr/bin/python
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin profile_import."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: profile_import
+short_description: Make a profile of a recipe of another tool
+version_added: 0.2.0
+description:
+  - Converts a recipe of sparkrun, a recipe of eugr/spark-vllm-docker, or a Docker Compose file with its C(.env) into a profile of your own.
+  - Each field is mapped to a key of the profile, set by the collection, or listed as not mapped. The result and the comments of the file have the lists.
+  - The profile is checked as C(validate.yml) checks one. Nothing is written if it is not valid.
+  - Secrets are named, and their values are neither written nor printed. Nothing of the recipe is executed.
+  - This is an action plugin. It runs on the controller and contacts no host. The playbook C(import.yml) runs it.
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+options:
+  recipe:
+    description: The recipe or the Compose file.
+    type: path
+    required: true
+  directory:
+    description: The directory of your profiles, C(gb10_profiles_directory). It is made if it is missing.
+    type: path
+    required: true
+  name:
+    description: The name of the profile. The default follows from the recipe's name, or from the service of the Compose file.
+    type: str
+  dest:
+    description: The file to write, instead of C(NAME.yml) in O(directory).
+    type: path
+  env_file:
+    description: The environment file of the Compose file. The default is C(.env) next to it. The controller's environment is not read.
+    type: path
+  service:
+    description: The service of the Compose file. The default is the first that runs vLLM.
+    type: str
+    default: ""
+  force:
+    description: Replace a file that has another content.
+    type: bool
+    default: false
+extends_documentation_fragment:
+  - gb10.cluster.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Import a Compose file
+  gb10.cluster.profile_import:
+    recipe: docker-compose.yml
+    env_file: .env.pair
+    name: my-pair
+    directory: own-profiles
+"""
+
+RETURN = r"""
+msg:
+  description: The file, and what became of each field.
+  returned: success
+  type: list
+  elements: str
+  sample: ["own-profiles/my-pair.yml is written: gb10_profile: my-pair", "Not mapped:", "privileged: the role drops all capabilities but IPC_LOCK"]
+name:
+  description: The name of the profile.
+  returned: success
+  type: str
+  sample: my-pair
+path:
+  description: The file.
+  returned: success
+  type: str
+  sample: own-profiles/my-pair.yml
+unmapped:
+  description: The fields that are not mapped.
+  returned: success
+  type: list
+  elements: str
+  sample: [privileged]
+"""

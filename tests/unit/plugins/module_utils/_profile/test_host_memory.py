@@ -1,0 +1,126 @@
+"""Settings that the seeds report to freeze nodes, and the memory that stays for the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import make_plan
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
+from shipped_profiles import SHIPPED
+
+SPARK = 121.69
+PLAIN = {"summary": "s", "image": {"reference": "i"}, "model": {"id": "a/b", "path": "a/b"}}
+CUSTOM_OPS = {"cudagraph_mode": "PIECEWISE", "custom_ops": ["all"]}
+
+
+def ranks(*totals: float, available: float = 114.0, free: float = 113.0, **more: Any) -> list[dict[str, Any]]:
+    entries = zip(("spark-a", "spark-b"), totals, strict=True)
+    return [{"host": host, "total_kib": total * 2**20, "available_kib": available * 2**20, "free_kib": free * 2**20, **more} for host, total in entries]
+
+
+def plan(name: str, args: dict[str, Any], *totals: float, allow: bool = False) -> dict[str, Any]:
+    one = resolve("p", SHIPPED, {"p": {"extends": name, "engine": {"args": args}}})
+    return make_plan(one, ranks(*(totals or (SPARK, SPARK))), allow_unsafe=allow)
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_each_shipped_profile_passes_at_its_own_value(name: str) -> None:
+    own = resolve(name, SHIPPED)
+    found = make_plan(own, ranks(SPARK, SPARK))
+    assert found["unsafe"] is None
+    share = float(own["engine"]["args"]["gpu-memory-utilization"])
+    texts = [text for text in found["warnings"] if "remain free" in text]
+    assert len(texts) == (share > 0.82), "a warning names the memory that remains"
+    assert all("about 1.4 GiB remain free" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "utilization", "limit", "left"),
+    [
+        ("dspark-nvfp4-1m", "0.92", "0.82", "nothing remains free"),
+        ("dspark-nvfp4-1m", "0.83", "0.82", "about 3.8 GiB remain free"),
+        ("piecewise-200k", "0.85", "0.78", "about 1.4 GiB remain free"),
+        ("pr41834-300k", "0.86", "0.85", "about 0.1 GiB remain free"),
+    ],
+)
+def test_refuses_a_utilization_above_what_is_reported_to_serve(name: str, utilization: str, limit: str, left: str) -> None:
+    args = {"gpu-memory-utilization": utilization}
+    refused = plan(name, args)["unsafe"]
+    assert f"gpu-memory-utilization {utilization} is above {limit}" in refused
+    assert left in refused
+    assert f"to {limit} or less, or accept the risk with vllm_tp2_allow_unsafe_memory: true." in refused
+    allowed = plan(name, args, allow=True)
+    assert allowed["unsafe"] is None
+    assert [text for text in allowed["warnings"] if left in text and "because vllm_tp2_allow_unsafe_memory is true" in text]
+
+
+def test_the_limit_of_a_shipped_profile_is_that_of_a_profile_on_top_of_it() -> None:
+    assert plan("pr41834-300k", {"gpu-memory-utilization": "0.85"})["unsafe"] is None
+    twice = {"a": {"extends": "pr41834-300k"}, "b": {"extends": "a", "engine": {"args": {"gpu-memory-utilization": "0.87"}}}}
+    assert make_plan(resolve("b", SHIPPED, twice), ranks(SPARK, SPARK))["unsafe"]
+    other = {"c": {"extends": "pr41834-300k", "model": {"id": "another/model"}}}
+    assert make_plan(resolve("c", SHIPPED, other), ranks(SPARK, SPARK))["unsafe"], "the limit was reported with another model"
+
+
+def test_refuses_vllms_own_default() -> None:
+    refused = make_plan(resolve("own", SHIPPED, {"own": PLAIN}), ranks(SPARK, SPARK))["unsafe"]
+    assert "gpu-memory-utilization is not set, and vLLM's default 0.92 is above 0.82" in refused
+
+
+def test_a_profile_without_a_gpu_takes_no_share() -> None:
+    own = {**PLAIN, "container": {"gpus": "none"}}
+    assert make_plan(resolve("own", SHIPPED, {"own": own}), ranks(16, 16))["unsafe"] is None
+
+
+@pytest.mark.parametrize("text", [CUSTOM_OPS, '{"cudagraph_mode": "PIECEWISE", "custom_ops": ["all"]}'])
+def test_refuses_custom_ops_where_the_measured_boot_compiled_without(text: Any) -> None:
+    refused = plan("piecewise-200k", {"compilation-config": text})["unsafe"]
+    assert "custom_ops [all] froze both nodes" in refused
+    assert "about 3 GiB free" in refused
+    assert "vllm_tp2_allow_unsafe_memory: true" in refused
+    assert plan("piecewise-200k", {"compilation-config": {"cudagraph_mode": "FULL", "custom_ops": ["none"]}})["unsafe"] is None
+
+
+def test_warns_about_custom_ops_of_a_profile_of_ones_own() -> None:
+    args = {"gpu-memory-utilization": "0.8", "compilation-config": CUSTOM_OPS}
+    found = make_plan(resolve("own", SHIPPED, {"own": {**PLAIN, "engine": {"args": args}}}), ranks(SPARK, SPARK))
+    assert found["unsafe"] is None
+    assert [text for text in found["warnings"] if "custom_ops [all] froze both nodes of seed 004" in text]
+
+
+def test_pinned_memory_counts_instead_of_the_utilization() -> None:
+    args = {"kv-cache-memory-bytes": "14G", "gpu-memory-utilization": "0.95"}
+    assert plan("dspark-nvfp4-1m", args)["unsafe"] is None
+    refused = plan("dspark-nvfp4-1m", {**args, "kv-cache-memory-bytes": "30G"})["unsafe"]
+    assert "the share 0.93 that the weights, the reserve and 30.0 GiB of pinned KV cache take is above 0.82" in refused
+
+
+def test_the_smaller_node_of_a_pair_decides() -> None:
+    args = {"gpu-memory-utilization": "0.82"}
+    assert [text for text in plan("dspark-nvfp4-1m", args)["warnings"] if "remain free" in text] == []
+    (text,) = [text for text in plan("dspark-nvfp4-1m", args, SPARK, 119.63)["warnings"] if "remain free" in text]
+    assert "Of 119.6 GiB on spark-b, 21.5 GiB stay for the host" in text
+    assert "about 4.6 GiB remain free" in text
+    assert [text for text in plan("dspark-nvfp4-1m", {}, SPARK, 119.63)["warnings"] if "remain free" in text] == []
+
+
+def test_the_figures_of_seed_000_agree() -> None:
+    assert host_memory.free_gib(0.80, SPARK) == pytest.approx(8e9 / 2**30, abs=0.01)
+    assert host_memory.free_gib(0.85, SPARK) == pytest.approx(1e9 / 2**30, abs=0.5)
+
+
+def test_warns_if_the_peak_of_the_load_does_not_fit() -> None:
+    own = resolve("dspark-nvfp4-1m", SHIPPED)
+    short = make_plan(own, ranks(SPARK, SPARK, available=104.0, free=103.0))
+    (text,) = [text for text in short["warnings"] if "peak" in text]
+    assert "spark-a has 104.0 GiB for the load. 75.0 GiB of weights and the peak of loading and profiling (33 GiB, seed 002) need 4.0 GiB more." in text
+    assert short["verdict"] == "ok", "one report does not refuse a boot"
+    for entries in (ranks(SPARK, SPARK), ranks(SPARK, SPARK, available=20.0, free=20.0, engine_running=True)):
+        assert [text for text in make_plan(own, entries)["warnings"] if "peak" in text] == []
+
+
+def test_a_changed_utilization_of_the_inventory_counts() -> None:
+    changed = adjusted(resolve("piecewise-200k", SHIPPED), {"engine": {"args": {"gpu-memory-utilization": 0.8}}})
+    assert make_plan(changed, ranks(SPARK, SPARK))["unsafe"]
