@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as t
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
 from shipped_profiles import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[5]
