@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "collections"))
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles  # noqa: E402  the path must stand first
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, host_memory, kv_estimate, text  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve  # noqa: E402
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE, PLACEHOLDERS, SCHEMA, Field  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SCHEMA, Field  # noqa: E402
 
 PAGE = ROOT / "docs" / "profiles.md"
 HEAD = """\
@@ -286,7 +286,7 @@ def page() -> str:
     """Return the page's text."""
     shipped = shipped_profiles()
     profiles = {name: resolve(name, shipped) for name in shipped}
-    names = sorted(profiles, key=lambda n: (n != DEFAULT_PROFILE, n))
+    names = text.by_availability(profiles)
     linked = [(f"[{r[0]}](#{r[0]})", *r[1:]) for r in (text.row(profiles[n]) for n in names)]
     out = HEAD.format(
         table="\n".join(markdown_table(text.HEADER, linked)),

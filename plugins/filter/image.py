@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -38,19 +38,39 @@ def image_run(infos: Any, reference: str, digest: str = "") -> str:
     return ids.pop() if len(ids) == 1 else reference
 
 
-def build_hash(context: str, dockerfiles: Any = (), args: Mapping[str, Any] | None = None) -> str:
-    """Return a hash over a folder on the controller (names, modes, contents), the Dockerfiles' order and the build arguments; empty without a folder."""
+# What decides what is in the image. The rest of the build data is text for a person, or the owner's choice of the sources.
+HASHED = ("repository", "commit", "pull_requests", "cherry_picks", "patches", "submodules", "steps", "pins", "verify")
+
+
+def build_hash(build: Mapping[str, Any] | None, context: Any = "", args: Mapping[str, Any] | None = None) -> str:
+    """Return a hash over the build data of a profile, the build arguments, and the content of the owner's sources; empty if nothing can be built.
+
+    The sources are a folder (names, modes, contents without .git) or an archive on the controller. Without them, the commit of the repository counts.
+    """
     for name, value in (args or {}).items():
         if holds_secret(str(name), value):
             raise AnsibleFilterError(f"image_build_args: {name} {BUILD_ARGUMENT}")
-    if not context:
+    data = {key: value for key, value in (build or {}).items() if key in HASHED and value}
+    root = os.path.realpath(os.path.expanduser(str(context))) if context else ""
+    steps = data.setdefault("steps", [{}] if root else [])
+    if not steps or not (root or data.get("repository")):
         return ""
-    root = os.path.expanduser(str(context))
+    if root:
+        data = {key: value for key, value in data.items() if key in ("steps", "pins", "verify")}
+    digest = hashlib.sha256(json.dumps([data, dict(args or {})], sort_keys=True).encode())
+    if os.path.isfile(root):
+        _hash_file(root, digest)
+    elif root:
+        _hash_folder(root, str(context), steps, digest)
+    return digest.hexdigest()
+
+
+def _hash_folder(root: str, context: str, steps: Iterable[Mapping[str, Any]], digest: Any) -> None:
     if not os.path.isdir(root):
-        raise AnsibleFilterError(f"image_build_context is {context}, which is not a folder on the controller: set the folder with the profile's Dockerfiles")
-    digest = hashlib.sha256(json.dumps([[str(item) for item in dockerfiles], dict(args or {})], sort_keys=True).encode())
-    for name in dockerfiles:
-        if not os.path.isfile(os.path.join(root, str(name))):
+        raise AnsibleFilterError(f"image_build_context is {context}, which is not a folder or archive on the controller: set the one with the image's sources")
+    for step in steps:
+        name = str(step.get("dockerfile") or "Dockerfile")
+        if not os.path.isfile(os.path.join(root, name)):
             raise AnsibleFilterError(f"image_build_context {context} has no {name}, which the profile builds: check out the recipe's repository there")
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(item for item in folders if item != ".git")
@@ -60,9 +80,15 @@ def build_hash(context: str, dockerfiles: Any = (), args: Mapping[str, Any] | No
             if os.path.islink(where):
                 digest.update(os.readlink(where).encode("utf-8", "surrogateescape"))
             elif os.path.isfile(where):
-                with open(where, "rb") as handle:
-                    digest.update(hashlib.sha256(handle.read()).digest() + (b"x" if os.access(where, os.X_OK) else b"-"))
-    return digest.hexdigest()
+                _hash_file(where, digest)
+
+
+def _hash_file(path: str, digest: Any) -> None:
+    own = hashlib.sha256()
+    with open(path, "rb") as handle:
+        while piece := handle.read(1 << 20):
+            own.update(piece)
+    digest.update(own.digest() + (b"x" if os.access(path, os.X_OK) else b"-"))
 
 
 class FilterModule:

@@ -2,7 +2,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pull an image, or build it from one or more Dockerfiles."""
+"""Pull an image, or build it in steps from sources on the node."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ module: image_get
 short_description: Pull an image, or build it
 version_added: 0.1.0
 description:
-  - Pulls by digest if one is given, and tags the result. Or builds Dockerfiles one after the other, each with the previous result as the
-    build argument C(BASE_IMAGE).
+  - Pulls by digest if one is given, and tags the result. Or builds steps one after the other, installs pinned packages over the last one, and
+    runs checks in the result. An image that fails a check does not get its name.
+  - BuildKit is used if the node has it (C(docker buildx version)).
   - Shows progress. The work is a transient systemd unit, so that it continues if the connection breaks.
 extends_documentation_fragment:
   - gb10.cluster.attributes
@@ -44,24 +45,81 @@ options:
     default: ''
   context:
     description:
-      - Folder on the node with the Dockerfiles and the files that they copy.
+      - Folder on the node with the sources, as M(gb10.cluster.image_sources) leaves it.
     type: path
-  dockerfiles:
+  steps:
     description:
-      - Dockerfiles below O(context), in order.
+      - What is built, in this order. The last one is the image.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      context:
+        description: Build context below O(context).
+        type: str
+        default: .
+      dockerfile:
+        description: Dockerfile below O(context).
+        type: str
+        default: Dockerfile
+      args:
+        description: Build arguments. Do not put secrets here, because they stay in the image's history.
+        type: dict
+        default: {}
+      base_arg:
+        description: Build argument that gets the image of the step before.
+        type: str
+      target:
+        description: Stage of the Dockerfile.
+        type: str
+      tag:
+        description: Name of the result if it is not the last step.
+        type: str
+  pins:
+    description:
+      - Python packages with their versions that are installed over the last step, without their dependencies.
     type: list
     elements: str
-    default: [Dockerfile]
+    default: []
+  verify:
+    description:
+      - Checks in the finished image, without network and GPU, each for at most O(verify_seconds).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: What it proves.
+        type: str
+        required: true
+      command:
+        description: The command with its arguments.
+        type: list
+        elements: str
+        required: true
+      expect:
+        description: Text that the output must contain.
+        type: str
+  verify_seconds:
+    description:
+      - Seconds after which a check is ended.
+    type: int
+    default: 300
   build_args:
     description:
-      - Build arguments for all Dockerfiles. Do not put secrets here, because they stay in the image's history.
+      - Build arguments for all steps, over theirs. Do not put secrets here, because they stay in the image's history.
     type: dict
     default: {}
   label:
     description:
-      - Hash of the context, stored as a label of the image.
+      - Hash of the build data, stored as a label of the image.
     type: str
     default: ''
+  labels:
+    description:
+      - Labels with the origin of the sources, from M(gb10.cluster.image_sources).
+    type: dict
+    default: {}
   name:
     description:
       - Names the unit, C(gb10-copy-NAME-get).
@@ -90,12 +148,17 @@ EXAMPLES = r"""
     digest: sha256:0b6a0cbb2a0b1a6a9f8b8b0a7a5d4f7d2f2b0d7e6c5b4a39281706f5e4d3c2b1
   become: true
 
-- name: Build an overlay
+- name: Build an overlay and a stage on it
   gb10.cluster.image_get:
     how: build
     reference: vllm-dspark-runtime:mine
-    context: /var/lib/gb10-cluster/build/pair1
-    dockerfiles: [Dockerfile.overlay, nvfp4/Dockerfile.stage-a]
+    context: /var/lib/gb10-cluster/build-pair1
+    steps:
+      - {context: recipe/overlay, dockerfile: recipe/Dockerfile.overlay}
+      - {dockerfile: recipe/Dockerfile.stage-a, base_arg: BASE_IMAGE}
+    pins: [nvidia-cutlass-dsl==4.5.0]
+    verify:
+      - {name: vLLM can be imported, command: [python3, -c, "import vllm; print(vllm.__version__)"], expect: "0.21"}
   become: true
 """
 
@@ -112,13 +175,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan, images
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import build_plan, images
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.build_sources import check_steps
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner, runner
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import unit_job
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
+STEP: dict[str, Any] = {
+    "context": {"type": "str", "default": "."},
+    "dockerfile": {"type": "str", "default": "Dockerfile"},
+    "args": {"type": "dict", "default": {}},
+    "base_arg": {"type": "str"},
+    "target": {"type": "str"},
+    "tag": {"type": "str"},
+}
+CHECK: dict[str, Any] = {
+    "name": {"type": "str", "required": True},
+    "command": {"type": "list", "elements": "str", "required": True},
+    "expect": {"type": "str"},
+}
 WRONG = ("error", "denied", "not found", "failed", "cannot", "no such", "no space")
 REMEDIES = (
     (
@@ -133,29 +210,55 @@ REMEDIES = (
 )
 
 
-def commands(params: Mapping[str, Any]) -> list[list[str]]:
-    """Return the docker commands, in order. Raises ImageError."""
-    reference = params["reference"]
-    if params["how"] == "pull":
-        if not params["digest"]:
-            return [["docker", "pull", reference]]
-        head, slash, tail = reference.rpartition("/")
-        pinned = f"{head}{slash}{tail.split(':', 1)[0]}@{params['digest']}"
-        return [["docker", "pull", pinned], ["docker", "tag", pinned, reference]]
-    out: list[list[str]] = []
-    files = list(params["dockerfiles"])
-    stages = [f"{reference if ':' in reference.rpartition('/')[2] else reference + ':latest'}-step{number}" for number in range(1, len(files))]
-    for dockerfile, base, tag in zip(files, ["", *stages], [*stages, reference]):
-        where = os.path.join(params["context"], dockerfile)
-        if os.path.isabs(dockerfile) or ".." in dockerfile.split("/") or not os.path.isfile(where):
-            raise ImageError(f"{dockerfile} is not in the build context: put it there, or correct image.build.dockerfiles of the profile")
-        argv = ["docker", "build", "--network", "host", "--file", where, "--tag", tag]
-        for key, value in {**params["build_args"], **({"BASE_IMAGE": base} if base else {})}.items():
-            argv += ["--build-arg", f"{key}={value}"]
-        if tag == reference and params["label"]:
-            argv += ["--label", f"{image_plan.BUILD_LABEL}={params['label']}"]
-        out.append([*argv, params["context"]])
-    return out
+def pull_commands(reference: str, digest: str) -> list[list[str]]:
+    """Return the docker commands of a pull, in order."""
+    if not digest:
+        return [["docker", "pull", reference]]
+    head, slash, tail = reference.rpartition("/")
+    pinned = f"{head}{slash}{tail.split(':', 1)[0]}@{digest}"
+    return [["docker", "pull", pinned], ["docker", "tag", pinned, reference]]
+
+
+def build_commands(params: Mapping[str, Any], run: Runner, folder: str) -> list[list[str]]:
+    """Return the docker commands of a build, and write the Dockerfile of the pins into `folder`. Raises ImageError, OSError."""
+    check_steps(params["context"], params["steps"], params["context"])
+    pins_folder = os.path.join(folder, "pins")
+    if params["pins"]:
+        os.mkdir(pins_folder)
+        base = build_plan.tags(params["reference"], params["steps"], params["pins"])[-2]
+        with open(os.path.join(pins_folder, "Dockerfile"), "w", encoding="utf-8") as handle:
+            handle.write(build_plan.pins_dockerfile(base, params["pins"]))
+    return build_plan.commands(params, pins_folder, run(["docker", "buildx", "version"])[0] == 0)
+
+
+def verify(params: Mapping[str, Any], run: Runner) -> None:
+    """Run the checks in the image that was built. Raises ImageError."""
+    container = f"gb10-verify-{params['name']}"
+    for check in params["verify"]:
+        run(["docker", "rm", "--force", container])
+        rc, out, err = run(build_plan.verify_command(build_plan.candidate(params["reference"]), container, check["command"]))
+        if rc == 0:
+            ended, out, _err = run(["timeout", str(params["verify_seconds"]), "docker", "wait", container])
+            code = out.strip() if ended == 0 else ""
+            _rc, out, err = run(["docker", "logs", "--tail", "1000", container])
+        else:
+            code = str(rc)
+        run(["docker", "rm", "--force", container])
+        fault = build_plan.verify_fault(check, code, out + err)
+        if fault:
+            raise ImageError(
+                f"{params['reference']} was built, but {fault}: it stays {build_plan.candidate(params['reference'])} on this node; correct image.build of "
+                "the profile and run again"
+            )
+
+
+def name_it(params: Mapping[str, Any], run: Runner) -> None:
+    """Give a verified image its name. Raises ImageError."""
+    made = build_plan.candidate(params["reference"])
+    rc, out, err = run(["docker", "tag", made, params["reference"]])
+    if rc != 0:
+        raise ImageError(f"docker cannot tag {params['reference']} ({unit_job.last_line(err or out)}): see journalctl -u docker on the node")
+    run(["docker", "rmi", made])
 
 
 def progress(log: str) -> str:
@@ -164,15 +267,16 @@ def progress(log: str) -> str:
     done = {line.split(":", 1)[0] for line in log.splitlines() if line.endswith((": Pull complete", ": Already exists"))}
     if layers:
         return f"{len(done)} of {len(layers)} layers"
-    return unit_job.last_line(log)[:100] if log.strip() else ""
+    step, last = build_plan.step_of(log), unit_job.last_line(log)[:100] if log.strip() else ""
+    return last if not step or last.endswith(step) else f"{step}  {last}"
 
 
 def explain_failure(log: str, params: Mapping[str, Any]) -> str:
     """Return the decisive line of a failed pull or build, with its remedy."""
+    if params["how"] == "build":
+        return build_plan.explain_failure(log, params["reference"])
     wrong = [line for line in log.splitlines() if any(word in line.lower() for word in WRONG)]
     last = unit_job.last_line("\n".join(wrong) or log)
-    if params["how"] == "build":
-        return f"building {params['reference']} failed ({last}): correct the Dockerfiles in image_build_context; finished steps are kept"
     return f"pulling {params['reference']} failed ({last}): {unit_job.remedy_of(last, REMEDIES, 'run again, finished layers are kept')}"
 
 
@@ -184,36 +288,49 @@ def main() -> None:
             "reference": {"type": "str", "required": True},
             "digest": {"type": "str", "default": ""},
             "context": {"type": "path"},
-            "dockerfiles": {"type": "list", "elements": "str", "default": ["Dockerfile"]},
+            "steps": {"type": "list", "elements": "dict", "default": [], "options": STEP},
+            "pins": {"type": "list", "elements": "str", "default": []},
+            "verify": {"type": "list", "elements": "dict", "default": [], "options": CHECK},
+            "verify_seconds": {"type": "int", "default": 300},
             "build_args": {"type": "dict", "default": {}},
             "label": {"type": "str", "default": ""},
+            "labels": {"type": "dict", "default": {}},
             "name": {"type": "str", "default": "image"},
             "max_seconds": {"type": "int", "default": 14400},
             "step": unit_job.STEP,
         },
-        required_if=[("how", "build", ("context",))],
+        required_if=[("how", "build", ("context", "steps"))],
         supports_check_mode=True,
     )
     params = module.params
     if module.check_mode:
         module.exit_json(changed=True, id="")
-    job = Job(params["name"] + "-get", runner(module))
+    run, building = runner(module), params["how"] == "build"
+    job = Job(params["name"] + "-get", run)
 
     def start() -> None:
-        todo = commands(params)
-        job.prepare()
+        folder = job.prepare()
+        todo = build_commands(params, run, folder) if building else pull_commands(params["reference"], params["digest"])
         job.start_commands(todo, params["max_seconds"], f"{params['how']} {params['reference']}", ["Environment=HOME=/root"])
 
     try:
         unit_job.follow(module, job, start, lambda: {"text": progress(job.output())})
         rc, log = job.read().get("rc"), job.output()
+        if rc == 0 and building:
+            verify(params, run)
+            name_it(params, run)
         job.stop()
+        if rc is None and building:
+            where = build_plan.step_of(log) or "its first step"
+            limit = f"after {params['max_seconds']} s or from outside"
+            raise ImageError(f"building {params['reference']} was ended in {where}, {limit}: set a longer image_timeout, or run again")
         if rc != 0:
             raise ImageError(explain_failure(log, params))
         image = images.inspect_image(params["reference"])
         if image is None:
             raise ImageError(f"docker succeeded, but {params['reference']} is not in the engine: see journalctl -u docker on the node")
     except (ImageError, JobError, DockerError) as error:
+        job.stop()
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename} cannot be written ({error.strerror}): run with become")

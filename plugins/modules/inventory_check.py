@@ -27,7 +27,8 @@ options:
   examples:
     description:
       - Whether an example address (C(192.0.2.0/24), C(198.51.100.0/24), C(203.0.113.0/24)) is a fault or a warning.
-      - V(warn) is for a check of the shipped inventory.
+      - V(warn) is for a check of the inventory alone. A profile whose image cannot be built is then a warning too. Otherwise it is a fault if the stage
+        C(image) is in O(group_stages) and selected, unless C(image_build_context) is set or C(image_distribution) is V(send).
     type: str
     choices: [fail, warn]
     default: fail

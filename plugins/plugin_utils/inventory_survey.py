@@ -35,6 +35,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
     value_of,
 )
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.build_data import missing_image
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
@@ -101,14 +102,16 @@ class Survey:
     """The check of one inventory.
 
     :param group_stages: tags of this run that need all hosts of a serving group.
+    :param image: whether this run needs the image of the profile.
     """
 
-    def __init__(self, task_vars: Mapping[str, Any], extra: Mapping[str, Any], group_stages: Sequence[str] = ()) -> None:
+    def __init__(self, task_vars: Mapping[str, Any], extra: Mapping[str, Any], group_stages: Sequence[str] = (), image: bool = False) -> None:
         self.groups = {str(name): [str(host) for host in hosts] for name, hosts in task_vars["groups"].items()}
         self.hosts = self.groups.get(ROOT_GROUP, [])
         self.hostvars = task_vars["hostvars"]
         self.extra = extra
         self.group_stages = group_stages
+        self.image = image
         self.sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source]
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in cli_context.CLIARGS.get("args") or () if os.path.exists(str(each))]
         self.index = scan(self.sources, [*playbooks, str(task_vars.get("playbook_dir") or "."), *playbooks])
@@ -288,6 +291,9 @@ class Survey:
         if not boolean(self.values[host].get("vllm_tp2_weights_writable") or False, strict=False):
             for text in writable_weights(profile, str(store)):
                 self._add_profile_fault(host, text)
+        owned = self.values[host].get("image_build_context") or self.values[host].get("image_distribution") == "send"
+        if self.image and profile["image"]["build"] and profile["image"]["build"]["missing"] and not owned:
+            self.found.append(Fault(Place("host", host, "gb10_profile"), missing_image(profile), example=True))
         self._check_adjusted(host, profile, size)
 
     def _add_profile_fault(self, host: str, text: str) -> None:
@@ -370,7 +376,7 @@ class Survey:
         if place.kind == "file":
             return Located(_short(Path(place.name)), int(place.below[0]), place.key, fault.text)
         if place.key in self.extra:
-            return Located("the extra variables (-e)", 0, place.key, fault.text)
+            return Located("the extra variables (-e)", 0, place.key, fault.text, fault.example)
         candidates = [self._definition(place), *(self._definition(place._replace(name=host)) for host in fault.among)]
         # If hosts differ, the value that is set for a single host is the one to change.
         definition = next((each for each in candidates if each and each[0] == "host"), None) if fault.among else None

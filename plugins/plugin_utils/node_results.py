@@ -156,6 +156,7 @@ FORMS: dict[str, Any] = {
         "build?": TEXT, "chains": [str], "served?": TEXT, "surplus?": whole, "free_bytes": count, "size": count,
     }},
     "image_layers": {"files": [{"path": manifest.below, "size": whole, "sha256": manifest.digest_form, "mtime_ns": whole}]},
+    "image_sources": {"path?": str, "labels?": {str: line}},
     "image_record": {"removed": [str], "left": [str]},
     "kv_pool_plan": {"verdict?": str, "msg?": str, "unsafe?": TEXT},
     "preflight_info": PREFLIGHT,

@@ -121,7 +121,7 @@ def test_a_build_sees_what_the_folder_holds_and_nothing_older(tmp_path: Path) ->
     for folder, name in ((here, "new"), (there, "old")):
         folder.mkdir()
         (folder / name).write_text(name, encoding="utf-8")
-    done = play(tmp_path, BUILD, image_build_context="recipe", __image_build_folder=str(there), image_dockerfiles=["missing"])
+    done = play(tmp_path, BUILD, image_build_context="recipe", __image_build_folder=str(there))
     assert done.rc != 0
     assert [path.name for path in there.iterdir()] == ["new"]
 

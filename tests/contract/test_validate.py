@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +21,10 @@ gb10:
         spark-1: {ansible_host: 10.255.255.1, ansible_connection: ssh}
         spark-2: {ansible_host: 10.255.255.2, ansible_connection: ssh}
 """
+
+
+# Removes what a profile may inherit of a build.
+NOTHING = dict.fromkeys(("repository", "commit", "steps", "pull_requests", "cherry_picks", "patches", "pins", "verify"))
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +135,23 @@ def test_weights_that_are_writable_and_secret_build_arguments_are_refused_before
         assert f"group_vars/gb10.yml:{line}: {key}" in message
     assert "group_vars/gb10.yml:9: gb10_profiles: profile b12x-fp8-1m: container.volumes[0] is" in message
     assert secret not in outcome.text()
+
+
+def test_an_image_that_cannot_be_built_is_a_warning_here_and_a_fault_where_it_is_needed(tmp_path: Path) -> None:
+    """No host can be reached. The sentence has the profile to use instead."""
+    inventory = tmp_path / "inventory"
+    inventory.mkdir()
+    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
+    lost: dict[str, Any] = {"reference": "lost:1", "pull": False, "build": {"missing": "Its base image was deleted.", "use_instead": "b12x-fp8-1m"}}
+    variables = {"gb10_profile": "lost", "gb10_profiles": {"lost": {"extends": "fp8-1m", "image": {**lost, "build": {**NOTHING, **lost["build"]}}}}}
+    sentence = "the image of the profile lost cannot be built: Its base image was deleted; use the profile b12x-fp8-1m instead"
+    checked = run(tmp_path, "playbooks/validate.yml", inventory, variables=variables)
+    assert checked.rc == 0, checked.stdout[-3000:]
+    assert sentence in " ".join(checked.text().split())
+    built = run(tmp_path, "playbooks/build.yml", inventory, variables=variables)
+    assert built.rc != 0
+    [(host, _task, message)] = built.failures
+    assert (host, "no host was touched" in message, sentence in message) == ("localhost", True, True)
 
 
 def test_docker_compose_is_asked_where_there_is_one(tmp_path: Path) -> None:

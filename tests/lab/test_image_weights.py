@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import copy_helpers as copy
 import playbook
 import pytest
 from container_lab import Lab
-from copy_helpers import MODEL, STORE, play, result
+from copy_helpers import IMAGE, MODEL, STORE, play, result
 
 FETCH = "Fetch, check and put in place"
 LOCK = "Compare with the lock file, or record it there"  # runs on the controller, for the head
@@ -240,31 +243,88 @@ def test_image_without_the_hub_library_is_reported(lab: Lab) -> None:
     assert "weights_download_image" in output(run)
 
 
-def test_dockerfiles_are_built_on_one_rank_and_sent(lab: Lab, tmp_path: Path) -> None:
+# A repository with the layout of the seeds. The pull request's commit is on no branch. The base image has no pip: the overlay brings one that records.
+SEED = f"""
+set -e
+rm -rf {STORE}/seed && mkdir -p {STORE}/seed/work/recipe/overlay/vllm && cd {STORE}/seed/work && git init -q -b main .
+git config user.name t && git config user.email t@t
+echo 'KEYS = 0' >recipe/overlay/vllm/envs.py
+printf 'import sys; open("/pins", "w").write(sys.argv[-1])\\n' >recipe/overlay/pip.py
+printf 'FROM {copy.BASE}\\nCOPY vllm/envs.py /envs.py\\nCOPY pip.py /usr/lib/python3/dist-packages/pip.py\\n' >recipe/Dockerfile.overlay
+printf 'ARG BASE_IMAGE\\nFROM ${{BASE_IMAGE}}\\nCOPY pull /pull\\nCOPY fix /fix\\n' >recipe/Dockerfile.a
+printf 'ARG BASE_IMAGE\\nFROM ${{BASE_IMAGE}} AS runtime\\nARG FLAVOUR\\nRUN echo $FLAVOUR >/flavour\\nFROM runtime\\nRUN exit 3\\n' >recipe/Dockerfile.b
+git add -A && git commit -qm base && git rev-parse HEAD
+git checkout -qb fixes && echo fix >fix && git add -A && git commit -qm fix && git rev-parse HEAD
+git checkout -q main && git checkout -qb pr && echo pull >pull && git add -A && git commit -qm pull && git rev-parse HEAD
+git checkout -q main
+printf -- '--- a/recipe/overlay/vllm/envs.py\\n+++ b/recipe/overlay/vllm/envs.py\\n@@ -1 +1 @@\\n-KEYS = 0\\n+KEYS = 1\\n' >recipe/keys.patch
+git add -A && git commit -qm patch && git rev-parse HEAD
+git clone -q --bare . ../seed.git && cd ../seed.git && git update-ref refs/pull/7/head pr && git branch -qD pr
+"""
+
+
+def build_variables(build: dict[str, Any]) -> dict[str, Any]:
+    image = {"reference": IMAGE, "pull": False, "build": build}
+    return {"gb10_profiles": {"copy-test": {**copy.PROFILE, "image": image}}}
+
+
+def test_an_image_is_built_from_a_repository_on_one_rank_and_sent(lab: Lab, tmp_path: Path) -> None:
+    """BuildKit builds it, and the classic builder what is in the archive. No failure changes the image of that name."""
     copy.clean(lab)
-    (tmp_path / "nvfp4").mkdir()
-    (tmp_path / "Dockerfile.base").write_text(f"FROM {copy.BASE}\nCOPY note /note\n")
-    (tmp_path / "nvfp4" / "Dockerfile.stage").write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nARG FLAVOUR\nRUN echo $FLAVOUR >/flavour\n")
-    (tmp_path / "note").write_text("one")
-    build = {
-        "image_build_context": str(tmp_path), "image_dockerfiles": ["Dockerfile.base", "nvfp4/Dockerfile.stage"], "image_build_args": {"FLAVOUR": "mint"},
+    _base, pick, pull, commit = lab.on(1, SEED).split()
+    stage = {"base_arg": "BASE_IMAGE"}
+    build: dict[str, Any] = {
+        "repository": f"file://{STORE}/seed/seed.git", "commit": commit, "pull_requests": [{"number": 7}], "cherry_picks": [pick],
+        "patches": ["recipe/keys.patch"], "pins": ["nvidia-cutlass-dsl==4.5.0"],
+        "steps": [
+            {"context": "recipe/overlay", "dockerfile": "recipe/Dockerfile.overlay"}, {"dockerfile": "recipe/Dockerfile.a", **stage},
+            {"dockerfile": "recipe/Dockerfile.b", "target": "runtime", "args": {"FLAVOUR": "mint"}, **stage},
+        ],
+        "verify": [
+            {"name": "Keys patch", "command": ["cat", "/envs.py"], "expect": "KEYS = 1"},
+            {"name": "alone", "command": ["sh", "-c", "test $(ls /sys/class/net) = lo && test ! -e /dev/nvidia0"]},
+        ],
     }  # fmt: skip
+    lab.on(1, "mkdir -p /root/.docker/cli-plugins && ln -sf /usr/local/lib/docker-buildx /root/.docker/cli-plugins/")
     try:
-        run = play(lab, "image", **build)
+        check = play(lab, "image", "--check", **build_variables(build))
+        run = play(lab, "image", **build_variables(build))
         assert run.rc == 0, run.stdout[-3000:]
+        assert nodes_changed(check) == nodes_changed(run) == {"lab-1", "lab-2"}
         for node in (1, 2):
-            assert lab.on(node, f"docker run --rm --network none {copy.IMAGE} cat /note /flavour") == "onemint\n"
-        assert play(lab, "image", **build).changed == set()
-        (tmp_path / "note").write_text("two")
-        assert play(lab, "image", **build).rc == 0
-        assert lab.on(2, f"docker run --rm --network none {copy.IMAGE} cat /note") == "two"
-        (tmp_path / "nvfp4" / "Dockerfile.stage").write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN exit 3\n")
-        run = play(lab, "image", **build)
-        assert run.rc != 0
-        assert "returned a non-zero code: 3" in output(run)
-        assert "image_build_context" in output(run)
+            found = lab.on(node, f"docker run --rm --network none {copy.IMAGE} cat /envs.py /pull /fix /flavour /pins")
+            assert found == "KEYS = 1\npull\nfix\nmint\nnvidia-cutlass-dsl==4.5.0"
+        labels = json.loads(lab.on(2, f"docker image inspect -f '{{{{json .Config.Labels}}}}' {copy.IMAGE}"))
+        named = {key.rpartition(".")[2]: value for key, value in labels.items() if key.startswith("gb10.cluster.build.")}
+        assert (named["commit"], named["pull_requests"], named["cherry_picks"]) == (commit, f"7@{pull}", pick)
+        assert named["patches"].startswith("recipe/keys.patch@sha256:")
+        assert (named["repository"], named["pins"], len(json.loads(named["steps"]))) == (build["repository"], build["pins"][0], 3)
+        assert "gb10-test/copy:1-candidate" not in lab.on(1, "docker images --format '{{.Repository}}:{{.Tag}}'")
+        assert play(lab, "image", **build_variables(build)).changed == set()
+
+        before = image_ids(lab)
+        (tmp_path / "own").mkdir()
+        (tmp_path / "own" / "Dockerfile").write_text(f"FROM {copy.BASE}\nRUN exit 3\n")
+        archive = shutil.make_archive(str(tmp_path / "archive"), "gztar", tmp_path, "own")
+        for changes, variables, words in (
+            ({"verify": [{"name": "marker", "command": ["cat", "/flavour"], "expect": "basil"}]}, {}, "'marker' failed in the finished image (the output does"),
+            ({"commit": "0123456789" * 4}, {}, f"has no commit {'0123456789' * 4}, which image.build.commit of the profile names"),
+            ({"repository": "https://127.0.0.1:1/o/r.git"}, {}, "this node does not reach it: give the node a way there, or give the sources as"),
+            ({"steps": [{}], "pins": None}, {"image_build_context": archive}, "failed in step 1 of 1: Dockerfile (The command '/bin/sh -c exit 3' returned"),
+        ):  # fmt: skip
+            if variables:
+                lab.on(1, "rm /root/.docker/cli-plugins/docker-buildx")
+            failed = play(lab, "image", **build_variables({**build, **changes}), **variables)
+            assert failed.rc != 0
+            assert words in " ".join(output(failed).split())
+            assert image_ids(lab) == before
     finally:
+        lab.on(1, "rm -rf /root/.docker/cli-plugins")
         copy.clean(lab)
+
+
+def image_ids(lab: Lab) -> list[str]:
+    return [lab.on(node, f"docker image inspect -f '{{{{.Id}}}}' {copy.IMAGE}").strip() for node in (1, 2)]
 
 
 def test_unreachable_registry_is_reported(lab: Lab) -> None:

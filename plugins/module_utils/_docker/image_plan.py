@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 BUILD_LABEL = "gb10.cluster.build"
+GIB = 1 << 30
 # What a container does with the image; the rest of a config (build host, history, parent image) differs between stores and rebuilds.
 STABLE = ("Cmd", "Entrypoint", "Env", "ExposedPorts", "OnBuild", "Shell", "StopSignal", "User", "Volumes", "WorkingDir")
 
@@ -81,11 +82,11 @@ def prove(infos: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return "", ""
 
 
-def fits(info: Mapping[str, Any], digest: str, build: str) -> bool:
-    """Return whether a node has the required image, judged from this node alone."""
+def fits(info: Mapping[str, Any], digest: str, build: str, loaded: bool = False) -> bool:
+    """Return whether a node has the required image, judged from this node alone. If `loaded`, an image that this collection did not build fits too."""
     if not info.get("exists"):
         return False
-    if build and info.get("build") != build:
+    if build and info.get("build") != build and not (loaded and not info.get("build")):
         return False
     return not digest or digest in digests(info) or info["id"] == digest
 
@@ -107,6 +108,26 @@ def _later_sends(hosts: Sequence[str], reference: str, rank: int, good: Sequence
     return ["" if keep[index] else f"{host} gets {reference} from {hosts[rank]} when it is available there" for index, host in enumerate(hosts)]
 
 
+def _unavailable(info: Mapping[str, Any], host: str, digest: str, hint: str) -> str:
+    """Return why a rank cannot get the image: it is neither there nor in a registry, and nothing is known to build it from."""
+    reference = info["reference"]
+    if info.get("exists") and digest:
+        found = f"{reference} on {host} is not the pinned {digest[:19]}"
+    else:
+        found = f"no rank has {reference}, and according to the profile no registry has it"
+    return f"{found}: {hint}load it on {host} (docker load), or set image_build_context to the folder with its Dockerfiles"
+
+
+def _too_small(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]], obtain: Sequence[str], size_gib: float | None) -> str:
+    """Return which rank has not enough space for what it pulls or builds; empty if none is known to."""
+    for host, info, how in zip(hosts, infos, obtain):
+        free = info.get("free_bytes", 0) / GIB
+        if how and size_gib and free < size_gib:
+            need = f"{info['reference']} needs {size_gib:g} GiB as published"
+            return f"{host} has {free:.1f} GiB free in Docker's data folder, and {need}: free space there (`docker system df` shows what is in it)"
+    return ""
+
+
 def plan(
     hosts: Sequence[str],
     infos: Sequence[Mapping[str, Any]],
@@ -115,20 +136,25 @@ def plan(
     pull: bool = True,
     digest: str = "",
     build: str = "",
-    note: str = "",
+    loaded: bool = False,
+    hint: str = "",
+    size_gib: float | None = None,
 ) -> dict[str, Any]:
     """Return what has to be done until all ranks have the required image.
 
     :param distribution: ``auto`` (the first rank that has it sends it, else the head pulls or builds it), ``pull`` (each rank by itself), ``send``
         (never ask a registry or build).
-    :param pull: whether a registry has it; ``digest`` pins it; ``build`` is the hash of the build context, empty when nothing is to be built.
+    :param pull: whether a registry has it; ``digest`` pins it; ``build`` is the hash of the build data, empty when nothing can be built.
+    :param loaded: whether an image without the label of a build is accepted in place of a build.
+    :param hint: what the profile has about an image that cannot be built; ends the complaint.
+    :param size_gib: the published size of the image; it must be free where the image is pulled or built.
     :returns: ``source``, ``source_rank``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank why it receives the image, or ""; if the
         source obtains the image first, an estimate: plan again after that), ``skip`` (layers that all receivers have), ``equal``, ``proof``
         (kind, value), ``complaint`` (why nothing can be done), ``why`` (sentences), ``changed`` (caches belong to another image).
     :raises ImageError: the source is not a host of the group.
     """
     reference = str(infos[0]["reference"])
-    good = [fits(info, digest, build) for info in infos]
+    good = [fits(info, digest, build, loaded) for info in infos]
     # An image that was saved and loaded has no digest. It counts if it is the same as one that has it.
     for rank, info in enumerate(infos):
         if not good[rank] and info.get("exists") and not build:
@@ -153,12 +179,8 @@ def plan(
             out["obtain"][rank] = "build" if build else "pull"
             out["send"] = _later_sends(hosts, reference, rank, good, build)
         else:
-            held = infos[rank].get("exists") and digest
-            out["complaint"] = (
-                f"{reference} on {hosts[rank]} is not the pinned {digest[:19]}"
-                if held
-                else f"no rank has {reference}, and according to the profile no registry has it"
-            ) + f": load it on {hosts[rank]} (docker load), or set image_build_context to the folder with its Dockerfiles{f' ({note})' if note else ''}"
+            out["complaint"] = _unavailable(infos[rank], hosts[rank], digest, hint)
+    out["complaint"] = out["complaint"] or _too_small(hosts, infos, out["obtain"], size_gib)
     if out["complaint"] or any(out["obtain"]):
         return out
     base = infos[rank]

@@ -118,8 +118,8 @@ class Place(NamedTuple):
 class Fault:
     """One fault: the ``place`` to change, and a sentence without file and line.
 
-    ``example`` marks an address of the shipped example, which can be a warning. ``among`` are hosts with another value: if the value of the
-    place is set for a group and one of theirs is set for the host, theirs is the one to change.
+    ``example`` marks what is a warning in a check of the inventory alone: an address of the example, an image that cannot be built. ``among`` are
+    hosts with another value: if the value of the place is set for a group and one of theirs is set for the host, theirs is the one to change.
     """
 
     place: Place

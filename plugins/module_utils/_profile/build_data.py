@@ -70,3 +70,13 @@ def _check_step(step: Mapping[str, Any], path: str, number: int, note: Callable[
         note(f"{path}.base_arg", "is set in the first step, which has no step before it: leave it out")
     if step["base_arg"] is not None and step["base_arg"] in step["args"]:
         note(f"{path}.base_arg", f"is {step['base_arg']!r}, which image.build.steps[{number}].args sets as well: keep one of them")
+
+
+def missing_image(profile: Mapping[str, Any]) -> str:
+    """Return the sentence for a profile whose image cannot be built from public sources."""
+    build = profile["image"]["build"]
+    other = f"use the profile {build['use_instead']} instead, or, " if build["use_instead"] else ""
+    return (
+        f"the image of the profile {profile['name']} cannot be built: {build['missing'].rstrip('. ')}; {other}if you have {profile['image']['reference']}, "
+        "load it on one rank (docker load) and set image_distribution: send"
+    )

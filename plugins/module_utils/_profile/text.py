@@ -13,7 +13,14 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import KIB_PER_GIB, make_plan
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
 
-HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "executor", "pool (gate)", "image", "published")
+HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "executor", "pool (gate)", "image", "size, time", "published")
+# How an image is available, best first: text, and why it has this place.
+AVAILABLE = (
+    ("pull", "a registry has it"),
+    ("build", "one rank builds it from a public repository"),
+    ("own sources", "it needs your files or your image: see the note"),
+    ("missing", "it cannot be built from public sources"),
+)
 # The first of these that a profile publishes is its headline figure.
 HEADLINES = (
     ("aggregate_tok_s_at_16", "{} tok/s at 16"),
@@ -53,10 +60,27 @@ def _speculation(args: Mapping[str, Any]) -> str:
     return f"{spec.get('method', '?')}, {spec.get('num_speculative_tokens', '?')}"
 
 
-def _image(image: Mapping[str, Any]) -> str:
+def availability(image: Mapping[str, Any]) -> int:
+    """Return the place of an image in :data:`AVAILABLE`."""
+    build = image["build"] or {}
     if image["pull"]:
-        return "pull"
-    return "build" if image["build"] is not None else "load"
+        return 0
+    if build.get("missing"):
+        return 3
+    return 1 if build.get("repository") and build.get("steps") else 2
+
+
+def _image(image: Mapping[str, Any]) -> str:
+    return AVAILABLE[availability(image)][0]
+
+
+def _published_size(image: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    """Return what is published of the sizes and the duration of the build; a dash if nothing is."""
+    figures = (
+        (image["size_gib"], "image {:g} GiB"), (image["download_gib"], "pull {:g} GiB"), (image["build_minutes"], "build {:g} min"),
+        (model["size_gib"], "model {:g} GiB"),
+    )  # fmt: skip
+    return ", ".join(text.format(value) for value, text in figures if value is not None) or "-"
 
 
 def row(profile: Mapping[str, Any]) -> tuple[str, ...]:
@@ -73,6 +97,7 @@ def row(profile: Mapping[str, Any]) -> tuple[str, ...]:
         profile["engine"]["executor"],
         _pool(profile),
         _image(profile["image"]),
+        _published_size(profile["image"], profile["model"]),
         headline,
     )
 
@@ -83,10 +108,15 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table(profiles: Mapping[str, Mapping[str, Any]], selected: str = "") -> list[str]:
-    """Return all profiles as lines; the selected one carries a star."""
-    names = sorted(profiles, key=lambda n: (n != DEFAULT_PROFILE, n))
-    rows = [HEADER] + [row(profiles[n]) for n in names]
-    return _columns([(f"{r[0]} *" if r[0] == selected else r[0], *r[1:]) for r in rows])
+    """Return all profiles as lines, those whose image is available today first; the selected one carries a star."""
+    rows = [HEADER] + [row(profiles[n]) for n in by_availability(profiles)]
+    legend = ["", *(f"{name}: {why}" for number, (name, why) in enumerate(AVAILABLE) if any(availability(p["image"]) == number for p in profiles.values()))]
+    return _columns([(f"{r[0]} *" if r[0] == selected else r[0], *r[1:]) for r in rows]) + legend
+
+
+def by_availability(profiles: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of profiles in the order of :data:`AVAILABLE`, the default one first among its equals."""
+    return sorted(profiles, key=lambda name: (availability(profiles[name]["image"]), name != DEFAULT_PROFILE, name))
 
 
 def sheet(profile: Mapping[str, Any]) -> list[str]:
@@ -115,8 +145,18 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
         needs.append(("weights a rank", f"{plan['weights_gib_per_rank']:g} GiB"))
     if box["memory"]:
         needs.append(("container memory limit", box["memory"]))
-    if image["build"] is not None and image["build"]["note"]:
-        needs.append(("build", image["build"]["note"]))
+    build = image["build"] or {}
+    size = _published_size(image, model)
+    if size != "-":
+        needs.append(("published sizes", size))
+    if build.get("missing"):
+        needs.append(("image is missing", build["missing"] + (f" Use {build['use_instead']} instead." if build["use_instead"] else "")))
+    elif build.get("repository"):
+        extras = [f"pull request {each['number']}" for each in build["pull_requests"]]
+        extras += [f"{len(build[key])} {text}" for key, text in (("cherry_picks", "cherry-picks"), ("patches", "patches"), ("pins", "pins")) if build[key]]
+        needs.append(("build", f"{build['repository']} at {build['commit'][:12]}, {', '.join([*extras, str(len(build['steps'])) + ' steps'])}"))
+    if build.get("note"):
+        needs.append(("build note", build["note"]))
     lines += [f"  {k}: {v}" for k, v in needs]
     lines += ["", "A good boot shows"]
     shows: list[tuple[str, Any]] = [

@@ -67,7 +67,7 @@ def survey(
     """Check an inventory."""
     extra, stages = more.pop("extra", {}), more.pop("stages", ())
     task_vars = {"groups": groups, "hostvars": HostVars(hosts, error), "ansible_inventory_sources": [str(source)], "playbook_dir": "/nowhere", **more}
-    return inventory_survey.Survey(task_vars, extra, stages).run()
+    return inventory_survey.Survey(task_vars, extra, stages, "image" in stages).run()
 
 
 def places(found: list[inventory_survey.Located]) -> list[tuple[str, int, str]]:
@@ -265,3 +265,26 @@ def test_expressions_need_jmespath(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = survey({"a": gate("pool.tokens")})
     assert (found.key, "pip install jmespath" in found.text) == ("vllm_tp2_gate", True)
     assert survey({}) == []
+
+
+LOST = {"extends": "fp8-1m", "image": {"build": {"missing": "Its base image was deleted.", "use_instead": "b12x-fp8-1m", "steps": None, "repository": None,
+        "commit": None, "pull_requests": None, "cherry_picks": None, "patches": None, "pins": None, "verify": None}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "stages", "faults"),
+    [
+        ({}, ["image"], 1), ({}, [], 0), ({"image_build_context": "~/src"}, ["image"], 0), ({"image_distribution": "send"}, ["image"], 0),
+        ({"image_distribution": "pull"}, ["image"], 1),
+    ],
+)  # fmt: skip
+def test_an_image_that_cannot_be_built_is_a_fault_where_the_image_is_needed(more: dict[str, str], stages: list[str], faults: int) -> None:
+    """A status or a stop goes on with such a profile."""
+    of_each = {"gb10_profile": "lost", "gb10_profiles": {"lost": LOST}, **more}
+    found = [each for each in survey({"a": {"ansible_host": "10.0.0.1", **of_each}, "b": {"ansible_host": "10.0.0.2", **of_each}}, stages=stages)
+             if "cannot be built" in each.text]  # fmt: skip
+    assert len(found) == faults, [each.sentence() for each in found]
+    for each in found:
+        assert each.example, "a warning in a check of the inventory alone"
+        assert "the image of the profile lost cannot be built: Its base image was deleted; use the profile b12x-fp8-1m instead" in each.text
+        assert "image_distribution: send" in each.text

@@ -136,7 +136,7 @@ def test_ranks_obtain_or_receive_the_image(
 @pytest.mark.parametrize(
     ("infos", "options", "words"),
     [
-        ([none(), none()], {"pull": False, "note": "Build it from X."}, ["no rank has vllm:1", "docker load", "image_build_context", "Build it from X."]),
+        ([none(), none()], {"pull": False, "hint": "use X, or "}, ["no rank has vllm:1", "use X, or load it on spark-1 (docker load)", "image_build_context"]),
         ([none(), none()], {"distribution": "send"}, ["image_distribution is send", "spark-1"]),
         ([none(), none()], {"distribution": "pull", "pull": False}, ["image_distribution is pull", "set it to auto"]),
         ([image(), image()], {"digest": DIGEST, "pull": False}, ["is not the pinned sha256:dddd"]),
@@ -146,6 +146,25 @@ def test_unavailable_image_is_reported_with_the_remedy(infos: list[dict[str, Any
     plan = image_plan.plan(HOSTS, infos, **options)
     assert all(word in plan["complaint"] for word in words)
     assert not any(plan["send"])
+
+
+@pytest.mark.parametrize(
+    ("built", "loaded", "obtain"),
+    [("", True, ["", ""]), ("", False, ["build", ""]), ("another", True, ["build", ""]), ("hash", True, ["", ""])],
+    ids=["loaded by hand", "own sources", "other build data", "built"],
+)
+def test_an_image_that_was_loaded_is_kept_where_the_profile_builds(built: str, loaded: bool, obtain: list[str]) -> None:
+    infos = [image(build=built), image(build=built)]
+    assert image_plan.plan(HOSTS, infos, build="hash", loaded=loaded, pull=False)["obtain"] == obtain
+
+
+@pytest.mark.parametrize("options", [{"pull": True}, {"pull": False, "build": "hash"}])
+def test_a_rank_without_space_for_the_image_is_named_before_it_is_obtained(options: dict[str, Any]) -> None:
+    infos = [none(free_bytes=12 << 30), none(free_bytes=500 << 30)]
+    found = image_plan.plan(HOSTS, infos, size_gib=31.5, **options)["complaint"]
+    assert "spark-1 has 12.0 GiB free in Docker's data folder, and vllm:1 needs 31.5 GiB as published" in found
+    assert image_plan.plan(HOSTS, infos, size_gib=11, **options)["complaint"] == ""
+    assert image_plan.plan(HOSTS, infos, source="spark-2", size_gib=31.5, **options)["complaint"] == ""
 
 
 def test_caches_of_another_image_are_stale() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as t
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
 from shipped_profiles import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -40,8 +39,9 @@ def test_check_fails_for_another_page(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_table() -> None:
     lines = t.table(PROFILES, "fp8-512k")
-    assert len(lines) == 1 + len(SHIPPED)
-    assert lines[1].split()[0] == DEFAULT_PROFILE
+    names = [line.split()[0] for line in lines[1 : lines.index("")]]
+    assert len(names) == len(SHIPPED)
+    assert names == t.by_availability(PROFILES)
     starred = [line for line in lines if " * " in line]
     assert len(starred) == 1
     assert starred[0].split()[:4] == ["fp8-512k", "*", "524,288", "12"]
@@ -51,7 +51,7 @@ def test_table() -> None:
 
 def test_a_profile_with_the_least_in_it() -> None:
     one = resolve("x", {"x": LEAST})
-    assert t.row(one) == ("x", "-", "-", "-", "-", "-", "mp", "-", "pull", "-")
+    assert t.row(one) == ("x", "-", "-", "-", "-", "-", "mp", "-", "pull", "-", "-")
     text = "\n".join(t.sheet(one))
     assert "model on the node: /a in the container" in text
     assert "answer: any sane one" in text
@@ -74,12 +74,32 @@ def test_spans(bounds: tuple[Any, Any], text: str) -> None:
     assert f"  concurrency: {text}" in t.sheet(one)
 
 
-@pytest.mark.parametrize(
-    ("image", "word"),
-    [({"reference": "a"}, "pull"), ({"reference": "a", "pull": False}, "load"), ({"reference": "a", "pull": False, "build": {"note": "n"}}, "build")],
+REPOSITORY = {"repository": "https://h/o/r", "commit": "a" * 40, "steps": [{}], "pull_requests": [{"number": 7}], "pins": ["a==1"]}
+IMAGES: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"reference": "a"}, "pull"),
+    ({"reference": "a", "pull": False, "build": REPOSITORY}, "build"),
+    ({"reference": "a", "pull": False, "build": {"note": "n", "steps": [{}]}}, "own sources"),
+    ({"reference": "a", "pull": False}, "own sources"),
+    ({"reference": "a", "pull": False, "build": {"missing": "Gone.", "use_instead": "p5"}}, "missing"),
 )
+
+
+@pytest.mark.parametrize(("image", "word"), IMAGES)
 def test_source_of_the_image(image: dict[str, Any], word: str) -> None:
-    assert t.row(resolve("x", {"x": {**LEAST, "image": image}}))[8] == word
+    one = resolve("x", {"x": {**LEAST, "image": image}, "p5": LEAST})
+    assert t.row(one)[8] == word
+
+
+def test_what_is_available_today_comes_first_with_its_sizes() -> None:
+    shipped = {f"p{5 - number}": {**LEAST, "image": image} for number, (image, _word) in enumerate(IMAGES)}
+    shipped["p5"]["image"] = {**IMAGES[0][0], "size_gib": 31.5, "download_gib": 12, "build_minutes": 40}
+    resolved = {name: resolve(name, shipped) for name in shipped}
+    assert t.by_availability(resolved) == ["p5", "p4", "p2", "p3", "p1"]
+    lines = t.table(resolved)
+    assert "image 31.5 GiB, pull 12 GiB, build 40 min" in lines[1]
+    assert lines[-4:] == [f"{name}: {why}" for name, why in t.AVAILABLE]
+    assert "build: https://h/o/r at aaaaaaaaaaaa, pull request 7, 1 pins, 1 steps" in "\n".join(t.sheet(resolved["p4"]))
+    assert "image is missing: Gone. Use p5 instead." in "\n".join(t.sheet(resolved["p1"]))
 
 
 def test_sheet_quotes_the_seed_if_the_profile_differs() -> None:
