@@ -224,7 +224,7 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
     ("variables", "expected"),
     [
         ({"gb10_profile": "zzz"}, [("gb10_profile", "'zzz'")]),
-        ({"gb10_profile": "fp8-1m", "gb10_profiles": {"fp8-1m": {"ranks": {"min": 3, "max": 3}}}}, [("gb10_profile", "is made for 3 ranks, but the serving group has 2")]),
+        ({"gb10_profile": "fp8-1m", "gb10_profiles": {"fp8-1m": {"ranks": {"min": 3, "max": 3}}}}, [("gb10_profile", "made for 3 ranks, but the serving")]),
         ({"gb10_profiles": {"mine": {"extends": "mine"}}}, [("gb10_profiles", "profile mine")]),
         ({"gb10_profiles": {"mine": 1}}, [("gb10_profiles", "profile mine")]),
         ({"gb10_profile": ["fp8-1m"]}, [("gb10_profile", "is a list")]),

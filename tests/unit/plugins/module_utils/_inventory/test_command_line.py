@@ -18,7 +18,7 @@ SPECS = ["vllm_tp2_context", "weights_timeout", "reboot_all"]
         ({"--tags": ["anything"], "--skip-tags": []}, [], []),
     ],
 )
-def test_a_tag_that_the_playbook_does_not_have_is_named_with_the_nearest(given: dict[str, list[str]], known: list[str], expected: list[tuple[str, str]]) -> None:
+def test_a_tag_that_the_playbook_does_not_have_is_named(given: dict[str, list[str]], known: list[str], expected: list[tuple[str, str]]) -> None:
     found = command_line.tag_faults(given, known)
     assert [option for option, _text in found] == [option for option, _text in expected]
     assert all(part in text for (_option, text), (_other, part) in zip(found, expected, strict=True))
