@@ -396,7 +396,7 @@ class Survey:
 
     def _check_fit(self, host: str, profile: Mapping[str, Any], size: int) -> None:
         """Whether a serving group can run its profile, and whether the ports of the head are different ones."""
-        text = compose.group_fault(profile, size)
+        text = compose.group_fault(profile, size) if size > 1 else ""  # a group without a worker is a fault of its own
         if text:
             flag = next((each for each in _PARALLEL if each in (self.values[host].get("vllm_tp2_extra_args") or {})), "")
             self._add("host", host, "vllm_tp2_extra_args" if flag else "gb10_profile", text, (flag,) if flag else ())

@@ -296,7 +296,7 @@ def test_values_that_a_group_shares_are_equal(tmp_path: Path) -> None:
     [
         ({"vllm_tp2_extra_args": {"tensor-parallel-size": 3}}, "vllm_tp2_extra_args", "is 3, but the serving group has 2 nodes"),
         ({"vllm_tp2_extra_args": {"max-model-length": 5}}, "vllm_tp2_extra_args", "did you mean max-model-len?"),
-        ({"ansible_port": 8888}, "gb10_profile", "port 8888 is used by SSH"),
+        ({"ansible_port": 8000}, "gb10_profile", "port 8000 is used by SSH"),
         ({"ansible_hosts": "10.0.0.1"}, "ansible_hosts", "did you mean ansible_host?"),
         ({"vllm_context": 1}, "vllm_context", "did you mean vllm_tp2_context?"),
     ],
