@@ -13,18 +13,17 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 
 
-def compose_refusal(compose: dict[str, Any]) -> str | None:
+def compose_refusal(content: dict[str, Any]) -> str | None:
     """Return why Docker Compose refuses a file; empty if it accepts it, None if this computer has no Docker Compose."""
     docker = shutil.which("docker")
     if not docker:
         return None
     # The file of secrets is only on the nodes.
-    services = {name: {key: value for key, value in service.items() if key != "env_file"} for name, service in compose["services"].items()}
+    services = {name: {key: value for key, value in service.items() if key != "env_file"} for name, service in content["services"].items()}
     try:
         if subprocess.run([docker, "compose", "version"], check=False, capture_output=True, timeout=60).returncode != 0:  # noqa: S603  fixed words
             return None
@@ -65,12 +64,7 @@ class ActionModule(ActionBase):
         # YAML cannot represent the tagged values of Ansible.
         args = json.loads(json.dumps(args))
         profile, group = args["profile"], args["group"]
-        engine = profile["engine"]
-        ports = [("the API (engine.api.port)", engine["api"]["port"]), ("the ranks' rendezvous (engine.master_port)", engine["master_port"])]
-        if engine["executor"] == "ray":
-            ports.append(("Ray (engine.ray.port)", engine["ray"]["port"]))
-        ports.append(("SSH (ansible_port)", args["ssh_port"]))
-        clash = load_test.port_clash(ports)
+        _key, clash = compose.port_fault(profile, args["ssh_port"])
         if clash:
             raise AnsibleActionFail(f"{host}: {clash}: change it in the profile {profile['name']}.")
         estimate, warnings = self._estimate(args)  # on every rank, so that no rank of a refused group writes its files

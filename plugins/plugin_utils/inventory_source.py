@@ -53,7 +53,11 @@ class Entry:
 
 @dataclass
 class Index:
-    """The definitions in the files of an inventory; ``unreadable`` has (file, line, what is wrong)."""
+    """The definitions in the files of an inventory.
+
+    ``unreadable`` has (file, line, what is wrong), ``repeated`` (file, line, key, line of its first definition). ``owners`` has the files with the
+    variables of a group or host (file, kind, name), ``unread`` those that Ansible passes over because of their ending.
+    """
 
     entries: dict[tuple[str, str, str], list[Entry]] = field(default_factory=dict)
     parents: dict[str, set[str]] = field(default_factory=dict)
@@ -61,6 +65,9 @@ class Index:
     encrypted: list[Path] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
+    repeated: list[tuple[Path, int, str, int]] = field(default_factory=list)
+    owners: list[tuple[Path, str, str]] = field(default_factory=list)
+    unread: list[tuple[Path, str, str]] = field(default_factory=list)
 
     def add(self, kind: str, owner: str, key: str, entry: Entry) -> None:
         """Add a definition; ``kind`` is ``host`` or ``group``. Hosts and groups themselves have their name as the key."""
@@ -142,6 +149,8 @@ def _compose(index: Index, path: Path) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
+        if mark and "'\\t'" in problem:
+            problem = "a tab; YAML indents with spaces"
         index.unreadable.append((path, mark.line + 1 if mark else 1, f"the file is not valid YAML here ({problem})"))
         return None
     for event in events:
@@ -149,7 +158,24 @@ def _compose(index: Index, path: Path) -> Any:
         if event.start_mark and tag not in _TAGS and not tag.startswith("tag:yaml.org,2002:"):
             text = f"Ansible does not know the tag {tag}; put a string that starts with an exclamation mark in quotes"
             index.unreadable.append((path, event.start_mark.line + 1, text))
+    _add_repeated(index, path, node)
     return None if getattr(node, "tag", "") == "tag:yaml.org,2002:null" else node
+
+
+def _add_repeated(index: Index, path: Path, root: Any) -> None:
+    """Add the keys that stand twice in one mapping, of which Ansible takes the last. An alias can lead back to a node above it."""
+    nodes, seen = [root], set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        lines: dict[str, int] = {}
+        for key, line, _value in _pairs(node):
+            if key in lines and key != "<<":
+                index.repeated.append((path, line, key, lines[key]))
+            lines.setdefault(key, line)
+        nodes += [value for _key, value in node.value] if isinstance(node, yaml.MappingNode) else node.value
 
 
 def _pairs(node: Any) -> list[tuple[str, int, Any]]:
@@ -172,6 +198,9 @@ def _scan_group(index: Index, path: Path, group: str, line: int, node: Any) -> N
     for host, at, variables in _pairs(parts.get("hosts")):
         index.add("group", group, host, Entry(path, at, _FILE_GROUP))
         index.add("host", host, host, Entry(path, at, _FILE_HOST))
+        if variables is not None and not isinstance(variables, yaml.MappingNode) and getattr(variables, "tag", "") != "tag:yaml.org,2002:null":
+            text = f"{host} has a value here, expected the name of a host; indent a variable below its host"
+            index.unreadable.append((path, at, text))
         for key, key_line, value in _pairs(variables):
             index.add("host", host, key, Entry(path, key_line, _FILE_HOST, value))
     for key, at, value in _pairs(parts.get("vars")):
@@ -217,7 +246,9 @@ def _scan_vars(index: Index, folder: Path, kind: str, stages: tuple[int, int, in
         stage = stages[2] if kind == "host" else stages[0] if owner == "all" else stages[1]
         for path in sorted(each.rglob("*")) if each.is_dir() else [each]:
             if path.suffix not in ("", *_YAML) or not path.is_file():
+                index.unread.append((path, kind, path.name.partition(".")[0]))
                 continue
+            index.owners.append((path, kind, owner))
             index.files.append(path)
             node = _compose(index, path)
             if node is not None and not isinstance(node, yaml.MappingNode):

@@ -24,22 +24,26 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.lookup.profile import own_profiles, shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, names, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, command_line, connection, names, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import (
     CLUSTER_SPEC,
+    PLAYBOOK_SPEC,
     ROOT_GROUP,
     Fault,
     Place,
     split_by_majority,
     value_of,
 )
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.build_data import missing_image
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_run
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, scan
 
 # Follows the checkout's links, and works from an installed collection as well.
@@ -49,6 +53,11 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # as safe as SafeLoader
 FLAGS = {"vllm_tp2_context": "max-model-len", "vllm_tp2_max_num_seqs": "max-num-seqs", "vllm_tp2_gpu_memory_utilization": "gpu-memory-utilization"}
 _NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
 _CONNECTION = ("ansible_host", "ansible_port")
+_DEFAULT_SOURCES = ("/etc/ansible/hosts", "localhost,")  # without -i
+# Values that all ranks of a serving group share.
+_TAGS = {"--tags": "ansible_run_tags", "--skip-tags": "ansible_skip_tags"}
+_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+_SHARED = ("roce_mtu", *FLAGS, "vllm_tp2_extra_args", "vllm_tp2_gate")
 # A template that reads these needs the facts of a host.
 _NEEDS_FACTS = re.compile(r"ansible_|hostvars|roce_env|_required\b|gb10\.cluster\.serving_group")
 
@@ -91,6 +100,7 @@ class Located:
     key: str
     text: str
     example: bool = False
+    warning: bool = False
 
     def sentence(self) -> str:
         """Return the fault as one sentence."""
@@ -112,7 +122,7 @@ class Survey:
         self.extra = extra
         self.group_stages = group_stages
         self.image = image
-        self.sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source]
+        self.sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source and str(source) not in _DEFAULT_SOURCES]
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in cli_context.CLIARGS.get("args") or () if os.path.exists(str(each))]
         self.index = scan(self.sources, [*playbooks, str(task_vars.get("playbook_dir") or "."), *playbooks])
         roles = load_specs()
@@ -120,6 +130,7 @@ class Survey:
         self.short = names.short_names(self.specs)
         self.prefixes = {**{f"{role}_": f"the role {role}" for role in roles}, "gb10_": "the cluster"}
         played = {str(host) for host in task_vars.get("ansible_play_hosts_all") or ()}
+        self.tags = {option: [str(tag) for tag in task_vars.get(key) or ()] for option, key in _TAGS.items()}
         self.in_run = [host for host in self.hosts if host in played] if cli_context.CLIARGS.get("subset") else self.hosts
         self.found: list[Fault] = []
         self.values: dict[str, dict[str, Any]] = {}
@@ -129,15 +140,53 @@ class Survey:
 
     def run(self) -> list[Located]:
         """Return every fault, in the order in which they were found."""
+        if self._check_run():
+            return [self.locate(fault) for fault in self.found]
         for path, line, problem in self.index.unreadable:
             self._add("file", str(path), "YAML", problem, (line,))
+        repeated = [self._repeated(*each) for each in self.index.repeated]
+        self._check_files()
         # If a file cannot be read, Ansible fails on the first variable without its name. Other faults follow from it.
         if not self.index.unreadable and self._read_values():
             self._check()
-        return list(dict.fromkeys(self.locate(fault) for fault in self.found))
+        return repeated + list(dict.fromkeys(self.locate(fault) for fault in self.found))
 
     def _add(self, kind: str, name: str, key: str, text: str, below: tuple[str | int, ...] = (), among: tuple[str, ...] = ()) -> None:
         self.found.append(Fault(Place(kind, name, key, below), text, among=among))
+
+    def _check_run(self) -> bool:
+        """The inventories and tags of the command line. Return whether there is no inventory to check."""
+        if not self.hosts:
+            missing = inventory_run.missing_sources(self.sources)
+            text = command_line.source_fault(self.sources, missing, inventory_run.siblings(missing))
+            if text:
+                self._add("run", "the command line", "-i", text)
+                return True
+        known = inventory_run.tags_of([str(each) for each in cli_context.CLIARGS.get("args") or ()])
+        for option, text in command_line.tag_faults(self.tags, known):
+            self._add("run", "the command line", option, text)
+        return False
+
+    def _repeated(self, path: Path, line: int, key: str, first: int) -> Located:
+        """A key that stands twice in a mapping. Of a secret it is a warning, because Ansible takes the last one and no value is compared or shown."""
+        return Located(_short(path), line, key, f"is set twice, first in line {first}; remove one", warning=names.is_secret(key, self.specs.get(key)))
+
+    def _check_files(self) -> None:
+        """Files of variables whose names are nearly those of a group or host, and which Ansible does not read therefore."""
+        names_of = {"group": [*self.groups, "all"], "host": [host for hosts in self.groups.values() for host in hosts]}
+        other = " ".join(path.read_text(encoding="utf-8", errors="replace") for path in self._inventories())
+        for path, kind, owner in self.index.owners:
+            hint = did_you_mean(owner, names_of[kind], 0.7)
+            if owner not in names_of[kind] and hint and not re.search(rf"(?<![\w-]){re.escape(owner)}(?![\w-])", other):
+                self._add("file", str(path), owner, f"no host reads this file: there is no {kind} {owner}{hint}", (0,))
+        for path, kind, owner in self.index.unread:
+            if owner in names_of[kind]:
+                self._add("file", str(path), owner, f"Ansible does not read this file, because of its ending; rename it to {owner}.yml", (0,))
+
+    def _inventories(self) -> Iterator[Path]:
+        """Files next to the inventory, which can have groups of another one that shares the variables."""
+        for folder in self.index.directories:
+            yield from (each for each in folder.iterdir() if each.is_file() and each.stat().st_size < 1_000_000)
 
     def _check(self) -> None:
         self.serving = serving_groups(self.groups, self.values[self.hosts[0]].get("gb10_serving_groups") if self.hosts else None)
@@ -148,8 +197,17 @@ class Survey:
         # A wrong type is one fault, although the check of addresses reports it too.
         self.found += [fault for fault in check.faults(self.groups, self.values) if self._subject(fault.place) not in wrong]
         for name, members in self.serving.items():
-            self._check_profiles(name, [host for host in members if host in self.values])
+            present = [host for host in members if host in self.values]
+            for key in _SHARED:
+                given = {host: self.values[host].get(key) for host in present}
+                if len({str(value) for value in given.values()}) > 1:
+                    self.found += check.equal_faults(key, given, name)
+            self._check_profiles(name, present)
             self._check_limit(name, members)
+        text = command_line.forks_fault(int(cli_context.CLIARGS.get("forks") or 0) or len(self.hosts), self.serving)
+        if text:
+            self._add("run", "the command line", "--forks", text)
+        self._check_extra()
         self._check_failure_classes()
         self._check_open_api()
 
@@ -164,7 +222,7 @@ class Survey:
             view = self.hostvars[host]
             self.values[host] = {}
             for name in map(str, view):
-                if name in _CONNECTION or name in self.specs:
+                if name in connection.NAMES or name in self.specs:
                     try:
                         self.values[host][name] = view[name]
                     except AnsibleError as error:
@@ -193,10 +251,16 @@ class Survey:
         foreign = [str(each) for value in lists if isinstance(value, list) for each in value]
         written = self.index.variables() | set(self.extra)
         texts: dict[str, str] = {}
+        for (kind, owner, name), _entries in self.index.entries.items():
+            right = name.replace("-", "_")
+            if name not in (owner, right) and (right in self.specs or right.startswith(tuple(self.prefixes))):
+                self._add(kind, owner, name, f"is not the name of a variable, because of its dashes; write {right}")
         for host in self.hosts:
             for name in map(str, self.hostvars[host]):
-                if name.startswith("ansible_") or not (name.startswith(tuple(self.prefixes)) or name in written):
+                if not (name.startswith(tuple(self.prefixes)) or name in written):
                     continue
+                if name.startswith("ansible"):
+                    texts.setdefault(name, connection.name_fault(name))
                 if name not in texts:
                     known = {**self.specs, **self.short} if name in self.extra else self.specs
                     texts[name] = names.unknown_variable(name, known, self.prefixes, foreign)
@@ -208,6 +272,8 @@ class Survey:
     def _check_values(self) -> None:
         """Types and ranges."""
         for host in self.hosts:
+            for key, text in connection.faults(host, self.values[host]):
+                self._add("host", host, key if key in self.values[host] else host, text)
             for name, value in self.values[host].items():
                 for below, text in rules.faults(name, value, self.specs[name]) if name in self.specs else ():
                     self._add("host", host, name, text, below)
@@ -215,6 +281,18 @@ class Survey:
                 name = self.short[short]
                 for below, text in rules.faults(name, self.extra[short], self.specs[name]) if name in rules.RULES else ():
                     self._add("host", host, short, text, below)
+
+    def _check_extra(self) -> None:
+        """Extra variables (-e) of playbooks, and those that nothing reads."""
+        known = {**self.specs, **PLAYBOOK_SPEC}
+        for name, value in self.extra.items():
+            if name in PLAYBOOK_SPEC:
+                for _path, text in type_faults(name, value, PLAYBOOK_SPEC[name]):
+                    self._add("run", "the extra variables (-e)", name, text)
+            elif not name.startswith(("ansible", *self.prefixes)):
+                text = command_line.extra_fault(name, known, self.short, self.prefixes)
+                if text:
+                    self._add("run", "the extra variables (-e)", name, text)
 
     def _check_failure_classes(self) -> None:
         """The user's failure classes, which the gate reads during a boot."""
@@ -283,10 +361,6 @@ class Survey:
             return
         if not size:
             return
-        low, high = profile["ranks"]["min"], profile["ranks"]["max"]
-        if size > 1 and not (low or 0) <= size <= (high or size):
-            wanted = f"{low}" if low == high else f"{low} to {high}" if high is not None else f"{low} or more"
-            self._add("host", host, "gb10_profile", f"the profile {name} is for {wanted} hosts, but the serving group has {size}")
         store = self.values[host].get("vllm_tp2_model_store") or value_of(self.values[host], "gb10_model_store")
         if not boolean(self.values[host].get("vllm_tp2_weights_writable") or False, strict=False):
             for text in writable_weights(profile, str(store)):
@@ -318,6 +392,10 @@ class Survey:
                 layers[key] = {"engine": {"args": {flag: values[key]}}}
         if isinstance(values.get("vllm_tp2_extra_args"), Mapping):
             layers["vllm_tp2_extra_args"] = {"engine": {"args": values["vllm_tp2_extra_args"]}}
+            for flag in map(str, values["vllm_tp2_extra_args"]):
+                text = command_line.flag_fault(flag, profile["engine"]["args"])
+                if text:
+                    self._add("host", host, "vllm_tp2_extra_args", text, (flag,))
         given = values.get("vllm_tp2_gate")
         if isinstance(given, Mapping):
             layers["vllm_tp2_gate"] = {"gate": given}
@@ -328,6 +406,7 @@ class Survey:
                 for text in error.faults:
                     self._add("host", host, key, text)
         self._check_memory(host, profile, size)
+        self._check_fit(host, profile, size)
         own = isinstance(given, Mapping) and "expressions" in given
         for number, entry in enumerate(profile["gate"]["expressions"]):
             text = expression_fault(entry["expression"] if isinstance(entry, Mapping) else entry)
@@ -348,6 +427,19 @@ class Survey:
             keys = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization")
             own = "gb10_profiles" if profile["name"] in (values.get("gb10_profiles") or {}) else "gb10_profile"
             self._add("host", host, next((key for key in keys if values.get(key) not in (None, "", {})), own), text)
+
+    def _check_fit(self, host: str, profile: Mapping[str, Any], size: int) -> None:
+        """Whether a serving group can run its profile, and whether the ports of the head are different ones."""
+        text = compose.group_fault(profile, size) if size > 1 else ""  # a group without a worker is a fault of its own
+        if text:
+            flag = next((each for each in _PARALLEL if each in (self.values[host].get("vllm_tp2_extra_args") or {})), "")
+            self._add("host", host, "vllm_tp2_extra_args" if flag else "gb10_profile", text, (flag,) if flag else ())
+        port = self.values[host].get("ansible_port") or 22
+        key, text = compose.port_fault(profile, port) if not connection.port_fault(port) else ("", "")
+        if text:
+            own = profile["name"] in (self.values[host].get("gb10_profiles") or {})
+            below = (profile["name"], *key.split(".")) if own else ()
+            self._add("host", host, "gb10_profiles" if own else "gb10_profile", f"{text}; change it in the profile {profile['name']}", below)
 
     # --- placing --------------------------------------------------------------------------------------------------------
 

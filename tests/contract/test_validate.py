@@ -69,7 +69,7 @@ def test_both_ranks_of_a_profile_are_written(all_profiles: tuple[Run, Path], nam
 REFUSED = [
     pytest.param(
         {"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m", "engine": {"master_port": 8888}}}},
-        "spark-1: port 8888 is used by the API (engine.api.port) and by the ranks' rendezvous",
+        "port 8888 is used by the API (engine.api.port) and by the ranks' rendezvous",
         id="API and rendezvous on one port",
     ),
     pytest.param(

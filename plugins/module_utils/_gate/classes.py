@@ -94,8 +94,8 @@ CLASSES: dict[str, GateClass] = {
     ),
     "completion_wrong": GateClass(
         "A completion is not what the profile expects, or is not text.",
-        "Delete the folders of container.cache_dirs with their key on all ranks, then compare image and weights (--tags image,weights): garbled text after a good boot is"
-        " a stale compile cache, a wrong kernel or damaged data. See docs/garble.md",
+        "Delete the folders of container.cache_dirs with their key on all ranks, then compare image and weights (--tags image,weights): garbled text after a"
+        " good boot is a stale compile cache, a wrong kernel or damaged data. See docs/garble.md",
     ),
     "completion_missing": GateClass(
         "/v1/models answers, and no completion comes back.",

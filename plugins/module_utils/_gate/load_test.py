@@ -159,13 +159,3 @@ def complaint(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
     else:
         remedy = "one request alone is fine, so lower max-num-seqs, or take an image with the concurrency fixes. See docs/garble.md"
     return f"{group}: {len(bad)} of {total} replies are bad: {shown}{more}. Remedy: {remedy}."
-
-
-def port_clash(ports: Sequence[tuple[str, Any]]) -> str:
-    """Return the sentence about the first port that two of (who, port) use; empty where there is none."""
-    seen: dict[int, str] = {}
-    for who, port in ports:
-        if int(port) in seen:
-            return f"port {int(port)} is used by {seen[int(port)]} and by {who}"
-        seen[int(port)] = who
-    return ""

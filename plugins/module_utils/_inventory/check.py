@@ -66,7 +66,7 @@ def _check_groups(groups: Groups, hosts: Hosts) -> tuple[dict[str, list[str]], l
     named = values[root[0]]
     if not is_list(named):
         return {}, []  # a wrong type, which the check of types reports
-    found = _check_equal(NAMED, values, ROOT_GROUP)
+    found = equal_faults(NAMED, values, ROOT_GROUP)
     if found:
         return {}, found
     for name in map(str, named):
@@ -89,7 +89,7 @@ def _check_groups(groups: Groups, hosts: Hosts) -> tuple[dict[str, list[str]], l
     return serving, found
 
 
-def _check_equal(key: str, values: Mapping[str, Any], group: str) -> list[Fault]:
+def equal_faults(key: str, values: Mapping[str, Any], group: str) -> list[Fault]:
     """Return a fault for each host whose value differs from that of most hosts of the group."""
     same, odd = split_by_majority(values)
     return [
@@ -125,7 +125,7 @@ def _check_group(name: str, members: Sequence[str], own: Sequence[str], hosts: H
         found.append(Fault(Place("group", name, name), text))
     order, bad_ranks = ranked(members, hosts)
     found += bad_ranks
-    different = _check_equal(CIDRS, {host: value_of(hosts.get(host, {}), CIDRS) for host in own}, name)
+    different = equal_faults(CIDRS, {host: value_of(hosts.get(host, {}), CIDRS) for host in own}, name)
     if different:
         return found + different
     first = hosts.get(members[0], {})

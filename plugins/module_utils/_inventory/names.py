@@ -85,7 +85,8 @@ def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str,
         return ""
     owner = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
     if not owner:
-        hint = did_you_mean(name, known, 0.9)
+        alike = name.startswith(tuple(prefix.partition("_")[0] + "_" for prefix in prefixes))
+        hint = did_you_mean(name, known, 0.85 if alike else 0.9)
         return f"looks like a variable of this collection, but is not one{hint}" if hint else ""
     hint = did_you_mean(name, known, 0.85) or "; correct the name, remove it, or list it in gb10_foreign_variables if another role reads it"
     return f"is not a variable of {prefixes[owner]}{hint}"

@@ -87,16 +87,16 @@ def _words(expected: str, words: Iterable[str]) -> Rule:
 
 _POSITIVE = _number("a number above 0", 0, above=True)
 _FROM_ZERO = _number("a number from 0", 0)
-_PATH = _pattern("an absolute path, such as /srv/models; write the path of a home directory in full", r"/.*")
+_PATH = _pattern("an absolute path without '$', such as /srv/models; write the path of a home directory in full", r"/[^$]*")
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 # Mounted into a container: no part "..", and none of what Docker reads as a separator.
 _STORE = _pattern(
-    "an absolute path below /, without '..' and ':', such as /srv/models; write the path of a home directory in full",
-    rf"(?!.*/\.\.(?:/|$))/+[^/:{CONTROL}][^:{CONTROL}]*",
+    "an absolute path below /, without '..', ':' and '$', such as /srv/models; write the path of a home directory in full",
+    rf"(?!.*/\.\.(?:/|$))/+[^/:${CONTROL}][^:${CONTROL}]*",
 )
 _FOLDER = _pattern(
-    "an absolute path below /, without '..', such as /opt/gb10-cluster/vllm_tp2",
-    rf"(?!.*/\.\.(?:/|$))/+[^/{CONTROL}][^{CONTROL}]*",
+    "an absolute path below /, without '..' and '$', such as /opt/gb10-cluster/vllm_tp2",
+    rf"(?!.*/\.\.(?:/|$))/+[^/${CONTROL}][^${CONTROL}]*",
 )
 _SIZE = _pattern("a size such as 50m or 1g", r"(?=.*[1-9])\d+(?:\.\d+)?(?:[kKmMgGtT]i?)?[bB]?")
 _LIMIT = _pattern(
@@ -104,6 +104,8 @@ _LIMIT = _pattern(
     r"(?i:leave|unlimited|infinity|-1|0*[1-9]\d*\s*[kmgt]?(?:i?b)?)",
 )
 _PORT_OR_ANY = _number("a port from 1 to 65535, or 0 for any free port", 0, 65535)
+# The largest floor that the role accepts on a node of 128 GB, the largest that is sold.
+HIGHEST_FLOOR_KB = 128_000_000 * HIGHEST_FLOOR_PERCENT // 100
 _IDENTITY = _number("a number from 0, or -1", -1)
 
 # Variable -> what its value may be; `name[].key` is a key of the entries of a list. Other variables may have all values of their type.
@@ -156,9 +158,9 @@ RULES: dict[str, Rule] = {
     "sysctl_dirty_background_ratio": _whole(0, 100, "leave"),
     "sysctl_dirty_ratio": _whole(0, 100, "leave"),
     "sysctl_lru_gen_min_ttl_ms": _whole(0, math.inf, "leave"),
-    "sysctl_min_free_kbytes": _whole(1, math.inf, "auto", "leave"),
-    "sysctl_min_free_kbytes_119": _whole(1),
-    "sysctl_min_free_kbytes_121": _whole(1),
+    "sysctl_min_free_kbytes": _whole(1, HIGHEST_FLOOR_KB, "auto", "leave"),
+    "sysctl_min_free_kbytes_119": _whole(1, HIGHEST_FLOOR_KB),
+    "sysctl_min_free_kbytes_121": _whole(1, HIGHEST_FLOOR_KB),
     "sysctl_min_free_percent_other": _number(f"a number above 0, at most {HIGHEST_FLOOR_PERCENT}", 0, HIGHEST_FLOOR_PERCENT, above=True),
     "sysctl_overcommit_memory": _whole(0, 2, "leave"),
     "sysctl_reboot_on_panic": _whole(1, PANIC_MOST_SECONDS, "leave"),
@@ -211,6 +213,8 @@ KEYS = {"vllm_tp2_phase_seconds": (*(stage for stage in STAGES if stage != "read
 
 # Mappings of environment variables; a null removes a variable.
 ENVIRONMENTS = ("vllm_tp2_extra_env", "vllm_tp2_secret_env")
+# Secrets that are sent in a header of HTTP.
+SENT = ("VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 # Variable of the environment -> why it must not be an empty string.
 NOT_EMPTY = {"NCCL_IB_GID_INDEX": "NCCL reads an empty string as index 0 and hangs; write the index, such as 3, or null for no index"}
 
@@ -232,6 +236,9 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
         return [((key,), f"{shown(key)} {BUILD_ARGUMENT}") for key in secrets]
     if name == "vllm_tp2_api_key":  # it is stored with the secrets of the environment
         return [((), text.partition(" ")[2]) for _path, text in _environment_faults({"VLLM_API_KEY": value}, secret=True)]
+    if name == "sysctl_settings":
+        plain = [str(key) for key in value if not re.search(r"[./]", str(key))]
+        return [((key,), f"has the key {shown(key)}, expected the full name of a kernel setting, such as vm.min_free_kbytes") for key in plain]
     if name == "preflight_known_versions":
         without = [index for index, entry in enumerate(value) if isinstance(entry, Mapping) and not (entry.get("match") or entry.get("below"))]
         return [((index,), f"entry {index + 1} has neither match nor below, expected one of them") for index in without]
@@ -268,10 +275,14 @@ def _environment_faults(value: Mapping[str, Any], secret: bool) -> Found:
             text = f"has {'a key' if secret else f'the key {shown(name)}'}, expected the name of an environment variable (letters, digits, _)"
         elif isinstance(each, Mapping) or is_list(each):
             text = f"{name} is {shown(each)}, expected a string or a number"
+        elif isinstance(each, str) and each.lstrip().startswith("$ANSIBLE_VAULT;"):
+            text = f"{name} is an encrypted text that Ansible does not decrypt; write !vault before the |"
         elif isinstance(each, str) and re.search(r"[\n\r\0]", each):
             text = f"{name} contains a line end, which an environment file cannot contain; write it on one line, without | or >"
         elif secret and isinstance(each, str) and env_file.problem(each):
             text = f"{name} {env_file.problem(each)}, which the environment file of the secrets cannot contain; choose another value"
+        elif secret and name in SENT and isinstance(each, str) and each and not re.fullmatch(r"[!-~]+", each):
+            text = f"{name} contains a space or a character that is not ASCII, and no HTTP client can send it; choose letters and digits"
         elif not secret and holds_secret(name, each):
             text = f"{name} looks like a secret, and its value would be readable in the Compose file; set it in vllm_tp2_secret_env"
         elif name in NOT_EMPTY and each is not None and not str(each).strip():

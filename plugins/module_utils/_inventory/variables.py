@@ -100,6 +100,18 @@ CLUSTER_SPEC: dict[str, dict[str, Any]] = {
     },
 }
 
+# Variables of playbooks, for the command line (-e). Those of the roles are in their argument_specs.
+PLAYBOOK_SPEC: dict[str, dict[str, Any]] = {
+    "inventory_check_examples": {"type": "str", "choices": ["fail", "warn"], "default": "fail"},
+    "inventory_check_group_stages": {"type": "list", "elements": "str", "default": []},
+    "reboot_all": {"type": "bool", "default": False},
+    "reboot_timeout": {"type": "int", "default": 900},
+    "recipe": {"type": "path", "default": ""},
+    "name": {"type": "str", "default": ""},
+    "output": {"type": "str", "default": ""},
+    "force": {"type": "bool", "default": False},
+}
+
 
 class Place(NamedTuple):
     """Where a variable is set or should be set: ``kind`` is ``host`` or ``group``, ``name`` its name, ``key`` the variable.

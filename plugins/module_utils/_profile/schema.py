@@ -29,6 +29,10 @@ PLACEHOLDERS = {
     "headless": "{headless}",
 }
 
+# As Docker reads it: a registry with a dot or a port, names in lower case, a tag.
+_NAME = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+IMAGE = rf"(?:(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d+/))(?::\d+)?/)?{_NAME}(?:/{_NAME})*(?::\w[\w.-]{{0,127}})?"
+
 
 @dataclass(frozen=True)
 class Field:
@@ -159,7 +163,7 @@ SCHEMA = _table(
     ),
     image=_table(
         "The container image.",
-        reference=_text("Name and tag.", required=True, pattern=r"[\w.:/-]+", pattern_text="an image name like registry/name:tag"),
+        reference=_text("Name and tag.", required=True, pattern=IMAGE, pattern_text="an image name in lower case like registry/name:tag"),
         digest=_text("Pin: sha256:...", nullable=True, pattern=r"sha256:[0-9a-f]{64}", pattern_text="sha256: and 64 hexadecimal digits"),
         pull=Field("bool", "Whether a registry has it; false for an image that is built or loaded.", True),
         size_gib=Field("number", "Size of the image on disk as published, GiB.", nullable=True, minimum=0),

@@ -131,3 +131,23 @@ def test_does_not_read_scripts_and_backups(tmp_path: Path) -> None:
 def test_the_depth_of_circular_groups_ends(tmp_path: Path) -> None:
     index = scan([str(write(tmp_path, hosts="a:\n  children:\n    b:\nb:\n  children:\n    a:\n"))])
     assert index.depth("a") >= 1
+
+
+def test_a_key_that_stands_twice_is_found_in_any_mapping_without_its_value(tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts=HOSTS, group_vars__gb10="a: 1\nb:\n  - {c: 1, d: 2, c: 3}\na: 2\n<<: {e: 1}\n<<: {f: 1}\n")
+    path = folder / "group_vars" / "gb10.yml"
+    assert sorted(scan([str(folder)]).repeated) == [(path, 3, "c", 3), (path, 4, "a", 1)]
+
+
+def test_files_of_variables_have_their_owner_and_those_that_are_passed_over_are_listed(tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts=HOSTS, group_vars__gb10="a: 1\n")
+    (folder / "group_vars" / "gb10.yml.txt").write_text("a: 1\n")
+    index = scan([str(folder)])
+    assert [(path.name, kind, owner) for path, kind, owner in index.owners] == [("gb10.yml", "group", "gb10")]
+    assert [(path.name, kind, owner) for path, kind, owner in index.unread] == [("gb10.yml.txt", "group", "gb10")]
+
+
+def test_a_variable_one_level_too_high_is_named_as_the_host_that_it_became(tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts="gb10:\n  hosts:\n    spark-1:\n    ansible_host: 10.77.0.11\n")
+    ((_path, line, text),) = scan([str(folder)]).unreadable
+    assert (line, "ansible_host has a value here" in text, "indent a variable below its host" in text) == (4, True, True)

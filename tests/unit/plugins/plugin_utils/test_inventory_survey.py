@@ -225,7 +225,7 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
     ("variables", "expected"),
     [
         ({"gb10_profile": "zzz"}, [("gb10_profile", "'zzz'")]),
-        ({"gb10_profile": "fp8-1m", "gb10_profiles": {"fp8-1m": {"ranks": {"min": 3, "max": 3}}}}, [("gb10_profile", "is for 3 hosts")]),
+        ({"gb10_profile": "fp8-1m", "gb10_profiles": {"fp8-1m": {"ranks": {"min": 3, "max": 3}}}}, [("gb10_profile", "made for 3 ranks, but the serving")]),
         ({"gb10_profiles": {"mine": {"extends": "mine"}}}, [("gb10_profiles", "profile mine")]),
         ({"gb10_profiles": {"mine": 1}}, [("gb10_profiles", "profile mine")]),
         ({"gb10_profile": ["fp8-1m"]}, [("gb10_profile", "is a list")]),
@@ -262,7 +262,7 @@ def test_one_group_has_one_profile() -> None:
 
 def test_expressions_need_jmespath(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory_survey, "jmespath", None)
-    (found,) = survey({"a": gate("pool.tokens")})
+    (found,) = survey({"a": gate("pool.tokens"), "b": gate("pool.tokens")})
     assert (found.key, "pip install jmespath" in found.text) == ("vllm_tp2_gate", True)
     assert survey({}) == []
 
@@ -288,3 +288,44 @@ def test_an_image_that_cannot_be_built_is_a_fault_where_the_image_is_needed(more
         assert each.example, "a warning in a check of the inventory alone"
         assert "the image of the profile lost cannot be built: Its base image was deleted; use the profile b12x-fp8-1m instead" in each.text
         assert "image_distribution: send" in each.text
+
+
+def test_a_key_that_is_set_twice_is_a_fault_and_of_a_secret_a_warning_without_values(tmp_path: Path) -> None:
+    text = "gb10_profile: a\ngb10_profile: b\nvllm_tp2_api_key: sk-one\nvllm_tp2_api_key: sk-two\n"
+    found = survey(TWO, write(tmp_path, hosts="all:", group_vars__gb10=text))
+    assert [(each.line, each.key, each.warning) for each in found] == [(2, "gb10_profile", False), (4, "vllm_tp2_api_key", True)]
+    assert all("is set twice, first in line" in each.text and "sk-" not in each.text for each in found)
+
+
+def test_a_file_that_no_host_reads_is_named_unless_another_inventory_has_its_group(tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts="all:", group_vars__gb_10="", group_vars__pair2="", group_vars__web="")
+    (folder / "group_vars" / "gb10.yml.txt").write_text("")
+    (folder / "other.yml").write_text("gb10: {children: {pair2: {hosts: {c: }}}}\n")
+    found = survey(TWO, folder / "hosts.yml")
+    texts = {Path(each.file).name: each.text for each in found}
+    assert set(texts) == {"gb_10.yml", "gb10.yml.txt"}
+    assert "there is no group gb_10; did you mean gb10?" in texts["gb_10.yml"]
+    assert "rename it to gb10.yml" in texts["gb10.yml.txt"]
+
+
+def test_values_that_a_group_shares_are_equal(tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts="all:", group_vars__gb10="roce_mtu: 9000\n", host_vars__b="roce_mtu: 1500\n")
+    (found,) = survey({"a": {"roce_mtu": 9000}, "b": {"roce_mtu": 1500}}, folder)
+    assert (Path(found.file).name, found.line, found.key) == ("b.yml", 1, "roce_mtu")
+
+
+@pytest.mark.parametrize(
+    ("variables", "key", "part"),
+    [
+        ({"vllm_tp2_extra_args": {"tensor-parallel-size": 3}}, "vllm_tp2_extra_args", "is 3, but the serving group has 2 nodes"),
+        ({"vllm_tp2_extra_args": {"max-model-length": 5}}, "vllm_tp2_extra_args", "did you mean max-model-len?"),
+        ({"ansible_port": 8000}, "gb10_profile", "port 8000 is used by SSH"),
+        ({"ansible_hosts": "10.0.0.1"}, "ansible_hosts", "did you mean ansible_host?"),
+        ({"vllm_context": 1}, "vllm_context", "did you mean vllm_tp2_context?"),
+    ],
+)
+def test_what_validate_finds_is_found_before_a_host_is_touched(tmp_path: Path, variables: dict[str, Any], key: str, part: str) -> None:
+    (name,) = variables
+    folder = write(tmp_path, hosts="all:", group_vars__gb10=f"{name}: 1\n")
+    found = survey({"a": {**variables, "ansible_host": "10.0.0.1"}, "b": {**variables, "ansible_host": "10.0.0.2"}}, folder)
+    assert {(each.key, part in each.text) for each in found} == {(key, True)}

@@ -114,8 +114,3 @@ def test_many_faults_are_counted_and_not_all_listed() -> None:
     assert "9 of 9 replies are bad" in sentence
     assert "; and 3 more" in sentence
     assert sentence.count("the reply is empty") == 6
-
-
-def test_a_port_that_two_use_is_named_with_both() -> None:
-    assert load_test.port_clash([("the API", 8000), ("the rendezvous", 25000), ("SSH", 22)]) == ""
-    assert load_test.port_clash([("the API", "22"), ("SSH", 22)]) == "port 22 is used by the API and by SSH"

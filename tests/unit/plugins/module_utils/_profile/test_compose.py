@@ -410,3 +410,19 @@ def test_env_file_refuses_a_quote_or_a_line_break(value: str) -> None:
 def test_host_paths(name: str, model: str) -> None:
     paths = compose.host_paths(profile(name), "/srv/models/")
     assert (paths["model"], paths["caches"]) == (model, ["/srv/models/vllm-cache"])
+
+
+@pytest.mark.parametrize(
+    ("engine", "ssh", "key", "text"),
+    [
+        ({"api": {"port": 22}}, 22, "engine.api.port", "port 22 is used by SSH (ansible_port) and by the API (engine.api.port)"),
+        ({"master_port": 8000}, 22, "engine.master_port", "the API (engine.api.port) and by the ranks' rendezvous"),
+        ({"executor": "ray", "ray": {"port": 25000}}, 22, "engine.ray.port", "by Ray"),
+        ({"ray": {"port": 25000}}, 22, "", ""),
+        ({}, "2222", "", ""),
+    ],
+)
+def test_a_port_that_two_use_is_named_with_both(engine: dict[str, Any], ssh: Any, key: str, text: str) -> None:
+    found = compose.port_fault(mini(engine=engine), ssh)
+    assert found[0] == key
+    assert text in found[1]

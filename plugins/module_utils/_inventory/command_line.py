@@ -1,0 +1,68 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: what a user types: tags, extra variables, paths of an inventory. Pure, standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+
+# Arguments of vLLM whose names are near those of others.
+OWN_FLAGS = ("cudagraph-capture-sizes", "max-cudagraph-capture-size")
+# Words of Ansible itself.
+_SPECIAL = ("all", "always", "never", "tagged", "untagged")
+
+
+def tag_faults(given: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (option, sentence) of each tag that the playbook does not have; `given` has the tags of each option. Without known tags nothing is a fault."""
+    found = []
+    for option, tags in given.items():
+        for tag in tags if known else ():
+            if tag not in (*_SPECIAL, *known):
+                found.append((option, f"{tag} is not a tag of this playbook{did_you_mean(tag, known)}; known are {', '.join(known)}"))
+    return found
+
+
+def extra_fault(name: str, specs: Iterable[str], short: Iterable[str], prefixes: Iterable[str]) -> str:
+    """Return what is wrong with an extra variable that nothing reads; empty if something does, or if it is not near a name.
+
+    :param short: names for the command line. A prefix is that of a role's variables.
+    """
+    known = [*specs, *short]
+    if name in known:
+        return ""
+    ends = [prefix + name for prefix in prefixes if prefix + name in known]
+    hint = f"; did you mean {ends[0]}?" if ends else did_you_mean(name, known, 0.85)
+    return f"is not a variable of this collection{hint}" if hint else ""
+
+
+def forks_fault(forks: int, groups: Mapping[str, Sequence[str]]) -> str:
+    """Return why fewer hosts at once than a serving group has cannot work; empty if they are enough."""
+    largest = max(groups, key=lambda name: len(groups[name]), default="")
+    if not largest or forks >= len(groups[largest]):
+        return ""
+    return f"is {forks}, and the {len(groups[largest])} ranks of {largest} wait for each other; use {len(groups[largest])} or more"
+
+
+def flag_fault(flag: str, known: Iterable[str]) -> str:
+    """Return what is wrong with an engine argument that is nearly one of the profile's; empty if it is one, or is not near one."""
+    flags = list(known)
+    if flag in flags or flag.removeprefix("no-") in flags or flag in OWN_FLAGS:
+        return ""
+    hint = did_you_mean(flag, flags, 0.88)
+    return f"{flag} is nearly an argument of the profile{hint} An argument of vLLM that is really so named goes into a profile of your own" if hint else ""
+
+
+def source_fault(sources: Iterable[str], missing: Iterable[str], siblings: Iterable[str]) -> str:
+    """Return the sentence about an inventory that was not given or does not exist; empty if there is one.
+
+    :param missing: the sources that do not exist; ``siblings`` are the inventories near them.
+    """
+    absent = list(missing)
+    if absent:
+        return f"{absent[0]} does not exist{did_you_mean(absent[0], siblings)}"
+    if not list(sources):
+        return "no inventory was given. Add -i inventories/spark-pair"
+    return ""

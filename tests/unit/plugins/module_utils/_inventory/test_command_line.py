@@ -1,0 +1,70 @@
+"""What a user types: tags, extra variables, forks, paths of an inventory, arguments of the engine."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import command_line
+
+TAGS = ["preflight", "sysctl", "weights"]
+SPECS = ["vllm_tp2_context", "weights_timeout", "reboot_all"]
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "expected"),
+    [
+        ({"--tags": ["sysctll"], "--skip-tags": []}, TAGS, [("--tags", "did you mean sysctl?")]),
+        ({"--tags": ["all"], "--skip-tags": ["wieghts"]}, TAGS, [("--skip-tags", "did you mean weights?")]),
+        ({"--tags": ["sysctl", "never", "tagged"], "--skip-tags": ["weights"]}, TAGS, []),
+        ({"--tags": ["anything"], "--skip-tags": []}, [], []),
+    ],
+)
+def test_a_tag_that_the_playbook_does_not_have_is_named(given: dict[str, list[str]], known: list[str], expected: list[tuple[str, str]]) -> None:
+    found = command_line.tag_faults(given, known)
+    assert [option for option, _text in found] == [option for option, _text in expected]
+    assert all(part in text for (_option, text), (_other, part) in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("context", "did you mean vllm_tp2_context?"),
+        ("rebot_all", "did you mean reboot_all?"),
+        ("sinc", "did you mean since?"),
+        ("since", ""),
+        ("reboot_all", ""),
+        ("my_own_thing", ""),
+    ],
+)
+def test_an_extra_variable_near_one_of_the_collection_is_named(name: str, hint: str) -> None:
+    text = command_line.extra_fault(name, SPECS, ["since"], ["vllm_tp2_", "weights_"])
+    assert bool(text) is bool(hint)
+    assert hint in text
+
+
+def test_fewer_hosts_at_once_than_a_group_has_are_refused() -> None:
+    groups = {"pair1": ["a", "b"], "ring": ["c", "d", "e"]}
+    assert "is 2, and the 3 ranks of ring wait for each other; use 3 or more" in command_line.forks_fault(2, groups)
+    assert command_line.forks_fault(3, groups) == command_line.forks_fault(1, {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("max-model-length", "did you mean max-model-len?"),
+        ("max-model-len", ""),
+        ("no-max-model-len", ""),
+        ("enforce-eager", ""),
+        ("cudagraph-capture-sizes", ""),
+    ],
+)
+def test_an_argument_that_is_nearly_one_of_the_profile_is_named(flag: str, hint: str) -> None:
+    text = command_line.flag_fault(flag, ["max-model-len", "max-cudagraph-capture-size"])
+    assert bool(text) is bool(hint)
+    assert hint in text
+
+
+def test_an_inventory_that_is_not_given_or_does_not_exist_is_named() -> None:
+    assert command_line.source_fault([], [], []) == "no inventory was given. Add -i inventories/spark-pair"
+    text = command_line.source_fault(["inventories/spark-pari"], ["inventories/spark-pari"], ["inventories/lab", "inventories/spark-pair"])
+    assert text == "inventories/spark-pari does not exist; did you mean inventories/spark-pair?"
+    assert command_line.source_fault(["inventories/lab"], [], []) == ""
