@@ -28,13 +28,39 @@ One variable selects it. `ansible-playbook playbooks/profiles.yml` prints this p
 
 ```yaml
 # inventories/<yours>/group_vars/gb10.yml
-gb10_profile: dspark-nvfp4-1m        # the default
+gb10_profile: b12x-fp8-1m        # the default
 ```
 
 {table}
 
 The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. An estimate is the plan's for two nodes of
 121.69 GiB: no such boot is published, and the gate does not check it. A dash means not known.
+
+### The default
+
+`b12x-fp8-1m` is the default because a new owner has it with the fewest steps. One node pulls its image (about 12 GiB, pinned by digest) and downloads its
+weights (148 GiB, pinned by revision), and nothing is built. It serves 1M tokens of context. Then look at `dspark-nvfp4-1m-0731`: it is faster and newer,
+and its image is built from a public repository. No profile was run on a GB10 by the authors of this collection.
+
+### Images
+
+An image is pulled, or built from the repository and commit of `image.build`. Where a public source is missing,
+`image.build.missing` tells which, and `image.build.use_instead` names a profile that is available. With an image of your own under the profile's name,
+such a profile works.
+
+### Seeds and deviations
+
+A seed is the public text that a profile is made from, with the files of its repository at that state. `sources` names them. Each argument and variable
+that differs is in `deviations`. These are the same in all profiles, and not repeated there:
+
+- The collection names the container, the project and the labels, and rotates the log. `restart` is `no`, because the agent restarts the pair as a whole.
+- It writes the address, the port, the served name, the ranks and the rendezvous as arguments, and `NODE_RANK`, `HEADLESS`, `MASTER_ADDR`, `MASTER_PORT` and
+  `VLLM_HOST_IP` as variables. The fabric's variables are those of the node.
+- It adds the health check, the capability `IPC_LOCK` without any other, `no-new-privileges`, the limits `memlock` and `stack`, the grace of 10 s for a
+  stop, and a GPU reservation instead of `gpus: all`. Only the device nodes of RDMA are passed, not all of `/dev/infiniband`.
+
+A bound of the gate is set only where the pool of that configuration was published. Figures in `published` are those of the sources. What a
+source calls an estimate is named in the notes.
 
 ## A profile of your own
 

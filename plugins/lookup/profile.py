@@ -27,7 +27,7 @@ options:
     description:
       - Name of the selected profile.
     type: str
-    default: dspark-nvfp4-1m
+    default: b12x-fp8-1m
     vars:
       - name: gb10_profile
   gb10_profiles:

@@ -87,7 +87,7 @@ RETURNS = [
 ]
 
 
-MODEL, IMAGE = "fraserprice/DeepSeek-V4-Flash-DSpark", "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"  # of the default profile
+MODEL, IMAGE = "fraserprice/DeepSeek-V4-Flash-DSpark", "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"  # of dspark-nvfp4-1m
 
 
 class Pair:

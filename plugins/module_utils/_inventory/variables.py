@@ -16,7 +16,7 @@ ROOT_GROUP = "gb10"
 CLUSTER_SPEC: dict[str, dict[str, Any]] = {
     "gb10_profile": {
         "type": "str",
-        "default": "dspark-nvfp4-1m",
+        "default": "b12x-fp8-1m",
         "description": ["The profile that the pair serves: a shipped one, or one of C(gb10_profiles)."],
     },
     "gb10_profiles": {

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import BUILD_ARGUMENT
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.build_data import check_build
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SCHEMA, Field
 
 # The profile's key that decides such an argument. The inventory decides the others.
@@ -197,9 +197,9 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in profile.get(table, {}).items():
             if holds_secret(key, value):
                 checker.note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
-    for key, value in ((profile.get("image", {}).get("build") or {}).get("args") or {}).items():
-        if holds_secret(key, value):
-            checker.note(f"image.build.args.{key}", BUILD_ARGUMENT)
+    build = profile.get("image", {}).get("build")
+    if build is not None and checker.sound("image.build"):
+        check_build(build, checker.note)
     if checker.sound("container.volumes", "container.cache_dirs"):
         _check_container(profile["container"], checker.note)
     if checker.sound("engine", "gate", "model", "ranks", "container"):

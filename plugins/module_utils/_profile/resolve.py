@@ -21,6 +21,8 @@ INVALIDATED_BOUNDS = (
     ("gpu-memory-utilization", ("effective_tokens.max", "concurrency.max")),
     ("kv-cache-dtype", ("effective_tokens", "concurrency")),
 )
+# These describe the image of one name. A layer with another name that has `build` extends the inherited one.
+OF_ONE_IMAGE = ("digest", "size_gib", "download_gib", "build_minutes", "build")
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,11 +82,14 @@ def _at(tree: Any, *path: str) -> Any:
 
 
 def _add_layer(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a layer into a profile, without the plan of another model and the inherited bounds that the layer's arguments invalidate."""
+    """Merge a layer into a profile, without what belongs to another model or image, and the inherited bounds that the layer's arguments invalidate."""
     out = dict(base)
     model = _at(base, "model", "id")
     if model is not None and _at(layer, "model", "id") not in (None, model):
         out.pop("plan", None)
+    image, over = _at(base, "image"), _at(layer, "image")
+    if image is not None and _at(over, "reference") not in (None, image.get("reference")):
+        out["image"] = {key: value for key, value in image.items() if key not in OF_ONE_IMAGE or key in over}
     for flag, bounds in INVALIDATED_BOUNDS:
         before, after = _at(base, "engine", "args", flag), _at(layer, "engine", "args", flag)
         if before is None or after is None or before == after:
@@ -112,7 +117,11 @@ def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | No
     for _label, layer in layers:
         raw = _add_layer(raw, {key: value for key, value in layer.items() if key != "extends"})
     lineage = [label for label, _same in groupby(label for label, _layer in layers)]
-    return {"name": name, "lineage": lineage, **check(name, raw)}
+    out = {"name": name, "lineage": lineage, **check(name, raw)}
+    other, known = (out["image"]["build"] or {}).get("use_instead"), sorted((set(shipped) | set(users)) - {name})
+    if other is not None and other not in known:
+        raise ProfileError(f"profile {name}: image.build.use_instead is {other!r}, expected another profile{did_you_mean(other, known)}: {', '.join(known)}")
+    return out
 
 
 def adjusted(profile: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:

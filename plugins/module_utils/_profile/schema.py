@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-DEFAULT_PROFILE = "dspark-nvfp4-1m"
+# The fewest steps to a first boot: an image and weights that are downloaded, both pinned (docs/profiles.md).
+DEFAULT_PROFILE = "b12x-fp8-1m"
 
 # Arguments that the collection writes itself, and the placeholder that puts them at a seed's place in the order.
 PLACEHOLDERS = {
@@ -73,6 +74,66 @@ def _environment(doc: str) -> Field:
     return Field("dict", doc, {}, element=Field("str"), pattern=r"[A-Za-z_][A-Za-z0-9_]*", pattern_text="a variable name (letters, digits, _)")
 
 
+_COMMIT: dict[str, Any] = {"pattern": r"[0-9a-f]{40}", "pattern_text": "the 40 hexadecimal digits of a commit"}
+_PIN: dict[str, Any] = {
+    "pattern": r"[A-Za-z0-9][\w.-]*(?:\[[\w,-]+\])?==[\w.+!-]+",
+    "pattern_text": "a package with its exact version, such as nvidia-cutlass-dsl==4.5.0",
+}
+
+_BUILD: dict[str, Field] = {
+    "repository": _text("Git repository of the sources, https:// without a user, or file:// for one on the node.", nullable=True),
+    "commit": _text("Commit of the repository.", nullable=True, **_COMMIT),
+    "pull_requests": Field(
+        "list",
+        "Pull requests of the repository that are merged into the commit, in this order.",
+        [],
+        element=_table(
+            "",
+            number=Field("int", "Its number; fetched as refs/pull/<number>/head.", required=True, minimum=1),
+            commit=_text("The commit of it that is merged; null for its newest one.", nullable=True, **_COMMIT),
+        ),
+    ),
+    "cherry_picks": Field("list", "Commits that are picked after that, in this order.", [], element=Field("str", **_COMMIT)),
+    "patches": _strings("Patches below the repository that are applied after that, in this order."),
+    "submodules": Field("bool", "Whether submodules are fetched.", False),
+    "context": _text("Directory or archive on the controller that replaces the repository; set by the user.", nullable=True),
+    "steps": Field(
+        "list",
+        "What is built, in this order; the last step is the image.",
+        [],
+        element=_table(
+            "",
+            context=_text("Build context below the sources.", "."),
+            dockerfile=_text("Dockerfile below the sources.", "Dockerfile"),
+            args=Field("dict", "Build arguments; a secret is refused.", {}, element=Field("str")),
+            base_arg=_text(
+                "Build argument that gets the image of the step before; null for none.",
+                nullable=True, pattern=r"[A-Za-z_]\w*", pattern_text="the name of a build argument, such as BASE_IMAGE",
+            ),
+            target=_text("Stage of the Dockerfile; null for the last one.", nullable=True, pattern=r"[A-Za-z0-9][\w.-]*", pattern_text="the name of a stage"),
+            tag=_text(
+                "Name of the image between two steps. Derived when null; the last step gets image.reference.",
+                nullable=True, pattern=r"[\w.:/-]+", pattern_text="an image name like registry/name:tag",
+            ),
+        ),
+    ),
+    "pins": Field("list", "Python packages that are installed over the last step, without their dependencies.", [], element=Field("str", **_PIN)),
+    "verify": Field(
+        "list",
+        "Commands that are run in the finished image, without network and GPU. An image that fails one gets no name.",
+        [],
+        element=_table(
+            "",
+            name=_text("What it proves.", required=True),
+            command=_strings("The command with its arguments.", required=True),
+            expect=_text("Text that the output must contain; null if the exit code decides.", nullable=True),
+        ),
+    ),
+    "missing": _text("Why it cannot be built from public sources; then there are no steps.", nullable=True),
+    "use_instead": _text("The profile to use instead.", nullable=True),
+    "note": _text("What the seed reports about the build.", nullable=True),
+}  # fmt: skip
+
 _SECONDS = "Seconds allowed for this phase of the boot."
 
 SCHEMA = _table(
@@ -101,17 +162,10 @@ SCHEMA = _table(
         reference=_text("Name and tag.", required=True, pattern=r"[\w.:/-]+", pattern_text="an image name like registry/name:tag"),
         digest=_text("Pin: sha256:...", nullable=True, pattern=r"sha256:[0-9a-f]{64}", pattern_text="sha256: and 64 hexadecimal digits"),
         pull=Field("bool", "Whether a registry has it; false for an image that is built or loaded.", True),
-        build=Field(
-            "map",
-            "How to build it if no registry has it.",
-            nullable=True,
-            fields={
-                "context": _text("Directory on the controller with the Dockerfiles; set by the user.", nullable=True),
-                "dockerfiles": _strings("Dockerfiles below the context, built in this order, each on the result of the one before."),
-                "args": Field("dict", "Build arguments; a secret is refused.", {}, element=Field("str")),
-                "note": _text("What the seed reports about the build.", nullable=True),
-            },
-        ),
+        size_gib=Field("number", "Size of the image on disk as published, GiB.", nullable=True, minimum=0),
+        download_gib=Field("number", "Compressed size of the pull as published, GiB.", nullable=True, minimum=0),
+        build_minutes=Field("number", "Duration of the build as published, minutes.", nullable=True, minimum=0),
+        build=Field("map", "How to build it if no registry has it.", nullable=True, fields=_BUILD),
     ),
     model=_table(
         "The model.",

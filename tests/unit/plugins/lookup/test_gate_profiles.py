@@ -14,7 +14,7 @@ from shared_samples import needs_shared, samples
 # Published pool in tokens with the profile's own arguments: seeds 000, 003 and 004, and for 512K the repository of seed 000. None: no such pool is published.
 EVIDENCE: dict[str, int | None] = {
     "dspark-nvfp4-1m": 1_990_142, "dspark-nvfp4-1m-2": None, "dspark-nvfp4-500k": None, "dspark-nvfp4-200k": None,
-    "dspark-fp8-262k-baseline": None, "b12x-fp8-1m": None, "fp8-1m": 1_430_000, "fp8-512k": 1_180_000, "fp8-256k": None,
+    "dspark-nvfp4-1m-0731": None, "dspark-fp8-262k-baseline": None, "b12x-fp8-1m": None, "fp8-1m": 1_430_000, "fp8-512k": 1_180_000, "fp8-256k": None,
     "pr41834-300k": None, "pr41834-ray-200k": None, "piecewise-200k": 865_000,
 }  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_the_published_pool_passes_and_a_tenth_less_fails(name: str, one_line: b
 
 @needs_shared
 @pytest.mark.parametrize("log", ["057-gb10x2-deepseek-v4-flash-dspark-nvfp4-1m-seed.log", "058-gb10x2-deepseek-v4-flash-dspark-nvfp4-1m-seed-b.log"])
-def test_the_seeds_own_lines_pass_the_default_profile(log: str) -> None:
+def test_the_seeds_own_lines_pass_their_profile(log: str) -> None:
     profile = resolve("dspark-nvfp4-1m", shipped_profiles(), {})
     assert verdict(profile, (samples() / "bootlogs" / log).read_bytes(), 1048576) is None
 

@@ -11,6 +11,7 @@ import yaml
 from ansible import context
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible_collections.gb10.cluster.plugins.action.inventory_check import selected
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_survey
 from unit.fixtures.host.tree import write
 from unit.fixtures.inventory.hosts import PAIR, SECOND, TWO
@@ -243,7 +244,7 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
         (gate({"expression": "pool.x", "name": "x", "remedy": "lower it"}, "pool.x"), []),
         ({"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m", "gate": {"expressions": ["a b"]}}}}, [("gb10_profiles", "'a b'")]),
         ({**gate(context=500000, concurrency={"min": 3}), "vllm_tp2_context": 500000}, []),
-        (gate(context=500000), [("vllm_tp2_gate", "engine.args.max-model-len is 1048576")]),
+        (gate(context=500000), [("vllm_tp2_gate", "engine.args.max-model-len is 1000000")]),
         ({"vllm_tp2_failure_classes": [{"class": "x", "pattern": "(", "remedy": "y"}]}, [("vllm_tp2_failure_classes", "'x'")]),
         ({"vllm_tp2_failure_classes": [{"klass": "x", "pattern": "a", "remedy": "y"}]}, [("vllm_tp2_failure_classes", "class")]),
     ],
@@ -256,7 +257,7 @@ def test_checks_profiles_and_what_the_inventory_changes_in_them(variables: dict[
 
 def test_one_group_has_one_profile() -> None:
     (found,) = survey({"b": {"gb10_profile": "fp8-1m"}})
-    assert (found.key, "dspark-nvfp4-1m and fp8-1m" in found.text) == ("gb10_profile", True)
+    assert (found.key, f"{DEFAULT_PROFILE} and fp8-1m" in found.text) == ("gb10_profile", True)
 
 
 def test_expressions_need_jmespath(monkeypatch: pytest.MonkeyPatch) -> None:

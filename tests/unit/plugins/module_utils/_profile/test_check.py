@@ -15,6 +15,14 @@ def checked(**over: Any) -> dict[str, Any]:
     return c.check("x", {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "a/b"}, **over})
 
 
+STEP = {"dockerfile": "Dockerfile"}
+SHA = "ab" * 20
+
+
+def build(**values: Any) -> dict[str, Any]:
+    return {"image": {"reference": "e:1", "build": values}}
+
+
 def args(**values: Any) -> dict[str, Any]:
     return {"engine": {"args": {key.replace("_", "-"): value for key, value in values.items()}}}
 
@@ -41,6 +49,38 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"image": {"reference": "a b"}}, "image.reference", "an image name"),
         ({"image": {"reference": "a", "digest": "sha256:12"}}, "image.digest", "64 hexadecimal digits"),
         ({"image": {"reference": "a", "pull": "yes"}}, "image.pull", "the string 'yes', expected true or false"),
+        ({"image": {"reference": "a", "size_gib": "30"}}, "image.size_gib", "a number"),
+        ({"image": {"reference": "a", "build_minutes": -1}}, "image.build_minutes", "at least 0"),
+        (build(dockerfiles=["a"]), "image.build.dockerfiles", "is not a key of a profile"),
+        (build(steps=[{"file": "x"}]), "image.build.steps[0].file", "(known here: context, dockerfile, args"),
+        (build(repository="https://g.example/o/n.git", commit="abc", steps=[STEP]), "image.build.commit", "the 40 hexadecimal digits of a commit"),
+        (build(repository="https://g.example/o/n.git", steps=[STEP]), "image.build.repository", "set without image.build.commit"),
+        (build(commit=SHA, steps=[STEP]), "image.build.commit", "set without image.build.repository"),
+        (build(repository="https://g.example/o/n.git", commit=SHA), "image.build.repository", "add image.build.steps"),
+        (build(repository="https://me:s3cret-9x8y7z@g.example/o/n", commit=SHA, steps=[STEP]), "image.build.repository", "image_build_context"),
+        (build(repository="ext::sh -c id", commit=SHA, steps=[STEP]), "image.build.repository", "expected https://host/owner/name.git"),
+        (build(repository="git://g.example/o/n", commit=SHA, steps=[STEP]), "image.build.repository", "expected https://host/owner/name.git"),
+        (build(repository="file:///srv/../etc", commit=SHA, steps=[STEP]), "image.build.repository", "file:///path of a repository on the node"),
+        (build(pull_requests=[{"number": 7}], steps=[STEP]), "image.build.pull_requests", "without image.build.repository"),
+        (build(pull_requests=[{"number": 0}]), "image.build.pull_requests[0].number", "at least 1"),
+        (build(pull_requests=[{"number": 7, "commit": "main"}]), "image.build.pull_requests[0].commit", "40 hexadecimal digits"),
+        (build(cherry_picks=["HEAD"]), "image.build.cherry_picks[0]", "40 hexadecimal digits"),
+        (build(repository="https://g.example/o/n", commit=SHA, steps=[STEP], patches=["../x"]), "image.build.patches[0]", "a path below the repository"),
+        (build(steps=[{"context": "/etc"}]), "image.build.steps[0].context", "a path below the repository"),
+        (build(steps=[{"dockerfile": "a/../../b"}]), "image.build.steps[0].dockerfile", "a path below the repository"),
+        (build(steps=[{"dockerfile": "--push"}]), "image.build.steps[0].dockerfile", "a path below the repository"),
+        (build(steps=[{"base_arg": "BASE_IMAGE"}]), "image.build.steps[0].base_arg", "no step before it"),
+        (build(steps=[STEP, {"base_arg": "B", "args": {"B": "x"}}]), "image.build.steps[1].base_arg", "sets as well"),
+        (build(steps=[{"base_arg": "A B"}]), "image.build.steps[0].base_arg", "the name of a build argument"),
+        (build(steps=[{"target": "-x"}]), "image.build.steps[0].target", "the name of a stage"),
+        (build(steps=[{"args": {"HF_TOKEN": "s3cret"}}]), "image.build.steps[0].args.HF_TOKEN", "a build argument is readable in the process list"),
+        (build(steps=[{"args": {"JOBS": 8}}]), "image.build.steps[0].args.JOBS", '"8"'),
+        (build(steps=[STEP], pins=["torch>=2"]), "image.build.pins[0]", "a package with its exact version"),
+        (build(pins=["torch==2"]), "image.build.pins", "nothing is built"),
+        (build(steps=[STEP], verify=[{"name": "n", "command": []}]), "image.build.verify[0].command", "such as [vllm, --version]"),
+        (build(steps=[STEP], verify=[{"command": ["id"]}]), "image.build.verify[0].name", "is missing"),
+        (build(steps=[STEP], missing="No source has it."), "image.build.missing", "steps: null removes inherited steps"),
+        (build(use_instead="fp8-1m"), "image.build.use_instead", "without image.build.missing"),
         ({"engine": {"executor": "Ray"}}, "engine.executor", "mp, ray; did you mean ray?"),
         ({"engine": {"api": {"port": 70000}}}, "engine.api.port", "at most 65535"),
         ({"engine": {"api": {"port": "8000"}}}, "engine.api.port", "a whole number"),
@@ -112,6 +152,14 @@ def test_reports_all_contradictions_at_once() -> None:
     with pytest.raises(c.ProfileError) as caught:
         checked(gate={"context": 5, "concurrency": {"min": 2, "max": 1}}, ranks={"min": 3, "max": 2}, **args(max_model_len=6))
     assert [fault.split()[2] for fault in caught.value.faults] == ["gate.context", "gate.concurrency", "ranks"]
+
+
+def test_build_steps_have_their_defaults() -> None:
+    sources = {"repository": "https://g.example/o/n.git", "commit": SHA, "pull_requests": [{"number": 7}]}
+    data = checked(**build(**sources, steps=[{}], pins=["a[b]==1.0+cu13"]))["image"]["build"]
+    assert data["steps"] == [{"context": ".", "dockerfile": "Dockerfile", "args": {}, "base_arg": None, "target": None, "tag": None}]
+    assert data["pull_requests"] == [{"number": 7, "commit": None}]
+    assert (data["submodules"], data["verify"], data["missing"]) == (False, [], None)
 
 
 @pytest.mark.parametrize(("value", "context"), [("auto", None), (-1, None), ("128K", 131072), (None, None), (False, None)])

@@ -86,7 +86,7 @@ def golden(number: int) -> Path:
     return FIXTURES / f"dspark-nvfp4-1m.rank{number}.compose.yml"
 
 
-def test_release_of_the_default_profile_is_that_of_the_golden_files() -> None:
+def test_release_of_a_profile_is_that_of_the_golden_files() -> None:
     """Another id or another file restarts every group at its next upgrade. UPDATE_GOLDEN=1 writes the files; a person reads the diff."""
     release = compose.name_release([compose.render_rank(profile("dspark-nvfp4-1m"), rank(number, env=FABRIC), ALL_OPTIONS) for number in (0, 1)])
     for number, content in enumerate(release["compose"]):
@@ -114,7 +114,7 @@ def test_renders_the_arguments_and_the_environment_of_the_profile(name: str, num
     assert arguments(out["argv"][len(program) :]) == expected
 
     wiring = {"NODE_RANK": str(number), "HEADLESS": "1" if number else "", "VLLM_HOST_IP": PAIR[number]}
-    assert out["env"] == {**dict(word.split("=", 1) for word in shlex.split(base["environment"])), **FABRIC, **wiring}
+    assert out["env"] == {**dict(word.split("=", 1) for word in shlex.split(own.get("environment", base["environment"]))), **FABRIC, **wiring}
     assert service["environment"] == {key: value.replace("$", "$$") for key, value in out["env"].items()}
 
     like = yaml.safe_load(golden(number).read_text())["services"]["vllm"]
@@ -296,13 +296,21 @@ def test_health_check_follows_rank_and_options() -> None:
     assert "healthcheck" not in render("dspark-nvfp4-1m", 0, healthcheck=None)["compose"]["services"]["vllm"]
 
 
+SINCE_0_1_0 = {
+    "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_MODULES_CACHE", "HF_HUB_DISABLE_XET", "NCCL_DEBUG_SUBSYS", "NCCL_NVLS_ENABLE", "VLLM_TRITON_MLA_SPARSE",
+    "VLLM_SKIP_INIT_MEMORY_CHECK", "VLLM_B12X_W4A16_FORCE_BLOCKS_PER_SM", "VLLM_B12X_W4A16_FORCE_BLOCKS_MAX_M", "VLLM_B12X_W4A16_FORCE_TILE_CONFIG",
+    "VLLM_DSPARK_CONFIDENCE_THRESHOLD", "VLLM_DSPARK_HARDWARE_SCHEDULER_EARLY_STOP", "VLLM_DSV4_DSPARK_DEFER_TARGET_CAPTURE_EXACT",
+    "FLASHINFER_DISABLE_VERSION_CHECK", "TILELANG_CLEANUP_TEMP_FILES", "DG_JIT_USE_NVRTC", "DG_JIT_NVCC_COMPILER", "PYTORCH_CUDA_ALLOC_CONF",
+    "CUDAToolkit_ROOT",
+}  # fmt: skip
+
+
 def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
     """A pair that 0.1.0 started with a profile of the same content is recognized by this id and not started again."""
     own = profile("dspark-nvfp4-1m")
     own["container"]["volumes"] = ["{model_store}:/cache/huggingface"]
-    own["env"] = {
-        name: value for name, value in own["env"].items() if name not in ("HF_HUB_OFFLINE", "HF_MODULES_CACHE", "NCCL_DEBUG_SUBSYS", "NCCL_NVLS_ENABLE")
-    }
+    own["env"] = {name: value for name, value in own["env"].items() if name not in SINCE_0_1_0}
+    own["engine"]["args"]["default-chat-template-kwargs"] = {"thinking": False}
     own["env"]["NCCL_DEBUG"] = "WARN"
     former = {
         **ALL_OPTIONS, "env_file": "", "healthcheck": None, "infiniband": True, "cap_drop": [], "no_new_privileges": False, "ipc": "host",

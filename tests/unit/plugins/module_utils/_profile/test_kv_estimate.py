@@ -37,7 +37,8 @@ def ranks(*totals: float, available: float | None = 114.0, free: float | None = 
 
 
 def profile(name: str, **args: Any) -> dict[str, Any]:
-    return resolve("p", SHIPPED, {"p": {"extends": name, "engine": {"args": args}}})
+    """Return a profile with changed arguments, and with vLLM's own check of the free memory at the start."""
+    return resolve("p", SHIPPED, {"p": {"extends": name, "engine": {"args": args}, "env": {"VLLM_SKIP_INIT_MEMORY_CHECK": None}}})
 
 
 def error(expected: float, measured: float) -> float:
@@ -151,7 +152,7 @@ def test_start_refused_proposes_what_still_holds_the_pool() -> None:
 def test_start_refused_names_the_memory_to_free_if_a_lower_utilization_is_too_small() -> None:
     figures = ranks(SPARK, SPARK)
     figures[1]["available_kib"] = int(90 * GIB_KIB)
-    plan = k.make_plan(resolve("dspark-nvfp4-1m", SHIPPED), figures)
+    plan = k.make_plan(profile("dspark-nvfp4-1m"), figures)
     assert (plan["verdict"], plan["short_rank"]) == ("refused", 1)
     assert plan["remedy"].startswith("free 7.4 GiB on spark-b")
 
@@ -186,7 +187,7 @@ def test_page_cache_stops_an_old_image_only() -> None:
 
 def test_a_running_engine_or_a_skipped_check_refuses_nothing() -> None:
     busy = ranks(SPARK, SPARK, available=10, free=5, engine_running=True)
-    plan = k.make_plan(resolve("dspark-nvfp4-1m", SHIPPED), busy)
+    plan = k.make_plan(profile("dspark-nvfp4-1m"), busy)
     assert plan["verdict"] == "ok"
     assert "vllm_tp2_wait_available" in plan["warnings"][-1]
     skipped = k.make_plan(resolve("pr41834-ray-200k", SHIPPED), ranks(SPARK, SPARK, available=10))

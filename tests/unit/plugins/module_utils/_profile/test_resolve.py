@@ -133,3 +133,28 @@ def test_another_model_inherits_no_plan(name: str) -> None:
 def test_adjusted_profile_is_checked(layer: dict[str, Any], key: str) -> None:
     with pytest.raises(ProfileError, match=f"profile dspark-nvfp4-1m: {re.escape(key)} "):
         r.adjusted(r.resolve("dspark-nvfp4-1m", SHIPPED), layer)
+
+
+MISSING = {"missing": "The sources are not public.", "steps": None, "repository": None, "commit": None}
+
+
+def test_another_image_inherits_neither_digest_nor_build_of_the_first() -> None:
+    build: dict[str, Any] = {"missing": None, "use_instead": None, "steps": [{}], "note": "n"}
+    base = {"image": {"digest": "sha256:" + "1" * 64, "size_gib": 30, "build": build}}
+    users: dict[str, Any] = {"a": {"extends": "fp8-1m", **base}, "b": {"extends": "a", "image": {"reference": "mine:1"}}}
+    assert (r.resolve("a", SHIPPED, users)["image"]["size_gib"], r.resolve("a", SHIPPED, users)["image"]["build"]["note"]) == (30, "n")
+    own = r.resolve("b", SHIPPED, users)["image"]
+    assert (own["digest"], own["size_gib"], own["build"]) == (None, None, None)
+    users["b"]["image"]["build"] = {"note": "own"}
+    extended = r.resolve("b", SHIPPED, users)["image"]
+    assert (extended["digest"], extended["build"]["note"], len(extended["build"]["steps"])) == (None, "own", 1)
+
+
+@pytest.mark.parametrize(("other", "known"), [("fp8-1n", False), ("m", False), ("fp8-512k", True)])
+def test_use_instead_is_another_profile(other: str, known: bool) -> None:
+    users = {"m": {"extends": "fp8-1m", "image": {"build": {**MISSING, "use_instead": other}}}}
+    if known:
+        assert r.resolve("m", SHIPPED, users)["image"]["build"]["use_instead"] == other
+        return
+    with pytest.raises(ProfileError, match=f"profile m: image.build.use_instead is '{other}', expected another profile.*fp8-512k"):
+        r.resolve("m", SHIPPED, users)

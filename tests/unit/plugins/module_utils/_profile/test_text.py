@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as t
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
 from shipped_profiles import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -39,8 +40,8 @@ def test_check_fails_for_another_page(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_table() -> None:
     lines = t.table(PROFILES, "fp8-512k")
-    assert len(lines) == 13
-    assert lines[1].startswith("dspark-nvfp4-1m ")
+    assert len(lines) == 1 + len(SHIPPED)
+    assert lines[1].split()[0] == DEFAULT_PROFILE
     starred = [line for line in lines if " * " in line]
     assert len(starred) == 1
     assert starred[0].split()[:4] == ["fp8-512k", "*", "524,288", "12"]
