@@ -56,11 +56,24 @@ class ActionModule(NodeResults):
             rows.append(row)
             for line in load_test.stream_lines(row) if args["streams"] else [load_test.table(rows)[-1]] if len(rows) > 1 else load_test.table(rows):
                 display.display(plain(f"{group}  {line}"))
+        drift = "" if args["streams"] else self._drift(release, folder, prompts, max(levels), args["timeout"])
+        if drift:
+            display.display(plain(f"{group}  {drift}"))
         message = load_test.complaint(group, rows)
         if message:  # the faults are printed in full, without the good replies
             rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]
         good = f"{group}: {sum(row['requests'] for row in rows)} replies, none bad. {AGENT_HINT}"
-        return {"changed": False, "failed": bool(message), "rows": rows, "table": load_test.table(rows), "msg": message or good}
+        return {"changed": False, "failed": bool(message), "rows": rows, "table": load_test.table(rows), "drift": drift, "msg": message or good}
+
+    def _drift(self, release: dict[str, Any], folder: str, prompts: list[dict[str, Any]], level: int, timeout: float) -> str:
+        """Ask one prompt without sampling, alone and among others, and compare."""
+        victim = load_test.unsampled(prompts)
+        others = [prompt for prompt in prompts if prompt is not victim][: level - 1]
+        if victim is None or not others:
+            return ""
+        alone = self._ask(release, folder, [victim], 1, timeout)
+        among = self._ask(release, folder, [victim, *others], level, timeout)
+        return load_test.drift(alone[0], among[0], len(others)) if alone and among else ""
 
     def _release(self, group: str, folder: str) -> dict[str, Any]:
         """Return what the role has written about the release that serves. After a rollback the inventory differs from it."""

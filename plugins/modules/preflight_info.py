@@ -171,7 +171,9 @@ docker:
   description: The Docker Engine's version, storage driver, image store (V(graphdriver) or V(containerd)), folder, and its error.
   returned: always
   type: dict
-  sample: {version: 28.3.3, driver: overlay2, image_store: graphdriver, root: /var/lib/docker, error: "", installed: true, image_present: true}
+  sample:
+    {version: 28.3.3, driver: overlay2, image_store: graphdriver, root: /var/lib/docker, cgroup_driver: systemd, cdi: true, error: "", installed: true,
+     image_present: true}
 containers:
   description: All containers, with what matters here.
   returned: always

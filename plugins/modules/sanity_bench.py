@@ -84,6 +84,12 @@ table:
   sample:
     - "at once  replies  bad_outputs   slowest s   tok/s a stream   tok/s in all"
     - "      6        6            0       12.40        16.1-18.0          104.1"
+drift:
+  description:
+    - The sentence about a prompt without sampling whose reply differs between alone and among others; empty if it does not. It fails nothing.
+  type: str
+  returned: when the server answers
+  sample: ""
 rows:
   description: One entry a level.
   type: list

@@ -123,7 +123,9 @@ PREFLIGHT = {
         "rails": [{"netdev": str, "ipv4?": TEXT, "prefix?": (whole, None)}], "macs": [str],
     },
     "exposure": {"forwarding": str, "policy": str, "firewall": bool, "neighbors": [{"netdev": str, "mac": str}]},
-    "docker": {"error": str, "installed": bool, "root": str, "image_present": (bool, None), "image_store": str, "driver": str},
+    "docker": {
+        "error": str, "installed": bool, "root": str, "image_present": (bool, None), "image_store": str, "driver": str, "cgroup_driver": str, "cdi": bool,
+    },
     "containers": [{"name": str, "image": str, "state": str, "labels": {str: str}, "vllm": bool, "gpu": bool, "restart": str}],
     "disks": [{"path": str, "device?": TEXT, "free_gib": count, "read_only?": bool}], "model": {"present_gib": count},
     "listening": [{"port": whole, "address": str, "process?": TEXT, "container?": TEXT, "pid?": whole}],

@@ -39,7 +39,7 @@ IMAGE = {
     "Id": str, "RepoTags?": [str], "RepoDigests?": [str], "Size?": int, "Architecture?": str, "Os?": str, "RootFS?": {"Layers?": [str]},
     "Config?": {"Labels?": _LABELS},
 }  # fmt: skip
-ENGINE = {"DriverStatus?": [[str]], "DockerRootDir": str, "ServerVersion": str, "Driver": str}
+ENGINE = {"DriverStatus?": [[str]], "DockerRootDir": str, "ServerVersion": str, "Driver": str, "CgroupDriver?": str}
 
 _negotiated: dict[str, str] = {}
 

@@ -13,6 +13,15 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import reply
 # The server's own sampling, which is what an agent gets; vllm_probe asks with temperature 0 otherwise.
 _OWN_SAMPLING: dict[str, Any] = {"temperature": None}
 
+# Longer than 411 tokens, from which on the reply is garbled if the KV cache has the wrong layout (seed 003); the answer stands in the middle.
+_LONG_PROMPT = (
+    "\n".join(
+        f"Entry {number}: {'the code of the archive is 4711-K' if number == 30 else f'shelf {number} holds {number * 7 % 50} boxes of cables'}."
+        for number in range(1, 61)
+    )
+    + "\nWhat is the code of the archive? Answer with the code only."
+)
+
 # Prompts of the kinds that have come back garbled from damaged weights, wrong kernels and a confused KV cache: known answers, prose, lists,
 # code, JSON, a quotation with markup-like words, and a language other than English. Those with a known answer are asked without sampling.
 PROMPTS: tuple[dict[str, Any], ...] = (
@@ -28,7 +37,7 @@ PROMPTS: tuple[dict[str, Any], ...] = (
     {"prompt": "Tell a story of about 150 words about a lighthouse keeper who repairs a radio.", "body": _OWN_SAMPLING},
     {"prompt": "Which is heavier, a kilogram of iron or a kilogram of feathers? Give a short reason.", "body": _OWN_SAMPLING},
     {"prompt": "What is the capital of Portugal? Answer with the name only.", "expect": "Lisbon"},
-    {"prompt": "Summarize in two sentences: Unified memory is one pool for the processor and its accelerator. What one takes, the other lacks."},
+    {"prompt": _LONG_PROMPT, "expect": "4711-K"},
 )
 MAX_TOKENS = 512
 LEVELS = (1, 2, 4, 6)
@@ -80,6 +89,22 @@ def batches(prompts: Sequence[Mapping[str, Any]], levels: Sequence[int]) -> list
         out.append((level, [prompts[(start + k) % len(prompts)] for k in range(level)]))
         start += level
     return out
+
+
+def unsampled(prompts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the first prompt that is asked without sampling: the server gives the same reply again, also while it answers others."""
+    return next((prompt for prompt in prompts if "temperature" not in prompt["body"]), None)
+
+
+def drift(alone: Mapping[str, Any], among: Mapping[str, Any], others: int) -> str:
+    """Return the sentence about two replies to the same prompt, alone and among others; empty if they are the same or one did not come."""
+    if not (alone.get("ok") and among.get("ok")) or alone.get("text") == among.get("text"):
+        return ""
+    return (
+        f"without sampling, the reply to the same prompt is {reply.shown(dict(alone))[:80]!r} alone and {reply.shown(dict(among))[:80]!r} among"
+        f" {others} others. Rounding can cause this."
+        " If replies mix contexts, the image lacks a concurrency fix (docs/garble.md)."
+    )
 
 
 def requests_of(prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

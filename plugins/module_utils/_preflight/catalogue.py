@@ -101,6 +101,10 @@ CHECKS: dict[str, Check] = {
         "RDMA registers gigabytes of locked memory. Without it NCCL uses TCP or fails in ibv_reg_mr",
         "run dockerd with CAP_SYS_RESOURCE, or with LimitMEMLOCK=infinity as the docker role sets it",
     ),
+    "gpu_reload": Check(
+        "a running container loses its GPU at the next `systemctl daemon-reload`, and the engine fails",
+        "run site.yml --tags docker, which enables nvidia-cdi-refresh, or `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, then restart the group",
+    ),
     "stale_containers": Check("two engines do not fit into one memory: the second fails its start check, or the node freezes"),
     "ports_free": Check(
         "the engine starts for minutes and then fails to bind",

@@ -35,6 +35,13 @@ def check_memlock(found: FindingCollector, rank: Rank, _needs: Requirements) -> 
         found.add("memlock", "warning", rank.host, text)
 
 
+def check_gpu_devices(found: FindingCollector, rank: Rank, _needs: Requirements) -> None:
+    """Whether a running container keeps its GPU when systemd reloads its units."""
+    engine = rank.facts["docker"]
+    if engine["cgroup_driver"] == "systemd" and not engine["cdi"] and rank.facts["driver"]["present"]:
+        found.add("gpu_reload", "warning", rank.host, "the cgroup driver of Docker is systemd, and /etc/cdi and /run/cdi have no specification of the GPU")
+
+
 def _serving(rank: Rank, needs: Requirements) -> list[Mapping[str, Any]]:
     """Return the containers of the serving group that run on a rank."""
     return [each for each in rank.facts["containers"] if each["labels"].get(LABEL) == needs.group and each["state"] in ("running", "restarting")]

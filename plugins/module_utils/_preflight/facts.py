@@ -158,6 +158,7 @@ def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_
 def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Record]]:
     """Return the engine and its containers."""
     engine: Record = {"version": "", "driver": "", "image_store": "", "root": "/var/lib/docker", "error": "", "installed": True, "image_present": None}
+    engine.update(cgroup_driver="", cdi=bool(node.glob("/etc/cdi/*") or node.glob("/run/cdi/*")))
     containers: list[Record] = []
     if node.root == "/" and not node.exists(socket_path):
         installed = any(node.exists(path) for path in ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"))

@@ -146,7 +146,7 @@ def broken_packages(text: str | None) -> list[str]:
 
 
 def engine_facts(info: Mapping[str, Any]) -> Record:
-    """Return version, storage driver, image store and data directory from the /info of the Docker Engine."""
+    """Return version, storage driver, image store, data directory and cgroup driver from the /info of the Docker Engine."""
     status = [str(word) for pair in info.get("DriverStatus") or [] for word in pair]
     containerd = any("io.containerd.snapshotter" in word for word in status)
     return {
@@ -154,6 +154,7 @@ def engine_facts(info: Mapping[str, Any]) -> Record:
         "driver": str(info.get("Driver") or ""),
         "image_store": "containerd" if containerd else "graphdriver",
         "root": str(info.get("DockerRootDir") or "/var/lib/docker"),
+        "cgroup_driver": str(info.get("CgroupDriver") or ""),
     }
 
 

@@ -59,6 +59,22 @@ def test_every_level_is_asked_at_once_with_the_key_of_the_release_that_runs(monk
     assert sum("bad_outputs" in line for line in head.lines) == 1
 
 
+def test_one_prompt_is_asked_alone_and_among_others_and_a_difference_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["four.", "four.", "blue.", "four.", "five.", "blue."]
+    head = Head(monkeypatch, texts)
+    out = head.run(prompts=["2 + 2?", "A colour?"])
+    assert not out["failed"]
+    assert "'four.' alone and 'five.' among 1 others" in out["drift"]
+    assert [len(asked["requests"]) for asked in head.asked] == [1, 2, 1, 2]
+    assert any(out["drift"] in line for line in head.lines)
+
+
+def test_smoke_compares_no_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Head(monkeypatch, ["a.", "b."])
+    assert head.run(prompts=["2 + 2?", "A colour?"], concurrency="2", streams=True)["drift"] == ""
+    assert len(head.asked) == 1
+
+
 def test_api_is_asked_at_the_address_that_it_binds(monkeypatch: pytest.MonkeyPatch) -> None:
     release = {"content": base64.b64encode(json.dumps(RELEASE | {"host": "10.0.0.11"}).encode()).decode()}
     head = Head(monkeypatch, ["Paris.", "Paris.", "Paris."], release)

@@ -93,7 +93,8 @@ def drop(path: str) -> Change:
 
 def info(**more: Any) -> Change:
     """Change the engine's /info."""
-    base = {"ServerVersion": "28.3.3", "Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"]], "DockerRootDir": "/var/lib/docker"}
+    base = {"ServerVersion": "28.3.3", "Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"]], "DockerRootDir": "/var/lib/docker",
+            "CgroupDriver": "systemd"}  # fmt: skip
     return put("cmd/docker-info.json", json.dumps(base | more))
 
 
@@ -119,6 +120,7 @@ def node(root: Path, number: int) -> Tree:
     tree = spark(root, {"enp1s0f0np0": [f"192.168.200.{11 + number}/24"], "enP2p1s0f0np0": [f"192.168.201.{11 + number}/24"]})
     for path, text in {
         "proc/meminfo": meminfo(),
+        "run/cdi/nvidia.yaml": "cdiVersion: 0.5.0\n",
         "proc/buddyinfo": buddy(3909),
         "proc/swaps": "Filename Type Size Used Priority\n",
         "proc/cmdline": "quiet\n",
@@ -246,6 +248,7 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
     ("other image store", "image_store_parity", "1", [info(DriverStatus=[["driver-type", "io.containerd.snapshotter.v1"]], Driver="overlayfs")], "warning",
      "graphdriver (overlay2) on spark-1, containerd (overlayfs) on spark-2"),
     ("memlock", "memlock", "1", [put("proc/900/limits", LOCKED), put("proc/900/status", "CapBnd:\t00000000a80425fb\n")], "warning", "8192 KiB"),
+    ("no CDI specification", "gpu_reload", "1", [drop("run/cdi/nvidia.yaml")], "warning", "nvidia-ctk cdi generate"),
     ("another vLLM", "stale_containers", "1", [container("glm", "vllm/vllm-openai:nightly")], "error", "docker rm -f glm"),
     ("another group", "stale_containers", "1", [container("pair9-rank0", labels={"gb10.cluster.group": "pair9"})], "error", "docker rm -f pair9-rank0"),
     ("GPU in use", "stale_containers", "0", [container("comfy", DeviceRequests=[{"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}])], "warning",
@@ -436,7 +439,7 @@ def test_skips_what_a_container_does_not_show(pair: Pair) -> None:
     skipped = {entry["id"]: entry["reason"] for entry in verdict["not_checked"]}
     assert {"gb10", "arch", "memory_parity", "ota_parity", "reboot_pending", "kernel_parity", "firmware_parity", "known_bad_kernel", "known_bad_firmware",
             "kernel_log", "kho_leak", "memory_stuck", "memory_fragmented", "memory_cache", "watermark_boost", "link_speed", "twins", "rdma", "memlock",
-            "driver_parity", "known_bad_driver", "gpu_lost", "ota_torn"} == set(skipped)  # fmt: skip
+            "gpu_reload", "driver_parity", "known_bad_driver", "gpu_lost", "ota_torn"} == set(skipped)  # fmt: skip
     assert "container (docker)" in skipped["kho_leak"]
     (error,) = [entry for entry in pair.judge(NEEDS._replace(require_gb10=True))["findings"] if entry["id"] == "gb10"]
     assert error["severity"] == "error"
