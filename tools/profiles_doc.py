@@ -33,6 +33,9 @@ gb10_profile: b12x-fp8-1m        # the default
 
 {table}
 
+Profiles whose image is available today come first: *pull* from a registry, *build* from a public repository ([roles/image](../roles/image/README.md)),
+*own sources* with your files or your image, *missing* if it cannot be built from public sources. Sizes and the duration of a build are as published.
+
 The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. An estimate is the plan's for two nodes of
 121.69 GiB: no such boot is published, and the gate does not check it. A dash means not known.
 
