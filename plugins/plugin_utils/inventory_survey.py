@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ try:
 except ImportError:  # only expressions of the gate need it
     jmespath = None
 
-import yaml
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -43,12 +41,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
-from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_run
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_run, role_files
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, scan
 
-# Follows the checkout's links, and works from an installed collection as well.
-ROLES_DIR = Path(__file__).resolve().parents[2] / "roles"
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # as safe as SafeLoader and ten times as fast
 # Variables of the role vllm_tp2 that set an argument of the engine.
 FLAGS = {"vllm_tp2_context": "max-model-len", "vllm_tp2_max_num_seqs": "max-num-seqs", "vllm_tp2_gpu_memory_utilization": "gpu-memory-utilization"}
 _NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
@@ -72,23 +67,6 @@ def expression_fault(expression: str) -> str:
         reason = " ".join(str(error).split()).partition(", for expression")[0]
         return f"the expression {expression!r} is not valid JMESPath: {reason}; write it like pool.concurrency >= `4`"
     return ""
-
-
-def _load(path: Path) -> Any:
-    with contextlib.suppress(FileNotFoundError, yaml.YAMLError):  # a tag such as !unsafe
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  see above
-    return None
-
-
-def load_specs() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return role name to its options, for every role of the collection."""
-    specs = sorted(ROLES_DIR.glob("*/meta/argument_specs.yml"))
-    return {path.parts[-3]: names.role_options(_load(path) or {}, _load(path.parents[1] / "defaults" / "main.yml") or {}) for path in specs}
-
-
-def load_exports() -> set[str]:
-    """Return the variables that the roles set as facts."""
-    return {name for path in ROLES_DIR.glob("*/tasks/*.yml") for name in names.exported(_load(path))}
 
 
 @dataclass(frozen=True)
@@ -125,7 +103,7 @@ class Survey:
         self.sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source and str(source) not in _DEFAULT_SOURCES]
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in cli_context.CLIARGS.get("args") or () if os.path.exists(str(each))]
         self.index = scan(self.sources, [*playbooks, str(task_vars.get("playbook_dir") or "."), *playbooks])
-        roles = load_specs()
+        roles = role_files.load_specs()
         self.specs: dict[str, Mapping[str, Any]] = {**CLUSTER_SPEC, **{name: spec for options in roles.values() for name, spec in options.items()}}
         self.short = names.short_names(self.specs)
         self.prefixes = {**{f"{role}_": f"the role {role}" for role in roles}, "gb10_": "the cluster"}
@@ -264,7 +242,7 @@ class Survey:
                 if name not in texts:
                     known = {**self.specs, **self.short} if name in self.extra else self.specs
                     texts[name] = names.unknown_variable(name, known, self.prefixes, foreign)
-                    if texts[name] and name not in written and name in load_exports():
+                    if texts[name] and name not in written and name in role_files.load_exports():
                         texts[name] = ""
                 if texts[name]:
                     self._add("host", host, name, texts[name])
