@@ -397,11 +397,15 @@ class Survey:
         values = self.values[host]
         allow = boolean(values.get("vllm_tp2_allow_unsafe_memory") or False, strict=False)
         ranks = [{"host": "a factory-default node", "total_kib": SPARK_GIB * kv_estimate.KIB_PER_GIB}] * size
+        plan: dict[str, Any] = {}
         try:
-            text = kv_estimate.make_plan(profile, ranks, allow_unsafe=allow)["unsafe"]
+            plan = kv_estimate.make_plan(profile, ranks, allow_unsafe=allow)
+            text = plan["unsafe"]
         except kv_estimate.PlanError as error:
             text = str(error)
-        if text:
+        if not text and values.get("vllm_tp2_context") and plan.get("verdict") == "refused" and values.get("vllm_tp2_plan", "enforce") == "enforce":
+            self._add("host", host, "vllm_tp2_context", f"{plan['msg']} With vllm_tp2_plan: report it is only reported")
+        elif text:
             keys = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization")
             own = "gb10_profiles" if profile["name"] in (values.get("gb10_profiles") or {}) else "gb10_profile"
             self._add("host", host, next((key for key in keys if values.get(key) not in (None, "", {})), own), text)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import seeds_doc
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from shipped_profiles import SHIPPED
+
+from tools import seeds_doc
 
 DATA = seeds_doc.load(seeds_doc.DATA)
 
