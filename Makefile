@@ -45,6 +45,7 @@ lint:
 	@$(PY) tools/words.py
 	@$(PY) tools/docs.py --check
 	@$(PY) tools/failures_doc.py --check
+	@$(PY) tools/seeds_doc.py --check
 	@$(BIN)/ansible-lint --offline
 types:
 	@$(BIN)/mypy plugins extensions tests lab tools benchmarks

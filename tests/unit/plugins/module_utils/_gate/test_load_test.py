@@ -68,7 +68,7 @@ def test_speeds_are_those_of_streams_that_ran_at_the_same_time() -> None:
     assert load_test.complaint("pair1", [row]) == ""
 
 
-def test_our_prompts_have_one_that_is_longer_than_a_wrong_cache_layout_survives_and_its_answer_is_not_at_the_end() -> None:
+def test_one_prompt_is_longer_than_a_wrong_cache_layout_survives() -> None:
     longest = max(load_test.PROMPTS, key=lambda prompt: len(prompt["prompt"]))
     assert len(longest["prompt"].split()) > 411
     before, after = longest["prompt"].split(longest["expect"])
