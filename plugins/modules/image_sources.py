@@ -127,7 +127,6 @@ labels:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import build_sources
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
 
 
 def main() -> None:
@@ -161,8 +160,7 @@ def main() -> None:
             absent = f"{repository} has no commit {commit}, which image.build.commit of the profile names: correct it"
             raise ImageError(build_sources.fetch_fault(params["fault"], repository, absent))
         if repository:
-            module.run_command_environ_update = {**build_sources.ENVIRONMENT, **build_sources.protocols(repository)}
-            labels = build_sources.Checkout(runner(module), path, params).prepare()
+            labels = build_sources.Checkout(build_sources.runner(repository), path, params).prepare()
         else:
             path, labels = build_sources.unpacked(path), {}
         what = f"{repository} at {commit[:12]}" if repository else "image_build_context"

@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +28,8 @@ ENVIRONMENT = {
     "GIT_AUTHOR_NAME": "gb10.cluster", "GIT_AUTHOR_EMAIL": "gb10.cluster@localhost", "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z",
     "GIT_COMMITTER_NAME": "gb10.cluster", "GIT_COMMITTER_EMAIL": "gb10.cluster@localhost", "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z", "LC_ALL": "C.UTF-8",
 }  # fmt: skip
+OUTPUT = 1 << 20  # bytes that are kept of what a command of git prints
+SECONDS = 3600.0  # for a command of git
 OWN_SOURCES = "or give the sources as image_build_context (a directory or an archive on the controller)"
 _CAUSES = (
     (
@@ -49,6 +53,28 @@ _ABSENT = re.compile("not our ref|not a tree|couldn't find remote ref|bad object
 def protocols(repository: str) -> dict[str, str]:
     """Return the variable that allows the protocol of a repository, for its submodules too, and no other."""
     return {"GIT_ALLOW_PROTOCOL": repository.partition("://")[0]}
+
+
+def runner(repository: str, seconds: float = SECONDS) -> Runner:
+    """Return a Runner for git in the sources of a repository. A server can neither fill the memory with its messages nor keep it waiting."""
+    environment = {**os.environ, **ENVIRONMENT, **protocols(repository)}
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        try:
+            # pylint: disable-next=ansible-bad-function  # run_command keeps all that a server sends, and has no time limit
+            process = subprocess.Popen(  # noqa: S603  the caller has a list of words
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
+            )
+        except FileNotFoundError:
+            return 127, "", f"{argv[0]}: command not found"
+        out, err, ended = bounded.converse(process, b"", seconds, (OUTPUT, OUTPUT))
+        if not ended:
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        text = err.decode("utf-8", "replace") if ended else f"fatal: connection timed out after {seconds:g} s"
+        return code, out.decode("utf-8", "replace"), text
+
+    return run
 
 
 def shown(text: str) -> str:

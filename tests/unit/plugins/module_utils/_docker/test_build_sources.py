@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +71,7 @@ class Seed:
         (there / "left-over").write_text("of an earlier build")
         (there / "recipe" / "stage").write_text("changed")
 
-        def run(argv: Sequence[str]) -> tuple[int, str, str]:
-            done = subprocess.run(argv, check=False, capture_output=True, text=True, env=environment(self.url))
-            return done.returncode, done.stdout, done.stderr
-
-        return there, sources.Checkout(run, str(there), {"repository": self.url, "commit": self.base, **data}).prepare()
+        return there, sources.Checkout(sources.runner(self.url), str(there), {"repository": self.url, "commit": self.base, **data}).prepare()
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +202,15 @@ def test_the_checkout_of_the_role_has_the_limits_of_the_module() -> None:
     assert role == {key: value for key, value in sources.ENVIRONMENT.items() if key in role}
     assert {"GIT_TERMINAL_PROMPT", "GIT_CONFIG_VALUE_0"} <= role.keys()
     assert sources.protocols("https://h/r") == {"GIT_ALLOW_PROTOCOL": "https"}
+
+
+def test_a_command_that_does_not_end_is_ended_and_its_output_is_bounded(tmp_path: Path) -> None:
+    run = sources.runner("https://h/r", seconds=0.3)
+    code, _out, err = run(["sh", "-c", "echo $$ >pid; exec sleep 60".replace("pid", str(tmp_path / "pid"))])
+    assert code != 0
+    assert "does not reach it" in sources.fetch_fault(err, "https://h/r", "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert len(sources.runner("https://h/r")(["sh", "-c", "head -c 3000000 /dev/zero"])[1]) == sources.OUTPUT
+    assert "apt install git" in sources.fetch_fault(run(["git-is-not-here"])[2], "https://h/r", "")
+    assert run(["sh", "-c", "echo $GIT_ALLOW_PROTOCOL $GIT_TERMINAL_PROMPT"])[1] == "https 0\n"
