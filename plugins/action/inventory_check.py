@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
         )
         variables = task_vars or {}
         stages = selected(options["group_stages"], variables.get("ansible_run_tags") or ["all"], variables.get("ansible_skip_tags") or [])
-        survey = Survey(variables, load_extra_vars(self._loader), stages, "image" in stages or options["examples"] == "warn")
+        survey = Survey(variables, load_extra_vars(self._loader), stages, inventory_only=options["examples"] == "warn")
         found = survey.run()
         warnings = [each for each in found if each.warning or (each.example and options["examples"] == "warn")]
         faults = sorted((each for each in found if each not in warnings), key=lambda each: (each.file, each.line))

@@ -90,16 +90,16 @@ class Survey:
     """The check of one inventory.
 
     :param group_stages: tags of this run that need all hosts of a serving group.
-    :param image: whether this run needs the image of the profile.
+    :param inventory_only: whether this run checks the inventory alone. Faults of an image or of memory count there, and in a run that needs it or starts.
     """
 
-    def __init__(self, task_vars: Mapping[str, Any], extra: Mapping[str, Any], group_stages: Sequence[str] = (), image: bool = False) -> None:
+    def __init__(self, task_vars: Mapping[str, Any], extra: Mapping[str, Any], group_stages: Sequence[str] = (), inventory_only: bool = False) -> None:
         self.groups = {str(name): [str(host) for host in hosts] for name, hosts in task_vars["groups"].items()}
         self.hosts = self.groups.get(ROOT_GROUP, [])
         self.hostvars = task_vars["hostvars"]
         self.extra = extra
         self.group_stages = group_stages
-        self.image = image
+        self.image, self.starts = (inventory_only or stage in group_stages for stage in ("image", "vllm_tp2"))
         self.sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source and str(source) not in _DEFAULT_SOURCES]
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in cli_context.CLIARGS.get("args") or () if os.path.exists(str(each))]
         self.index = scan(self.sources, [*playbooks, str(task_vars.get("playbook_dir") or "."), *playbooks])
@@ -383,7 +383,8 @@ class Survey:
             except ProfileError as error:
                 for text in error.faults:
                     self._add("host", host, key, text)
-        self._check_memory(host, profile, size)
+        if self.starts:  # a group whose profile is refused can be stopped and read
+            self._check_memory(host, profile, size)
         self._check_fit(host, profile, size)
         own = isinstance(given, Mapping) and "expressions" in given
         for number, entry in enumerate(profile["gate"]["expressions"]):

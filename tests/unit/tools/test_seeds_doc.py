@@ -43,7 +43,7 @@ def test_every_row_of_the_five_seeds_and_every_pain_is_there() -> None:
     ],
 )
 def test_a_row_whose_place_or_test_does_not_exist_is_named(tmp_path: Path, row: dict[str, Any], fault: str) -> None:
-    (tmp_path / "a.yml").write_text("x: {y: 1}\n# two\n#  words\n".replace("\n# ", "\n"))
+    (tmp_path / "a.yml").write_text("x: {y: 1}\n# two  words\n")
     (tmp_path / "b.yml").write_text("extends: a\nown: text\n")
     (tmp_path / "t.py").write_text("def test_it() -> None:\n")
     data = {"tests": {"t": "t.py::test_it"}, "seeds": {"000": {"rows": {"01": {"what": "1: x", **row}}}}, "pains": {}}

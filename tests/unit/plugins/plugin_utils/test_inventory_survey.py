@@ -67,7 +67,7 @@ def survey(
     """Check an inventory."""
     extra, stages = more.pop("extra", {}), more.pop("stages", ())
     task_vars = {"groups": groups, "hostvars": HostVars(hosts, error), "ansible_inventory_sources": [str(source)], "playbook_dir": "/nowhere", **more}
-    return inventory_survey.Survey(task_vars, extra, stages, "image" in stages).run()
+    return inventory_survey.Survey(task_vars, extra, stages).run()
 
 
 def places(found: list[inventory_survey.Located]) -> list[tuple[str, int, str]]:

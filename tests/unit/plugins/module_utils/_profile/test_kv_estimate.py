@@ -281,7 +281,7 @@ def test_remedy_is_possible() -> None:
     ("name", "args", "count", "text"),
     [
         ("fp8-256k", {}, 2, "plan.reserve_gib unknown"),
-        ("b12x-fp8-1m", {}, 2, "plan.reserve_gib and plan.kv_bytes_per_token unknown"),
+        ("dsv4-0731-b12x-512k", {}, 2, "plan.reserve_gib and plan.kv_bytes_per_token unknown"),
         ("dspark-nvfp4-1m", {"kv-cache-dtype": "fp8"}, 2, "kv-cache-dtype is fp8, and the figures were measured with nvfp4_ds_mla"),
         ("dspark-nvfp4-1m", {"quantization": "awq"}, 2, "quantization is awq, and the figures were measured with None"),
         ("dspark-nvfp4-1m", {"num-gpu-blocks-override": 512}, 2, "num-gpu-blocks-override is 512"),
