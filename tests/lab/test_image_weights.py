@@ -323,6 +323,44 @@ def test_an_image_is_built_from_a_repository_on_one_rank_and_sent(lab: Lab, tmp_
         copy.clean(lab)
 
 
+# A commit that needs another one, which is not in the profile.
+CLASH = f"""
+cd {STORE}/seed/work && git checkout -qb clash main
+for number in 8 9; do echo "KEYS = $number" >recipe/overlay/vllm/envs.py && git commit -qam "keys $number"; done
+git rev-parse HEAD && git push -q ../seed.git clash
+"""
+
+
+@pytest.mark.long
+def test_each_other_failure_of_a_build_is_one_sentence(lab: Lab) -> None:
+    copy.clean(lab)
+    *_others, commit = lab.on(1, SEED).split()
+    clash = lab.on(1, CLASH).split()[-1]
+    build: dict[str, Any] = {
+        "repository": f"file://{STORE}/seed/seed.git", "commit": commit, "steps": [{"context": "recipe/overlay", "dockerfile": "recipe/Dockerfile.overlay"}],
+    }  # fmt: skip
+    try:
+        for changes, words in (
+            ({"cherry_picks": [clash]}, f"the cherry-pick {clash[:12]} conflicts in recipe/overlay/vllm/envs.py"),
+            ({"pull_requests": [{"number": 8}]}, "pull request 8"),
+            ({"patches": ["recipe/none.patch"]}, "recipe/none.patch"),
+            ({"steps": [{"context": "recipe/nowhere"}]}, "recipe/nowhere"),
+            ({"steps": [{"dockerfile": "recipe/Dockerfile.none"}]}, "recipe/Dockerfile.none"),
+        ):
+            failed = play(lab, "image", **build_variables({**build, **changes}))
+            assert failed.rc != 0
+            assert words in " ".join(output(failed).split())
+            assert "Traceback" not in failed.stdout
+            assert lab.on(1, f"docker image ls -q {copy.IMAGE}") == ""
+        variables = build_variables(build)
+        variables["gb10_profiles"]["copy-test"]["image"]["size_gib"] = 99999
+        full = play(lab, "image", **variables)
+        assert full.rc != 0
+        assert "needs 99999 GiB as published" in " ".join(output(full).split())
+    finally:
+        copy.clean(lab)
+
+
 def image_ids(lab: Lab) -> list[str]:
     return [lab.on(node, f"docker image inspect -f '{{{{.Id}}}}' {copy.IMAGE}").strip() for node in (1, 2)]
 
