@@ -43,7 +43,6 @@ options:
     description: What the result is valid for. It is kept with the result, and M(gb10.cluster.vllm_rank_info) returns it.
     type: str
     default: ""
-    no_log: false
   minimum:
     description: The bus bandwidth in GB/s that the highest of the results must reach.
     type: float

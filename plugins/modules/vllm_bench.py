@@ -180,7 +180,7 @@ def main() -> None:
             "env_file": {"type": "list", "elements": "path", "default": []},
             "levels": {"type": "list", "elements": "dict", "default": []},
             "container": {"type": "str", "default": ""},
-            "tokenizer": {"type": "list", "elements": "str", "default": []},
+            "tokenizer": {"type": "list", "elements": "str", "default": [], "no_log": False},
             "seconds": {"type": "int", "default": 0},
             "timeout": {"type": "int", "default": 1800},
             "memory_floor_gib": {"type": "float", "default": 4.0},
