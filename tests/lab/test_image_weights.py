@@ -341,7 +341,7 @@ def test_each_other_failure_of_a_build_is_one_sentence(lab: Lab) -> None:
     }  # fmt: skip
     try:
         for changes, words in (
-            ({"cherry_picks": [clash]}, f"the cherry-pick {clash[:12]} conflicts in recipe/overlay/vllm/envs.py"),
+            ({"cherry_picks": [clash]}, f"the cherry-pick {clash[:12]} of {build['repository']} conflicts in recipe/overlay/vllm/envs.py"),
             ({"pull_requests": [{"number": 8}]}, "pull request 8"),
             ({"patches": ["recipe/none.patch"]}, "recipe/none.patch"),
             ({"steps": [{"context": "recipe/nowhere"}]}, "recipe/nowhere"),
