@@ -192,6 +192,7 @@ def test_a_failed_release_is_rolled_back_to_the_last_good_one(lab: Lab) -> None:
         assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_a_play_that_is_interrupted_half_way_converges_when_run_again(lab: Lab) -> None:
     before = lab.identity()
     command = [sys.executable, "-m", "ansible", "playbook", "site.yml", "-i", str(lab.inventory), "--tags", "vllm_tp2", "-e", "gb10_receipts=/tmp/gb10-r"]

@@ -157,6 +157,7 @@ def stopped_engine(served: Lab) -> Iterator[Lab]:
         served.on(2, f"rm {UNIT}; systemctl daemon-reload; systemctl restart docker.service; systemctl start docker.socket")
 
 
+@pytest.mark.long
 def test_a_stopped_engine_is_one_sentence_and_one_like_engine_29_serves(stopped_engine: Lab) -> None:
     lab = stopped_engine
     check = lab.play("site.yml", "--check", "--tags", "docker,image,vllm_tp2")

@@ -71,6 +71,7 @@ def test_gb10_stops_and_starts_the_pair_and_an_agent_that_is_killed_goes_on_judg
         assert part in text
 
 
+@pytest.mark.long
 def test_a_failing_release_leaves_the_last_good_one_and_gb10_tells_why(served: Lab) -> None:
     good = served.on(1, f"basename $(readlink {FOLDER}/current)").strip()
     run = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_extra_args": {"no-such-flag": True}})
