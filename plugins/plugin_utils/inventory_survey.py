@@ -337,7 +337,9 @@ class Survey:
             for text in error.faults:
                 self._add_profile_fault(host, text)
             return
+        self._check_ports(host, profile)
         if not size:
+            self._check_expressions(host, profile, False)
             return
         store = self.values[host].get("vllm_tp2_model_store") or value_of(self.values[host], "gb10_model_store")
         if not boolean(self.values[host].get("vllm_tp2_weights_writable") or False, strict=False):
@@ -386,7 +388,10 @@ class Survey:
         if self.starts:  # a group whose profile is refused can be stopped and read
             self._check_memory(host, profile, size)
         self._check_fit(host, profile, size)
-        own = isinstance(given, Mapping) and "expressions" in given
+        self._check_expressions(host, profile, isinstance(given, Mapping) and "expressions" in given)
+
+    def _check_expressions(self, host: str, profile: Mapping[str, Any], own: bool) -> None:
+        """The gate's expressions, of the profile, or of the inventory's own gate."""
         for number, entry in enumerate(profile["gate"]["expressions"]):
             text = expression_fault(entry["expression"] if isinstance(entry, Mapping) else entry)
             below = ("expressions", number) if own else (profile["name"], "gate", "expressions", number)
@@ -405,18 +410,21 @@ class Survey:
         except kv_estimate.PlanError as error:
             text = str(error)
         if not text and values.get("vllm_tp2_context") and plan.get("verdict") == "refused" and values.get("vllm_tp2_plan", "enforce") == "enforce":
-            self._add("host", host, "vllm_tp2_context", f"{plan['msg']} With vllm_tp2_plan: report it is only reported")
+            self._add("host", host, "vllm_tp2_context", f"{plan['msg'].rstrip('.')}; vllm_tp2_plan=report boots in spite of it")
         elif text:
             keys = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization")
             own = "gb10_profiles" if profile["name"] in (values.get("gb10_profiles") or {}) else "gb10_profile"
             self._add("host", host, next((key for key in keys if values.get(key) not in (None, "", {})), own), text)
 
     def _check_fit(self, host: str, profile: Mapping[str, Any], size: int) -> None:
-        """Whether a serving group can run its profile, and whether the ports of the head are different ones."""
+        """Whether a serving group can run its profile."""
         text = compose.group_fault(profile, size) if size > 1 else ""  # a group without a worker is a fault of its own
         if text:
             flag = next((each for each in _PARALLEL if each in (self.values[host].get("vllm_tp2_extra_args") or {})), "")
             self._add("host", host, "vllm_tp2_extra_args" if flag else "gb10_profile", text, (flag,) if flag else ())
+
+    def _check_ports(self, host: str, profile: Mapping[str, Any]) -> None:
+        """Whether the ports of the head are different ones."""
         port = self.values[host].get("ansible_port") or 22
         key, text = compose.port_fault(profile, port) if not connection.port_fault(port) else ("", "")
         if text:
