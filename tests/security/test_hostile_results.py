@@ -87,7 +87,8 @@ PREFLIGHT = {
     "exposure": {
         "forwarding": "net.ipv4.ip_forward=1", "policy": "ACCEPT", "firewall": False, "neighbors": [{"netdev": "enp1s0f0np0", "mac": "4c:bb:47:00:00:12"}],
     },
-    "docker": {"error": "", "installed": True, "root": "/var/lib/docker", "image_present": True, "image_store": "g", "driver": "overlay2"},
+    "docker": {"error": "", "installed": True, "root": "/var/lib/docker", "image_present": True, "image_store": "g", "driver": "overlay2",
+               "cgroup_driver": "systemd", "cdi": True},
     "containers": [{"name": "c", "image": "vllm", "state": "running", "labels": {}, "vllm": True, "gpu": True, "restart": "always"}],
     "disks": [{"path": "/var/lib/docker", "device": "8:1", "free_gib": 5.0, "read_only": False}], "model": {"present_gib": 1.0},
     "listening": [{"port": 8000, "address": "*", "pid": 5, "process": "x", "container": ""}], "memlock": {"known": True, "bytes": 5, "may_raise": False},
