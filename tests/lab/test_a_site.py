@@ -268,6 +268,7 @@ def test_absent_takes_all_of_it_away(lab: Lab) -> None:
     assert again.changed == set()
 
 
+@pytest.mark.long
 def test_installed_from_its_tarball_it_runs_from_anywhere(lab: Lab, tmp_path: Path) -> None:
     """Built, installed into an empty path, and run from another folder by the name of its playbook."""
     galaxy = str(Path(sys.executable).parent / "ansible-galaxy")

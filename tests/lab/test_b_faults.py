@@ -9,7 +9,7 @@ import pytest
 from container_lab import Lab
 from faults import BY_NAME, Fault, inject
 
-CHOSEN = ["worker killed at rendezvous", "unknown flag", "API port taken"]
+CHOSEN = ["worker killed at rendezvous", "unknown flag"]
 
 
 @pytest.mark.parametrize("fault", [BY_NAME[name] for name in CHOSEN], ids=CHOSEN)
