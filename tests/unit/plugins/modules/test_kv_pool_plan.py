@@ -34,7 +34,7 @@ def run(**args: Any) -> tuple[int, dict[str, Any]]:
         ("dspark-nvfp4-1m", BIG, True, 0, "ok"),
         ("dspark-nvfp4-1m", SMALL, True, 1, "refused"),
         ("dspark-nvfp4-1m", SMALL, False, 0, "refused"),
-        ("b12x-fp8-1m", BIG, True, 0, "unknown"),
+        ("dsv4-0731-b12x-512k", BIG, True, 0, "unknown"),
     ],
 )
 def test_fails_only_if_enforced_and_refused(name: str, second: int, enforce: bool, rc: int, verdict: str) -> None:
