@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import Run
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree, run_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import SERVICE
 
 SECONDS = 20.0

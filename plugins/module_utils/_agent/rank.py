@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, protocol
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE, FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
@@ -24,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
 from ansible_collections.gb10.cluster.plugins.module_utils._host import start_memory
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node

@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import masked
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import BUILD_LABEL, ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._host import command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
 
 #: No prompt, no hook, no protocol that runs commands, an end to a silent connection, and commits that are the same on every node.
@@ -57,22 +56,12 @@ def protocols(repository: str) -> dict[str, str]:
 
 def runner(repository: str, seconds: float = SECONDS) -> Runner:
     """Return a Runner for git in the sources of a repository. A server can neither fill the memory with its messages nor keep it waiting."""
-    environment = {**os.environ, **ENVIRONMENT, **protocols(repository)}
+    environment = {**ENVIRONMENT, **protocols(repository)}
 
     def run(argv: Sequence[str]) -> tuple[int, str, str]:
-        try:
-            # pylint: disable-next=ansible-bad-function  # run_command keeps all that a server sends, and has no time limit
-            process = subprocess.Popen(  # noqa: S603  the caller has a list of words
-                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
-            )
-        except FileNotFoundError:
-            return 127, "", f"{argv[0]}: command not found"
-        out, err, ended = bounded.converse(process, b"", seconds, (OUTPUT, OUTPUT))
-        if not ended:
-            os.killpg(process.pid, signal.SIGKILL)
-        code = process.wait()
-        text = err.decode("utf-8", "replace") if ended else f"fatal: connection timed out after {seconds:g} s"
-        return code, out.decode("utf-8", "replace"), text
+        code, out, err = command.run_command(argv, seconds, env=environment, limit=OUTPUT)
+        reasons = {command.LATE: f"fatal: connection timed out after {seconds:g} s", 127: f"{argv[0]}: command not found"}
+        return code, out, reasons.get(code, err)
 
     return run
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, protocol, rank
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import last_good, lost_ways, start_reasons

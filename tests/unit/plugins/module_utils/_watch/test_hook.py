@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import hook
 
 EVENT = {"kind": "fault", "cause": "wedge", "group": "pair1", "text": 'spark-2 waits; $(touch /tmp/x) "two"\nlines', "rank": 1, "at": "2026-11-23T17:00:00Z"}

@@ -30,12 +30,15 @@ class Run(Protocol):
 
 def run_command(
     argv: Sequence[str], timeout: float = SECONDS, cwd: str | None = None, env: Mapping[str, str] | None = None, *,
-    stdin: str | None = None, discard: bool = False,
+    stdin: str | None = None, discard: bool = False, limit: int = OUTPUT,
 ) -> tuple[int, str, str]:  # fmt: skip
-    """Run a command without a shell, without its output if `discard`. At its time limit it is ended together with its children. See Run."""
+    """Run a command without a shell, without its output if `discard`. At its time limit it is ended together with its children. See Run.
+
+    `limit` are the bytes that are kept of each stream.
+    """
     output = subprocess.DEVNULL if discard else subprocess.PIPE
     try:
-        # pylint: disable-next=ansible-bad-function  # the agent runs without Ansible and its run_command
+        # pylint: disable-next=ansible-bad-function  # run_command of Ansible keeps all output, has no time limit, and is not there in the agent
         process = subprocess.Popen(  # noqa: S603  the caller has a list of words
             list(argv), stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=output, stderr=output, cwd=cwd, start_new_session=True,
             env={**os.environ, "LC_ALL": "C", **(env or {})},
@@ -43,7 +46,7 @@ def run_command(
     except OSError as error:
         return 127, "", f"{argv[0]}: {error.strerror}"
     end = time.monotonic() + timeout
-    out, err, ended = bounded.converse(process, (stdin or "").encode("utf-8", "replace"), timeout, (OUTPUT, OUTPUT))
+    out, err, ended = bounded.converse(process, (stdin or "").encode("utf-8", "replace"), timeout, (limit, limit))
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(max(0.1, end - time.monotonic()) if ended else 0)
     if not ended or process.poll() is None:
