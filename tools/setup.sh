@@ -17,11 +17,14 @@ find_python() {
   return 1
 }
 
-stamp=.venv/.ready-$want-$(cat requirements.lock requirements-dev.lock | sha256sum | cut -c1-12)
+# macOS has shasum, and not sha256sum.
+sum() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi; }
+
+stamp=.venv/.ready-$want-$(cat requirements.lock requirements-dev.lock | sum | cut -c1-12)
 [ -e "$stamp" ] && exit 0
 if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then
   python=$(find_python) || {
-    echo "No Python 3.12, 3.13 or 3.14 that runs was found on PATH or under pyenv. Ubuntu 24.04 and DGX OS 7: apt install python3-venv. Debian 12: pyenv install 3.13. Or name one: GB10_PYTHON=/path/to/python make ..." >&2
+    echo "No Python 3.12, 3.13 or 3.14 that runs was found on PATH or under pyenv. Ubuntu 24.04 and DGX OS 7: apt install python3-venv. Debian 12: pyenv install 3.13. macOS: brew install python@3.13. Or name one: GB10_PYTHON=/path/to/python make ..." >&2
     exit 1
   }
   echo "setup: making .venv with $($python --version) ($python)"

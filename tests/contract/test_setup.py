@@ -1,0 +1,171 @@
+"""setup.yml without a terminal: what it writes, keeps and refuses. A stand-in for ssh runs what two machines would run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import playbook
+import pytest
+import yaml
+from playbook import REPO
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIGgmRR5MiL/AJCvq7x6Ey4NRMteqTHWwWpzl4V7a7CNa"
+FINGERPRINT = "SHA256:plhvoUvCXMV09zskKPOzZ4KTAE0rcWMnby3GXAMQATA"
+# The last argument is the command. The login of setup.yml sees two machines. A host key that is not in the file ends the connection.
+SSH = """#!/bin/sh
+printf '%s\\n' "$*" >>{folder}/calls
+if [ "$1" = -G ]; then printf 'hostname %s\\nport 22\\nuserknownhostsfile {folder}/known_hosts\\nidentityfile {folder}/id_ed25519\\n' "$4"; exit 0; fi
+for last; do :; done
+case "$*" in *10.0.0.1*) host=10.0.0.1;; *) host=10.0.0.2;; esac
+grep -q "^$host " {folder}/known_hosts 2>/dev/null || {{ echo 'Host key verification failed.' >&2; exit 255; }}
+case "$last" in
+*gb10-host*) echo "gb10-host spark-$host" | tr . -; echo "gb10-id id-$host"; echo gb10-sudo yes;;
+*) PATH={folder}/remote:/usr/sbin:/usr/bin:/sbin:/bin exec sh -c "$last";;
+esac
+"""
+KEYSCAN = '#!/bin/sh\nfor host; do :; done\necho "$host ssh-ed25519 {key}"\n'
+SUDO = '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do case "$1" in -u|-p) shift 2;; *) shift;; esac; done\nexec "$@"\n'
+ANSWERS = {"setup_head": "10.0.0.1", "setup_worker": "10.0.0.2", "setup_user": "nvidia", "setup_accept_host_keys": FINGERPRINT}
+
+
+class Done(NamedTuple):
+    """One run's outcome."""
+
+    rc: int
+    stdout: str
+    last_message: str
+
+
+class Setup:
+    """A controller with its own programs and its own inventory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.mine = folder, folder / "mine"
+        programs = folder / "bin"
+        python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+        files = {"bin/ssh": SSH.format(folder=folder), "bin/ssh-keyscan": KEYSCAN.format(key=KEY), "remote/sudo": SUDO, "remote/python3": python}
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755)
+        self.env = {
+            **os.environ, "PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_NOCOLOR": "1",
+        }  # fmt: skip
+
+    def run(self, *arguments: str, **answers: str) -> Done:
+        """Run it with these extra variables, and without the terminal that ansible-runner gives."""
+        variables = json.dumps({"setup_inventory": str(self.mine), **answers})
+        command = ["ansible-playbook", "playbooks/setup.yml", "-e", variables, *arguments]
+        done = subprocess.run(command, cwd=REPO, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+        messages = re.findall(r'"msg": (".*")', done.stdout)
+        return Done(done.returncode, done.stdout + done.stderr, json.loads(messages[-1]) if messages else "")
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    """A controller that has run nothing yet."""
+    return Setup(tmp_path)
+
+
+class Written(NamedTuple):
+    """A controller whose inventory setup.yml has written, that run, and the values that it wrote."""
+
+    setup: Setup
+    first: Done
+    values: str
+
+    def edited(self, *replacements: tuple[str, str], more: str = "") -> Path:
+        """Write the values of the first run again, with these edits of their owner."""
+        text = self.values
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new)
+        path = self.setup.mine / "group_vars/gb10.yml"
+        path.write_text(text + more, encoding="utf-8")
+        return path
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    setup = Setup(tmp_path_factory.mktemp("setup"))
+    done = setup.run(**ANSWERS)
+    assert done.rc == 0, done.stdout[-3000:]
+    return Written(setup, done, (setup.mine / "group_vars/gb10.yml").read_text(encoding="utf-8"))
+
+
+def test_without_an_answer_one_sentence_names_the_variable(setup: Setup) -> None:
+    done = setup.run()
+    assert done.rc == 2
+    assert done.last_message.startswith("setup.yml has no terminal to ask on, and setup_head is not set. Add -e setup_head=VALUE")
+    assert not (setup.folder / "calls").exists(), "no machine was contacted"
+
+
+def test_a_misspelt_variable_is_named(setup: Setup) -> None:
+    done = setup.run(setup_haed="10.0.0.1")
+    assert done.last_message == "-e setup_haed is not a variable of setup.yml; did you mean setup_head?"
+    assert not (setup.folder / "calls").exists(), "no machine was contacted"
+
+
+def test_check_mode_is_refused(setup: Setup) -> None:
+    assert setup.run("--check").last_message.startswith("setup.yml has no check mode")
+
+
+def test_an_unknown_host_key_is_not_stored_without_its_fingerprint(setup: Setup) -> None:
+    done = setup.run(**{**ANSWERS, "setup_accept_host_keys": ""})
+    assert f"add -e setup_accept_host_keys={FINGERPRINT}" in done.last_message
+    assert not (setup.folder / "known_hosts").exists()
+    assert not setup.mine.exists()
+
+
+def test_with_all_answers_it_asks_nothing_and_writes_an_inventory_that_is_valid(written: Written) -> None:
+    setup = written.setup
+    assert (setup.folder / "known_hosts").read_text(encoding="ascii") == f"10.0.0.1 ssh-ed25519 {KEY}\n10.0.0.2 ssh-ed25519 {KEY}\n"
+    assert (setup.folder / "known_hosts").stat().st_mode & 0o777 == 0o600
+    hosts = yaml.safe_load((setup.mine / "hosts.yml").read_text(encoding="utf-8"))["gb10"]["children"]["pair1"]["hosts"]
+    assert hosts == {"spark-10-0-0-1": {"ansible_host": "10.0.0.1"}, "spark-10-0-0-2": {"ansible_host": "10.0.0.2"}}
+    assert yaml.safe_load(written.values) == {"ansible_user": "nvidia", "gb10_profile": "b12x-fp8-1m", "gb10_model_store": "/srv/models"}
+    assert f"ansible-playbook site.yml -i {setup.mine} --check --diff" in written.first.stdout
+    assert "StrictHostKeyChecking=no" not in (setup.folder / "calls").read_text(encoding="utf-8")
+    written.edited()
+    checked = playbook.run(setup.folder, "playbooks/inventory.yml", setup.mine)
+    assert checked.rc == 0, checked.stdout[-2000:]
+
+
+def test_a_second_run_asks_nothing_and_keeps_what_was_edited(written: Written) -> None:
+    edits = (("b12x-fp8-1m", "fp8-512k  # mine"), ("/srv/models", "/dev/shm/models"))
+    path = written.edited(*edits, more="roce_mtu: 1500\nansible_port: 2222\n")
+    before = path.read_bytes()
+    done = written.setup.run()
+    assert done.rc == 0, done.stdout[-3000:]
+    assert "Free at /dev/shm/models: " in done.stdout, "the space is that of the store of the inventory"
+    calls = (written.setup.folder / "calls").read_text(encoding="utf-8")
+    assert "-l nvidia -p 2222 10.0.0.1 sh -c" in calls
+    assert "Port=2222" in calls, "Ansible's own connection"
+    assert f"{written.setup.mine} is up to date. Nothing was written." in done.stdout
+    assert path.read_bytes() == before
+
+
+def test_a_new_answer_changes_its_line_and_shows_it(written: Written) -> None:
+    path = written.edited(("b12x-fp8-1m", "fp8-512k  # mine"))
+    before = path.read_text(encoding="utf-8")
+    done = written.setup.run(setup_profile="fp8-1m")
+    assert "-gb10_profile: fp8-512k  # mine" in done.stdout
+    assert "+gb10_profile: fp8-1m  # mine" in done.stdout
+    assert path.read_text(encoding="utf-8") == before.replace("fp8-512k", "fp8-1m")
+    refused = written.setup.run(setup_profile="fp8-2m", setup_write="no")
+    assert refused.last_message.startswith("setup_profile is 'fp8-2m', expected one of b12x-fp8-1m")
+    declined = written.setup.run(setup_profile="fp8-512k", setup_write="no")
+    assert declined.last_message.startswith("Nothing was written")
+    assert path.read_text(encoding="utf-8") == before.replace("fp8-512k", "fp8-1m")
+
+
+def test_git_does_not_see_the_users_inventory() -> None:
+    assert "/inventories/mine/" in (REPO / ".gitignore").read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,114 @@
+"""What setup.yml shows of two machines, and what it proposes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._setup import proposal
+
+NAMES = ["spark-1", "spark-2"]
+
+
+def node(free: float = 3000.0, **more: Any) -> dict[str, Any]:
+    """Facts of a Spark."""
+    return {
+        "machine": {"arch": "aarch64", "product": "NVIDIA_DGX_Spark", "vendor": "NVIDIA", "gb10": True, "evidence": []},
+        "dgx": {"present": True, "name": "DGX Spark", "base": "7.2.3", "ota": "7.6.0"},
+        "driver": {"loaded": "580.173.02"},
+        "kernel": {"release": "6.17.0-1032-nvidia", "reboot_required": False},
+        "fabric": {"management": {"interface": "enP7s7", "address": "10.0.1.60", "wireless": False}},
+        "disks": [
+            {"path": "/var/lib/docker", "device": "1:1", "free_gib": free, "total_gib": 3666.0},
+            {"path": "/srv/models", "device": "1:1", "free_gib": free, "total_gib": 3666.0},
+        ],
+    } | more  # fmt: skip
+
+
+def fabric(last: int = 11, cage: int = 0, carrier: bool = True, foreign: bool = False, nets: tuple[int, int] = (200, 201)) -> dict[str, Any]:
+    """A fabric with one cable."""
+    rails = [{"netdev": f"rail{net}", "carrier": carrier, "cage": cage, "ipv4": f"192.168.{net}.{last}" if foreign else None, "prefix": 24} for net in nets]
+    addresses = {rail["netdev"]: [f"{rail['ipv4']}/24"] for rail in rails}
+    files = [{"path": "/etc/netplan/40-cx7.yaml", "writer": "NVIDIA's playbook", "parsed": True, "addresses": addresses}] if foreign else []
+    return {"ports": rails, "rails": rails, "foreign": files}
+
+
+def profile(name: str, **more: Any) -> dict[str, Any]:
+    """A profile with what the table shows."""
+    image = {"pull": True, "size_gib": None, "download_gib": 12.0, "build_minutes": None, "build": None} | more.pop("image", {})
+    base = {"name": name, "image": image, "model": {"size_gib": 148}, "gate": {"context": 1000000}, "published": {}, "ranks": {"min": 2, "max": None}}
+    return base | more
+
+
+def test_a_machine_is_shown_with_system_cable_disk_and_configuration_of_others() -> None:
+    text = "\n".join(proposal.machine_lines("spark-1", node(), fabric(foreign=True)))
+    for part in ("NVIDIA DGX Spark, DGX Spark 7.6.0, driver 580.173.02", "enP7s7 (10.0.1.60)", "QSFP port 0 (the one nearest", "3,000 of 3,666", "40-cx7.yaml"):
+        assert part in text
+    assert text.count("Free at") == 1, "one file system is shown once"
+
+
+def test_wifi_a_reboot_and_another_machine_are_shown() -> None:
+    odd = node(
+        fabric={"management": {"interface": "wlP9s9", "address": None, "wireless": True}},
+        kernel={"release": "6", "reboot_required": True},
+        machine={"arch": "x86_64", "product": "", "gb10": False},
+    )
+    text = "\n".join(proposal.machine_lines("spark-1", odd, fabric(carrier=False)))
+    for part in ("Wi-Fi", "waits for a reboot", "not a GB10", "no cable is plugged"):
+        assert part in text
+
+
+def test_a_cable_in_different_ports_or_none_is_a_fault() -> None:
+    assert proposal.cable_fault(NAMES, [fabric(), fabric()]) == ""
+    assert "different QSFP ports" in proposal.cable_fault(NAMES, [fabric(), fabric(cage=1)])
+    assert proposal.cable_fault(NAMES, [fabric(), fabric(carrier=False)]).startswith("spark-2 without a link")
+
+
+def test_addresses_of_another_tool_are_kept_if_they_fit() -> None:
+    found = proposal.adoptable([fabric(12, foreign=True), fabric(13, foreign=True)])
+    assert found is not None
+    assert found.cidrs == ["192.168.200.0/24", "192.168.201.0/24"]
+    assert found.addresses == [["192.168.200.12", "192.168.201.12"], ["192.168.200.13", "192.168.201.13"]]
+
+
+def test_addresses_that_do_not_fit_are_not_kept() -> None:
+    first = fabric(12, foreign=True)
+    link_local = fabric(13, foreign=True)
+    link_local["rails"] = [{**rail, "ipv4": "169.254.1.2", "prefix": 16} for rail in link_local["rails"]]
+    one_missing = fabric(13, foreign=True)
+    one_missing["rails"] = [one_missing["rails"][0], {**one_missing["rails"][1], "ipv4": None}]
+    kernel_only = fabric(13, foreign=True)
+    kernel_only["foreign"][0]["addresses"] = {}
+    unparsed = fabric(13, foreign=True)
+    unparsed["foreign"][0]["parsed"] = False
+    for second in (kernel_only, unparsed, fabric(12, foreign=True), fabric(13), fabric(13, foreign=True, nets=(202, 203)), link_local, one_missing):
+        assert proposal.adoptable([first, second]) is None
+
+
+def test_profiles_are_sorted_by_availability_and_those_that_cannot_be_built_are_left_out() -> None:
+    build = {"pull": False, "build": {"repository": "https://x", "steps": [{}]}, "build_minutes": 45}
+    missing = {"pull": False, "build": {"missing": "the sources"}}
+    known = {name: profile(name, image=image) for name, image in (("b", build), ("a", {}), ("lost", missing))}
+    known["four"] = profile("four", ranks={"min": 4, "max": None})
+    choices = proposal.profile_choices(known)
+    assert choices == ["a", "b"]
+    table = proposal.profile_table(known, choices, NAMES, [node(), node(free=100.0)])
+    assert table[1].split()[:2] == ["1", "a"]
+    assert "download 25 min at 1 Gbit/s" in table[1]
+    assert "no" in table[1].split()
+    assert "build 45 min" in table[2]
+    assert (proposal.chosen("2", choices), proposal.chosen("a", choices), proposal.chosen("9", choices)) == ("b", "a", "9")
+
+
+def test_missing_space_names_machine_and_figures() -> None:
+    assert proposal.shortages(profile("p"), NAMES, [node(), node()]) == []
+    assert proposal.shortages(profile("p"), NAMES, [node(), node(free=100.0)]) == [
+        "spark-2 has 100 GiB free at /srv/models. p requires 183 GiB. Remove files there or choose a smaller profile, "
+        "or choose a folder on a larger disk with setup_model_store."
+    ]
+    assert proposal.shortages(profile("p"), NAMES, [node(disks=[]), node()]) == []
+
+
+@pytest.mark.parametrize("answer", ["\u00b2", "9" * 5000, "0"])
+def test_a_number_outside_the_table_is_taken_as_a_name(answer: str) -> None:
+    assert proposal.chosen(answer, ["a", "b"]) == answer
