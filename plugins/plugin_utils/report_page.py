@@ -1,0 +1,130 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: the page of a report: figures by pygal as SVG without scripts, and HTML by Jinja2, which escapes all text. Controller only."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+TEMPLATE = Path(__file__).resolve().parents[2] / "roles" / "vllm_tp2" / "templates" / "report.html.j2"
+NO_PYGAL = "The report needs the Python library pygal on the controller, in the environment of ansible-playbook: python -m pip install 'pygal>=3.1,<4'"
+WIDTH, LINES_HEIGHT, EDGE_HEIGHT = 860, 270, 96  # of an SVG; the edge is axis and legend
+STAGES_HEIGHT, BAR_HEIGHT = 44, 12
+STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+TICKS = 8
+
+
+class ReportError(Exception):
+    """The page cannot be made. The text is a sentence for the user."""
+
+
+def library() -> Any:
+    """Return pygal. Raises ReportError if it is not installed."""
+    try:
+        import pygal
+    except ImportError as error:
+        raise ReportError(NO_PYGAL) from error
+    pygal.etree.etree.to_etree()  # the same with and without lxml
+    return pygal
+
+
+def number(value: Any) -> str:
+    """Return a value for a label."""
+    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return the round times between two times."""
+    step = next((each for each in STEPS if (high - low) / each <= TICKS), math.ceil((high - low) / TICKS))
+    return [float(each) for each in range(math.ceil(low / step) * step, math.floor(high) + 1, step)]
+
+
+def moment(seconds: float) -> str:
+    """Return a time of the epoch for an axis."""
+    return time.strftime("%m-%d %H:%M", time.gmtime(seconds))
+
+
+def duration(seconds: float) -> str:
+    """Return seconds since a start for an axis."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min" if whole % 60 == 0 else f"{whole // 60}:{whole % 60:02d} min"
+
+
+def chart(figure: Mapping[str, Any]) -> Any:
+    """Return the pygal chart of a figure. What has labels is drawn from the left to the right, the first label on top."""
+    pygal, kind, series, rows = library(), figure["kind"], figure["series"], len(figure["labels"])
+    common = {
+        "js": [], "css": [], "no_prefix": True, "width": WIDTH, "margin": 4, "margin_bottom": 28, "margin_right": 36, "spacing": 8,
+        "max_scale": 6, "min_scale": 3,
+        "legend_at_bottom": True, "legend_at_bottom_columns": max(3, min(4, len(series))), "legend_box_size": 10, "truncate_legend": -1, "truncate_label": 28,
+        "style": pygal.style.Style(label_font_size=12, major_label_font_size=12, legend_font_size=12),
+        "value_formatter": lambda value: f"{number(value)} {figure['unit']}",
+    }  # fmt: skip
+    if kind == "stages":
+        made = pygal.HorizontalStackedBar(**{**common, "value_formatter": duration}, height=EDGE_HEIGHT + STAGES_HEIGHT + STAGES_HEIGHT * rows)
+        made.y_labels = ticks(0, max(sum(filter(None, values)) for values in zip(*(values for _name, values in series))))
+    elif kind == "bars":
+        made = pygal.HorizontalBar(**common, height=EDGE_HEIGHT + BAR_HEIGHT * rows * (len(series) + 1))
+        made.range = (0, 1.08 * max(filter(None, (value for _name, values in series for value in values))))
+    else:
+        times = [x for _name, points in series for x, _y in points]
+        shown = moment if figure["epoch"] else duration
+        made = pygal.XY(**common, height=LINES_HEIGHT, show_dots=False, allow_interruptions=True, x_value_formatter=shown)
+        made.x_labels = ticks(min(times), max(times)) or [min(times), max(times)]
+        made.xrange = (min(times), max(times))
+        made.range = (0, 1.05 * max(y for _name, points in series for _x, y in points if y is not None) or 1)
+    made.x_labels = figure["labels"][::-1] or made.x_labels
+    for name, values in series:
+        made.add(name, values[::-1] if figure["labels"] else values)
+    return made
+
+
+def _tag(node: Any) -> str:
+    return str(node.tag).rpartition("}")[2]
+
+
+def _cleaned(node: Any) -> None:
+    """Remove scripts, styles and helpers of pygal's scripts; a value becomes the title that browsers show and screen readers read."""
+    for child in list(node):
+        if not isinstance(child.tag, str) or _tag(child) in ("script", "style", "defs", "desc") or child.get("class") == "tooltip":  # or a comment
+            node.remove(child)
+            continue
+        values = [each.text for each in child if _tag(each) == "desc" and each.get("class") == "value"]
+        labels = [each.text for each in child if _tag(each) == "desc" and each.get("class") == "x_label"]
+        child.attrib.pop("id", None)
+        _cleaned(child)
+        if values and values[0]:
+            title = child.makeelement("title", {})
+            title.text = ": ".join(filter(None, [*labels[:1], values[0]]))
+            child.insert(0, title)
+
+
+def svg(figure: Mapping[str, Any], name: str) -> str:
+    """Return the figure as an SVG element whose colours are those of the page. Raises ReportError."""
+    root = chart(figure).render_tree()
+    for each in root.findall("title"):
+        root.remove(each)
+    _cleaned(root)
+    root.attrib.update({"id": name, "role": "img", "aria-labelledby": f"{name}-title {name}-desc", "class": f"figure {figure['kind']}"})
+    for place, (tag, text) in enumerate((("title", figure["title"]), ("desc", figure["desc"]))):
+        element = root.makeelement(tag, {"id": f"{name}-{tag}"})
+        element.text = text
+        root.insert(place, element)
+    return str(library().etree.etree.tostring(root, encoding="unicode"))  # it escapes all texts
+
+
+def render(page: Mapping[str, Any]) -> str:
+    """Return the HTML of a page of report_data.plan(). Raises ReportError."""
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    sections = []
+    for part in page["sections"]:
+        figures = [{**figure, "svg": svg(figure, f"{part['id']}-{place}")} for place, figure in enumerate(part["figures"])]
+        sections.append({**part, "figures": figures})
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(page={**page, "sections": sections})

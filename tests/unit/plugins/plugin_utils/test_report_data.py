@@ -1,0 +1,154 @@
+"""What a report shows, from what was read. Where it is drawn: tests/contract/test_report.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import report_pages
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Sample
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
+
+
+def part(name: str, **changes: Any) -> dict[str, Any]:
+    """Return a section of the composed pair's page."""
+    sections = report_data.plan(**{**report_pages.pair(), **changes})["sections"]
+    return next(dict(each) for each in sections if each["id"] == name)
+
+
+def test_stages_of_a_rank_fill_its_boot() -> None:
+    rank = {"stages": [["args", 2.0], ["load", 10.0], ["kv", 40.5], [None, 41.0]]}
+    times = report_data.stage_times(rank, 50.0)
+    assert times == {"starting": 11.0, "arguments": 8.0, "weights": 30.5, "KV cache": 0.5}
+    assert sum(times.values()) == 50.0
+
+
+@pytest.mark.parametrize("rank", [{}, {"stages": []}, {"stages": None}])
+def test_rank_without_a_log_line_has_no_stages(rank: dict[str, Any]) -> None:
+    assert report_data.stage_times(rank, 50.0) == {}
+
+
+def test_stage_of_a_later_version_stands_for_itself_and_a_verdict_before_the_last_stage_is_not_negative() -> None:
+    assert report_data.stage_times({"stages": [["none", 0.0], ["quantum", 5.0]]}, 3.0) == {"starting": 5.0, "quantum": 0.0}
+
+
+def test_failed_boot_is_shown_next_to_the_last_good_one() -> None:
+    receipts = report_pages.pair()["receipts"]
+    found = part("boot", receipts=receipts[:2])
+    assert [figure["title"] for figure in found["figures"]] == [
+        "Release 77aa02c3b1d4, 2026-11-22 10:00: failed: kv_too_small after 10 min 10 s", "Release 4f0c61d2a9be, 2026-11-20 10:00: passed after 13 min 32 s",
+    ]  # fmt: skip
+    assert len(part("boot", receipts=receipts)["figures"]) == 1
+
+
+def test_boot_that_ended_before_its_log_has_a_sentence_in_place_of_a_figure() -> None:
+    boot = {"release": "aaaa", "time": "2026-11-25T07:00:00Z", "passed": False, "class": "start_failed", "seconds": 0.4, "ranks": []}
+    found = part("boot", receipts=[boot])
+    assert found["figures"] == []
+    assert found["text"] == ["Release aaaa, 2026-11-25 07:00: failed: start_failed after 0 s. It has no stages: it ended before a log line was read."]
+
+
+def test_older_receipts_without_samples_are_named_as_such() -> None:
+    receipts = report_pages.pair()["receipts"]
+    for each in receipts[2]["ranks"]:
+        del each["memory_series"]
+    found = part("boot-memory", receipts=receipts)
+    assert len(found["figures"]) == 2
+    assert found["text"] == ["The last boot has no samples. These are of the boot of 2026-11-22 10:00, which failed: kv_too_small."]
+    assert "older version of the agent" in part("boot-memory", receipts=receipts[2:])["text"][0]
+
+
+def test_lowest_memory_survives_the_thinning() -> None:
+    samples = [Sample(60 * number, 100, 5 if number == 777 else 9000, 16) for number in range(1440)]
+    kept = report_data.thinned(samples)
+    assert len(kept) <= report_data.MOST_POINTS
+    assert min(each.available for each in kept) == 5
+
+
+def test_line_is_interrupted_where_samples_are_missing() -> None:
+    samples = [Sample(second, 1024, 2048, 0) for second in (0, 60, 120, 4000, 4060)]
+    figure = report_data.memory_figure("rank 0 on one", samples, True)
+    assert [name for name, _points in figure["series"]] == ["MemAvailable", "MemFree"], "a node without swap has no line for it"
+    assert dict(figure["series"])["MemAvailable"] == [(0, 2.0), (60, 2.0), (120, 2.0), (4000, None), (4000, 2.0), (4060, 2.0)]
+
+
+def test_young_agent_is_shown_by_its_last_half_hour() -> None:
+    memory = {"day": "1000 1 2 3;1060 1 2 3", "recent": ";".join(f"{1000 + 5 * n} 1 2 3" for n in range(20)), "source": "agent"}
+    found = part("memory", nodes={"spark-1": report_pages.node(0, memory=memory), "spark-2": {"problem": "off"}})
+    assert len(dict(found["figures"][0]["series"])["MemFree"]) == 20
+    assert found["text"] == ["rank 1 on spark-2 has no memory samples: it was never read."]
+
+
+def test_pool_is_next_to_published_gate_and_estimate_of_the_boots_own_profile() -> None:
+    figure = part("pool")["figures"][0]
+    assert figure["labels"] == ["4f0c61d2 dspark-nvfp4-1m", "9b1e61d2 dspark-nvfp4-1m"], "the failed boot has no pool"
+    assert dict(figure["series"]) == {
+        "measured": [1900142, 1990142], "published by the seed": [1990142] * 2, "the gate's minimum": [1890000] * 2,
+        "the profile's estimate": [1990269] * 2,
+    }  # fmt: skip
+    receipts = report_pages.pair()["receipts"]
+    receipts[0]["profile"] = "one-that-is-gone"
+    assert dict(part("pool", receipts=receipts)["figures"][0]["series"])["published by the seed"] == [None, 1990142]
+
+
+def test_only_the_last_boot_of_a_release_counts_and_the_newest_releases() -> None:
+    boots = [report_pages.boot(f"{n // 2:012x}", f"2026-10-{n // 24 + 1:02d}T{n % 24:02d}:00:00Z", 790.0, 10**6 + n, 50.0) for n in range(40)]
+    figure = part("pool", receipts=boots)["figures"][0]
+    assert dict(figure["series"])["measured"] == [10**6 + n for n in range(17, 40, 2)]
+
+
+def test_bench_is_compared_with_the_figures_of_its_releases_profile() -> None:
+    found = part("speed")
+    rows = [row for row in found["table"]["rows"] if row[1] == "bench.yml"]
+    assert [row[0] for row in rows] == ["one stream", "total, 2 streams", "total, 4 streams", "total, 6 streams"]
+    assert rows[0][2:] == ["53.9 tokens/s", "54.22 tokens/s", "-1 %"]
+    unknown = part("speed", speeds={}, bench={**report_pages.pair()["bench"], "release": "gone"})
+    assert unknown["table"] is None
+    assert dict(unknown["figures"][1]["series"]) == {"measured": [53.9, 62.1, 80.0, 101.2]}
+    assert "Nothing is published" in unknown["text"][0]
+    bench = report_pages.pair()["bench"]
+    empty = part("speed", bench={**bench, "release": "gone", "rows": [{**row, "tok_s": 0} for row in bench["rows"]]})
+    assert "no level completed a request" in empty["text"][0]
+
+
+def test_speeds_of_smoke_and_sanity_are_compared_with_the_published_ones() -> None:
+    found = part("speed", bench={})
+    source = "smoke.yml and sanity.yml"
+    assert found["table"]["rows"] == [
+        ["one stream", source, "52.0 tokens/s", "54.22 tokens/s", "-4 %"], ["total, 6 streams", source, "98.4 tokens/s", "104.11 tokens/s", "-5 %"],
+    ]  # fmt: skip
+    assert [figure["title"] for figure in found["figures"][1:]] == [f"{source} until 2026-11-24 12:00, release 9b1e61d2a9be: per cent of the published figure"]
+    assert part("speed", bench={}, speeds={})["text"] == ["bench.yml, smoke.yml and sanity.yml have not measured this group yet."]
+
+
+def test_rank_without_a_cable_has_the_problem_with_its_remedy() -> None:
+    fabric = {"rails": [], "problems": [{"message": "No mlx5 device is visible.", "remedy": "Plug the QSFP cable."}]}
+    nodes = {host: report_pages.node(rank, fabric=fabric) for rank, host in enumerate(report_pages.HOSTS)}
+    found = part("rails", nodes=nodes)
+    assert found["figures"] == []
+    assert found["text"][0] == "rank 0 on spark-1: No mlx5 device is visible. Plug the QSFP cable."
+    assert found["text"][-1].startswith("No bandwidth test has passed on these rails yet.")
+
+
+def test_verdicts_of_receipts_and_of_events_are_listed_once_the_newest_first() -> None:
+    nodes = report_pages.pair()["nodes"]
+    nodes["spark-1"]["receipts"] = report_pages.pair()["receipts"][1:]
+    nodes["spark-1"]["events"].append({"n": 9, "at": "2026-11-24T22:00:00Z", "kind": "verdict", "text": "pair1: rank 1 on spark-2: oom: ...", "seconds": 30.0})
+    rows = part("verdicts", nodes=nodes)["table"]["rows"]
+    assert [row[0] for row in rows] == ["2026-11-24 22:00", "2026-11-24 10:00", "2026-11-22 10:00", "2026-11-20 10:00"]
+    assert rows[0][3] == "reported by the agent"
+
+
+def test_events_leave_out_progress_and_end_at_the_bound() -> None:
+    found = [{"n": n, "at": "2026-11-24T10:00:00Z", "kind": "progress" if n % 2 else "step", "text": str(n)} for n in range(400)]
+    rows = part("events", nodes={"spark-1": report_pages.node(0, events=found)})["table"]["rows"]
+    assert [row[2] for row in rows[:3]] == ["398", "396", "394"]
+    assert len(rows) == report_data.MOST_ROWS
+
+
+@pytest.mark.parametrize(
+    ("status", "tone"),
+    [({"state": "serves", "ok": True}, "good"), ({"state": "down", "ok": False}, "bad"), ({"state": "stopped", "ok": True}, "neutral"), ({}, "neutral")],
+)
+def test_state_decides_the_tone(status: dict[str, Any], tone: str) -> None:
+    assert report_data.plan(**{**report_pages.pair(), "status": status})["tone"] == tone

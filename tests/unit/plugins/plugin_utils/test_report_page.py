@@ -1,0 +1,88 @@
+"""The page of a report: escaped, without scripts, and one sentence if the library is missing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import report_pages
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page
+
+HOSTILE = '<script>alert(1)</script><svg onload="x">&amp;\'"'
+
+
+def test_texts_of_nodes_cannot_become_markup() -> None:
+    given = report_pages.pair()
+    given["status"]["sentence"] = given["group"] = HOSTILE
+    for boot in given["receipts"]:
+        boot.update(msg=HOSTILE, profile=HOSTILE, version=HOSTILE, models=[HOSTILE], **{"class": HOSTILE})
+        for rank in boot["ranks"]:
+            rank["host"], rank["stages"][1][0] = HOSTILE, HOSTILE
+    for node in given["nodes"].values():
+        fabric = {"rails": [{"netdev": HOSTILE, "hca": HOSTILE}], "problems": [{"message": HOSTILE, "remedy": HOSTILE}]}
+        node.update(state=HOSTILE, problem=HOSTILE, fabric=fabric)
+    given["nodes"]["spark-1"]["events"] = [{"n": 1, "at": HOSTILE, "kind": HOSTILE, "text": HOSTILE}]
+    given["nodes"]["spark-2"]["bandwidth"]["rails"][0]["hca"] = HOSTILE
+    html = report_pages.html({**given, "notes": [HOSTILE]})
+    assert "alert(1)" in html
+    assert "<script" not in html
+    assert set(re.findall(r"<svg[^>]{0,6}", html)) == {"<svg xmlns"}
+
+
+def test_page_has_no_reference_to_anything_else() -> None:
+    html = report_pages.html(report_pages.pair())
+    assert not re.search(r"\b(src|href|srcset|action|data)=|url\(|@import|<(script|link|iframe|object|embed|form)\b", html)
+    assert "default-src 'none'" in html
+    assert "http://www.w3.org/2000/svg" in html
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", html)
+
+
+def test_figures_are_described_and_every_id_is_there_once() -> None:
+    html = report_pages.html(report_pages.pair())
+    figures = [ElementTree.fromstring(each) for each in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
+    assert len(figures) == 11
+    for figure in figures:
+        space = "{http://www.w3.org/2000/svg}"
+        assert figure.get("role") == "img"
+        named = [figure.find(f"{space}{tag}") for tag in ("title", "desc")]
+        assert [each is not None and each.get("id") for each in named] == str(figure.get("aria-labelledby")).split()
+    ids = re.findall(r'\bid="([^"]*)"', html)
+    assert len(ids) == len(set(ids))
+
+
+def test_values_are_titles_that_a_browser_shows() -> None:
+    assert "<title>9b1e61d2 dspark-nvfp4-1m: 1,990,142 tokens</title>" in report_pages.html(report_pages.pair())
+
+
+def test_bars_have_the_label_of_their_values() -> None:
+    given = report_pages.pair()
+    for place, rank in enumerate(given["receipts"][-1]["ranks"]):
+        rank["stages"] = [["load", 0.0], ["kv", 100.0 + 200.0 * place]]
+    html = report_pages.html(given)
+    titles = re.findall(r"<title>(rank \d on spark-\d: [^<]*)</title>", html)
+    assert titles == ["rank 1 on spark-2: 5 min", "rank 0 on spark-1: 100 s", "rank 1 on spark-2: 8:10 min", "rank 0 on spark-1: 11:30 min"]
+    chart = report_page.chart(report_data.boot_section(given["receipts"])["figures"][0])
+    assert list(chart.x_labels) == ["rank 1 on spark-2", "rank 0 on spark-1"]
+    assert chart.raw_series[0][0] == [300.0, 100.0]
+
+
+def test_page_is_the_same_for_the_same_data() -> None:
+    assert report_pages.html(report_pages.pair()) == report_pages.html(report_pages.pair())
+
+
+def test_controller_without_the_library_gets_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygal", None)
+    with pytest.raises(report_page.ReportError, match=r"needs the Python library pygal on the controller.*python -m pip install 'pygal>=3.1,<4'"):
+        report_pages.html(report_pages.pair())
+
+
+@pytest.mark.parametrize(("low", "high", "expected"), [(0, 50, [0, 10, 20, 30, 40, 50]), (7, 8, [7, 8]), (0, 0, [0]), (1795000000, 1795086400, 6)])
+def test_ticks_are_round_and_few(low: float, high: float, expected: object) -> None:
+    found = report_page.ticks(low, high)
+    assert (len(found) if isinstance(expected, int) else found) == expected
+
+
+def test_a_time_of_an_axis_has_its_month_as_in_the_tables() -> None:
+    assert report_page.moment(1795591489) == "11-25 07:24"
