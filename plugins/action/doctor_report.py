@@ -1,0 +1,123 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge what was read of all ranks of a serving group, on the controller. See the module of the same name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor import findings, page
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
+from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, completed, rank_of, requirements
+
+_ROLES = ("sysctl", "readahead", "gpu", "docker")
+_NAMES = ("preflight", "node", "rank", "log", "liveness", "repairs", "bandwidth", *_ROLES)
+_SPEC: dict[str, Any] = {
+    "group": {"type": "dict", "required": True},
+    "register": {"type": "dict", "required": True, "options": {name: {"type": "str", "default": ""} for name in _NAMES}},
+    "preflight": {"type": "dict", "default": {}, "apply_defaults": True, "options": NEEDS},
+    "release": {"type": "str", "default": ""},
+    "bandwidth_not": {"type": "str", "default": ""},
+    "collective": {"type": "dict", "default": {}},
+}
+
+
+class ActionModule(ActionBase):
+    """One instance reports its serving group."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Judge and return."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, options = self.validate_argument_spec(argument_spec=_SPEC)
+        variables = task_vars or {}
+        group, names = options["group"], options["register"]
+        hosts = [str(each) for each in group["hosts"]]
+        in_run = set(variables.get("ansible_play_hosts_all") or hosts)
+        read = {host: variables["hostvars"][host] if host in in_run else {} for host in hosts}
+        ranks = [_rank(host, read[host], names) for host in hosts]
+        measured = {host: _ran(read[host], names["bandwidth"]) for host in hosts}
+        found = findings.Findings(
+            findings.Group(
+                name=str(group["name"]),
+                ranks=ranks,
+                preflight=_preflight(variables, group, options, in_run),
+                liveness=_ran(read[hosts[0]], names["liveness"]),
+                named=options["release"],
+                bandwidth={host: each for host, each in measured.items() if "bandwidth_class" in each or each.get("failed")},
+                collective=options["collective"],
+                bandwidth_not=options["bandwidth_not"],
+            )
+        )
+        places = page.Places(*_inventory(variables), {host: _ssh(variables, host) for host in hosts})
+        report = plain(page.report(found, places, utc.stamp()))
+        result.update(changed=False, verdict=page.verdict(report), lines=page.lines(report), report=report)
+        return result
+
+
+def _ran(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what a task registered; empty if it did not run."""
+    result = values.get(name) if name else None
+    return dict(result) if isinstance(result, Mapping) and not result.get("skipped") else {}
+
+
+def _read(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the same; empty also if the task has failed."""
+    result = _ran(values, name)
+    return {} if result.get("failed") or result.get("unreachable") else result
+
+
+def _rank(host: str, values: Mapping[str, Any], names: Mapping[str, str]) -> findings.Rank:
+    """Return what was read of one rank. How the containers were not read is kept, for the sentence about the group."""
+    repairs = values.get(names["repairs"]) if names["repairs"] else None
+    return findings.Rank(
+        host=host,
+        node=_read(values, names["node"]),
+        facts=_read(values, names["preflight"]),
+        info=_ran(values, names["rank"]) or _ran(values, names["preflight"]) if _lost(values, names) else _ran(values, names["rank"]),
+        log=_read(values, names["log"]),
+        repairs=[str(each) for each in repairs] if isinstance(repairs, list) else [],
+        settings={role: _ran(values, names[role]) for role in _ROLES},
+    )
+
+
+def _lost(values: Mapping[str, Any], names: Mapping[str, str]) -> bool:
+    """Whether the first reader of a rank failed, so that the others did not run."""
+    first = _ran(values, names["preflight"])
+    return bool(first.get("unreachable") or first.get("failed"))
+
+
+def _preflight(variables: Mapping[str, Any], group: Mapping[str, Any], options: Mapping[str, Any], in_run: set[str]) -> dict[str, Any]:
+    """Return the verdict of preflight."""
+    wanted = options["preflight"]
+    known, _faults = completed(wanted["known_versions"])
+    ranks = [rank_of(variables, options["register"]["preflight"], str(host), number, host in in_run) for number, host in enumerate(group["hosts"])]
+    return checks.judge(ranks, requirements(group, wanted, known), wanted["ignore"])
+
+
+def _inventory(variables: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Return the inventories as a user types them, and whether the playbooks are those of a checkout that is the current directory."""
+    sources = [str(each) for each in variables.get("ansible_inventory_sources") or ()]
+    shown = [short(Path(each)) if os.path.isabs(each) else each for each in sources]
+    return shown, Path("playbooks/doctor.yml").is_file() and Path("site.yml").is_file()
+
+
+def _ssh(variables: Mapping[str, Any], host: str) -> list[str]:
+    """Return the words of ssh with which a person logs in to a node; none if the node is the controller."""
+    values = variables["hostvars"][host]
+    if values.get("ansible_connection") == "local":
+        return []
+    user, port = (str(values.get(name) or "") for name in ("ansible_user", "ansible_port"))
+    address = str(values.get("ansible_host") or host)
+    return [*(["-p", port] if port not in ("", "22") else []), f"{user}@{address}" if user else address]

@@ -1,0 +1,296 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. What the readers returned of all ranks of one serving group, as findings. Pure.
+
+A finding is {id, area, severity, where (hosts), found, matters, remedy, command}. The texts have no full stop at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor import kernel, power
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor.commands import AREAS, OWN, PREFLIGHT
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import SEVERITIES
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.hardware import FABRIC
+from ansible_collections.gb10.cluster.plugins.module_utils._release import release
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
+
+Record = dict[str, Any]
+
+_MATTERS = {
+    "gpu_hot": "a hot GPU slows down, and the pair runs at the speed of its slower node",
+    "gpu_power": "the pair runs at the speed of its slower node; a reboot does not clear this state of the power supply",
+    "sensor_hot": "the node switches itself off at the critical temperature",
+    "unclean_end": "the node lost its power, froze or reset: memory, power supply and heat are the usual causes",
+    "roce_problem": "NCCL does not reach the other rank, or uses TCP at a tenth of the speed",
+    "bandwidth": "the pair runs at the speed of its slowest rail",
+    "collective": "the ranks do not work together over these rails, and a boot hangs or is slow",
+    "engine_down": "the group has no service until it is started again",
+    "engine_wedged": "no request ends, although container and /health look good",
+    "engine_unserved": "clients get no reply",
+    "engine_unknown": "a group serves with all ranks or not at all",
+    "engine_starting": "the group has no service until the boot is judged",
+    "engine_stopped": "the group has no service; it was stopped on request",
+    "engine_absent": "nothing is installed, or the service was removed",
+    "agent_hold": "the agent starts nothing while a rank has a hold",
+    "restarts": "each restart is minutes without service, and a release that crashes again and again is held",
+    "boot_failed": "the next start fails in the same way until the cause is corrected",
+    "boot_log": "the next start fails in the same way until the cause is corrected",
+    "release_differs": "the next run of site.yml starts another release: minutes without service",
+    "release_files": "a restart after a fault or a reboot needs these files",
+    "image_moved": "the next start uses another image than the one that was judged",
+    "weights_differ": "the next boot loads other weights than the ones that were judged",
+    "no_way_back": "if the next boot fails, there is less to go back to",
+    **dict.fromkeys(("settings_sysctl", "settings_readahead", "settings_gpu", "settings_docker"), "the node runs with other settings than the inventory has"),
+}
+#: state of the group -> (ID, severity); the others are healthy
+_STATES = {
+    "starting": ("engine_starting", "info"),
+    "stopped": ("engine_stopped", "info"),
+    "absent": ("engine_absent", "info"),
+    "unserved": ("engine_unserved", "error"),
+    "unknown": ("engine_unknown", "error"),
+    "down": ("engine_down", "error"),
+}
+FINE = ("serves", "busy")
+_ROLES = ("sysctl", "readahead", "gpu", "docker")
+
+
+class Rank(NamedTuple):
+    """One rank: its host, and what each reader returned; {} for one that did not run."""
+
+    host: str
+    node: Mapping[str, Any]  # doctor_info
+    facts: Mapping[str, Any]  # preflight_info
+    info: Mapping[str, Any]  # vllm_rank_info
+    log: Mapping[str, Any]  # vllm_boot_log_info
+    repairs: Sequence[str]  # release_repairs
+    settings: Mapping[str, Mapping[str, Any]]  # by role, what it returned in check mode
+
+
+class Group(NamedTuple):
+    """A serving group: its ranks, the head first, and what was read once for all of them."""
+
+    name: str
+    ranks: Sequence[Rank]
+    preflight: Mapping[str, Sequence[Mapping[str, Any]]]  # findings, ignored, not_checked
+    liveness: Mapping[str, Any]
+    named: str  # the release that the inventory describes; empty if it was not rendered
+    bandwidth: Mapping[str, Mapping[str, Any]]  # by host, what the test returned
+    collective: Mapping[str, Any]
+    bandwidth_not: str = ""  # why the bandwidth test that was asked for did not run
+
+
+class Findings:
+    """Collects findings, what was not checked, and the figures of the areas."""
+
+    def __init__(self, group: Group) -> None:
+        """Judge all areas."""
+        self.group = group
+        self.hosts = [rank.host for rank in group.ranks]
+        self.found: list[Record] = []
+        self.skipped: list[Record] = []
+        self.passed: dict[str, list[str]] = {area: [] for area in AREAS}
+        infos = [rank.info for rank in group.ranks]
+        self.status = group_status(infos, group.name, self.hosts, group.liveness, group.ranks[0].log if group.ranks else {})
+        for judge in (self.of_preflight, self.of_fabric, self.of_power, self.of_engine, self.of_boot, self.of_kernel, self.of_drift):
+            judge()
+        areas = list(AREAS)
+        self.found.sort(key=lambda each: (SEVERITIES.index(each["severity"]), areas.index(each["area"])))
+
+    def add(self, name: str, severity: str, where: str | Sequence[str], found: str, remedy: str = "", **more: str) -> None:
+        """Add a finding. Equal ones of several hosts become one."""
+        area, command = PREFLIGHT.get(name) or OWN.get(name) or ("kernel", "")
+        entry = {"id": name, "area": area, "severity": severity, "found": found.rstrip("."), "matters": _MATTERS.get(name, ""), "remedy": remedy.rstrip(".")}
+        entry |= {"command": command, **more}
+        hosts = [where] if isinstance(where, str) else list(where)
+        same = next((each for each in self.found if all(each[key] == value for key, value in entry.items())), None)
+        if same is None:
+            self.found.append({**entry, "where": hosts})
+        else:
+            same["where"] += [host for host in hosts if host not in same["where"]]
+
+    def skip(self, area: str, where: str | Sequence[str], reason: str) -> None:
+        """Note what was not checked."""
+        hosts = [where] if isinstance(where, str) else list(where)
+        same = next((each for each in self.skipped if (each["area"], each["reason"]) == (area, reason)), None)
+        if same is None:
+            self.skipped.append({"area": area, "where": hosts, "reason": reason})
+        else:
+            same["where"] += [host for host in hosts if host not in same["where"]]
+
+    def of_preflight(self) -> None:
+        """The checks of preflight. The kernel log is left to the journal where that was read."""
+        journal = {rank.host for rank in self.group.ranks if rank.node and "this boot" not in rank.node["kernel"]["skipped"]}
+        for entry in self.group.preflight.get("findings", ()):
+            hosts = [host for host in entry["hosts"] if entry["id"] != "kernel_log" or host not in journal]
+            if hosts:
+                self.add(entry["id"], entry["severity"], hosts, entry["found"], entry["remedy"], matters=entry["matters"])
+        skipped = {each["id"] for each in self.group.preflight.get("not_checked", ()) if set(each["hosts"]) >= set(self.hosts)}
+        for area in ("nodes", "versions", "docker", "fabric", "memory"):
+            number = sum(where == area and name not in skipped for name, (where, _command) in PREFLIGHT.items())
+            self.passed[area] += [f"{number} checks"] if number else []
+        for entry in self.group.preflight.get("not_checked", ()):
+            if entry["id"] != "kernel_log":
+                self.skip(PREFLIGHT[entry["id"]][0], entry["hosts"], entry["reason"])
+
+    def of_fabric(self) -> None:
+        """The rails of a group that was set up, and the tests that were asked for."""
+        for rank in self.group.ranks:
+            fabric = rank.facts.get("fabric") or {}
+            up = [rail for rail in fabric.get("rails") or () if rail.get("carrier")]
+            if up:
+                self.passed["fabric"].append(f"{rank.host}: {len(up)} rails up")
+            cables = {"no_cable", "link_down", "interface_missing", "rail_unplaced"} & {problem["id"] for problem in fabric.get("problems") or ()}
+            for problem in fabric.get("problems") or () if rank.info.get("current") and not cables and not rank.facts.get("container") else ():
+                if problem["id"] not in FABRIC:
+                    self.add("roce_problem", "warning", rank.host, f"{problem['id']}: {problem['message']}", problem["remedy"])
+        for host, measured in self.group.bandwidth.items():
+            text = str(measured.get("message") or measured.get("msg") or "no result").rstrip(".")
+            if measured.get("bandwidth_class") == "healthy" and not measured.get("failed"):
+                self.passed["fabric"].append(text)
+            else:
+                self.add("bandwidth", "warning", host, text, str(measured.get("remedy") or ""))
+        if self.group.bandwidth_not:
+            self.skip("fabric", self.hosts, f"bandwidth test: {self.group.bandwidth_not}")
+        tested = self.group.collective
+        if tested.get("skipped"):
+            self.skip("fabric", self.hosts, f"collective test: {tested['skipped']}")
+        elif tested.get("class"):
+            self.add("collective", "error" if tested.get("failed") else "warning", self.hosts, str(tested.get("msg")))
+        elif tested:
+            self.passed["fabric"].append(str(tested.get("msg")).rstrip("."))
+
+    def of_power(self) -> None:
+        """Power, clocks and temperatures."""
+        for rank in self.group.ranks:
+            if not rank.node:
+                continue
+            for name, text in power.problems(rank.node["gpus"], rank.node["zones"]):
+                self.add(name, "warning", rank.host, text)
+            figures = power.shown(rank.node["gpus"], rank.node["zones"])
+            if figures:
+                self.passed["power"].append(f"{rank.host}: {figures}")
+            if rank.node["gpu_error"]:
+                self.skip("power", rank.host, rank.node["gpu_error"])
+
+    def of_engine(self) -> None:
+        """Whether the group serves, as status.yml judges it, and what holds its agent."""
+        state, sentence = self.status["state"], str(self.status["sentence"])
+        name, severity = _STATES.get(state, ("", ""))
+        if self.group.liveness.get("outcome") == "wedged" and state == "down":
+            name = "engine_wedged"
+        if name:
+            self.add(name, "info" if self.status["ok"] else severity, self.hosts, sentence)
+        else:
+            self.passed["engine"].append(sentence.rstrip("."))
+        for rank in self.group.ranks:
+            memory = rank.info.get("memory") or {}
+            if memory.get("available_kib"):
+                available, free = (memory[f"{key}_kib"] / 2**20 for key in ("available", "free"))
+                self.passed["memory"].append(f"{rank.host}: {available:.0f} GiB available, {free:.0f} GiB free")
+            agent = (rank.info.get("agent") or {}).get("state") or {}
+            for hold in agent.get("holds") or ():
+                self.add("agent_hold", "warning", rank.host, f"hold {hold['name']}: {hold['reason']}")
+            watch = agent.get("watch") or {}
+            number = sum((watch.get("restarts") or {}).values())
+            if number:
+                last = (watch.get("last") or watch.get("fault") or {}).get("text")
+                severity = "info" if self.status["state"] in FINE else "warning"
+                self.add("restarts", severity, rank.host, f"the agent has restarted the group {number} time(s){f', last because {last}' if last else ''}")
+
+    def of_boot(self) -> None:
+        """The verdict of the last boot, and the boot logs of the containers, or of the newest evidence."""
+        head = self.group.ranks[0]
+        serves = self.status["state"] in FINE
+        severity = "warning" if serves else "error"
+        outcome = ((head.info.get("agent") or {}).get("state") or {}).get("outcome") or {}
+        verdict = outcome.get("verdict") or {}
+        judged = verdict and not verdict.get("passed", True)
+        if judged:
+            place = (verdict.get("finding") or {}).get("host")
+            self.add("boot_failed", severity, place if place in self.hosts else self.hosts, str(verdict.get("msg") or outcome.get("sentence") or "no sentence"))
+        receipt = head.info.get("receipt") or {}
+        if receipt.get("passed"):
+            self.passed["boot"].append(f"release {receipt.get('release')} passed its gate at {receipt.get('time')}")
+        for rank in self.group.ranks:
+            kept = rank.node.get("boot") or {}
+            kept = {} if rank.info.get("containers") or rank.info.get("stopped") or not kept.get("label") else kept
+            log = rank.log or kept
+            failure = log.get("failure")
+            if failure and failure["class"] != verdict.get("class"):
+                where = f" (evidence {kept['label']})" if kept else ""
+                self.add("boot_log", severity, rank.host, f"{failure['class']}: {failure['line']}{where}", str(failure.get("remedy") or ""))
+            elif log.get("state") and not failure:
+                # The log of a worker does not show when it is ready.
+                self.passed["boot"].append(f"{rank.host}: {log['state'] if rank is head else 'no failure'}")
+            elif not log and not judged and "containers" in rank.info:
+                self.skip("boot", rank.host, "no container and no evidence has a boot log")
+
+    def of_kernel(self) -> None:
+        """The kernel logs of this boot and of the one before."""
+        for rank in self.group.ranks:
+            logs = rank.node.get("kernel")
+            if not logs:
+                continue
+            for event in logs["events"]:
+                kind = kernel.KINDS[event["id"]]
+                old = event["boot"] < 0
+                text = f"{kind.found}{' in the previous boot' if old else ''}: {event['count']} line(s), the last at {event['last'] or 'unknown'}"
+                more = {"matters": kind.matters, "command": kind.command.replace("{boot}", str(event["boot"])), "area": "kernel"}
+                self.add(event["id"], "warning" if old else kind.severity, rank.host, f"{text}: {event['line']}", **more)
+            if logs["unclean"]:
+                text = f"the previous boot ended without a shutdown, its last message is of {logs['unclean']}"
+                self.add("unclean_end", "warning", rank.host, text)
+            for boot, reason in logs["skipped"].items():
+                both = len(set(logs["skipped"].values())) < len(logs["skipped"])
+                self.skip("kernel", rank.host, reason if both else f"{boot}: {reason}")
+            read = 2 - len(logs["skipped"])
+            if read:
+                self.passed["kernel"].append(f"{rank.host}: {read} boot{'s' if read > 1 else ''}")
+
+    def of_drift(self) -> None:
+        """How the nodes differ from the release that is current, and the inventory from both."""
+        current = {str(rank.info.get("current") or "") for rank in self.group.ranks if rank.info} - {""}
+        if not current:
+            read = [rank.host for rank in self.group.ranks if "current" in rank.info]
+            if read:
+                self.skip("drift", read, "no release is current")
+            return
+        named = self.group.named
+        if named and current != {named}:
+            self.add("release_differs", "warning", self.hosts, f"release {', '.join(sorted(current))} is current, and the inventory describes {named}")
+        elif named:
+            self.passed["drift"].append(f"release {named} is the one of the inventory")
+        else:
+            unread = any("current" not in rank.info for rank in self.group.ranks)
+            self.skip("drift", self.hosts, f"the release was not rendered{', because a rank was not read' if unread else ''}")
+        lacks = [rank.host for rank in self.group.ranks if rank.info.get("current") == ""]
+        if lacks:
+            self.add("release_files", "warning", lacks, "no release is current, although another rank has one")
+        for rank in self.group.ranks:
+            for phrase in rank.repairs if named and current == {named} else ():
+                self.add("release_files", "warning", rank.host, phrase)
+            moved = release.moved_tag(rank.info)
+            if moved:
+                self.add("image_moved", "warning", rank.host, moved)
+            differ = list(rank.info.get("weights_differ") or ())
+            if differ:
+                more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+                self.add("weights_differ", "warning", rank.host, "; ".join(differ[:3]) + more)
+            for role in _ROLES:
+                result = rank.settings.get(role) or {}
+                changes = [str(each) for each in result.get("changes") or ()]
+                if result.get("failed"):
+                    self.skip("drift", rank.host, f"settings of the role {role}: {str(result.get('msg') or 'no message').rstrip('.')[:160]}")
+                elif changes:
+                    self.add(f"settings_{role}", "warning", rank.host, "; ".join(changes[:4]) + (f" and {len(changes) - 4} more" if len(changes) > 4 else ""))
+        infos = [rank.info for rank in self.group.ranks if rank.info.get("releases")]
+        hosts = [rank.host for rank in self.group.ranks if rank.info.get("releases")]
+        if len(current) == 1:
+            judged = release.judged_receipt(infos, next(iter(current)))
+            for sentence in release.lost_ways(infos, hosts, next(iter(current)), judged):
+                self.add("no_way_back", "info", hosts, sentence)

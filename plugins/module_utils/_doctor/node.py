@@ -1,0 +1,99 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Read of one node what no other module reads: kernel logs of two boots, power and temperatures, the newest boot log in the evidence.
+
+Reads only. Each command is bounded in time and bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor import kernel, power
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import LATE, Run
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_facts import container_reason
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+
+Record = dict[str, Any]
+
+SECONDS = 15.0  # of one command
+LINES = 20_000  # of the kernel log of one boot
+EVIDENCE_BYTES = 16 << 20
+ZONES = 64
+MISSING = 127
+NO_BOOT: Record = {"label": "", "file": "", "state": "", "stage": None, "failure": None}
+_SECTION = re.compile(r"^== container .{1,200}: log$", re.MULTILINE)
+
+
+def kernel_logs(run: Run) -> Record:
+    """Return the faults of this boot and of the one before, and for each log that cannot be read why."""
+    out: Record = {"events": [], "skipped": {}, "unclean": ""}
+    for boot, name in ((0, "this boot"), (-1, "the previous boot")):
+        words = ["journalctl", "--quiet", "--no-pager", f"--boot={boot}"]
+        code, text, error = run([*words, "--dmesg", f"--lines={LINES}", "--output=short-iso"], timeout=SECONDS)
+        if code or not text.strip():
+            reason = {MISSING: "journalctl is not installed", LATE: "journalctl did not end in time"}.get(code, "")
+            out["skipped"][name] = reason or (error.strip().splitlines() or ["the journal has no kernel messages of it"])[0][:200]
+            continue
+        out["events"] += kernel.summarize(text.splitlines(), boot)
+        if boot:
+            code, tail, _error = run([*words, "--lines=100", "--output=short-iso"], timeout=SECONDS)
+            if code == 0 and tail.strip() and not kernel.ended_by_shutdown(tail):
+                out["unclean"] = tail.strip().splitlines()[-1].split(" ", 1)[0][:40]
+    return out
+
+
+def temperatures(node: Node) -> list[Record]:
+    """Return the thermal zones of the kernel."""
+    found = []
+    for folder in node.glob("/sys/class/thermal/thermal_zone*")[:ZONES]:
+        trips = {(node.read(path) or "").strip(): node.read(path[: -len("type")] + "temp") or "" for path in node.glob(f"{folder}/trip_point_*_type")}
+        found.append(power.zone(node.read(f"{folder}/type") or "", node.read(f"{folder}/temp") or "", trips))
+    return [each for each in found if each is not None]
+
+
+def gpu_power(run: Run) -> tuple[list[Record], str]:
+    """Return the GPUs, and why there are none."""
+    code, text, error = run(["nvidia-smi", *power.QUERY], timeout=SECONDS)
+    if code:
+        reason = {MISSING: "nvidia-smi is not installed", LATE: "nvidia-smi did not answer in time"}.get(code)
+        return [], reason or f"nvidia-smi: {(text.strip() or error.strip() or f'exit code {code}').splitlines()[0][:200]}"
+    code, reasons, _error = run(["nvidia-smi", *power.REASONS], timeout=SECONDS)
+    found = power.gpus(text, reasons if code == 0 else "")
+    return found, "" if found else "nvidia-smi lists no GPU"
+
+
+def kept_boot_log(folder: str) -> Record:
+    """Return state and failure of the boot log in the newest evidence of a group's folder; the label is empty without any."""
+    place = os.path.join(folder, EVIDENCE)
+    try:
+        with os.scandir(place) as entries:
+            labels = [(entry.stat(follow_symlinks=False).st_mtime, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        label = max(labels)[1]
+        files = [(name, bounded.text(os.path.join(place, label, name), EVIDENCE_BYTES)) for name in sorted(os.listdir(os.path.join(place, label)))[:8]]
+    except (OSError, ValueError):
+        return dict(NO_BOOT)
+    for name, text in files:
+        section = _SECTION.search(text)
+        if section:
+            facts = parse(text[section.end() + 1 :].partition("\n\n== ")[0])
+            return {"label": label, "file": os.path.join(place, label, name), **{key: facts[key] for key in ("state", "stage", "failure")}}
+    return dict(NO_BOOT)
+
+
+def gather(node: Node, run: Run, folder: str) -> Record:
+    """Return what the module doctor_info documents."""
+    container = container_reason(node)
+    if container:
+        reason = f"a container ({container}) has the kernel of its host"
+        logs: Record = {"events": [], "skipped": {"this boot": reason, "the previous boot": reason}, "unclean": ""}
+    else:
+        logs = kernel_logs(run)
+    found, error = gpu_power(run)
+    return {"kernel": logs, "gpus": found, "gpu_error": error, "zones": [] if container else temperatures(node), "boot": kept_boot_log(folder)}

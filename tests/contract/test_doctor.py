@@ -1,0 +1,104 @@
+"""What doctor.yml reports and how it ends. Both hosts are this machine; it may have a Docker Engine or not."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor import commands
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
+from playbook import LOCAL_PAIR, REPO, Run, run
+
+SILENT = "{{ansible_host: 127.0.0.2, ansible_connection: ssh, ansible_port: 1, ansible_user: nvidia}}"
+# This machine is none of ours: what preflight finds on it is not the point here.
+IGNORE = "arch cable disk_space gb10 kho_leak link_speed memlock memory_stuck ports_free rdma stale_containers gpu_lost ota_torn api_open fabric_forwarding"
+
+
+def doctor(folder: Path, *arguments: str, hosts: str = LOCAL_PAIR, **variables: object) -> Run:
+    (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
+    given = {"gb10_profile": "dspark-nvfp4-1m", "vllm_tp2_directory": str(folder / "node"), "preflight_ignore": IGNORE.split(), **variables}
+    return run(folder, "playbooks/doctor.yml", folder / "hosts.yml", *arguments, variables=given)
+
+
+def report(done: Run) -> dict[str, Any]:
+    """What -e output=json has printed."""
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def page(done: Run) -> list[str]:
+    """The lines of the page."""
+    (result,) = [each["res"] for each in done._results("runner_on_ok") if "verdict" in (each.get("res") or {}) and "report" in each["res"]]
+    lines: list[str] = result["lines"]
+    assert "\n".join(lines) in done.stdout.replace("\r", "")
+    return lines
+
+
+def deploy(folder: Path) -> None:
+    group = folder / "node/pair1"
+    (group / "releases/4f0c").mkdir(parents=True)
+    (group / "releases/4f0c/compose.yaml").write_text("services: {}\n", encoding="utf-8")
+    (group / "current").symlink_to("releases/4f0c")
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """The files of the node and of its group."""
+    return {str(path): path.read_text(encoding="utf-8") if path.is_file() else "" for path in sorted((folder / "node").rglob("*"))}
+
+
+def test_a_pair_with_nothing_installed_is_reported_in_check_mode_too(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "--check", output="json")
+    data = report(done)
+    assert done.changed == set()
+    assert not (tmp_path / "node").exists()
+    assert not (done.folder / "receipts").exists(), "the report of preflight belongs to preflight.yml"
+    assert (data["group"], data["hosts"]) == ("pair1", ["one", "two"])
+    assert {each["id"] for each in data["findings"]} & {"engine_absent", "engine_unknown"}
+    assert all(each["matters"] and each["command"] for each in data["findings"])
+    assert done.rc == (2 if data["counts"]["error"] else 0), done.stdout
+
+
+def test_a_node_that_does_not_answer_is_one_finding_and_is_asked_once(tmp_path: Path) -> None:
+    deploy(tmp_path)
+    before = tree(tmp_path)
+    done = doctor(tmp_path, hosts=LOCAL_PAIR.replace("{{ansible_host: 127.0.0.2}}", SILENT))
+    assert done.rc == 2, done.stdout
+    lines = page(done)
+    assert len(lines) <= 60
+    assert lines[0].startswith("pair1: ")
+    (place,) = [number for number, line in enumerate(lines) if line.startswith("error reachable (two): ")]
+    assert lines[place + 1].startswith("    why: a group serves with all ranks")
+    assert "    run: ssh -p 1 nvidia@127.0.0.2 true" in lines[place:]
+    assert any("Rank 1 on two is not known: the node is unreachable" in line for line in lines)
+    unreachable = [each for each in done._results("runner_on_unreachable") if each["host"] == "two"]
+    assert len(unreachable) == 1, "a frozen node is waited for once"
+    assert done.last_message.startswith("pair1: ")
+    assert (done.changed, tree(tmp_path)) == (set(), before)
+
+
+def test_a_run_of_one_host_with_drift_fails_if_warnings_count(tmp_path: Path) -> None:
+    """Where this machine has no Docker Engine, that is an error as well."""
+    deploy(tmp_path)
+    before = tree(tmp_path)
+    done = doctor(tmp_path, "--limit", "two", output="json", doctor_strict=True)
+    data = report(done)
+    assert (done.rc, done.changed, tree(tmp_path)) == (2, set(), before)
+    assert "rank 0 on one is not known: the node was not read in this run" in data["sentence"].replace("Rank", "rank")
+    ids = {each["id"] for each in data["findings"]}
+    assert ids >= ({"docker", "engine_unknown"} if "Docker Engine" in data["sentence"] else {"engine_down"} & ids)
+    assert {"area": "drift", "where": ["one", "two"], "reason": "the release was not rendered, because a rank was not read"} in data["not_checked"]
+
+
+def test_a_misspelt_variable_is_refused(tmp_path: Path) -> None:
+    done = doctor(tmp_path, doctor_bandwith=True)
+    assert done.rc != 0
+    assert "did you mean doctor_bandwidth?" in done.last_message
+
+
+def test_every_finding_is_documented() -> None:
+    documented = set(re.findall(r"`([a-z0-9_]+)`", (REPO / "docs/doctor.md").read_text(encoding="utf-8")))
+    assert {*commands.OWN, *KINDS} <= documented

@@ -1,0 +1,245 @@
+"""What the readers returned, as findings and as a page: served, failed, wedged, half a pair, and every order of trouble at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor import commands, findings, page
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS
+
+HOSTS = ("spark-1", "spark-2")
+PLACES = page.Places(["inventories/mine"], True, {"spark-1": ["nvidia@10.0.0.11"], "spark-2": ["-p", "2222", "nvidia@10.0.0.12"]})
+SERVES = {"outcome": "serves", "text": "a completion came back in 0.21 s", "http_status": 200}
+
+
+def node(**more: Any) -> dict[str, Any]:
+    return {"kernel": {"events": [], "skipped": {}, "unclean": ""}, "gpus": [], "gpu_error": "", "zones": [], "boot": {}, **more}
+
+
+def info(rank: int, **more: Any) -> dict[str, Any]:
+    container = {
+        "name": f"gb10-pair1-rank{rank}", "running": True, "status": "running", "exit_code": 0, "started_at": "2026-11-22T20:00:00Z",
+        "labels": {"gb10.cluster.release": "4f0c"},
+    }  # fmt: skip
+    return {
+        "current": "4f0c", "containers": [container], "releases": [{"id": "4f0c", "good": True, "time": 1, "files": {}, "image": {}}], "engine_error": "",
+        "processes": {"count": 3, "fault": ""}, "stopped": "", "receipt": {"passed": True, "release": "4f0c", "time": "2026-11-22T20:10:00Z"},
+        "image": {"exists": True, "name": "i", "fingerprint": "f"}, "weights_differ": [], "memory": {"available_kib": 20 << 20, "free_kib": 8 << 20},
+        "agent": {"version": "1", "state": {}}, **more,
+    }  # fmt: skip
+
+
+def rank(number: int, **more: Any) -> findings.Rank:
+    facts = {"container": "", "fabric": {"rails": [{"netdev": "a", "carrier": True}], "problems": []}}
+    values: dict[str, Any] = {"node": node(), "facts": facts, "info": info(number), "log": {"state": "ready", "failure": None}, "repairs": [], "settings": {}}
+    return findings.Rank(host=HOSTS[number], **(values | more))
+
+
+def group(first: findings.Rank | None = None, second: findings.Rank | None = None, **more: Any) -> findings.Group:
+    values: dict[str, Any] = {"preflight": {}, "liveness": SERVES, "named": "4f0c", "bandwidth": {}, "collective": {}}
+    return findings.Group(name="pair1", ranks=[first or rank(0), second or rank(1)], **(values | more))
+
+
+def report(each: findings.Group) -> dict[str, Any]:
+    return page.report(findings.Findings(each), PLACES, "2026-11-22T20:15:00Z")
+
+
+def found(data: dict[str, Any]) -> dict[str, Any]:
+    return {each["id"]: each for each in data["findings"]}
+
+
+def test_a_pair_that_serves_has_one_line_for_each_area() -> None:
+    data = report(group())
+    assert (data["findings"], data["counts"]) == ([], {"error": 0, "warning": 0, "info": 0})
+    lines = page.lines(data)
+    assert lines[0] == "pair1: no problem found. It serves."
+    assert len(lines) < 15
+    assert "ok           engine       pair1 serves: a completion came back in 0.21 s, release 4f0c" in lines
+    assert "ok           drift        release 4f0c is the one of the inventory" in lines
+
+
+def test_every_finding_has_an_area_and_a_command() -> None:
+    for check in (*CHECKS, *commands.OWN, *KINDS):
+        template = KINDS[check].command if check in KINDS and check not in CHECKS else (commands.PREFLIGHT.get(check) or commands.OWN[check])[1]
+        filled = PLACES.command(template.replace("{boot}", "0"), ["spark-2"], ["spark-1", "spark-2"])
+        assert filled, check
+        assert "{" not in filled, (check, filled)
+        assert (commands.PREFLIGHT | commands.OWN).get(check, ("kernel",))[0] in commands.AREAS, check
+
+
+def test_commands_are_those_of_the_checkout_or_of_the_installed_collection() -> None:
+    away = page.Places(["/etc/my pair"], False, {"spark-1": []})
+    assert PLACES.command("{play}reboot{end} -e a=b", [], ["spark-1"]) == "ansible-playbook playbooks/reboot.yml -i inventories/mine -e a=b"
+    assert away.command("{play}reboot{end}", [], ["spark-1"]) == "ansible-playbook gb10.cluster.reboot -i '/etc/my pair'"
+    assert away.command("{site} --tags roce", [], ["spark-1"]) == "ansible-playbook gb10.cluster.site -i '/etc/my pair' --tags roce"
+    assert PLACES.command("{on} 'df -h; sudo df'", ["spark-2"], ["spark-1", "spark-2"]) == "ssh -t -p 2222 nvidia@10.0.0.12 'df -h; sudo df'"
+    assert away.command("{on} 'df -h; sudo df'", ["spark-1"], "spark-1") == "df -h; sudo df"
+
+
+def test_a_failed_boot_is_named_with_its_verdict_once() -> None:
+    verdict = {"passed": False, "class": "weights_missing", "msg": "pair1: rank 1 on spark-2: weights_missing: no config.json.", "finding": {"host": "spark-2"}}
+    head = info(0, containers=[], receipt={}, agent={"state": {"outcome": {"final": True, "verdict": verdict}}})
+    kept = {"label": "4f0c-1", "state": "failed", "stage": "weights", "failure": {"class": "weights_missing", "line": "no config.json", "remedy": "x"}}
+    data = report(group(rank(0, info=head, log={}), rank(1, info=info(1, containers=[]), log={}, node=node(boot=kept)), liveness={}))
+    assert list(found(data)) == ["boot_failed", "engine_down"]
+    assert page.verdict(data) == "pair1: 2 errors. It does not serve."
+    entry = found(data)["boot_failed"]
+    assert (entry["severity"], entry["where"], entry["command"]) == ("error", ["spark-2"], "ssh -t nvidia@10.0.0.11 sudo gb10 why")
+
+
+def test_the_kept_boot_log_counts_if_the_agent_has_no_verdict() -> None:
+    kept = {"label": "4f0c-1", "state": "failed", "stage": "weights", "failure": {"class": "weights_missing", "line": "no config.json", "remedy": "Copy them."}}
+    data = report(group(second=rank(1, info=info(1, containers=[]), log={}, node=node(boot=kept))))
+    entry = found(data)["boot_log"]
+    assert entry["found"] == "weights_missing: no config.json (evidence 4f0c-1)"
+    assert (entry["where"], entry["remedy"]) == (["spark-2"], "Copy them")
+
+
+def test_a_wedged_engine_is_an_error_although_its_containers_run() -> None:
+    wedged = {"outcome": "wedged", "text": "the engine is wedged: no completion came back within 30 s", "http_status": 0}
+    entry = found(report(group(liveness=wedged)))["engine_wedged"]
+    assert (entry["severity"], entry["command"]) == ("error", "ansible-playbook site.yml -i inventories/mine")
+
+
+def test_half_a_pair_names_the_node_and_judges_the_other() -> None:
+    lost = findings.Rank("spark-2", {}, {}, {"unreachable": True, "msg": "timed out"}, {}, [], {})
+    reachable = {"id": "reachable", "severity": "error", "hosts": ["spark-2"], "found": "it cannot be reached", "matters": "m", "remedy": "r"}
+    data = report(group(second=lost, preflight={"findings": [reachable], "not_checked": []}, named=""))
+    assert found(data)["reachable"]["command"] == "ssh -p 2222 nvidia@10.0.0.12 true"
+    assert "Rank 1 on spark-2 is not known: the node is unreachable." in data["sentence"]
+    assert [each for each in data["not_checked"] if "spark-2" in each["where"] and each["area"] != "drift"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "severity"),
+    [
+        ({"stopped": "2026-11-22T20:15:00Z", "containers": []}, "engine_stopped", "info"),
+        ({"current": "", "releases": [], "containers": [], "receipt": {}}, "engine_absent", "info"),
+        ({"processes": {"count": 2, "fault": "the engine process is stopped (PID 7, VLLM::Worker)"}}, "engine_down", "error"),
+        ({"engine_error": "The Docker Engine is not running"}, "engine_unknown", "error"),
+    ],
+)
+def test_the_state_of_the_group_is_that_of_status(change: dict[str, Any], name: str, severity: str) -> None:
+    data = report(group(rank(0, info=info(0, **change), log={}), rank(1, info=info(1, **change), log={}), liveness={}))
+    assert found(data)[name]["severity"] == severity
+
+
+def test_a_hold_and_restarts_of_the_agent_are_reported() -> None:
+    state = {
+        "holds": [{"name": "docker", "reason": "the role docker changes the Docker Engine"}],
+        "watch": {"restarts": {"4f0c": 3}, "last": {"text": "it hung"}},
+    }
+    data = found(report(group(rank(0, info=info(0, agent={"state": state})))))
+    assert data["agent_hold"]["found"] == "hold docker: the role docker changes the Docker Engine"
+    assert data["restarts"]["found"] == "the agent has restarted the group 3 time(s), last because it hung"
+
+
+def test_kernel_faults_of_both_boots_keep_the_severity_of_this_one() -> None:
+    events = [{"id": "gpu_lost", "boot": boot, "count": 2, "first": "", "last": "2026-11-22T20:15:00+0000", "line": "NVRM: Xid 79"} for boot in (0, -1)]
+    logs = {"events": events, "skipped": {}, "unclean": "2026-11-22T20:15:00+0000"}
+    data = report(group(rank(0, node=node(kernel=logs))))
+    shown = [(each["id"], each["severity"], each["area"]) for each in data["findings"]]
+    assert shown == [("gpu_lost", "error", "kernel"), ("gpu_lost", "warning", "kernel"), ("unclean_end", "warning", "kernel")]
+    assert "in the previous boot" in data["findings"][1]["found"]
+
+
+def test_the_kernel_log_of_preflight_counts_only_without_a_journal() -> None:
+    entry = {"id": "kernel_log", "severity": "warning", "hosts": list(HOSTS), "found": "f", "matters": "m", "remedy": "r"}
+    without = node(kernel={"events": [], "skipped": {"this boot": "journalctl is not installed"}, "unclean": ""})
+    data = report(group(second=rank(1, node=without), preflight={"findings": [entry], "not_checked": []}))
+    assert found(data)["kernel_log"]["where"] == ["spark-2"]
+
+
+def test_drift_of_files_image_weights_and_settings_is_reported() -> None:
+    settings = {
+        "sysctl": {"changes": [f"vm.k{n}: 1 -> 2" for n in range(6)]},
+        "gpu": {"failed": True, "msg": "nvidia-smi failed."},
+        "readahead": {"changes": []},
+    }
+    image = {"exists": True, "id": "sha256:2", "name": "i", "fingerprint": "g"}
+    kept = [{"id": "4f0c", "good": True, "time": 1, "files": {}, "image": {"reference": "i", "id": "sha256:1", "fingerprint": "f"}}]
+    changed = info(0, weights_differ=["a", "b", "c", "d"], image=image, releases=kept)
+    data = report(group(rank(0, info=changed, settings=settings, repairs=["compose.yaml of release 4f0c was missing"])))
+    shown = found(data)
+    assert set(shown) == {"release_files", "image_moved", "weights_differ", "settings_sysctl"}
+    assert shown["settings_sysctl"]["found"].endswith("vm.k3: 1 -> 2 and 2 more")
+    assert shown["weights_differ"]["found"] == "a; b; c and 1 more"
+    assert {"area": "drift", "where": ["spark-1"], "reason": "settings of the role gpu: nvidia-smi failed"} in data["not_checked"]
+    assert shown["release_files"]["where"] == ["spark-1"]
+
+
+def test_another_release_of_the_inventory_is_drift_and_its_files_are_not_compared() -> None:
+    data = found(report(group(rank(0, repairs=["the link current led to release 4f0c"]), named="aaaa")))
+    assert list(data) == ["release_differs"]
+
+
+def test_the_tests_that_were_asked_for_are_reported() -> None:
+    slow = {"bandwidth_class": "hotplug_13g", "message": "13 Gb/s", "remedy": "Reboot both.", "changed": False}
+    data = report(group(bandwidth={"spark-2": slow}, collective={"skipped": "the group runs"}))
+    assert found(data)["bandwidth"]["remedy"] == "Reboot both"
+    assert {"area": "fabric", "where": list(HOSTS), "reason": "collective test: the group runs"} in data["not_checked"]
+    good = report(group(bandwidth={"spark-2": {**slow, "bandwidth_class": "healthy", "message": "95 Gb/s."}}, collective={"class": "", "msg": "3 GB/s."}))
+    assert good["findings"] == []
+    assert "95 Gb/s; 3 GB/s" in good["passed"]["fabric"]
+
+
+def test_rails_that_are_wrong_after_the_set_up_are_reported_but_not_behind_a_missing_cable() -> None:
+    def facts(*problems: str) -> dict[str, Any]:
+        return {"container": "", "fabric": {"rails": [], "problems": [{"id": name, "message": f"{name} found.", "remedy": "Do it."} for name in problems]}}
+
+    assert found(report(group(rank(0, facts=facts("gid_missing")))))["roce_problem"]["found"] == "gid_missing: gid_missing found"
+    assert report(group(rank(0, facts=facts("gid_missing", "no_cable"))))["findings"] == []
+
+
+def test_the_page_of_a_very_bad_pair_has_at_most_sixty_lines() -> None:
+    many = [
+        {
+            "id": name,
+            "severity": "error" if number < 20 else "warning",
+            "hosts": list(HOSTS),
+            "found": f"found {number} " + "x" * 900,
+            "matters": "m",
+            "remedy": "r",
+        }
+        for number, name in enumerate(CHECKS)
+    ]
+    data = report(group(preflight={"findings": many, "not_checked": []}))
+    lines = page.lines(data)
+    assert len(lines) <= page.LINES
+    assert lines[0].startswith("pair1: 19 errors, ")
+    assert lines[2].startswith("error ")
+    assert any(line.startswith("and ") and line.endswith(" more, see -e output=json") for line in lines)
+    assert max(len(line) for line in lines) < 500
+    assert sum(line.startswith("    run: ") for line in lines) >= 8
+
+
+def test_old_evidence_is_not_a_finding_of_a_group_that_was_stopped() -> None:
+    kept = {"label": "boot-7", "state": "failed", "stage": "weights", "failure": {"class": "weights_missing", "line": "x", "remedy": "y"}}
+    ranks = [rank(n, info=info(n, containers=[], stopped="2026-11-22T21:00:00Z"), log={}, node=node(boot=kept)) for n in (0, 1)]
+    assert "boot_log" not in found(report(group(*ranks, liveness={})))
+
+
+@pytest.mark.parametrize(("liveness", "severity"), [(SERVES, "info"), ({}, "warning")])
+def test_restarts_are_a_warning_only_while_the_group_does_not_serve(liveness: dict[str, Any], severity: str) -> None:
+    head = info(0, agent={"state": {"watch": {"restarts": {"engine_dead": 1}}}})
+    data = report(group(rank(0, info=head), liveness=liveness))
+    assert found(data)["restarts"]["severity"] == severity
+    assert ("engine" in data["passed"]) == (severity == "info"), "a finding for information hides nothing"
+
+
+def test_a_rank_without_a_release_is_a_finding() -> None:
+    data = report(group(second=rank(1, info=info(1, current="", releases=[])), named=""))
+    assert (found(data)["release_files"]["where"], found(data)["release_files"]["severity"]) == (["spark-2"], "warning")
+    assert {"area": "drift", "where": list(HOSTS), "reason": "the release was not rendered"} in data["not_checked"]
+
+
+def test_a_bandwidth_test_that_did_not_run_has_its_reason() -> None:
+    data = report(group(bandwidth_not="check mode measures nothing"))
+    assert {"area": "fabric", "where": list(HOSTS), "reason": "bandwidth test: check mode measures nothing"} in data["not_checked"]
+
+
+def test_a_reboot_is_limited_to_the_group() -> None:
+    command = PLACES.command(commands.PREFLIGHT["memory_stuck"][1], ["spark-2"], ["spark-1", "spark-2"])
+    assert command == "ansible-playbook playbooks/reboot.yml -i inventories/mine -e reboot_all=true --limit spark-1,spark-2"
