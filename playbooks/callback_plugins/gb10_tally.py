@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -33,6 +34,7 @@ class CallbackModule(CallbackBase):
         """Start the count of this run."""
         super().__init__()
         RUN.kept = True
+        RUN.terminal = sys.stdout.isatty()
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002  the signature of CallbackBase
         """Add the start of a role."""

@@ -1,0 +1,373 @@
+"""The callback in real runs of ansible-playbook: what a person reads, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pexpect
+import pytest
+from playbook import REPO
+
+pytestmark = pytest.mark.slow
+
+# Follows work as the collection's own actions do: lines of progress by Display.
+WORK = """
+import time
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import text
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        host, count = task_vars["inventory_hostname"], int(self._task.args["count"])
+        for number in range(count):
+            if not self._task.args.get("silent"):
+                Display().display(text(host, "copy", 100 * number // count, f"{number} GiB", f"{count} GiB", 60.0))
+            time.sleep(0.25)
+        Display().display(f"a line of {host}")
+        return {"changed": False}
+"""
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Play:
+    """A folder with a playbook and two hosts that are this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "action_plugins").mkdir()
+        (folder / "action_plugins/work.py").write_text(WORK, encoding="utf-8")
+        self.env = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_") and key not in ("COLUMNS", "LINES")}
+        self.env |= {"ANSIBLE_CONFIG": str(REPO / "ansible.cfg"), "ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "TERM": "xterm-256color"}
+        self.argv = ["-i", "one,two,", "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", "play.yml"]
+        self.command = str(Path(sys.executable).parent / "ansible-playbook")
+
+    def write(self, tasks: str, head: str = "") -> Play:
+        indented = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())
+        text = f"- name: A play\n  hosts: all\n  gather_facts: false\n{head}  tasks:\n{indented}"
+        (self.folder / "play.yml").write_text(text, encoding="utf-8")
+        return self
+
+    def role(self, name: str, tasks: str) -> None:
+        path = self.folder / "roles" / name / "tasks"
+        path.mkdir(parents=True)
+        (path / "main.yml").write_text(tasks, encoding="utf-8")
+
+    def run(self, *arguments: str, rc: int = 0, **env: str) -> list[str]:
+        """Return the lines of stdout."""
+        done = subprocess.run(
+            [self.command, *self.argv, *arguments], cwd=self.folder, env={**self.env, **env}, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == rc, done.stdout + done.stderr
+        self.stderr = done.stderr
+        return done.stdout.splitlines()
+
+    def terminal(self, *arguments: str, **env: str) -> pexpect.spawn[str]:
+        return pexpect.spawn(
+            self.command, [*self.argv, *arguments], cwd=self.folder, env={**self.env, **env}, dimensions=(30, 120), timeout=60, encoding="utf-8",
+            logfile=(self.folder / "screen").open("w", encoding="utf-8"),
+        )
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    return Play(tmp_path)
+
+
+def timeless(line: str) -> str:
+    return re.sub(r"\b\d+ s\b", "N s", line)
+
+
+def test_a_role_has_one_line_each_change_one_line_and_the_run_one(play: Play) -> None:
+    play.role("calm", '- ansible.builtin.command: "true"\n  changed_when: false\n- ansible.builtin.debug: {msg: "{{ inventory_hostname }}: nothing to do"}\n')
+    write = '- name: put | Write\n  ansible.builtin.command: "true"\n  changed_when: {}\n'
+    play.role("busy", write.format("inventory_hostname == 'two'") + write.format("true"))
+    play.write("[]", "  roles: [calm, busy]\n")
+    assert [timeless(line) for line in play.run()] == [
+        "calm        one ok   two ok   N s   nothing to do",
+        "  changed   two: Write",
+        "  changed   one, two: Write",
+        "busy        one changed   two changed   N s",
+        "Done in N s: 1 change on one, 2 changes on two.",
+    ]
+
+
+def test_a_run_without_a_change_names_its_hosts(play: Play) -> None:
+    play.write("- ansible.builtin.set_fact: {a: 1}")
+    assert [timeless(line) for line in play.run()] == ["Done in N s: nothing changed on one, two."]
+    assert [timeless(line) for line in play.run("--check")] == ["Check mode, N s: nothing would change on one, two."]
+
+
+def test_each_playbook_of_a_command_has_its_own_report_with_the_names_of_its_tasks(play: Play) -> None:
+    play.write('- name: "Write {{ 40 + 2 }}"\n  ansible.builtin.command: "true"')
+    report = ["  changed   one, two: Write 42", "Done in N s: 1 change on one, 1 change on two."]
+    assert [timeless(line) for line in play.run("play.yml")] == report * 2
+
+
+def test_a_reader_that_ends_early_does_not_end_the_run(play: Play) -> None:
+    play.write("- ansible.builtin.debug: {msg: '{{ range(9) | list }}'}\n- ansible.builtin.file: {path: '{{ playbook_dir }}/end', state: touch}")
+    line = " ".join(shlex.quote(each) for each in [play.command, *play.argv])
+    done = subprocess.run(["sh", "-c", f"{line} | head -n 1"], cwd=play.folder, env=play.env, capture_output=True, text=True, check=False, timeout=120)
+    assert "Traceback" not in done.stderr
+    for _second in range(20):
+        if (play.folder / "end").exists():
+            break
+        time.sleep(1)
+    assert (play.folder / "end").exists()
+
+
+FAULTS = """
+- name: Rescued
+  block:
+    - ansible.builtin.fail: {msg: a failure that is rescued}
+  rescue:
+    - ansible.builtin.set_fact: {a: 1}
+- name: Ignored
+  ansible.builtin.fail: {msg: a failure that is ignored}
+  ignore_errors: true
+- name: Rescued in vain
+  when: inventory_hostname == 'one'
+  block:
+    - ansible.builtin.fail: {msg: the first cause.}
+  rescue:
+    - ansible.builtin.fail: {msg: "The pair is down. Evidence: evidence/pair1. Remedy: run `make pair` and then `site.yml`."}
+- name: Count
+  ansible.builtin.command: sh -c 'echo first >&2; echo last >&2; exit 4'
+"""
+
+
+def test_faults_are_final_short_and_have_the_remedy_as_a_command(play: Play) -> None:
+    lines = play.write(FAULTS).run(rc=2)
+    assert [timeless(line) for line in lines] == [
+        "ERROR A play on one: The pair is down.",
+        "Evidence: evidence/pair1.",
+        "Remedy: run `make pair` and then `site.yml`.",
+        "    make pair",
+        "Before that: the first cause.",
+        "ERROR A play on two: Count: exit code 4",
+        "    sh -c echo first >&2; echo last >&2; exit 4",
+        "first",
+        "last",
+        "Failed after N s: A play on one, two.",
+    ]
+    assert play.stderr == ""
+
+
+def test_the_same_fault_of_two_hosts_is_printed_once_and_a_long_one_is_cut(play: Play) -> None:
+    play.write("- ansible.builtin.fail: {msg: '{{ [\"Nothing works.\"] + range(1, 30) | map(\"string\") | list }}'}")
+    lines = play.run(rc=2)
+    assert lines[0] == "ERROR A play on one, two: Nothing works."
+    assert lines[-1] == "... 23 more lines; -v prints them"
+    assert len(lines) == 8
+
+
+def test_a_fault_of_a_later_play_and_a_loop_are_printed(play: Play) -> None:
+    play.write("- name: Try\n  ansible.builtin.assert: {that: item < 2, fail_msg: '{{ item }} is too large.', quiet: true}\n  loop: [1, 2, 3]")
+    assert play.run(rc=2) == ["ERROR A play on one, two: 2 is too large.", "3 is too large."]
+
+
+def test_a_failure_in_a_block_whose_rescue_has_another_tag_is_not_lost(play: Play) -> None:
+    block = "- block:\n    - ansible.builtin.fail: {msg: the only cause.}\n      tags: a\n  rescue:\n    - ansible.builtin.set_fact: {a: 1}\n      tags: b"
+    assert play.write(block).run("--tags", "a", rc=2) == ["ERROR A play on one, two: the only cause."]
+
+
+def test_a_module_that_crashes_and_a_host_that_is_unreachable(play: Play) -> None:
+    (play.folder / "library").mkdir()
+    (play.folder / "library/crash.py").write_text("from ansible.module_utils.basic import AnsibleModule\nraise RuntimeError('boom')\n", encoding="utf-8")
+    crash = "- name: Crash\n  crash:\n  when: inventory_hostname == 'one'"
+    play.write(f"{crash}\n- name: Lose\n  ansible.builtin.ping:\n  vars: {{ansible_connection: ssh, ansible_port: 1}}")
+    lines = play.run(rc=4)
+    text = "\n".join(lines)
+    assert lines[0].startswith("ERROR A play on one: Crash: ")
+    assert "boom" in text
+    assert "Traceback" not in text
+    assert "Origin" not in text
+    assert "Run again with -vvv for the traceback." in lines
+    assert any(line.startswith("UNREACHABLE A play on two: ") and "via ssh" not in line for line in lines), text
+
+
+def test_show_of_many_lines_is_a_report_and_its_only_line_a_note(play: Play) -> None:
+    play.role("quiet", "- gb10.cluster.show: {lines: ['{{ inventory_hostname }}: nothing to do']}\n")
+    play.write("- gb10.cluster.show: {lines: [a table, of two lines]}\n  run_once: true", "  roles: [quiet]\n")
+    assert [timeless(line) for line in play.run()] == ["quiet       one ok   two ok   N s   nothing to do", "a table", "of two lines"]
+    assert [json.loads(line)["lines"] for line in play.run("-e", "output=json")][-1] == ["a table", "of two lines"]
+
+
+def test_debug_prints_text_and_a_list_with_one_element_in_a_line(play: Play) -> None:
+    tasks = """
+- ansible.builtin.debug: {msg: [first, "second\\tof {{ inventory_hostname }}"]}
+- ansible.builtin.debug: {msg: [the, same]}
+- ansible.builtin.debug: {msg: {a: [1, two], b: text}}
+- ansible.builtin.debug: {var: inventory_hostname}
+"""
+    lines = play.write(tasks).run()
+    assert lines[:-1] == [
+        "one:", "  first", "  second\tof one", "two:", "  first", "  second\tof two", "the", "same", "a:", "- 1", "- two", "b: text",
+        "one: inventory_hostname: one", "two: inventory_hostname: two",
+    ]  # fmt: skip
+
+
+def test_differences_are_short_in_check_mode_and_whole_without(play: Play) -> None:
+    (play.folder / "f").write_text("".join(f"{number}\n" for number in range(40)), encoding="utf-8")
+    text = "".join(f"{number * (2 if number > 5 else 1)}\\n" for number in range(40))
+    play.write(f'- name: Write\n  ansible.builtin.copy: {{dest: "{play.folder}/f", content: "{text}", mode: preserve}}\n  run_once: true')
+    short = play.run("--check", "--diff")
+    assert short[:3] == ["  changed   one: Write", "    -6", "    -7"]
+    assert len(short) == 14
+    assert "more lines" in short[-2]
+    whole = play.run("--diff")
+    assert "    @@ -4,37 +4,37 @@" in whole
+    assert len(whole) > 60
+
+
+def test_batches_free_strategy_delegation_and_run_once(play: Play) -> None:
+    play.role("first", '- name: Set\n  ansible.builtin.command: "true"\n  delegate_to: "{{ groups.all | first }}"\n')
+    play.role("second", "- ansible.builtin.set_fact: {b: 1}\n  run_once: true\n")
+    play.write("[]", "  serial: 1\n  roles: [first, second]\n")
+    assert [timeless(line) for line in play.run()] == [
+        "  changed   one: Set", "first       one changed   N s", "second      one ok   N s",
+        "  changed   two -> one: Set", "first       two changed   N s", "second      two ok   N s",
+        "Done in N s: 1 change on one, 1 change on two -> one.",
+    ]  # fmt: skip
+    play.write("[]", "  strategy: ansible.builtin.free\n  roles: [first]\n")
+    lines = [timeless(line) for line in play.run()]
+    assert sorted(lines[:2]) == ["  changed   one, two -> one: Set", "first       one changed   two changed   N s"]
+
+
+@pytest.mark.parametrize("arguments", [["-v"], ["-vv", "--check", "--diff"]])
+def test_verbose_output_is_that_of_ansible(play: Play, arguments: list[str]) -> None:
+    play.argv[1] = "one,"
+    play.write(FAULTS)
+    own = [timeless(line) for line in play.run(*arguments, rc=2)]
+    default = [timeless(line) for line in play.run(*arguments, rc=2, ANSIBLE_STDOUT_CALLBACK="ansible.builtin.default")]
+    hidden = re.compile(r"(?i)stdout callback|start: |end: |delta: |\d\d:\d\d:\d\d|Skipping callback|jinja|Using /")
+    assert [line for line in own if not hidden.search(line)] == [line for line in default if not hidden.search(line)]
+
+
+def test_json_has_only_json_on_stdout_and_a_fault_is_an_object(play: Play) -> None:
+    show = "- ansible.builtin.debug: {msg: text}\n- work: {count: 1}\n- ansible.builtin.fail: {msg: The pair is down.}"
+    lines = play.write(show).run("-e", "output=json", rc=2)
+    assert [json.loads(line) for line in lines] == [
+        {"failed": "The pair is down.", "part": "A play", "hosts": ["one", "two"], "task": "ansible.builtin.fail"}
+    ]
+
+
+def test_a_long_task_without_output_has_a_heartbeat(play: Play) -> None:
+    play.write("- name: Copy | Wait long\n  ansible.builtin.pause: {seconds: 2}\n- work: {count: 4}\n- name: Last\n  work: {count: 6, silent: true}")
+    lines = [timeless(line) for line in play.run(GB10_HEARTBEAT_SECONDS="0.4")]
+    assert "A play      one: Copy | Wait long, N s".replace("Copy | ", "") in lines
+    assert "  one: copy  50 %  2 GiB of 4 GiB  60 s left".replace("60 s", "N s") in lines, "progress is printed as it is"
+    assert "A play      one, two: Last, N s" in lines
+    assert len([line for line in play.run(GB10_HEARTBEAT_SECONDS="0") if "Wait long" in line]) == 0
+
+
+def test_heartbeat_and_live_lines_do_not_block_forks(play: Play) -> None:
+    """Each task forks a process for each host while the ticker prints as fast as it can."""
+    play.argv[1] = ",".join(f"h{number}" for number in range(8)) + ","
+    play.write("\n".join(f"- name: Task {number}\n  work: {{count: 1}}" for number in range(8)))
+    begun = time.monotonic()
+    lines = play.run("--forks", "8", GB10_HEARTBEAT_SECONDS="0.001")
+    assert len([line for line in lines if line.startswith("a line of ")]) == 64
+    assert time.monotonic() - begun < 60
+    child = play.terminal("--forks", "8")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_a_terminal_has_a_live_line_with_a_bar_for_each_host_and_keeps_other_output(play: Play) -> None:
+    child = play.write("- name: Copy\n  work: {count: 12}\n- ansible.builtin.debug: {msg: done}").terminal()
+    child.expect(r"A play.*one.*copy.*━.*\d+ %, 60 s left, \d+ GiB of 12 GiB")
+    child.expect(pexpect.EOF)
+    child.close()
+    end = child.before or ""
+    assert child.exitstatus == 0
+    assert "a line of one\r\n" in end
+    assert "\x1b[2K" in end, "the live lines are removed"
+    assert not end.rstrip().endswith("left")
+    last = ANSI.sub("", end).rstrip().splitlines()[-1]
+    assert last.startswith("Done in ")
+    assert (child.before or "").count("\x1b[?25l") <= (child.before or "").count("\x1b[?25h")
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"ANSIBLE_NOCOLOR": "1", "GB10_MOTION": "false"}])
+def test_colours_and_motion_can_be_switched_off(play: Play, env: dict[str, str]) -> None:
+    child = play.write("- name: Copy\n  work: {count: 4}\n- ansible.builtin.fail: {msg: no.}").terminal(**env)
+    child.expect(pexpect.EOF)
+    child.close()
+    text = child.before or ""
+    assert child.exitstatus == 2
+    assert not re.search(r"\x1b\[[0-9;]*m", text.replace("\x1b[0m", "")), repr(text)
+    assert ("\x1b" in text) == ("GB10_MOTION" not in env)
+
+
+def test_an_interrupted_run_leaves_a_clean_terminal(play: Play) -> None:
+    child = play.write("- name: Copy\n  work: {count: 100}").terminal()
+    child.expect("━")
+    child.sendintr()
+    child.expect("User interrupted execution")
+    child.expect(pexpect.EOF)
+    after = child.before or ""
+    child.close()
+    assert child.exitstatus == 99
+    assert "━" not in after, "nothing is drawn after the last message"
+
+
+def test_a_run_without_rich_has_no_live_lines(play: Play, tmp_path: Path) -> None:
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich/__init__.py").write_text("raise ImportError('not installed')\n", encoding="utf-8")
+    child = play.write("- name: Copy\n  work: {count: 4}").terminal(PYTHONPATH=str(tmp_path))
+    child.expect(r"  one: copy  25 %  1 GiB of 4 GiB  60 s left")
+    child.expect("Done in ")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_prompts_are_not_overwritten(play: Play) -> None:
+    tasks = "- work: {count: 2}\n- ansible.builtin.pause: {prompt: go on}\n- ansible.builtin.debug: {msg: '{{ who }} went on'}"
+    child = play.write(tasks, "  vars_prompt: [{name: who, prompt: your name, private: false}]\n").terminal()
+    child.expect("your name: ")
+    child.sendline("Ada")
+    child.expect("go on:")
+    time.sleep(1)
+    assert "━" not in child.read_nonblocking(9999, timeout=1) if child.before is None else True
+    child.sendline("")
+    child.expect("Ada went on")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_step_prints_the_end_of_a_task_before_it_asks_for_the_next(play: Play) -> None:
+    child = play.write("- ansible.builtin.debug: {msg: the first}\n- ansible.builtin.debug: {msg: the second}").terminal("--step")
+    child.expect("Perform task: .*: ")
+    child.sendline("y")
+    child.expect("the first\r\n.*Perform task: .*: ")
+    child.sendline("c")
+    child.expect("the second")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_lists_of_tasks_and_a_terminated_run_are_as_always(play: Play) -> None:
+    play.write("- name: Copy\n  work: {count: 100}")
+    assert "      Copy\tTAGS: []" in play.run("--list-tasks")
+    assert play.run("--syntax-check") == ["", "playbook: play.yml"]
+    child = play.terminal()
+    child.expect("━")
+    child.kill(signal.SIGTERM)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.signalstatus == signal.SIGTERM
