@@ -33,6 +33,14 @@ def unread(info: Mapping[str, Any]) -> str:
     return str(info.get("engine_error") or "")
 
 
+def _way_back(host: str, info: Mapping[str, Any]) -> str:
+    """Return why SSH does not reach a node and what to do, with a space before it; empty if it does or if the cause is not known."""
+    if not (info.get("unreachable") and info.get("found") and info.get("remedy")):
+        return ""
+    remedy = str(info["remedy"])
+    return f" {host}: {info['found']}. {remedy[0].upper()}{remedy[1:]}."
+
+
 def rank_fault(info: Mapping[str, Any]) -> str:
     """Return why a rank that was read cannot serve, as a phrase; empty if it can."""
     containers = list(info.get("containers") or [])
@@ -102,6 +110,7 @@ def group_status(
         state, sentence = "unknown", f"It is not known whether {name} serves" + (f": {text.rstrip('.')}." if text else ".")
     if unknown:
         sentence += "".join(f" {each[0].upper()}{each[1:].rstrip('.')}." for each in unknown)
+        sentence += "".join(_way_back(host, info) for host, info in zip(hosts, infos))
     should_serve = deployed and not mark
     return {
         "state": state,

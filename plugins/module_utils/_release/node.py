@@ -118,9 +118,17 @@ def releases_in(folder: str) -> list[dict[str, Any]]:
         if os.path.isfile(os.path.join(path, "compose.yaml")):
             receipt = read_json(os.path.join(path, "receipt.json"))
             files = {file: fingerprint(os.path.join(path, file)) for file in FILES}
-            image = read_json(os.path.join(path, "release.json")).get("image")
+            manifest, pool = read_json(os.path.join(path, "release.json")), receipt.get("pool")
+            image = manifest.get("image")
             image = {key: str(image.get(key) or "") for key in ("reference", "id", "fingerprint")} if isinstance(image, dict) else {}
-            out.append({"id": name, "good": bool(receipt.get("passed")), "time": int(os.stat(path).st_mtime), "files": files, "image": image})
+            tokens = pool.get("tokens") if isinstance(pool, dict) else None
+            known = isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0
+            out.append(
+                {
+                    "id": name, "good": bool(receipt.get("passed")), "time": int(os.stat(path).st_mtime), "files": files, "image": image,
+                    "profile": str(manifest.get("profile") or ""), "pool_tokens": tokens if known else 0,
+                }
+            )  # fmt: skip
     return sorted(out, key=lambda release: (-release["time"], release["id"]))
 
 

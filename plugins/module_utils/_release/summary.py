@@ -9,9 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import ended, unread
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
-
 
 def seconds_text(seconds: float) -> str:
     """Return a duration as text: 48 s, 7 min 05 s."""
@@ -32,7 +29,7 @@ def boot_stages(receipt: Mapping[str, Any]) -> str:
     if not stages:
         return ""
     ends = [when for _name, when in stages[1:]] + [float(receipt.get("seconds") or stages[-1][1])]
-    parts = [f"{name} {seconds_text(end - when)}" for (name, when), end in zip(stages, ends) if end - when >= 1]
+    parts = [f"{'starting' if name == 'none' else name} {seconds_text(end - when)}" for (name, when), end in zip(stages, ends) if end - when >= 1]
     return ", ".join(parts)
 
 
@@ -77,6 +74,10 @@ def measured_rows(receipt: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, text) for name, text in rows if text]
 
 
+# Rows that a run has shown line by line, or that the receipt has.
+SHOWN = frozenset(("tasks", "time", "engine", "collective"))
+
+
 def group_text(
     result: Mapping[str, Any],
     address: str,
@@ -84,8 +85,9 @@ def group_text(
     check_mode: bool = False,
     changed: Mapping[str, Sequence[str]] | None = None,
     lost: Sequence[str] = (),
+    brief: bool = False,
 ) -> list[str]:
-    """Return the lines about one serving group.
+    """Return the lines about one serving group; `brief` leaves out the rows of SHOWN.
 
     `result` is the role's exported vllm_tp2_result of the head. `changed` has the names of the tasks that changed a host of the group (None:
     not counted), `lost` the hosts of the group that failed or were unreachable.
@@ -140,58 +142,4 @@ def group_text(
         title = f"{hosts}, so it is not known whether {result['group']} serves. Correct that and run again"
     elif not result.get("changes") and result.get("sentence"):
         title = str(result["sentence"])
-    return [title, *(f"  {name:<12} {text}" for name, text in rows)]
-
-
-def rank_status(
-    info: Mapping[str, Any], rank: int, group: str, log: Mapping[str, Any] | None = None, liveness: Mapping[str, Any] | None = None, state: str = ""
-) -> list[str]:
-    """Return the lines about one rank: container, release, engine, memory, pool, last verdict.
-
-    `info` is what vllm_rank_info returned, `log` what vllm_boot_log_info returned (None without a container), `liveness` what vllm_liveness returned
-    on the head, `state` that of the group (group.py).
-    """
-    containers = list(info.get("containers") or [])
-    out = [f"{group} rank {rank}"]
-    problem = unread(info)
-    if problem:
-        return [*out, f"container: not known ({problem})"]
-    if not containers:
-        out.append("container: none")
-    for each in containers:
-        since = f"since {each['started_at'][:19]}Z"
-        out.append(f"container: {each['name']} {each['status'] + ' ' + since if each['running'] else ended(each) + ', started ' + since[6:]}")
-        label = str((each.get("labels") or {}).get(RELEASE_LABEL) or "not known")
-        good = [kept["good"] for kept in info.get("releases") or [] if kept["id"] == label]
-        judged = "not kept on this node" if not good else "its gate passed" if good[0] else "its gate never passed"
-        out.append(f"release: {label} ({judged}), image {each.get('image_id') or 'not known'}")
-    fault = (info.get("processes") or {}).get("fault")
-    if fault:
-        out.append(f"engine: {fault}")
-    elif state in ("serves", "busy") and any(each["running"] for each in containers):
-        out.append("engine: serving")
-    if log:
-        failure = log.get("failure")
-        if failure and not str(failure["line"]).startswith("state of container"):  # the line about the container tells it
-            out.append(f"log: {failure['class']}: {failure['line']}")
-        elif not failure and state not in ("serves", "busy") and log.get("stage"):
-            out.append(f"boot: {'starting, at' if state == 'starting' else 'reached'} stage {log['stage']}")
-        kv = log.get("kv_cache") or {}
-        if kv.get("tokens") is not None:
-            out.append(f"KV pool: {kv['tokens']:,} tokens, {kv.get('max_concurrency')} requests at full context at once")
-        elif kv.get("available_gib") is not None:
-            out.append(f"KV memory of this rank: {kv['available_gib']} GiB")
-    if liveness:
-        served = liveness.get("outcome") == "serves"
-        out.append(f"API: answers a completion in {liveness['seconds']} s" if served else f"API: {liveness.get('text') or liveness.get('msg')}")
-    memory = info.get("memory") or {}
-    if memory.get("total_kib"):
-        gib = {key: memory[f"{key}_kib"] / 1048576 for key in ("total", "available", "free")}
-        out.append(f"memory: {gib['available']:.1f} GiB available, {gib['free']:.1f} GiB free, of {gib['total']:.1f} GiB")
-    receipt = info.get("receipt") or {}
-    if receipt:
-        verdict = "passed" if receipt.get("passed") else f"failed ({receipt.get('class')})"
-        out.append(f"last verdict: {verdict} at {receipt.get('time')}, release {receipt.get('release')}, profile {receipt.get('profile')}")
-    else:
-        out.append("last verdict: none for this release" if info.get("current") else "last verdict: none")
-    return out
+    return [title, *(f"  {name:<12} {text}" for name, text in rows if not brief or name not in SHOWN)]

@@ -108,3 +108,9 @@ def test_requests_a_completion_only_if_it_can_tell_more() -> None:
 def test_a_group_that_never_ran_has_no_fault_to_keep_evidence_of() -> None:
     assert group.group_status([info(current=""), info(current="")], "pair1", ["a", "b"])["faults"] == []
     assert group.group_status([info(box()), info(box(), fault=STOPPED)], "pair1", ["a", "b"])["faults"] == [f"rank 1 on b: {STOPPED}"]
+
+
+def test_a_node_that_ssh_does_not_reach_has_its_remedy_in_the_sentence() -> None:
+    lost = {"unreachable": True, "found": "it does not answer (no route)", "remedy": "check that it is on: `ping -c 3 lab-2`"}
+    sentence = group.group_status([info(box()), lost], "pair1", ["lab-1", "lab-2"], SERVES)["sentence"]
+    assert sentence.endswith("the node is unreachable. lab-2: it does not answer (no route). Check that it is on: `ping -c 3 lab-2`.")

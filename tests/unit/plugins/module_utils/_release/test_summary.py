@@ -1,4 +1,4 @@
-"""What a run ends with, and the text of status."""
+"""What a run ends with."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ def test_the_summary_has_all_that_a_user_acts_on() -> None:
         "docker 3 s, vllm_tp2 7 min 00 s", "load 5 min 00 s", "/r/x.json", "transport (nothing in the logs tells)", "KV pool 2 -> 1",
     ):  # fmt: skip
         assert part in text
+
+
+def test_a_brief_summary_leaves_out_what_the_run_has_shown() -> None:
+    arguments = (RESULT | {"collective": "NCCL over RoCE"}, "10.0.0.1", [("docker", 3.0)], False, {"one": ["a"]})
+    whole, brief = summary.group_text(*arguments), summary.group_text(*arguments, brief=True)
+    assert [line.split()[0] for line in whole if line not in brief] == ["tasks", "time", "collective"]
+    assert len(brief) <= 12
 
 
 def row(lines: list[str], name: str) -> str:
@@ -89,60 +96,6 @@ def test_the_curl_line_is_a_shell_line() -> None:
 def test_the_key_is_named_and_never_shown() -> None:
     assert '-H "Authorization: Bearer $VLLM_API_KEY"' in summary.curl_line("u", "m", "p", True)
     assert '-H "Authorization: Bearer $(sudo cut -d= -f2 /opt/k)"' in summary.curl_line("u", "m", "p", True, "/opt/k")
-
-
-HEAD: dict[str, Any] = {
-    "containers": [
-        {
-            "name": "c", "status": "running", "running": True, "started_at": "2026-11-21T05:00:00.1Z", "finished_at": "0001-01-01T00:00:00Z", "exit_code": 0,
-            "oom_killed": False, "labels": {"gb10.cluster.release": "4f0c"}, "image_id": "sha256:8d0f",
-        }
-    ],
-    "releases": [{"id": "4f0c", "good": True}, {"id": "77aa", "good": False}], "processes": {"count": 3, "fault": ""},
-    "memory": {"total_kib": 127 << 20, "available_kib": 20 << 20, "free_kib": 10 << 20}, "engine_error": "", "current": "4f0c",
-    "receipt": {"passed": True, "time": "2026-11-21T05:08:00Z", "release": "4f0c", "profile": "p"},
-}  # fmt: skip
-
-
-def changed(**container: object) -> dict[str, Any]:
-    return {**HEAD, "containers": [{**HEAD["containers"][0], **container}]}
-
-
-def test_status_of_a_serving_head() -> None:
-    log = {"state": "ready", "stage": "ready", "failure": None, "kv_cache": {"tokens": 1990142, "max_concurrency": 1.9}}
-    text = "\n".join(summary.rank_status(HEAD, 0, "pair1", log, {"outcome": "serves", "text": "x", "seconds": 0.2}, "serves"))
-    for part in (
-        "pair1 rank 0", "c running since 2026-11-21T05:00:00Z", "release: 4f0c (its gate passed), image sha256:8d0f", "engine: serving", "1,990,142",
-        "completion in 0.2 s", "20.0 GiB available", "last verdict: passed at 2026-11-21T05:08:00Z",
-    ):  # fmt: skip
-        assert part in text
-
-
-def test_a_healthy_worker_serves_although_its_log_ends_at_an_early_stage() -> None:
-    log = {"state": "starting", "stage": "kv", "failure": None}
-    assert "engine: serving" in summary.rank_status(HEAD, 1, "pair1", log, None, "serves")
-    assert "boot" not in "\n".join(summary.rank_status(HEAD, 1, "pair1", log, None, "busy"))
-    assert "boot: starting, at stage kv" in summary.rank_status(HEAD, 1, "pair1", log, None, "starting")
-    assert "boot: reached stage kv" in summary.rank_status(HEAD, 1, "pair1", log, None, "down")
-
-
-def test_a_release_whose_gate_never_passed_is_named() -> None:
-    for label, words in (("77aa", "its gate never passed"), ("gone", "not kept on this node")):
-        assert f"release: {label} ({words}), image sha256:8d0f" in summary.rank_status(changed(labels={"gb10.cluster.release": label}), 0, "pair1")
-
-
-def test_status_of_a_dead_rank_names_the_time_of_its_end() -> None:
-    dead = {"status": "exited", "running": False, "finished_at": "2026-11-21T07:30:00Z", "exit_code": 137, "oom_killed": True}
-    log = {"stage": "kv", "failure": {"class": "oom_killed", "line": "state of container c: exit code 137 (SIGKILL)"}}
-    text = "\n".join(summary.rank_status({**changed(**dead), "receipt": {}, "current": ""}, 1, "pair1", log, None, "down"))
-    assert "log:" not in text, "what the container's state shows is not a line of its log"
-    assert "container: c exited at 2026-11-21T07:30:00Z with exit code 137, killed by the kernel's OOM killer, started 2026-11-21T05:00:00Z" in text
-    assert "last verdict: none" in text
-    assert "serving" not in text
-
-
-def test_status_of_a_rank_that_was_not_read() -> None:
-    assert summary.rank_status({"unreachable": True, "msg": "x"}, 1, "pair1") == ["pair1 rank 1", "container: not known (the node is unreachable)"]
 
 
 def test_start_of_another_run_that_was_followed_is_named_with_its_boot() -> None:

@@ -1,0 +1,111 @@
+"""What the playbooks print with Ansible's own callback and without our ansible.cfg, as from an installed tarball: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from playbook import LOCAL_PAIR, REPO
+
+
+def play(folder: Path, name: str, *arguments: str, hosts: str = "", code: int = 0) -> str:
+    """Run a playbook with an empty configuration and results as JSON; return what is on the screen."""
+    config, inventory = folder / "empty.cfg", folder / "hosts.yml"
+    config.write_text("", encoding="utf-8")
+    inventory.write_text((hosts or LOCAL_PAIR).format(python=sys.executable), encoding="utf-8")
+    variables = {"vllm_tp2_directory": str(folder / "node"), "gb10_receipts": str(folder / "receipts"), "gb10_profile": "b12x-fp8-1m"}
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), f"gb10.cluster.{name}", "-i", str(inventory), "-e", json.dumps(variables), *arguments]
+    settings = {
+        "ANSIBLE_CONFIG": str(config), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"),
+        "ANSIBLE_NOCOLOR": "true", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def documents(screen: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in screen.splitlines() if line.startswith("{")]
+
+
+def starts(lines: list[str], title: str, *columns: str) -> list[str]:
+    """The lines of the table below the title; each cell of the columns begins where its title does."""
+    first = next(number for number, line in enumerate(lines) if line.startswith(title))
+    rows = lines[first + 1 : lines.index("", first)]
+    for column in columns:
+        place = lines[first].index(f"  {column}") + 2
+        assert all(row[place - 1] == " " and row[place] != " " for row in rows), (column, rows)
+    return rows
+
+
+def test_validate_prints_its_verdict_and_the_ranks_in_order(tmp_path: Path) -> None:
+    screen = play(tmp_path, "validate")
+    lines = screen.splitlines()
+    assert "\\n" not in screen
+    assert "pair1: valid. Estimated KV pool: 1,766,005 tokens (1,000,000 needed)." in lines
+    rows = starts(lines, "rank  host", "host", "profile", "image", "secrets")
+    assert [row.split()[:2] for row in rows] == [["0", "one"], ["1", "two"]]
+    assert "services:" not in screen
+
+
+def test_validate_shows_the_compose_files_on_request_and_json_as_one_line(tmp_path: Path) -> None:
+    screen = play(tmp_path, "validate", "-e", "output=json", "-e", "validate_show=true", "-e", f"validate_output={tmp_path}/out")
+    (document,) = documents(screen)
+    assert "Estimated" not in screen.replace(json.dumps(document), "")
+    assert (document["schema"], document["group"], document["valid"], document["path"]) == ("gb10.cluster/validate/1", "pair1", True, f"{tmp_path}/out/pair1")
+    assert document["pool"]["needed_tokens"] == 1000000
+    for rank in document["ranks"]:
+        assert rank["compose"] == (tmp_path / f"out/pair1/rank{rank['rank']}-{rank['host']}/compose.yaml").read_text(encoding="utf-8")
+
+
+def test_validate_prints_no_verdict_for_a_group_with_a_rank_that_is_refused(tmp_path: Path) -> None:
+    hosts = LOCAL_PAIR.replace("{{ansible_host: 127.0.0.2}}", "{{ansible_host: 127.0.0.2, ansible_port: 8000}}")
+    screen = play(tmp_path, "validate", "-e", "output=json", hosts=hosts, code=2)
+    assert documents(screen) == []
+
+
+def test_profiles_is_a_table_with_what_is_available_today_first(tmp_path: Path) -> None:
+    screen = play(tmp_path, "profiles")
+    assert "\\n" not in screen
+    rows = starts(screen.splitlines(), "profile  ", "image", "speed", "model")
+    assert rows[0].startswith("b12x-fp8-1m *")
+    kinds = [row.removeprefix("b12x-fp8-1m *").split()[0 if row is rows[0] else 1] for row in rows]
+    assert kinds == sorted(kinds, key=["pull", "build", "own", "missing"].index)
+    assert "No inventory was parsed" not in screen
+
+
+def test_profiles_is_one_document_as_json_and_refuses_another_word(tmp_path: Path) -> None:
+    (document,) = documents(play(tmp_path, "profiles", "-e", "output=json"))
+    assert (document["schema"], document["selected"], document["profiles"][0]["name"]) == ("gb10.cluster/profiles/1", "b12x-fp8-1m", "b12x-fp8-1m")
+    screen = play(tmp_path, "profiles", "-e", "output=jsno", code=2)
+    assert "output (-e) is 'jsno', expected one of text, json; did you mean json?" in screen
+
+
+TWO_GROUPS = f"""{LOCAL_PAIR}
+    pair2:
+      vars: {{{{gb10_fabric_cidrs: [192.168.202.0/24, 192.168.203.0/24]}}}}
+      hosts:
+        a-long-name: {{{{ansible_host: 127.0.0.3}}}}
+        four: {{{{ansible_host: 127.0.0.4}}}}
+"""
+
+
+def test_status_is_one_table_of_all_groups_with_the_verdicts_first(tmp_path: Path) -> None:
+    screen = play(tmp_path, "status", "-e", "vllm_tp2_status_fail=false", hosts=TWO_GROUPS)
+    lines = screen.splitlines()
+    rows = starts(lines, "group  rank", "host", "container", "memory available", "agent")
+    assert [row.split()[:3] for row in rows] == [["pair1", "0", "one"], ["pair1", "1", "two"], ["pair2", "0", "a-long-name"], ["pair2", "1", "four"]]
+    verdicts = [number for number, line in enumerate(lines) if line.startswith(("NEVER SERVED  ", "UNKNOWN  "))]  # with and without a Docker Engine here
+    assert verdicts == [lines.index(rows[0]) - 4, lines.index(rows[0]) - 3]
+    assert "\\n" not in "".join(lines[verdicts[0] :])
+
+
+def test_status_is_a_document_for_each_group_as_json(tmp_path: Path) -> None:
+    found = documents(play(tmp_path, "status", "-e", "output=json", "-e", "vllm_tp2_status_fail=false", hosts=TWO_GROUPS))
+    assert [(each["schema"], each["group"]) for each in found] == [("gb10.cluster/status/1", "pair1"), ("gb10.cluster/status/1", "pair2")]
+    assert [(rank["rank"], rank["host"]) for rank in found[1]["ranks"]] == [(0, "a-long-name"), (1, "four")]
+    assert all(rank["memory_kib"]["total"] > 0 for each in found for rank in each["ranks"])
