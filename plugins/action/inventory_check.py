@@ -11,6 +11,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import summary
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_survey import Survey
 
 
@@ -46,9 +47,7 @@ class ActionModule(ActionBase):
             Display().warning(each.sentence())
         result.update(changed=False, faults=len(faults), warned=[each.sentence() for each in warnings])
         if faults:
-            listed = "".join(f"\n{number}. {each.sentence()}" for number, each in enumerate(faults, 1))
-            count = f"{len(faults)} fault{'s' if len(faults) != 1 else ''}"
-            result.update(failed=True, msg=f"The inventory has {count}; no host was touched.{listed}")
+            result.update(failed=True, msg=summary(faults))
         else:
             result["msg"] = f"The inventory is valid: {len(survey.hosts)} hosts."
         return result

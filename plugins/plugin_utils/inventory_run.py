@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 
 
 def _plays(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=SafeLoader)  # noqa: S506  a safe loader
     except (OSError, ValueError, yaml.YAMLError):
         return
     for play in content if isinstance(content, list) else ():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.fabric import (
     ADDRESSES,
     CIDRS,
@@ -40,7 +41,10 @@ def faults(groups: Groups, hosts: Hosts) -> list[Fault]:
     """
     root = groups.get(ROOT_GROUP)
     if not root:
-        text = f"there is no group {ROOT_GROUP}. Put the serving group, such as pair1, below {ROOT_GROUP}"
+        known = {each.lower(): each for each in groups if each not in ("all", "ungrouped")}
+        near = nearest(ROOT_GROUP, known)
+        hint = f"; {known[near]} has nearly its name" if near else ""
+        text = f"there is no group {ROOT_GROUP}{hint}. Put the serving group, such as pair1, below {ROOT_GROUP}"
         if root is not None:
             text = f"the group {ROOT_GROUP} has no hosts. Add two, the first is the head"
         return [Fault(Place("group", ROOT_GROUP, ROOT_GROUP), text)]
@@ -54,7 +58,7 @@ def faults(groups: Groups, hosts: Hosts) -> list[Fault]:
         if members:
             found += _check_group(name, members, own, hosts, networks, owners)
     found += _check_owners(owners)
-    found += _check_shared_networks(networks)
+    found += _check_shared_networks(networks, serving)
     found += _check_management_inside(root, hosts, networks)
     return list(dict.fromkeys(found))
 
@@ -71,11 +75,14 @@ def _check_groups(groups: Groups, hosts: Hosts) -> tuple[dict[str, list[str]], l
         return {}, found
     for name in map(str, named):
         if name not in groups:
-            found.append(Fault(Place("group", ROOT_GROUP, NAMED), f"names {name}, which is not a group of this inventory"))
+            known = [each for each in groups if each not in ("all", "ungrouped", ROOT_GROUP)]
+            found.append(Fault(Place("group", ROOT_GROUP, NAMED), f"names {name}, which is not a group of this inventory{did_you_mean(name, known)}"))
         for host in groups.get(name) or []:
             if host not in root:
                 found.append(Fault(Place("group", name, name), f"{host} is in the serving group {name} but not in {ROOT_GROUP}. Put {name} below it"))
     serving = serving_groups(groups, named)
+    if not set(map(str, named)) <= groups.keys():  # hosts without a serving group follow from it
+        return {}, found
     names_of = [("group", name) for name in serving] + [("host", host) for host in root]
     found += [Fault(Place(kind, name, name), name_fault(kind, name)) for kind, name in names_of if name_fault(kind, name)]
     for host in root:
@@ -136,7 +143,8 @@ def _check_group(name: str, members: Sequence[str], own: Sequence[str], hosts: H
     for index, rail in enumerate(rails):
         for other in rails[:index]:
             if overlap(rail, other):
-                text = f"{other} and {rail} overlap. Each rail of {name} needs its own network"
+                clash = f"{rail} is set twice" if rail == other else f"{other} and {rail} overlap"
+                text = f"{clash}. Each rail of {name} needs its own network"
                 found.append(Fault(Place("group", name, CIDRS, (index,)), text))
     reported = {fault.place for fault in found}
     for rank, host in enumerate(order):
@@ -153,21 +161,24 @@ def _check_owners(owners: Sequence[Owner]) -> list[Fault]:
     """Fabric addresses of two hosts. Two derived addresses are equal only if networks overlap, which is another fault."""
     found = []
     seen: dict[str, tuple[str, bool]] = {}
+    pairs: set[tuple[str, str]] = set()  # two rails of two hosts are one mistake
     for host, addresses, given in owners:
         for index, address in enumerate(addresses):
             other, other_given = seen.setdefault(address, (host, given))
-            if other != host and (given or other_given):
+            if other != host and (given or other_given) and (other, host) not in pairs:
+                pairs.add((other, host))
                 text = f"{other} and {host} have the same fabric address {address}. Each host needs its own on each rail"
                 found.append(Fault(Place("host", host if given else other, ADDRESSES, (index,)), text))
     return found
 
 
-def _check_shared_networks(networks: Mapping[str, Sequence[Network]]) -> list[Fault]:
-    """Rails of two groups that overlap: one fault for each group."""
+def _check_shared_networks(networks: Mapping[str, Sequence[Network]], serving: Groups) -> list[Fault]:
+    """Rails of two groups that overlap: one fault for each group. A host in both groups is another fault, from which this one follows."""
     found = []
     names = list(networks)
     for index, name in enumerate(names):
-        clashes = [(rail, other, each) for other in names[:index] for rail in networks[name] for each in networks[other] if overlap(rail, each)]
+        apart = [other for other in names[:index] if not set(serving[other]) & set(serving[name])]
+        clashes = [(rail, other, each) for other in apart for rail in networks[name] for each in networks[other] if overlap(rail, each)]
         if clashes:
             rail, other, each = clashes[0]
             shared = f"{rail}" if rail == each else f"{rail} and {each}"

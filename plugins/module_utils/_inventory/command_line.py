@@ -12,7 +12,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.words import 
 # Arguments of vLLM whose names are near those of others.
 OWN_FLAGS = ("cudagraph-capture-sizes", "max-cudagraph-capture-size")
 # Words of Ansible itself.
-_SPECIAL = ("all", "always", "never", "tagged", "untagged")
+SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 
 
 def tag_faults(given: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[tuple[str, str]]:
@@ -20,7 +20,7 @@ def tag_faults(given: Mapping[str, Sequence[str]], known: Sequence[str]) -> list
     found = []
     for option, tags in given.items():
         for tag in tags if known else ():
-            if tag not in (*_SPECIAL, *known):
+            if tag not in (*SPECIAL_TAGS, *known):
                 found.append((option, f"{tag} is not a tag of this playbook{did_you_mean(tag, known)}; known are {', '.join(known)}"))
     return found
 
@@ -38,6 +38,15 @@ def extra_fault(name: str, specs: Iterable[str], short: Iterable[str], prefixes:
     return f"is not a variable of this collection{hint}" if hint else ""
 
 
+def raw_fault(text: str, known: Iterable[str]) -> str:
+    """Return the sentence about words after ``-e`` that set nothing. Only the name of a variable is shown: another word can be a part of a secret."""
+    words = [each.rstrip(":") for each in text.split()]  # of YAML
+    word = next((each for each in words if each in known or did_you_mean(each, known, 0.85)), "")
+    if word:
+        return f"{word} has no value, expected {word}=VALUE"
+    return "a word has no name and '='; expected NAME=VALUE, and a value with spaces in quotes: -e \"NAME='two words'\""
+
+
 def forks_fault(forks: int, groups: Mapping[str, Sequence[str]]) -> str:
     """Return why fewer hosts at once than a serving group has cannot work; empty if they are enough."""
     largest = max(groups, key=lambda name: len(groups[name]), default="")
@@ -49,7 +58,7 @@ def forks_fault(forks: int, groups: Mapping[str, Sequence[str]]) -> str:
 def flag_fault(flag: str, known: Iterable[str]) -> str:
     """Return what is wrong with an engine argument that is nearly one of the profile's; empty if it is one, or is not near one."""
     flags = list(known)
-    if flag in flags or flag.removeprefix("no-") in flags or flag in OWN_FLAGS:
+    if flag in flags or flag.removeprefix("no-") in flags or flag in OWN_FLAGS or flag.startswith("-"):  # dashes are a fault of the profile
         return ""
     hint = did_you_mean(flag, flags, 0.88)
     return f"{flag} is nearly an argument of the profile{hint} An argument of vLLM that is really so named goes into a profile of your own" if hint else ""

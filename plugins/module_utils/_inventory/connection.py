@@ -22,6 +22,7 @@ NAMES = (
     "ansible_ssh_common_args", "ansible_ssh_executable", "ansible_ssh_extra_args", "ansible_ssh_host", "ansible_ssh_pass", "ansible_ssh_password",
     "ansible_ssh_pipelining", "ansible_ssh_port", "ansible_ssh_private_key_file", "ansible_ssh_retries", "ansible_ssh_timeout",
     "ansible_ssh_transfer_method", "ansible_ssh_user", "ansible_sudo_pass", "ansible_timeout", "ansible_user", "ansible_winrm_transport",
+    "ansible_sftp_executable", "ansible_ssh_host_key_checking", "ansible_su_pass", "ansible_su_user",
 )  # fmt: skip
 
 
@@ -38,9 +39,12 @@ def host_fault(value: Any) -> str:
     text = str(value).strip()
     expected = "expected an IP address or a name, such as 192.168.1.11 or spark-1.local"
     if "@" in text:
-        return f"is {text!r}, {expected}; set the user in ansible_user"
-    if _is_ip(text.partition("%")[0]):
-        return ""
+        return f"contains '@', {expected}; set the user in ansible_user"
+    plain = text.partition("%")[0]
+    if _is_ip(plain):
+        ip = ipaddress.ip_address(plain)
+        shared = ip.is_unspecified or ip.is_multicast or plain == "255.255.255.255"
+        return f"is {text!r}, which is not the address of one host; {expected}" if shared else ""
     if re.fullmatch(r"[^:/]+:\d+|\[.+\]:\d+", text):
         return f"is {text!r}, {expected}; set the port in ansible_port"
     if re.fullmatch(r"[\d.]+(?:/\d+)?", text):
@@ -65,7 +69,28 @@ def port_fault(value: Any) -> str:
     return f"is {value!r}, expected a port from 1 to 65535"
 
 
+def user_fault(value: Any, hosts: tuple[str, ...]) -> str:
+    """Return what is wrong with a login name; empty if nothing is. It may have an '@' before a domain, but not before the address of its host."""
+    text = str(value or "")
+    _name, _at, address = text.rpartition("@")
+    if re.search(r"\s", text):
+        return "contains a space or a line end, expected a login name such as nvidia"
+    if address and _at and (address in hosts or _is_ip(address)):
+        return "ends with '@' and an address, expected a login name such as nvidia; set the address in ansible_host"
+    return ""
+
+
+def key_fault(value: Any) -> str:
+    """Return what is wrong with the path of a private key; empty if nothing is."""
+    if "\n" in str(value or "") or "PRIVATE KEY" in str(value):
+        return "contains a key, expected the path of its file on this computer, such as ~/.ssh/id_ed25519; move the key there, with mode 0600"
+    return ""
+
+
 def faults(host: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return (variable, sentence) of each value that leads to no host."""
-    found = [("ansible_host", host_fault(values.get("ansible_host") or host)), ("ansible_port", port_fault(values.get("ansible_port")))]
+    address = values.get("ansible_host") or host
+    found = [("ansible_host", host_fault(address)), ("ansible_port", port_fault(values.get("ansible_port")))]
+    found += [(name, user_fault(values.get(name), (host, str(address)))) for name in ("ansible_user", "ansible_ssh_user")]
+    found += [(name, key_fault(values.get(name))) for name in ("ansible_ssh_private_key_file", "ansible_private_key_file")]
     return [(key, text) for key, text in found if text]

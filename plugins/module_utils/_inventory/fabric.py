@@ -67,6 +67,10 @@ def _network(text: str) -> Network:
         raise ValueError(example) from None
     if "/" not in text:
         raise ValueError(f"which has no prefix length, {example}")
+    if found.is_loopback() or found.is_link_local() or found.is_multicast() or found.is_reserved() or not found.first:
+        raise ValueError(f"which is not a network for hosts (loopback, link-local, multicast or reserved), {example}")
+    if IPAddress(found.first).is_global() or IPAddress(found.last).is_global():
+        raise ValueError(f"which is in the public address space of the internet, {example}")
     if found != found.cidr or found.ip != found.network:
         raise ValueError(f"which is an address in the network {found.cidr}, expected the network")
     return found

@@ -14,6 +14,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import secret
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 
 _SHORT = re.compile(r"\{\{ (\w+) \| default\(")
+# Environment variables of the engine and of what it uses.
+_ENVIRONMENT = re.compile(r"(?:NCCL|VLLM|HF|CUDA|TORCH|UCX|GLOO|FLASHINFER|TRITON|PYTORCH)_[A-Z0-9_]+")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SET_FACT = ("ansible.builtin.set_fact", "set_fact")
 
 
@@ -83,7 +86,18 @@ def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str,
     """
     if name in known or any(fnmatch.fnmatchcase(name, pattern) for pattern in foreign):
         return ""
+    lower = next((each for each in (name.lower(), _CAMEL.sub("_", name).lower()) if each != name and each in known), "")
+    if lower:
+        return f"is not a variable of this collection, because of its capital letters; did you mean {lower}?"
+    environment = _ENVIRONMENT.match(name)
+    if environment:
+        target = "vllm_tp2_secret_env" if is_secret(name) else "vllm_tp2_extra_env"
+        return f"is a variable of the environment, which nothing reads here; set it in {target}"
     owner = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
+    end = name.removeprefix(owner)
+    ends = [prefix + end for prefix in prefixes if "_" in name and prefix + end in known]
+    if ends and (not owner or (owner == "gb10_" and len(ends) == 1)):
+        return f"is not a variable of this collection; did you mean {ends[0]}?"
     if not owner:
         alike = name.startswith(tuple(prefix.partition("_")[0] + "_" for prefix in prefixes))
         hint = did_you_mean(name, known, 0.85 if alike else 0.9)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, image_names
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import BUILD_ARGUMENT
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
@@ -28,11 +28,15 @@ from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue 
 
 
 class Rule(NamedTuple):
-    """What a value may be, and each entry of a list or a mapping. ``expected`` ends the sentence "expected ...". ``words`` are for the hint."""
+    """What a value may be, and each entry of a list or a mapping. ``expected`` ends the sentence "expected ...". ``words`` are for the hint.
+
+    Spaces at the ends of a value do not count, unless the rule is ``exact``.
+    """
 
     expected: str
     fits: Callable[[str], bool]
     words: tuple[str, ...] = ()
+    exact: bool = False
 
 
 def _is_interface(text: str) -> bool:
@@ -58,14 +62,14 @@ def _number(expected: str, low: float, high: float = math.inf, *, above: bool = 
 
 
 def _whole(low: int, high: float = math.inf, *words: str) -> Rule:
-    expected = f"a whole number from {low}" + ("" if high == math.inf else f" to {high:g}")
+    expected = f"a whole number from {low}" + ("" if high == math.inf else f" to {high}")
     if words:
         expected = f"{', '.join(words)} or {expected}"
     return _number(expected, low, high, whole=True, words=words)
 
 
-def _pattern(expected: str, pattern: str) -> Rule:
-    return Rule(expected, lambda text: re.fullmatch(pattern, text) is not None)
+def _pattern(expected: str, pattern: str, exact: bool = False) -> Rule:
+    return Rule(expected, lambda text: re.fullmatch(pattern, text) is not None, exact=exact)
 
 
 def _is_expression(text: str) -> bool:
@@ -89,20 +93,26 @@ _POSITIVE = _number("a number above 0", 0, above=True)
 _FROM_ZERO = _number("a number from 0", 0)
 _PATH = _pattern("an absolute path without '$', such as /srv/models; write the path of a home directory in full", r"/[^$]*")
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-# Mounted into a container: no part "..", and none of what Docker reads as a separator.
+# Mounted into a container: no part "..", none of what Docker reads as a separator, and no folder that the system needs for itself.
+_SYSTEM = r"/+(?:(?:bin|boot|dev(?!/+shm/+[^/])|etc|lib(?:x?32|64)?|proc|run|sbin|sys)(?:/|$)|(?:home|opt|root|tmp|usr|var)/*$)"
 _STORE = _pattern(
-    "an absolute path below /, without '..', ':' and '$', such as /srv/models; write the path of a home directory in full",
-    rf"(?!.*/\.\.(?:/|$))/+[^/:${CONTROL}][^:${CONTROL}]*",
+    "an absolute path such as /srv/models, no folder of the system, without '..', ':', '$' and a space at an end; write the path of a home directory in full",
+    rf"(?!.*/\.\.(?:/|$))(?!(?:/+\.?)+$)(?!{_SYSTEM})/+[^/:${CONTROL}][^:${CONTROL}]*(?<! )",
+    exact=True,
 )
 _FOLDER = _pattern(
     "an absolute path below /, without '..' and '$', such as /opt/gb10-cluster/vllm_tp2",
     rf"(?!.*/\.\.(?:/|$))/+[^/${CONTROL}][^${CONTROL}]*",
 )
+_LOCAL = _pattern("a path on this computer, without '$'; write the path of a home directory in full", rf"[^${CONTROL}]*")
 _SIZE = _pattern("a size such as 50m or 1g", r"(?=.*[1-9])\d+(?:\.\d+)?(?:[kKmMgGtT]i?)?[bB]?")
 _LIMIT = _pattern(
     "unlimited, a number of bytes such as 8388608, a size such as 64m, or leave",
     r"(?i:leave|unlimited|infinity|-1|0*[1-9]\d*\s*[kmgt]?(?:i?b)?)",
 )
+_IMAGE = _pattern(image_names.EXPECTED, rf"{image_names.IMAGE}(?:@sha256:[0-9a-f]{{64}})?")
+LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_LABEL = _pattern("a name of letters, digits, dots, dashes and underscores, such as before", LABEL)
 _PORT_OR_ANY = _number("a port from 1 to 65535, or 0 for any free port", 0, 65535)
 # The largest floor that the role accepts on a node of 128 GB, the largest that is sold.
 HIGHEST_FLOOR_KB = 128_000_000 * HIGHEST_FLOOR_PERCENT // 100
@@ -110,6 +120,12 @@ _IDENTITY = _number("a number from 0, or -1", -1)
 
 # Variable -> what its value may be; `name[].key` is a key of the entries of a list. Other variables may have all values of their type.
 RULES: dict[str, Rule] = {
+    "gb10_evidence": _LOCAL,
+    "gb10_foreign_variables": _pattern("the name of a variable, with * and ? for any characters", r"[\w*?]+"),
+    "gb10_lock_file": _LOCAL,
+    "gb10_profiles_directory": _LOCAL,
+    "gb10_profile": _pattern("the name of a profile", r"(?s).+"),
+    "gb10_receipts": _LOCAL,
     "gb10_fabric_first": _whole(1, 254),
     "gb10_model_store": _STORE,
     "gb10_rank": _whole(0),
@@ -119,12 +135,15 @@ RULES: dict[str, Rule] = {
     "docker_log_max_size": _SIZE,
     "docker_memlock": _LIMIT,
     "docker_stack": _LIMIT,
+    "docker_packages": _pattern("the name of a package, such as docker.io", r"[a-z0-9][a-z0-9+.-]+(?:[:=/][\w.+~:-]+)?"),
+    "docker_serving_label": _pattern("the name of a label, such as gb10.cluster.group", r"[A-Za-z0-9][A-Za-z0-9._/-]*"),
     "docker_start_timeout": _whole(1),
     # gpu
     "gpu_max_clock_mhz": _whole(100, 10000),
     # image
     "image_digest": _pattern("sha256: and 64 hexadecimal digits, or an empty string for any", r"(?:sha256:[0-9a-f]{64})?"),
     "image_keep": _whole(0),
+    "image_reference": _IMAGE,
     "image_port": _PORT_OR_ANY,
     "image_timeout": _whole(1),
     # preflight
@@ -134,14 +153,18 @@ RULES: dict[str, Rule] = {
     "preflight_image_gib": _FROM_ZERO,
     "preflight_model_gib": _FROM_ZERO,
     "preflight_model_store": _STORE,
+    "preflight_report": _LOCAL,
     # readahead
     "readahead_classes": _words("a class", CLASSES),
+    "readahead_devices": _pattern("the name of a block device without /dev, such as sda", r"[A-Za-z0-9_.!+-]+"),
     "readahead_guard_floor_gib": _POSITIVE,
     "readahead_guard_interval": _POSITIVE,
     "readahead_load_kb": _whole(0, HIGHEST_KB),
     "readahead_mounts": _PATH,
     "readahead_restore_after": _number("60 seconds or more", 60),
     "readahead_steady_kb": _whole(0, HIGHEST_KB),
+    # reboot.yml
+    "reboot_timeout": _whole(1),
     # roce
     "roce_addresses": Rule("an IPv4 address of a host with its prefix, such as 192.168.200.11/24", _is_interface),
     "roce_bandwidth_hotplug_high_gbps": _FROM_ZERO,
@@ -151,6 +174,7 @@ RULES: dict[str, Rule] = {
     "roce_bandwidth_rail_gbps": _FROM_ZERO,
     "roce_bandwidth_seconds": _whole(1),
     "roce_confirm_seconds": _number("15 seconds or more, in which the controller can reconnect", 15),
+    "roce_interfaces": _pattern("the name of a network interface, such as enp1s0f0np0", r"[A-Za-z0-9_.-]{1,15}"),
     "roce_min_speed_mbps": _whole(0),
     "roce_mtu": _number("1280 to 9978 bytes: 9000 on a direct cable, 1500 if the switch carries no more", 1280, 9978),
     "roce_ping_seconds": _whole(1),
@@ -170,11 +194,25 @@ RULES: dict[str, Rule] = {
     "sysctl_watermark_boost_factor": _whole(0, math.inf, "leave"),
     "sysctl_watermark_scale_factor": _whole(1, 3000, "leave"),
     # vllm_tp2
+    "vllm_tp2_attempts": _whole(1),
+    "vllm_tp2_bench_concurrency": _whole(1),
+    "vllm_tp2_bench_depths": _whole(0),
+    "vllm_tp2_bench_memory_floor": _FROM_ZERO,
+    "vllm_tp2_bench_output_tokens": _whole(1),
+    "vllm_tp2_bench_output": _LOCAL,
+    "vllm_tp2_bench_prefix": _words("a state of the prefix cache", ("cold", "warm")),
+    "vllm_tp2_bench_request_rate": _FROM_ZERO,
+    "vllm_tp2_bench_requests": _whole(0),
+    "vllm_tp2_bench_seconds": _whole(0),
+    "vllm_tp2_bench_timeout": _whole(1),
     "vllm_tp2_cap_add": _pattern("a capability such as SYS_NICE, or ALL", r"[A-Z][A-Z_]*"),
     "vllm_tp2_collective_min": _number("a bus bandwidth in GB/s above 0, such as 15", 0, above=True),
     "vllm_tp2_completion_timeout": _whole(1),
     "vllm_tp2_context": _whole(1),
     "vllm_tp2_directory": _FOLDER,
+    "vllm_tp2_evidence": _LOCAL,
+    "vllm_tp2_evidence_compare": _pattern(_LABEL.expected + ", or empty", rf"(?:{LABEL})?"),
+    "vllm_tp2_evidence_label": _LABEL,
     "vllm_tp2_gpu_memory_utilization": _number("a share of the memory, above 0 and at most 1, such as 0.8", 0, 1, above=True),
     "vllm_tp2_keep_releases": _whole(1),
     "vllm_tp2_log_max_file": _whole(1),
@@ -185,14 +223,22 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_memlock": _pattern("unlimited, or a number of bytes such as 8388608", r"unlimited|infinity|-1|0*[1-9]\d*"),
     "vllm_tp2_model_store": _STORE,
     "vllm_tp2_phase_seconds": _whole(1),
+    "vllm_tp2_idle_power_w": _POSITIVE,
+    "vllm_tp2_sanity_concurrency": _whole(1),
+    "vllm_tp2_smoke_requests": _whole(1),
+    "vllm_tp2_status_timeout": _POSITIVE,
+    "vllm_tp2_wedge_seconds": _POSITIVE,
     "vllm_tp2_sanity_prompts[].max_tokens": _whole(1),
     "vllm_tp2_sanity_prompts[].prompt": _pattern("a prompt", r"(?s).*\S.*"),
+    "vllm_tp2_receipts": _LOCAL,
     "vllm_tp2_rollback_release": _pattern("a release of status.yml such as 4f0c1d2e3f40, or empty", r"(?:[A-Za-z0-9][A-Za-z0-9_-]{0,63})?"),
     "vllm_tp2_stack": _pattern("a number of bytes such as 67108864, or -1 for unlimited", r"-1|0*[1-9]\d*"),
     "vllm_tp2_timeout": _whole(1),
+    "vllm_tp2_validate_output": _LOCAL,
     "vllm_tp2_wait_available": _number("a share of the memory, from 0 to 1, such as 0.7", 0, 1),
     "vllm_tp2_wait_seconds": _whole(0),
     # weights
+    "weights_download_image": _IMAGE,
     "weights_download_timeout": _whole(1),
     "weights_hf_endpoint": Rule("a URL without a user, a password and a key, such as https://hub.example.org", _is_endpoint),
     "weights_model_store": _STORE,
@@ -209,12 +255,20 @@ RULES: dict[str, Rule] = {
 SOURCES = {"image_source": "auto", "weights_source": "auto"}
 
 # Mappings -> the keys that they may have; other keys have no effect.
-KEYS = {"vllm_tp2_phase_seconds": (*(stage for stage in STAGES if stage != "ready"), "total")}
+KEYS: dict[str, tuple[str, ...]] = {
+    "vllm_tp2_healthcheck": ("disable", "interval", "retries", "start_interval", "start_period", "test", "timeout"),
+    "vllm_tp2_validate_memory": ("total_kib", "available_kib", "free_kib"),
+    "vllm_tp2_phase_seconds": (*(stage for stage in STAGES if stage != "ready"), "total"),
+}
 
 # Mappings of environment variables; a null removes a variable.
-ENVIRONMENTS = ("vllm_tp2_extra_env", "vllm_tp2_secret_env")
+ENVIRONMENTS = ("vllm_tp2_extra_env", "vllm_tp2_fabric_env", "vllm_tp2_secret_env")
 # Secrets that are sent in a header of HTTP.
 SENT = ("VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+# Variables that are stored with the secrets of the environment.
+STORED = dict(zip(("vllm_tp2_api_key", "weights_hf_token"), ("VLLM_API_KEY", "HF_TOKEN")))
+# Variables whose strings, and those in them, have to arrive as they are written.
+VERBATIM = (*ENVIRONMENTS, *STORED, "docker_compose_minimum", "image_build_args")
 # Variable of the environment -> why it must not be an empty string.
 NOT_EMPTY = {"NCCL_IB_GID_INDEX": "NCCL reads an empty string as index 0 and hangs; write the index, such as 3, or null for no index"}
 
@@ -232,13 +286,24 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
     if name in ENVIRONMENTS:
         return _environment_faults(value, secret=name == "vllm_tp2_secret_env")
     if name == "image_build_args":
+        nested = [str(key) for key, each in value.items() if isinstance(each, Mapping) or is_list(each)]
+        if nested:
+            return [((key,), f"{shown(key)} is {shown(value[key])}, expected a string or a number") for key in nested]
         secrets = [str(key) for key, each in value.items() if holds_secret(str(key), each)]
         return [((key,), f"{shown(key)} {BUILD_ARGUMENT}") for key in secrets]
-    if name == "vllm_tp2_api_key":  # it is stored with the secrets of the environment
-        return [((), text.partition(" ")[2]) for _path, text in _environment_faults({"VLLM_API_KEY": value}, secret=True)]
+    if name in STORED:
+        return [((), text.partition(" ")[2]) for _path, text in _environment_faults({STORED[name]: value}, secret=True)]
     if name == "sysctl_settings":
+        nested = [str(key) for key, each in value.items() if isinstance(each, (Mapping, bool)) or is_list(each) or each is None]
+        if nested:
+            return [((key,), f"{key} is {shown(value[key])}, expected a number or a string in quotes") for key in nested]
         plain = [str(key) for key in value if not re.search(r"[./]", str(key))]
-        return [((key,), f"has the key {shown(key)}, expected the full name of a kernel setting, such as vm.min_free_kbytes") for key in plain]
+        if plain:
+            return [((key,), f"has the key {shown(key)}, expected the full name of a kernel setting, such as vm.min_free_kbytes") for key in plain]
+        # All settings of the memory are numbers, some several of them.
+        memory = [str(key) for key in value if re.match(r"vm[./]", str(key))]
+        wrong = [key for key in memory if not re.fullmatch(r"\s*-?\d+(?:\s+\d+)*\s*", str(value[key]))]
+        return [((key,), f"{key} is {shown(value[key])}, expected a whole number") for key in wrong]
     if name == "preflight_known_versions":
         without = [index for index, entry in enumerate(value) if isinstance(entry, Mapping) and not (entry.get("match") or entry.get("below"))]
         return [((index,), f"entry {index + 1} has neither match nor below, expected one of them") for index in without]
@@ -259,7 +324,7 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
             for key, entry in each.items() if isinstance(each, Mapping) and rule is None else ():
                 found += [((index, key), f"entry {index + 1} {key} {text}") for _path, text in _value_faults(f"{name}[].{key}", entry, hide)]
     for path, what, each in parts if rule else ():
-        text = str(each).strip(" ")  # a line end is a fault
+        text = str(each) if rule and rule.exact else str(each).strip(" ")  # a line end is a fault
         if rule and each is not None and not rule.fits(text):
             found.append((path, f"{what}is {shown(each, hide)}, expected {rule.expected}{did_you_mean(text, rule.words) if not hide else ''}"))
     return found
@@ -284,7 +349,8 @@ def _environment_faults(value: Mapping[str, Any], secret: bool) -> Found:
         elif secret and name in SENT and isinstance(each, str) and each and not re.fullmatch(r"[!-~]+", each):
             text = f"{name} contains a space or a character that is not ASCII, and no HTTP client can send it; choose letters and digits"
         elif not secret and holds_secret(name, each):
-            text = f"{name} looks like a secret, and its value would be readable in the Compose file; set it in vllm_tp2_secret_env"
+            place = "vllm_tp2_api_key" if name == "VLLM_API_KEY" else "vllm_tp2_secret_env"
+            text = f"{name} looks like a secret, and its value would be readable in the Compose file; set it in {place}"
         elif name in NOT_EMPTY and each is not None and not str(each).strip():
             text = f"{name} is empty: {NOT_EMPTY[name]}"
         if text:

@@ -23,6 +23,9 @@ Found = list[tuple[tuple["str | int", ...], str]]
 _BOOLEANS = {"yes", "no", "true", "false", "on", "off", "y", "n", "t", "f", "1", "0"}
 
 
+_TRUE = {"yes", "true", "on", "y", "t", "1"}
+
+
 class Kind(NamedTuple):
     """A type of ``argument_specs``: its name for the user, and the values that have it. A number or a boolean may be written as text."""
 
@@ -47,7 +50,7 @@ def _is_text(value: Any) -> bool:
 KINDS = {
     "str": Kind("a string", "strings", _is_text),
     "path": Kind("a path", "paths", _is_text),
-    "int": Kind("a whole number", "whole numbers", lambda value: _is_number(value, r"-?\d+(\.0)?")),
+    "int": Kind("a whole number", "whole numbers", lambda value: _is_number(value, r"-?[0-9]+(\.0)?")),
     "float": Kind("a number", "numbers", lambda value: _is_number(value, r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")),
     "bool": Kind("true or false", "booleans", lambda value: str(value).lower() in _BOOLEANS),
     "list": Kind("a list", "lists", is_list),
@@ -72,6 +75,12 @@ def shown(value: Any, secret: bool = False) -> str:
     return text if len(text) <= 60 else f"{text[:57]}...'"
 
 
+def _is_choice(value: bool, spec: Mapping[str, Any]) -> bool:
+    """Report whether a boolean is one of the choices, such as ``off`` without quotes. Ansible accepts it too if only one of them is meant."""
+    words = _TRUE if value else _BOOLEANS - _TRUE
+    return len([choice for choice in spec.get("choices") or () if str(choice).lower() in words]) == 1
+
+
 def _expected(spec: Mapping[str, Any]) -> str:
     kind = str(spec.get("type") or "raw")
     if spec.get("choices") and kind != "list":
@@ -86,9 +95,11 @@ def type_faults(name: str, value: Any, spec: Mapping[str, Any], secret: bool = F
     hide = secret or is_secret(name, spec)
     kind = str(spec.get("type") or "raw")
     if value is None:
-        if spec.get("default") is None or name.startswith("gb10_"):
+        if spec.get("default") is None or (name.startswith("gb10_") and kind != "path"):  # the roles read the paths as they are
             return []
         return [((), f"is empty, expected {_expected(spec)}; remove the line for the default")]
+    if isinstance(value, bool) and _is_choice(value, spec):
+        return []
     if not KINDS[kind].fits(value):
         # A string instead of a mapping can be an environment with a secret.
         found = "a string" if kind == "dict" and isinstance(value, str) else shown(value, hide)
@@ -121,4 +132,5 @@ def _option_faults(name: str, value: Mapping[str, Any], options: Mapping[str, An
         else:
             hint = did_you_mean(key, options) or f"; known are {', '.join(options)}"
             out.append(((str(key),), f"{key} is not a known key{hint}"))
-    return out + [((), f"{key} is missing") for key, option in options.items() if (option or {}).get("required") and value.get(key) is None]
+    missing = [key for key, option in options.items() if (option or {}).get("required") and value.get(key) is None]
+    return out + ([((), f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")] if missing else [])

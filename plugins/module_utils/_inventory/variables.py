@@ -100,7 +100,16 @@ CLUSTER_SPEC: dict[str, dict[str, Any]] = {
     },
 }
 
-# Variables of playbooks, for the command line (-e). Those of the roles are in their argument_specs.
+# What setup.yml asks for, and the folder that it writes; each is an extra variable with setup_ in front.
+SETUP_ANSWERS = (
+    "head", "worker", "user", "port", "key", "accept_host_keys", "make_key", "local", "profile", "model_store", "foreign_policy", "write", "inventory",
+)  # fmt: skip
+
+# Variables that only a playbook reads, for the command line (-e). Those of the roles are in their argument_specs.
+#
+# A new variable needs one line here, in the form of an option in argument_specs: `type`, `default`, and `choices` or `elements` if it has them. The
+# check then knows its name (a misspelt -e is refused with it) and refuses a value of a wrong type. A range or a pattern is one more line, in RULES
+# of rules.py. A variable that is the default of a role's option ("{{ since | default('10m') }}") needs no line: it is found there, with its type.
 PLAYBOOK_SPEC: dict[str, dict[str, Any]] = {
     "inventory_check_examples": {"type": "str", "choices": ["fail", "warn"], "default": "fail"},
     "inventory_check_group_stages": {"type": "list", "elements": "str", "default": []},
@@ -108,8 +117,11 @@ PLAYBOOK_SPEC: dict[str, dict[str, Any]] = {
     "reboot_timeout": {"type": "int", "default": 900},
     "recipe": {"type": "path", "default": ""},
     "name": {"type": "str", "default": ""},
-    "output": {"type": "str", "default": ""},
+    "dest": {"type": "path", "default": ""},
+    "output": {"type": "str", "choices": ["text", "json"], "default": "text"},
     "force": {"type": "bool", "default": False},
+    # setup.yml checks them by its questions, which ask again.
+    **{f"setup_{name}": {"type": "raw", "default": None} for name in SETUP_ANSWERS},
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import rules
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC
 from ansible_collections.gb10.cluster.plugins.plugin_utils.role_files import load_specs
 
 SPECS: dict[str, Any] = {**CLUSTER_SPEC, **{name: spec for options in load_specs().values() for name, spec in options.items()}}
@@ -14,7 +14,12 @@ SPECS: dict[str, Any] = {**CLUSTER_SPEC, **{name: spec for options in load_specs
 # Variable: (values that pass, values that do not). One for each kind of rule, and those with a pattern of their own.
 VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "gb10_fabric_first": ([1, "11", 254, None], [0, -1, 300]),
-    "gb10_model_store": (["/srv/models", "/srv", None], ["models", "~/.cache/huggingface", "", "/"]),
+    "gb10_model_store": (
+        ["/srv/models", "/srv", "/srv/my models", "/dev/shm/models", "/home/me/models", "/library", "/usr/local/models", "/mnt"],
+        ["models", "~/.cache/huggingface", "", "/", "/.", "/srv/models ", None, "/etc", "//etc/models", "/usr/", "/lib64/x", "/dev/shm", "/proc/1", "/home"],
+    ),
+    "gb10_profile": (["b12x-fp8-1m", None], [""]),
+    "vllm_tp2_context": ([4096, "4096"], ["\u0665", 0]),
     "docker_compose_minimum": (["2.18", "5", 2.18], ["new", "v2.18"]),
     "docker_log_max_size": (["50m", "1g", "1G", "512kb", 1048576, "1.5g"], ["50 megabytes", "m", "-1", "0m", ""]),
     "docker_memlock": (["unlimited", "leave", "64m", "8388608", 8388608, -1, "64 MiB", "Unlimited"], ["none", 0, "-2", "64x", ""]),
@@ -32,6 +37,10 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "roce_mtu": ([1280, 1500, 9000, 9978], [900, 90000]),
     "sysctl_dirty_ratio": (["5", 0, 100, "leave"], [101, -1, "auto", "half", "0.5"]),
     "sysctl_min_free_kbytes": (["auto", "leave", 3145728], [0, -1, "3 GiB"]),
+    "sysctl_settings": (
+        [{}, {"vm.dirty_bytes": "1024", "vm/lowmem_reserve_ratio": "256 256 32", "vm.x": -1, "net.ipv4.tcp_congestion_control": "bbr"}],
+        [{"vm.dirty_bytes": "lots"}, {"vm.swappiness": ""}, {"dirty": 1}, {"vm.x": True}],
+    ),
     "sysctl_min_free_percent_other": ([2.5, 6, 10], [0, 11]),
     "vllm_tp2_gpu_memory_utilization": ([0.8, 1, "0.01", None], [0, 1.01, 80, -0.5, "nan"]),
     "vllm_tp2_memlock": (["unlimited", 8388608, -1, "-1"], ["64m", 0, -2, "lots"]),
@@ -45,7 +54,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
 
 
 def test_every_rule_is_of_a_variable() -> None:
-    assert {name.partition("[]")[0] for name in rules.RULES} | set(rules.SOURCES) <= set(SPECS)
+    assert {name.partition("[]")[0] for name in rules.RULES} | set(rules.SOURCES) <= {*SPECS, *PLAYBOOK_SPEC}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -55,6 +64,11 @@ def test_ranges_and_patterns(name: str) -> None:
     found = [rules.faults(name, value, SPECS[name]) for value in wrong]
     assert [len(each) for each in found] == [1] * len(wrong)
     assert all(", expected " in each[0][1] for each in found)
+
+
+def test_a_range_is_written_with_all_its_digits() -> None:
+    ((_path, text),) = rules.faults("sysctl_min_free_kbytes", 200_000_000, SPECS["sysctl_min_free_kbytes"])
+    assert text == "is 200000000, expected auto, leave or a whole number from 1 to 12800000"
 
 
 PROMPTS, VERSIONS = "vllm_tp2_sanity_prompts", "preflight_known_versions"
@@ -90,6 +104,13 @@ def test_entries_and_environments(name: str, value: Any, expected: list[tuple[An
     found = rules.faults(name, value, SPECS[name])
     assert sorted(map(str, expected)) == sorted(str(path) for path, _text in found)
     assert "hunter" not in "".join(text for _path, text in found)
+
+
+@pytest.mark.parametrize(("name", "place"), [("VLLM_API_KEY", "vllm_tp2_api_key"), ("HF_TOKEN", "vllm_tp2_secret_env")])
+def test_a_secret_in_the_open_environment_names_its_variable(name: str, place: str) -> None:
+    [(path, text)] = rules.faults("vllm_tp2_extra_env", {name: "hf_hunter2hunter2hunter2hunter2hunt"}, SPECS["vllm_tp2_extra_env"])
+    assert path == (name,)
+    assert text.endswith(f"set it in {place}")
 
 
 def test_a_source_is_a_host_of_the_serving_group() -> None:

@@ -94,7 +94,7 @@ def test_does_not_decrypt(tmp_path: Path) -> None:
         (b"---\n- a: 1\n", 2, "a list"),
         (b"a\n", 1, "a string"),
         (b"a: 1\nb: \xff\n", 2, "UTF-8"),
-        (b"a: &x\n  - *x\n  - !secret b\n", 3, "!secret"),
+        (b"a: &x\n  - *x\n  - !secret b\n", 3, "the tag here"),
     ],
 )
 def test_a_file_that_ansible_cannot_read_is_reported_with_its_line(content: bytes, line: int, part: str, tmp_path: Path) -> None:

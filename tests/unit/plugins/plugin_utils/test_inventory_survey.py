@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from ansible import context
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible_collections.gb10.cluster.plugins.action.inventory_check import selected
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
-from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_survey
+from ansible_collections.gb10.cluster.plugins.plugin_utils import gate_expressions, inventory_profiles, inventory_survey
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located
 from unit.fixtures.host.tree import write
 from unit.fixtures.inventory.hosts import PAIR, SECOND, TWO
 
@@ -61,16 +63,14 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return given
 
 
-def survey(
-    hosts: Mapping[str, Any], source: object = "a,", groups: Mapping[str, list[str]] = PAIR, error: str = "", **more: Any
-) -> list[inventory_survey.Located]:
+def survey(hosts: Mapping[str, Any], source: object = "a,", groups: Mapping[str, list[str]] = PAIR, error: str = "", **more: Any) -> list[Located]:
     """Check an inventory."""
     extra, stages = more.pop("extra", {}), more.pop("stages", ())
     task_vars = {"groups": groups, "hostvars": HostVars(hosts, error), "ansible_inventory_sources": [str(source)], "playbook_dir": "/nowhere", **more}
     return inventory_survey.Survey(task_vars, extra, stages).run()
 
 
-def places(found: list[inventory_survey.Located]) -> list[tuple[str, int, str]]:
+def places(found: list[Located]) -> list[tuple[str, int, str]]:
     """File, line and key of each fault."""
     return [(each.file, each.line, each.key) for each in found]
 
@@ -80,6 +80,11 @@ def test_an_inventory_without_files_is_named_by_its_source() -> None:
     (found,) = survey({"a": {"vllm_tp2_contxt": 1}}, "a,b,")
     assert found.sentence().startswith("the inventory (a,b,): vllm_tp2_contxt: ")
     assert found.sentence().endswith("; did you mean vllm_tp2_context?")
+
+
+def test_a_name_without_its_prefix_is_a_variable_of_the_cluster_first(tmp_path: Path) -> None:
+    found = survey({"a": {"model_store": "/srv"}}, write(tmp_path, group_vars__gb10="model_store: /srv\n"))
+    assert found[0].text == "is not a variable of this collection; did you mean gb10_model_store?"
 
 
 def test_an_unreadable_file_ends_the_check(tmp_path: Path) -> None:
@@ -204,7 +209,7 @@ def test_missing_profiles_are_an_incomplete_installation(monkeypatch: pytest.Mon
     def missing() -> None:
         raise AnsibleError("the installation is incomplete")
 
-    monkeypatch.setattr(inventory_survey, "shipped_profiles", missing)
+    monkeypatch.setattr(inventory_profiles, "shipped_profiles", missing)
     with pytest.raises(AnsibleError, match="the installation is incomplete"):
         survey({})
 
@@ -232,6 +237,7 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
         ({"gb10_profiles": [1]}, [("gb10_profiles", "is a list")]),
         ({"vllm_tp2_extra_args": {"port": 9000}}, [("vllm_tp2_extra_args", "engine.args.port")]),
         ({"vllm_tp2_extra_args": {"max_model_len": 5}}, [("vllm_tp2_extra_args", "engine.args.max_model_len")]),
+        ({"vllm_tp2_extra_args": {"--max-num-seqs": 5}}, [("vllm_tp2_extra_args", "expected a flag without its dashes")]),
         (gate(effective_token={"min": 5}), [("vllm_tp2_gate", "gate.effective_token")]),
         (gate(effective_tokens=5), [("vllm_tp2_gate", "gate.effective_tokens is")]),
         (
@@ -241,8 +247,12 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
         (gate("pool.tokens", "pool.x >="), [("vllm_tp2_gate", "'pool.x >='")]),
         (gate({"expression": "pool.x >=", "remedy": "lower the context"}), [("vllm_tp2_gate", "'pool.x >='")]),
         (gate({"expression": "pool.x", "remedi": "lower it"}), [("vllm_tp2_gate", "did you mean remedy?")]),
-        (gate({"expression": "pool.x", "name": "x", "remedy": "lower it"}, "pool.x"), []),
-        ({"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m", "gate": {"expressions": ["a b"]}}}}, [("gb10_profiles", "'a b'")]),
+        (gate({"expression": "pool.tokens", "name": "x", "remedy": "lower it"}, "head.nccl.ib && ranks[1].ready"), []),
+        (gate("pool.tokenz >= `2`"), [("vllm_tp2_gate", "tokenz, which is not a fact of the gate; did you mean tokens?")]),
+        (
+            {"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m", "gate": {"expressions": ["a b"]}}}},
+            [("gb10_profiles", "profile mine: gate.expressions[0]: the expression 'a b'")],
+        ),
         ({**gate(context=500000, concurrency={"min": 3}), "vllm_tp2_context": 500000}, []),
         (gate(context=500000), [("vllm_tp2_gate", "engine.args.max-model-len is 1000000")]),
         ({"vllm_tp2_failure_classes": [{"class": "x", "pattern": "(", "remedy": "y"}]}, [("vllm_tp2_failure_classes", "'x'")]),
@@ -255,13 +265,21 @@ def test_checks_profiles_and_what_the_inventory_changes_in_them(variables: dict[
     assert all(part in each.text for each, (_key, part) in zip(found, expected, strict=True)), found
 
 
+def test_a_parallel_size_of_a_profile_is_the_line_to_change(tmp_path: Path) -> None:
+    text = f"gb10_profile: mine\ngb10_profiles:\n  mine:\n    extends: {DEFAULT_PROFILE}\n    engine:\n      args:\n        tensor-parallel-size: 4\n"
+    folder = write(tmp_path, hosts="all:", group_vars__gb10=text)
+    own = yaml.safe_load(text)
+    (found,) = survey({"a": own, "b": own}, folder)
+    assert (found.line, found.key, "tensor-parallel-size 4 x" in found.text) == (7, "gb10_profiles", True)
+
+
 def test_one_group_has_one_profile() -> None:
     (found,) = survey({"b": {"gb10_profile": "fp8-1m"}})
     assert (found.key, f"{DEFAULT_PROFILE} and fp8-1m" in found.text) == ("gb10_profile", True)
 
 
 def test_expressions_need_jmespath(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventory_survey, "jmespath", None)
+    monkeypatch.setattr(gate_expressions, "jmespath", None)
     (found,) = survey({"a": gate("pool.tokens"), "b": gate("pool.tokens")})
     assert (found.key, "pip install jmespath" in found.text) == ("vllm_tp2_gate", True)
     assert survey({}) == []
@@ -329,3 +347,115 @@ def test_what_validate_finds_is_found_before_a_host_is_touched(tmp_path: Path, v
     folder = write(tmp_path, hosts="all:", group_vars__gb10=f"{name}: 1\n")
     found = survey({"a": {**variables, "ansible_host": "10.0.0.1"}, "b": {**variables, "ansible_host": "10.0.0.2"}}, folder)
     assert {(each.key, part in each.text) for each in found} == {(key, True)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("image_build_args: {PYTHON: 3.10, CUDA: '13.10', JOBS: 8}", "image_build_args: PYTHON has no quotes, and YAML reads it as 3.1; put it in quotes"),
+        ("vllm_tp2_extra_env: {MASK: 010, RATIO: 0.8, ON: true, NONE: }", "vllm_tp2_extra_env: MASK has no quotes, and YAML reads it as 8; put it in quotes"),
+        ("docker_compose_minimum: 2.20", "docker_compose_minimum: has no quotes, and YAML reads it as 2.2; put it in quotes"),
+        ("vllm_tp2_api_key: 123_456_789", "vllm_tp2_api_key: has no quotes, and YAML reads it as another number; put it in quotes"),
+        ("vllm_tp2_api_key: 123456789", ""),
+        ("docker_compose_minimum: 2.18", ""),
+        ("vllm_tp2_context: 1_000_000", ""),
+    ],
+)
+def test_a_string_that_yaml_reads_as_another_number_needs_quotes(text: str, expected: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts="all:", group_vars__gb10=f"---\n{text}\n")
+    own = yaml.safe_load(text)
+    assert [each.sentence() for each in survey({"a": own, "b": own}, folder)] == ([f"{folder}/group_vars/gb10.yml:2: {expected}"] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("extra", "key", "part"),
+    [
+        ({"vllm_context": 1}, "vllm_context", "did you mean vllm_tp2_context?"),
+        ({"bench_second": 1}, "bench_second", "did you mean bench_seconds?"),
+        ({"_raw_params": "roce_mtu"}, "-e", "roce_mtu has no value"),
+        ({"_raw_params": "roce_mtu: 9000"}, "-e", "expected roce_mtu=VALUE"),
+        ({"reboot_timeout": -1}, "reboot_timeout", "expected a whole number from 1"),
+        ({"smoke_requests": "many"}, "smoke_requests", "expected a whole number"),
+        ({"bench_concurrency": "1,x"}, "bench_concurrency", "entry 2"),
+        ({"evidence_label": "../x"}, "evidence_label", "expected a name of letters"),
+    ],
+)
+def test_a_wrong_extra_variable_is_reported_once(extra: dict[str, Any], key: str, part: str) -> None:
+    hosts = {host: dict(extra) for host in "ab"}
+    assert [(each.key, part in each.text) for each in survey(hosts, extra=extra)] == [(key, True)]
+
+
+def test_a_second_inventory_that_does_not_exist_ends_the_check(tmp_path: Path) -> None:
+    write(tmp_path / "lab", hosts="all:")
+    given = {"ansible_inventory_sources": [str(tmp_path / "lab"), str(tmp_path / "lba")]}
+    task_vars = {"groups": PAIR, "hostvars": HostVars({}), "playbook_dir": "/nowhere", **given}
+    (found,) = inventory_survey.Survey(task_vars, {}).run()
+    assert found.key == "-i"
+    assert re.fullmatch(r"\S+/lba does not exist; did you mean \S+/lab\?", found.text)
+
+
+def test_a_file_of_a_host_that_is_a_group_is_moved(tmp_path: Path) -> None:
+    (found,) = survey(TWO, write(tmp_path, hosts="all:", host_vars__gb10="roce_mtu: 9000\n"))
+    assert found.text == "no host reads this file: gb10 is a group; move the file to group_vars"
+
+
+def test_a_file_that_is_named_by_the_address_of_a_host_is_renamed(tmp_path: Path) -> None:
+    hosts = "gb10: {children: {pair1: {hosts: {a: {ansible_host: 10.0.0.1}, b: {ansible_host: 10.0.0.2}}}}}"
+    source = write(tmp_path, hosts=hosts, host_vars__a="")
+    (tmp_path / "host_vars/a.yml").rename(tmp_path / "host_vars/10.0.0.1.yml")
+    (found,) = survey(TWO, source)
+    assert found.text == "no host reads this file: 10.0.0.1 is the address of a; rename it to a.yml"
+
+
+def test_profiles_that_extend_each_other_are_one_fault() -> None:
+    own = {"gb10_profiles": {"mine": {"extends": "yours"}, "yours": {"extends": "mine"}}}
+    assert len([each for each in survey({"a": own, "b": own}) if "circular" in each.text]) == 1
+
+
+def test_sources_of_an_image_that_do_not_exist_are_a_fault_of_a_run_that_builds(tmp_path: Path) -> None:
+    own = {"image_build_context": str(tmp_path / "recipe")}
+    assert survey({"a": own, "b": own}) == []
+    (found,) = survey({"a": own, "b": own}, stages=["image"])
+    assert (found.key, "does not exist here" in found.text) == ("image_build_context", True)
+    (tmp_path / "recipe").mkdir()
+    assert survey({"a": own, "b": own}, stages=["image"]) == []
+
+
+@pytest.mark.parametrize("key", ["vllm_tp2_gpu_memory_utilization", "vllm_tp2_context"])
+def test_a_pool_that_is_too_small_is_a_fault_of_what_the_inventory_changes(key: str) -> None:
+    own = {key: {"vllm_tp2_gpu_memory_utilization": 0.3, "vllm_tp2_context": 9_000_000}[key]}
+    (found,) = survey({"a": own, "b": own}, stages=["vllm_tp2"])
+    assert (found.key, "vllm_tp2_plan=report" in found.text) == (key, True)
+    assert "set max-model-len" not in found.text if key == "vllm_tp2_context" else "set vllm_tp2_context" not in found.text
+    assert survey({"a": {**own, "vllm_tp2_plan": "report"}, "b": {**own, "vllm_tp2_plan": "report"}}, stages=["vllm_tp2"]) == []
+
+
+def test_an_argument_of_a_profile_that_is_a_number() -> None:
+    own = {"gb10_profiles": {"mine": {"extends": DEFAULT_PROFILE, "engine": {"args": {"max-num-seqs": [6]}}}}}
+    assert [(each.key, each.text) for each in survey({"a": own, "b": own})] == [
+        ("gb10_profiles", "profile mine: engine.args.max-num-seqs is a list, expected a whole number from 1")
+    ]
+
+
+def test_a_host_may_have_a_name_that_begins_like_a_variable(tmp_path: Path) -> None:
+    write(tmp_path, hosts="gb10:\n  children:\n    pair1:\n      hosts:\n        gb10-1:\n        gpu-1:\n")
+    groups = {"gb10": ["gb10-1", "gpu-1"], "pair1": ["gb10-1", "gpu-1"], "all": ["gb10-1", "gpu-1"]}
+    found = survey({host: {} for host in groups["pair1"]}, tmp_path, groups)
+    assert [each.sentence() for each in found if "dashes" in each.sentence()] == []
+
+
+@pytest.mark.parametrize("name", ["group_vars/pair1.yml.bak", "host_vars/a2.yml"])
+def test_a_backup_and_a_file_of_another_host_are_not_faults(tmp_path: Path, name: str) -> None:
+    hosts = "gb10:\n  children:\n    pair1:\n      hosts:\n        a1: {ansible_host: 10.0.0.1}\n        b: {ansible_host: 10.0.0.2}\n"
+    write(tmp_path, hosts=hosts, group_vars__pair1="roce_mtu: 9000\n")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("roce_mtu: 9000\n", encoding="utf-8")
+    groups = {"gb10": ["a1", "b"], "pair1": ["a1", "b"], "all": ["a1", "b"]}
+    found = survey({"a1": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}, tmp_path, groups)
+    assert [each.sentence() for each in found if "reads this file" in each.sentence() or "does not read" in each.sentence()] == []
+
+
+@pytest.mark.parametrize(("foreign", "number"), [(["stat?"], 0), ([], 1)])
+def test_an_extra_variable_of_another_collection_is_left_alone(foreign: list[str], number: int) -> None:
+    found = survey({"a": {"gb10_foreign_variables": foreign}, "b": {}}, extra={"state": "present"})
+    assert len([each for each in found if ": state: " in each.sentence()]) == number

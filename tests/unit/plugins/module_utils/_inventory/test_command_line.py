@@ -68,3 +68,17 @@ def test_an_inventory_that_is_not_given_or_does_not_exist_is_named() -> None:
     text = command_line.source_fault(["inventories/spark-pari"], ["inventories/spark-pari"], ["inventories/lab", "inventories/spark-pair"])
     assert text == "inventories/spark-pari does not exist; did you mean inventories/spark-pair?"
     assert command_line.source_fault(["inventories/lab"], [], []) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("vllm_tp2_context", "vllm_tp2_context has no value, expected vllm_tp2_context=VALUE"),
+        ("x reboot_al", "reboot_al has no value"),
+        ("SECRET", "a value with spaces in quotes"),
+    ],
+)
+def test_words_after_e_that_set_nothing_show_only_the_name_of_a_variable(text: str, part: str) -> None:
+    found = command_line.raw_fault(text, SPECS)
+    assert part in found
+    assert "SECRET" not in found

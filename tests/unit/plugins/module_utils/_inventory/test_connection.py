@@ -19,6 +19,8 @@ def test_an_address_or_a_name_is_accepted(value: str) -> None:
         ("10.77.0.256", "'10.77.0.256', which is not a valid IPv4 address"),
         ("10.77.0.12/24", "not a valid IPv4 address"),
         (12, "'12', which is not"),
+        ("0.0.0.0", "which is not the address of one host"),
+        ("255.255.255.255", "which is not the address of one host"),
         ("nvidia@10.77.0.12", "set the user in ansible_user"),
         ("10.77.0.12:22", "set the port in ansible_port"),
         ("[2001:db8::5]:22", "set the port in ansible_port"),
@@ -40,6 +42,25 @@ def test_a_port_is_from_1_to_65535(value: Any, good: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("ansible_user", "nvidia@10.0.0.11", "set the address in ansible_host"),
+        ("ansible_ssh_user", "nvidia@spark-1", "set the address in ansible_host"),
+        ("ansible_user", "nvidia\n", "a line end"),
+        ("ansible_ssh_private_key_file", "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n", "expected the path of its file"),
+        ("ansible_user", "nvidia", ""),
+        ("ansible_user", "me@corp.example.org", ""),
+        ("ansible_user", None, ""),
+        ("ansible_ssh_private_key_file", "~/.ssh/my key", ""),
+    ],
+)
+def test_a_login_name_and_the_path_of_a_key(key: str, value: Any, part: str) -> None:
+    found = connection.faults("spark-1", {"ansible_host": "10.0.0.12", key: value})
+    assert [(name, part in text) for name, text in found] == ([(key, True)] if part else [])
+    assert "hunter2" not in str(found)
+
+
+@pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("ansible_hosts", "did you mean ansible_host?"),
@@ -54,3 +75,12 @@ def test_a_name_that_is_nearly_one_of_ansible_is_named(name: str, hint: str) -> 
     text = connection.name_fault(name)
     assert bool(text) is bool(hint)
     assert hint in text
+
+
+@pytest.mark.parametrize("name", ["ansible_ssh_host_key_checking", "ansible_sftp_executable", "ansible_su_pass"])
+def test_less_common_variables_of_ansible_are_accepted(name: str) -> None:
+    assert connection.name_fault(name) == ""
+
+
+def test_an_address_with_a_password_is_not_shown() -> None:
+    assert "hunter2" not in connection.host_fault("admin:hunter2@10.0.0.11")

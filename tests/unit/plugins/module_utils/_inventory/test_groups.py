@@ -83,6 +83,7 @@ def test_uses_addresses_of_the_host_and_the_first_number_of_the_group() -> None:
         pytest.param("a", PAIR, {"gb10_fabric_cidrs": ["10.1.0.0"]}, ["'10.1.0.0'", "no prefix length"], id="no prefix"),
         pytest.param("a", PAIR, {"gb10_fabric_cidrs": ["fd00::/64"]}, ["'fd00::/64'", "IPv4 network"], id="IPv6"),
         pytest.param("a", PAIR, {"gb10_fabric_cidrs": ["10.1.0.5/24"]}, ["'10.1.0.5/24'", "10.1.0.0/24"], id="an address"),
+        pytest.param("a", PAIR, {"gb10_fabric_cidrs": ["192.186.200.0/24"]}, ["'192.186.200.0/24'", "public"], id="public"),
         pytest.param("a", PAIR, {"gb10_fabric_first": 0}, ["gb10_fabric_first is 0"], id="first 0"),
         pytest.param("a", PAIR, {"gb10_fabric_addresses": ["192.168.200.9"]}, ["1 addresses, expected 2"], id="too few addresses"),
         pytest.param("a", PAIR, {"gb10_fabric_addresses": ["192.168.200.9"] * 2}, ["192.168.200.9", "192.168.201.0/24"], id="other rail"),

@@ -7,8 +7,20 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import names
 
-KNOWN: dict[str, Any] = dict.fromkeys(("vllm_tp2_context", "vllm_tp2_container", "vllm_tp2_state", "docker_memlock", "gb10_profile", "gb10_profiles"))
-PREFIXES = {"vllm_tp2_": "the role vllm_tp2", "docker_": "the role docker", "gb10_": "the cluster"}
+KNOWN: dict[str, Any] = dict.fromkeys(
+    (
+        "vllm_tp2_context",
+        "vllm_tp2_container",
+        "vllm_tp2_state",
+        "docker_memlock",
+        "gb10_fabric_cidrs",
+        "gb10_profile",
+        "gb10_profiles",
+        "docker_store",
+        "gb10_store",
+    )
+)
+PREFIXES = {"gb10_": "the cluster", "vllm_tp2_": "the role vllm_tp2", "docker_": "the role docker"}
 
 
 @pytest.mark.parametrize(
@@ -19,13 +31,19 @@ PREFIXES = {"vllm_tp2_": "the role vllm_tp2", "docker_": "the role docker", "gb1
         ("gb10profile", "; did you mean gb10_profile?"),
         ("vlm_tp2_context", "; did you mean vllm_tp2_context?"),
         ("docker_users", "gb10_foreign_variables"),
+        ("VLLM_TP2_CONTEXT", "because of its capital letters; did you mean vllm_tp2_context?"),
+        ("NCCL_DEBUG", "set it in vllm_tp2_extra_env"),
+        ("HF_TOKEN", "set it in vllm_tp2_secret_env"),
+        ("vllmTp2Context", "because of its capital letters; did you mean vllm_tp2_context?"),
+        ("fabric_cidrs", "did you mean gb10_fabric_cidrs?"),
+        ("gb10_context", "did you mean vllm_tp2_context?"),
     ],
 )
 def test_reports_a_misspelt_name_with_the_nearest(name: str, hint: str) -> None:
     assert hint in names.unknown_variable(name, KNOWN, PREFIXES, ["docker_daemon_*"])
 
 
-@pytest.mark.parametrize("name", ["vllm_tp2_context", "my_own", "docker_daemon_options", "dockers"])
+@pytest.mark.parametrize("name", ["vllm_tp2_context", "my_own", "docker_daemon_options", "dockers", "state", "HTTP_PROXY"])
 def test_accepts_known_and_other_names(name: str) -> None:
     assert names.unknown_variable(name, KNOWN, PREFIXES, ["docker_daemon_*"]) == ""
 

@@ -1,0 +1,101 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: faults of files and of extra variables that end Ansible itself, before a play can check anything. Controller only.
+
+Ansible reports such a fault once for each of its inventory plugins, and with the lines around it, which can have a secret.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import yaml
+from ansible.errors import AnsibleError
+from ansible.parsing.splitter import split_args
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, short
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Index, scan, yaml_fault
+from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
+
+EXTRA = "the extra variables (-e)"
+
+
+def extra_files(options: Iterable[str]) -> list[str]:
+    """Return the files of extra variables."""
+    return [each[1:] for each in options if each.startswith("@")]
+
+
+def faults(sources: Sequence[str], play_directories: Iterable[str], options: Sequence[str]) -> list[Located]:
+    """Return what Ansible cannot read.
+
+    :param sources: the absolute paths of the inventory.
+    :param options: the values of ``-e``, as they were given.
+    """
+    found = unreadable(scan(sources, play_directories, extra_files(options)))
+    for option in options:
+        found += _file_faults(option[1:]) if option.startswith("@") else _text_faults(option)
+    return found
+
+
+def unreadable(index: Index) -> list[Located]:
+    """Return the faults of the files of an inventory."""
+    first = {(path, text): line for path, line, text in reversed(index.unreadable)}  # of one mistake in several lines, the first
+    return [Located(short(path), line, _kind(path), text) for path, line, text in index.unreadable if first[path, text] == line]
+
+
+def _kind(path: Path) -> str:
+    return "folder" if path.is_dir() else "INI" if path.suffix == ".ini" else "YAML"
+
+
+def _file_faults(name: str) -> Iterator[Located]:
+    path = Path(name).expanduser()
+    if not path.exists():
+        near = [str(path.parent / each.name) for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        yield Located(EXTRA, 0, f"@{name}", f"{name} was not found{did_you_mean(str(path), near)}")
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        yield Located(short(path), 0, "YAML", f"the file cannot be opened ({error.strerror})")
+        return
+    except UnicodeDecodeError:
+        yield Located(short(path), 0, "YAML", "the file is not UTF-8 text; save it as UTF-8")
+        return
+    if text.startswith("$ANSIBLE_VAULT;"):
+        return
+    try:
+        node = yaml.compose(text, Loader=SafeLoader)
+    except yaml.YAMLError as error:
+        yield Located(short(path), *_placed(error, text))
+        return
+    if not isinstance(node, yaml.MappingNode):
+        yield Located(short(path), 1, "YAML", "the file has no variables, expected each as name: value")
+
+
+def _placed(error: yaml.YAMLError, content: str) -> tuple[int, str, str]:
+    line, text = yaml_fault(error, content)
+    return line, "YAML", text
+
+
+def _text_faults(option: str) -> Iterator[Located]:
+    """What is wrong with variables on the command line. No sentence contains a part of the text, which can be a secret."""
+    if option[:1] in ("/", "."):
+        name = os.path.relpath(option) if os.path.isabs(option) and not os.path.relpath(option).startswith("..") else option
+        yield Located(EXTRA, 0, "-e", f"{name} looks like a file; write -e @{name}")
+    elif option[:1] in ("{", "["):
+        try:
+            node = yaml.compose(option, Loader=SafeLoader)
+        except yaml.YAMLError as error:
+            problem = yaml_fault(error)[1].partition("(")[2].rstrip(")")
+            yield Located(EXTRA, 0, "-e", f'the text after -e is not valid JSON or YAML ({problem}); write -e \'{{"name": "value"}}\'')
+            return
+        if not isinstance(node, yaml.MappingNode):
+            yield Located(EXTRA, 0, "-e", "the text after -e is a list, expected NAME=VALUE or a mapping")
+    else:
+        try:
+            split_args(option)
+        except AnsibleError:
+            yield Located(EXTRA, 0, "-e", "a quotation mark or a bracket of a template is not closed")

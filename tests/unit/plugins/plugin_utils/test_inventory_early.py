@@ -1,0 +1,199 @@
+"""Faults that end Ansible before a play: each is one sentence with file and line, and shows nothing of a file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible import context
+from ansible_collections.gb10.cluster.plugins.inventory import readable
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early
+from unit.fixtures.host.tree import write
+
+HOSTS = "gb10:\n  children:\n    pair1:\n      hosts:\n        a: {ansible_host: 10.0.0.1}\n        b: {ansible_host: 10.0.0.2}\n"
+INI = "[pair1]\na ansible_host=10.0.0.1\nb ansible_host=10.0.0.2\n\n[gb10:children]\npair1\n\n[gb10:vars]\nroce_mtu=9000\n"
+
+
+def sentences(tmp_path: Path, *options: str) -> list[str]:
+    """The faults of a folder, without its path."""
+    return [each.sentence().replace(f"{tmp_path}/", "") for each in inventory_early.faults([str(tmp_path)], [], options)]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "part"),
+    [
+        ("\ta: 1\n", 1, "a tab"),
+        ("a: 1\n b: SECRET\n", 2, "mapping values"),
+        ("a: 1\nb: 'SECRET\n", 2, "a quotation mark opens here"),
+        ("a: 1\nb: [SECRET\nc: 1\n", 2, "a bracket opens here"),
+        ("a: *SECRET\n", 1, "alias"),
+        ("a: {{ SECRET }}\n", 1, "a template that begins a value needs quotes"),
+        ("a:\n  <<: SECRET\n", 2, "merging"),
+        ("a: 1\n---\nb: SECRET\n", 2, "remove the line ---"),
+        ("a: 1\nb: 2026-13-45\n", 2, "not a valid date or number"),
+        ("a: 1\n\u00a0roce_mtu: 9000\n", 2, "U+00A0, which looks like a space or like nothing; type the key again: roce_mtu"),
+        ("b: 2\na:1\n", 2, "the colon after the name is missing, or the space after the colon"),
+        ("a: @SECRET\n", 1, "no value begins with this character; put the value in quotes"),
+        ("a: !env SECRET\n", 1, "does not know the tag here; put"),
+        ("a: !vualt |\n  x\n", 1, "the tag here; did you mean !vault?"),
+        ("- SECRET\n", 1, "a list"),
+        ("- a: 1\nb: 2\n", 2, "the lines above it are a list, and this one has no dash"),
+        ("a: {b: [\n", 2, "a bracket is not closed, or a value is missing"),
+    ],
+)
+@pytest.mark.parametrize("name", ["group_vars__all", "host_vars__a"])
+def test_a_broken_file_of_variables(name: str, content: str, line: int, part: str, tmp_path: Path) -> None:
+    write(tmp_path, hosts=HOSTS, **{name: content})
+    (found,) = sentences(tmp_path)
+    assert found.startswith(f"{name.replace('__', '/')}.yml:{line}: YAML: ")
+    assert part in found
+    assert "SECRET" not in found
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "part"),
+    [
+        ("", "hosts.yml", "is empty"),
+        ("- a\n- b\n", "hosts.yml:1", "contains a list here"),
+        (HOSTS.replace("hosts:", "host:"), "hosts.yml:4", "did you mean hosts?"),
+        (HOSTS.replace("children:", "childrens:"), "hosts.yml:2", "did you mean children?"),
+        (HOSTS + "roce_mtu: 9000\n", "hosts.yml:7", "roce_mtu has a value here, expected a group"),
+        ("gb10:\n  hosts: a, b\n", "hosts.yml:2", "hosts contains a string with several words here"),
+        ("two words\n", "hosts.yml:1", "the file contains a string here"),
+        ("gb10:\n  hosts:\n    - a\n    - b\n", "hosts.yml:3", "hosts contains a list here, expected a host"),
+        ("gb10:\n  hosts:\n    a:\n    ansible_host: 10.0.0.1\n", "hosts.yml:4", "indent a variable below its host"),
+        (HOSTS.replace(" a:", " 1:"), "hosts.yml:5", "1 is not a string here, expected the name of a host; put it in quotes"),
+        (HOSTS.replace(" a:", " {{ name }}:"), "hosts.yml:5", "found unhashable key"),
+        (HOSTS.replace(" a:", ' "a[1]":'), "hosts.yml:5", "a[1] is not a valid range of hosts"),
+        (HOSTS.replace("hosts:", "children:"), "hosts.yml:5", "ansible_host is not a part of a group"),
+    ],
+)
+def test_a_file_of_hosts_with_another_structure(content: str, place: str, part: str, tmp_path: Path) -> None:
+    write(tmp_path, hosts=content)
+    (found, *rest) = sentences(tmp_path)
+    assert not [each for each in rest if each.startswith(f"{place}: ")]
+    assert found.startswith(f"{place}: YAML: ")
+    assert part in found
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "part"),
+    [
+        (INI.replace("[gb10:children]", "[gb10:childern]"), 5, "did you mean children?"),
+        (INI.replace("b ansible_host=", "b ansible_host:"), 3, "has no '='"),
+        (INI.replace("roce_mtu=9000", "roce_mtu 9000"), 9, "expected NAME=VALUE"),
+        (INI.replace("\npair1\n", "\npair2\n"), 6, "there is no section [pair2]; did you mean pair1?"),
+        (INI.replace("[gb10:vars]", "[gb11:vars]"), 9, "there is no section [gb11]"),
+        (INI.replace("[pair1]", "[pair 1]"), 1, "without spaces"),
+        (INI.replace("b ansible_host=", "b x='SECRET ansible_host="), 3, "a quotation mark that is not closed"),
+        (HOSTS, 1, "rename the file, such as to hosts.yml"),
+    ],
+)
+def test_a_file_in_ini_format(content: str, line: int, part: str, tmp_path: Path) -> None:
+    (tmp_path / "hosts.ini").write_text(content, encoding="utf-8")
+    found = sentences(tmp_path)[0]
+    assert found.startswith(f"hosts.ini:{line}: INI: ")
+    assert part in found
+    assert "SECRET" not in found
+
+
+@pytest.mark.parametrize("name", ["hosts.ini", "hosts"])
+def test_accepts_ini(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(INI + "; why\n# why\n[more:children]\ngb10 # all\n[gb10:vars] # why\nx = {'a': 1}\n", encoding="utf-8")
+    assert sentences(tmp_path) == []
+
+
+def test_accepts_what_is_not_an_inventory(tmp_path: Path) -> None:
+    """YAML without an ending, a password, the settings of an inventory plugin, a text, and the file of -e next to the inventory."""
+    (tmp_path / "hosts").write_text(HOSTS, encoding="utf-8")
+    write(tmp_path, dynamic="plugin: community.docker.docker_containers\nverbose_output: false\n", mine="roce_mtu: 9000\n")
+    (tmp_path / "vault-password").write_text("open sesame\n", encoding="utf-8")
+    (tmp_path / "README.md").write_text("# Ours\nspark 1 is the head: see\n", encoding="utf-8")
+    assert sentences(tmp_path, f"@{tmp_path}/mine.yml") == []
+    assert len(sentences(tmp_path)) == 1
+
+
+def test_a_file_of_variables_that_is_given_as_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "mine", hosts=HOSTS, group_vars__gb10="roce_mtu: 9000\nimage_port: 1\n")
+    monkeypatch.chdir(tmp_path)
+    (found,) = inventory_early.faults([str(tmp_path / "mine/group_vars/gb10.yml")], [], [])
+    assert found.sentence() == "mine/group_vars/gb10.yml: YAML: this file has variables and is not an inventory; write -i mine"
+
+
+def test_a_folder_whose_name_is_nearly_that_of_the_variables(tmp_path: Path) -> None:
+    write(tmp_path, hosts=HOSTS, groups_vars__gb10="roce_mtu: 9000\n")
+    assert sentences(tmp_path) == ["groups_vars: folder: Ansible does not read this folder as variables; did you mean group_vars?"]
+
+
+@pytest.mark.parametrize(
+    ("option", "part"),
+    [
+        ("{tmp}/mine.yml", "write -e @"),
+        ("@{tmp}/mien.yml", "was not found; did you mean {tmp}/mine.yml?"),
+        ("@{tmp}/list.yml", "has no variables"),
+        ("@{tmp}/broken.yml", "broken.yml:2: YAML: "),
+        ("vllm_tp2_api_key='SECRET", "a quotation mark or a bracket of a template is not closed"),
+        ('{{"vllm_tp2_api_key": "SECRET', "is not valid JSON or YAML"),
+        ("[SECRET]", "is a list"),
+    ],
+)
+def test_extra_variables(option: str, part: str, tmp_path: Path) -> None:
+    write(tmp_path / "more", mine="roce_mtu: 9000\n", list="- SECRET\n", broken="a: 1\nb: 'SECRET\n")
+    given = option.format(tmp=tmp_path / "more")
+    (found,) = inventory_early.faults([], [], [given])
+    assert part.format(tmp=tmp_path / "more") in found.sentence()
+    assert "SECRET" not in found.sentence()
+
+
+@pytest.mark.parametrize("option", ["a=1 b=2", '{"a": 1}', "@{tmp}/mine.yml", "@{tmp}/vaulted.yml"])
+def test_accepts_extra_variables(option: str, tmp_path: Path) -> None:
+    write(tmp_path, mine="roce_mtu: 9000\n", vaulted="$ANSIBLE_VAULT;1.1;AES256\n6162\n")
+    assert inventory_early.faults([], [], [option.replace("{tmp}", str(tmp_path))]) == []
+
+
+def test_ends_the_command_once_and_with_the_exit_code_of_a_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, hosts="gb10: [a\n", group_vars__all="a: 'SECRET\n")
+    given: dict[str, Any] = {"inventory": (str(tmp_path),), "args": (), "extra_vars": ()}
+    monkeypatch.setattr(context, "CLIARGS", given)
+    with pytest.raises(SystemExit) as ended:
+        readable.InventoryModule().verify_file(str(tmp_path / "hosts.yml"))
+    assert ended.value.code == 4
+    printed = capsys.readouterr().err
+    assert re.search(r"The inventory has 2 faults; no host was touched\.\n1\. .*/hosts\.yml:1: YAML: .*\n2\. .*/all\.yml:1: YAML: ", printed)
+    assert "SECRET" not in printed
+
+
+def test_leaves_a_valid_inventory_to_the_other_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, hosts=HOSTS)
+    monkeypatch.setattr(context, "CLIARGS", {"inventory": (str(tmp_path),), "args": ("gb10.cluster.site",)})
+    assert readable.InventoryModule().verify_file(str(tmp_path / "hosts.yml")) is False
+
+
+@pytest.mark.parametrize("name", [".DS_Store", ".vault-pass", "notes.yml~"])
+def test_what_ansible_skips_in_a_folder_of_variables_is_not_read(tmp_path: Path, name: str) -> None:
+    write(tmp_path, hosts=HOSTS)
+    (tmp_path / "group_vars/gb10").mkdir(parents=True)
+    (tmp_path / "group_vars/gb10" / name).write_bytes(b"\xff SECRET")
+    assert sentences(tmp_path) == []
+
+
+def test_a_group_of_an_earlier_ini_file_and_a_toml_file_are_valid(tmp_path: Path) -> None:
+    (tmp_path / "01-pairs").write_text("[pair1]\na\nb\n", encoding="utf-8")
+    (tmp_path / "02-root").write_text("[gb10:children]\npair1\n", encoding="utf-8")
+    (tmp_path / "hosts.toml").write_text('[gb10.children]\n"pair1" = {}\n', encoding="utf-8")
+    assert sentences(tmp_path) == []
+
+
+def test_words_of_a_password_without_quotes_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "hosts.ini").write_text("[pair1]\na ansible_become_password=correct horse\n", encoding="utf-8")
+    (found,) = sentences(tmp_path)
+    assert "quotes" in found
+    assert "horse" not in found
+
+
+def test_a_playbook_in_the_folder_of_the_inventory_is_left_alone(tmp_path: Path) -> None:
+    write(tmp_path, hosts=HOSTS)
+    (tmp_path / "play.yml").write_text("- hosts: all\n  tasks: []\n", encoding="utf-8")
+    assert sentences(tmp_path) == []
