@@ -8,13 +8,15 @@ from __future__ import annotations
 import glob
 import json
 import os
-import shutil
 import time
+from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence_node, history
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.evidence_node import read_text
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files
@@ -23,22 +25,17 @@ KEPT = 8
 TAIL = 2000
 SECONDS = 30.0
 LOG_BYTES = 4 << 20
-FILE_BYTES = 1 << 20
 COMMANDS = {
     "processes, by memory": ["ps", "axo", "pid,ppid,stat,etime,rss,args", "--sort=-rss"],
     "addresses": ["ip", "-details", "address"],
     "RDMA links": ["rdma", "link"],
     "kernel, the last messages": ["journalctl", "--dmesg", "--lines=150", "--no-pager", "--output=short-iso"],
     "Docker Engine": ["docker", "version"],
+    "kernel version": ["uname", "-a"],
+    "kernel settings of memory": ["sysctl", "--all", "--pattern", "^vm\\."],
 }
-
-
-def read_text(path: str) -> str:
-    """Return a file's text; the reason in parentheses if it cannot be read."""
-    try:
-        return bounded.text(path, FILE_BYTES)
-    except OSError as error:
-        return f"(cannot be read: {error})"
+#: What follows differs at any two times, so evidence.yml does not compare it.
+FIGURES = "==== figures of this moment"
 
 
 def log_tail(container: str, tail: int, path: str, deadline: float) -> str:
@@ -66,33 +63,26 @@ def container_sections(group: str, tail: int, path: str, deadline: float, secret
     return out
 
 
-def command_section(run: Runner, command: list[str], deadline: float) -> str:
-    """Return a command's output, or why there is none."""
-    left = deadline - time.monotonic()
-    if left < 1.0:
-        return "(not collected: the time limit is over)"
-    code, out, err = run(["timeout", "--kill-after=1", f"{left:.0f}", *command])
-    return out + ("(cut off: the time limit is over)" if code in (124, 137) else "") or err
-
-
 def secrets_in(folder: str) -> list[str]:
     """Return the values of the env files in a group's folder: those of all releases, and the one of the API key."""
     paths = [*glob.glob(os.path.join(glob.escape(folder), "releases", "*", files.SECRETS)), os.path.join(folder, API_KEY)]
     return [value for path in paths for value in env_file.parse(read_text(path)).values() if value]
 
 
-def collect(group: str, folder: str, run: Runner, *, tail: int = TAIL, seconds: float = SECONDS, docker_socket: str = client.DEFAULT_SOCKET) -> str:
-    """Return the evidence of the group's rank on this node, without secrets. `folder` is the group's folder."""
+def collect(
+    group: str, folder: str, run: Runner, memory: Mapping[str, str], *,
+    tail: int = TAIL, seconds: float = SECONDS, docker_socket: str = client.DEFAULT_SOCKET,
+) -> str:  # fmt: skip
+    """Return the evidence of the group's rank on this node, without secrets. `folder` is the group's folder, `memory` what history.py returns."""
     deadline = time.monotonic() + seconds
     secrets = secrets_in(folder)
     sections = container_sections(group, tail, docker_socket, deadline, secrets)
     sections += [(path, read_text(path)) for path in sorted(glob.glob(os.path.join(glob.escape(folder), "current", "*.yaml")))]
     sections += [(path, read_text(path)) for path in ("/proc/meminfo", "/proc/buddyinfo", "/proc/loadavg", "/proc/swaps")]
-    places = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-    for title, command in COMMANDS.items():
-        if shutil.which(command[0], path=places):
-            sections.append((title, command_section(run, command, deadline)))
-    text = "".join(f"== {title}\n{body.rstrip()}\n\n" for title, body in sections)
+    sections += evidence_node.settings(folder, run, deadline, COMMANDS)
+    figures = [*evidence_node.figures(folder, run, deadline), *history.sections(memory)]
+    stable, live = ("".join(f"== {title}\n{body.rstrip()}\n\n" for title, body in part) for part in (sections, figures))
+    text = f"{stable}{FIGURES}\n\n{live}"
     return redact.redact(text, secrets)
 
 

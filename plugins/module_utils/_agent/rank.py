@@ -16,6 +16,7 @@ from typing import Any, Callable
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE, FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.history import History
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, SESSION_VERBS, VERBS, Caller, take
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
@@ -87,6 +88,7 @@ class RankService:
         self._records = threading.RLock()  # held while owner.json or holds.json changes, never for long
         self._highest = 0  # generation, also if it could not be written
         self.sampler = Sampler(self.group, self.folder, settings.merged(config.get("watch")), self._run, docker_socket=self.docker_socket, root=root)
+        self.history = History(self._state, wall)
         self._asked_at = -1.0
         self._reclaimed = False  # whether the page cache was dropped for the present start
         self._methods: dict[str, Callable[..., dict[str, Any]]] = {name: getattr(self, f"_{name}") for name in VERBS}
@@ -344,6 +346,9 @@ class RankService:
         sample = self.sampler.wait(release, known, wait)
         return {"hello": self._hello(), "sample": {**sample, "url": self._url(release)}}
 
+    def _memory(self) -> dict[str, Any]:
+        return dict(self.history.shown())
+
     def _engine(self, release: str) -> dict[str, Any]:
         """Return the engine's requests and tokens; `tokens` is None if it does not answer."""
         status, text = api_probe.Server(self._url(release), "", METRICS_SECONDS).call("GET", "/metrics")
@@ -460,7 +465,8 @@ class RankService:
         name = f"rank{self.rank}-{re.sub(r'[^A-Za-z0-9._-]', '_', self.host)}.txt"
         try:
             if new or not Folder(self.folder, EVIDENCE, label).exists(name):
-                evidence.keep(self.folder, label, name, evidence.collect(self.group, self.folder, self._run, docker_socket=self.docker_socket))
+                text = evidence.collect(self.group, self.folder, self._run, self.history.shown(), docker_socket=self.docker_socket)
+                evidence.keep(self.folder, label, name, text)
             return os.path.join(self.folder, EVIDENCE, label, name), ""
         except Exception as error:  # noqa: BLE001  evidence that cannot be kept must not keep a rank from being stopped
             return "", f"The evidence of {self.host} is not kept: {reason(error)}."

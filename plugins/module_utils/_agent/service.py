@@ -162,6 +162,7 @@ class Service:
         self._stopping.set()
         if self._sampler is not None:
             self._sampler.close()
+            self._rank.history.save()
         self.clock.changed()
         self.news.add()
         for listener in self._listeners:
@@ -193,7 +194,13 @@ class Service:
         sampler, outside = getattr(self._rank, "sampler", None), self._outside
         if sampler is None or outside is None or not sampler.settings["enabled"]:
             return
-        sampler.changed, sampler.report = lambda sample: outside.sampled(sample, self._rank.asked_at), log
+        history = self._rank.history
+
+        def changed(sample: dict[str, Any]) -> None:
+            history.add(sample)
+            outside.sampled(sample, self._rank.asked_at)
+
+        sampler.changed, sampler.report = changed, log
         self._sampler = sampler
         threading.Thread(target=sampler.run, daemon=True, name="gb10-sampler").start()
 

@@ -32,7 +32,7 @@ def since(desired: Mapping[str, Any]) -> str:
 def decide(state: Mapping[str, Any], release: str, reasons: Sequence[str], group: str, restart: bool = False, takeover: bool = False) -> dict[str, Any]:
     """Return what a run does for `release`, which must start for `reasons` (none: it runs).
 
-    do: nothing, start, follow (the agent works on this release, or no run has read its outcome yet) or refuse. generation: which one to follow.
+    do: nothing, start, follow (the agent works on this release, or the outcome of its boot was not read yet) or refuse. generation: which one to follow.
     reasons: why the group must start; none unless `do` is start. text: what the user reads.
     """
     desired, outcome = state.get("desired") or {}, state.get("outcome") or {}
@@ -47,8 +47,10 @@ def decide(state: Mapping[str, Any], release: str, reasons: Sequence[str], group
         return {"do": "refuse", "generation": generation, "reasons": [], "text": text}
     if converges(state):
         return {"do": "start", "generation": 0, "reasons": list(reasons) or [f"taken over from a run of {by}"], "text": ""}
-    # An outcome is out of date if what runs now contradicts it.
-    fits = outcome.get("result") == "serves" if not reasons else outcome.get("result") in ("failed", "held") and not restart
+    # An outcome is out of date if what runs now contradicts it, and a start that was refused before its boot is worth another try.
+    booted = bool((outcome.get("verdict") or {}).get("seconds"))
+    failed = outcome.get("result") == "held" or (outcome.get("result") == "failed" and booted)
+    fits = outcome.get("result") == "serves" if not reasons else failed and not restart
     if generation and same and not outcome.get("delivered") and fits:
         return followed
     if generation and desired.get("state") == "stopped" and not reasons:

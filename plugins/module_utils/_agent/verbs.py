@@ -138,6 +138,7 @@ VERBS: dict[str, Verb] = {
     "watch": Verb("read", {"release": RELEASE_OR_NONE, "known": whole(0, MOST, 0), "wait": number(0, 60, 0)}),
     "engine": Verb("read", {"release": RELEASE_OR_NONE}),
     "record": Verb("work", {"release": RELEASE, "receipt": mapping()}),
+    "memory": Verb("local", {}),
     "stop_here": Verb("local", {"by": text(200, "")}),
     "hold": Verb("local", {"name": NAME, "reason": text(500), "seconds": number(1, 7 * 86400), "by": text(200, "")}),
     "release_hold": Verb("local", {"name": NAME}),

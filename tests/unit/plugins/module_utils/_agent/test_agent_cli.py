@@ -307,6 +307,7 @@ def test_a_start_that_fails_returns_2_with_the_sentence(group: Group, capsys: py
     group.actor.outcome = {"generation": 8, "final": True, "result": "failed", "release": "", "sentence": "pair1: rank 1 on lab-2: out_of_memory."}
     assert group.gb10("start") == 2
     assert capsys.readouterr().err == "pair1: rank 1 on lab-2: out_of_memory.\n"
+    assert group.actor.acknowledged == [8], "the next run of site.yml does not repeat it"
 
 
 def test_a_start_that_is_replaced_names_who_replaced_it(group: Group, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -12,13 +13,15 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, converge, listener, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, converge, history, listener, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import service as module
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import LiveClock, Service
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
@@ -62,6 +65,18 @@ def worker(tmp_path: Path) -> Iterator[Node]:
     node.service.start()
     yield node
     node.service.close()
+
+
+def test_readings_of_the_sampler_become_the_history_and_the_end_writes_it(tmp_path: Path) -> None:
+    node = Node(tmp_path, rank=1)
+    kept = history.History(Folder(str(tmp_path), "agent"))
+    sampler = SimpleNamespace(settings={"enabled": True}, run=lambda: None, close=lambda: None, changed=None)
+    vars(node.rank).update(history=kept, sampler=sampler, asked_at=-1.0)
+    node.service.start()
+    sampler.changed({"memory": {"free_kib": 1 << 10, "available_kib": 2 << 10}})
+    node.service.close()
+    assert kept.shown()["recent"].endswith(" 1 2 0")
+    assert json.loads((tmp_path / "agent/memory.json").read_text(encoding="utf-8"))["day"] == kept.shown()["day"]
 
 
 # --- sockets

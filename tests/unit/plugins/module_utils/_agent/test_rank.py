@@ -654,6 +654,21 @@ def test_watch_returns_hello_and_the_last_sample(machine: Machine) -> None:
     assert machine.refusal("watch", wait=61) == "watch: the argument wait is 61. Expected: a number from 0 to 60."
 
 
+def test_memory_of_the_last_half_hour_is_in_the_evidence_and_for_local_root_only(machine: Machine) -> None:
+    machine.put_release("new")
+    machine.put_container("new")
+    for seconds in (0, 2, 5):
+        machine.now = 1_795_000_000 + seconds
+        machine.service.history.add({"memory": {"free_kib": 1024, "available_kib": 2048, "swap_free_kib": 0}})
+    expected = "1795000000 1 2 0;1795000005 1 2 0"
+    assert machine.service.handle({"verb": "memory", "v": 1}, local=True)["result"] == {"recent": expected, "day": "1795000000 1 2 0"}
+    assert "does not support the verb" in machine.service.handle({"verb": "memory", "v": 1})["error"]
+    path = machine.service._evidence("crash", True)[0]
+    text = Path(path).read_text(encoding="utf-8")
+    assert f"== memory of the last half hour: seconds since the epoch, MemFree, MemAvailable, SwapFree in MiB\n{expected}\n" in text
+    assert "== memory of the last day: seconds since the epoch, MemFree, MemAvailable, SwapFree in MiB\n1795000000 1 2 0\n" in text
+
+
 def test_engine_without_an_answer_has_no_tokens(machine: Machine) -> None:
     machine.put_release("new", port=1)
     assert machine.do("engine", release="new") == {"status": 0, "running": 0, "waiting": 0, "tokens": None}
