@@ -17,7 +17,7 @@ IMAGE = "gb10-test/copy:1"
 BASE = "gb10-lab/vllm-cpu:0.32.0"
 SHARDS = 4
 SHARD_MIB = 512
-IMAGE_MIB = 1024
+IMAGE_MIB = 256
 
 PROFILE = {
     "summary": "Random bytes, to be copied",

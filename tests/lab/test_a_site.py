@@ -113,8 +113,10 @@ def test_status_reports_each_rank(served: Lab) -> None:
     run = served.play("playbooks/status.yml")
     assert run.rc == 0, run.stdout[-4000:]
     assert run.changed == set()
-    for part in ("pair1 rank 0", "pair1 rank 1", "gb10-pair1-rank1 running since", "KV pool: 4,194,304 tokens", "answers a completion", "last verdict: passed"):
+    for part in ("SERVES  pair1 serves: ", "pair1 rank 0 on lab-1: KV pool: 4,194,304 tokens", "pair1: last verdict: passed"):
         assert part in run.stdout
+    rows = re.findall(r"^pair1 +(\d)  (lab-\d)  running +20\S+Z  [0-9a-f]{12}  passed  [\d.]+ of [\d.]+ GiB +(\w+)", run.stdout, re.M)
+    assert [row[:2] for row in rows] == [("0", "lab-1"), ("1", "lab-2")], run.stdout[-3000:]
 
 
 def test_sudo_with_a_password(served: Lab) -> None:
@@ -131,9 +133,25 @@ def places_of(lab: Lab, key: str) -> tuple[list[str], list[str]]:
     """Return the files of the group that contain a key, on the head and on the worker. No other file and no container of the worker does."""
     folder = "/opt/gb10-cluster/vllm_tp2/pair1/"
     assert key not in json.dumps(lab.inspect(2))
-    found = [lab.on(node, f"grep -rlF {key} /opt/gb10-cluster /etc/gb10-cluster /var/lib/gb10-cluster || true").split() for node in (1, 2)]
+    found = [lab.on(node, f"grep -rlF -e {key} /opt/gb10-cluster /etc/gb10-cluster /var/lib/gb10-cluster || true").split() for node in (1, 2)]
     assert all(path.startswith(folder) for paths in found for path in paths), found
     return sorted(path.removeprefix(folder) for path in found[0]), found[1]
+
+
+def test_the_generated_key_is_on_the_head_alone_and_another_one_is_used_when_it_is_removed(served: Lab) -> None:
+    old = served.on(1, f"cut -d= -f2 {api_key()}").strip()
+    assert len(old) == 43
+    assert places_of(served, old) == (["api_key"], [])
+    served.on(1, f"rm {api_key()} && gb10 stop")
+    refused = served.on(1, "gb10 start 2>&1 || true")
+    assert api_key() in refused
+    assert served.gone()
+    run = served.play("site.yml", "--tags", "vllm_tp2")
+    assert run.rc == 0, run.stdout[-4000:]
+    assert f"the API needs the new key in {api_key()}" in " ".join(run.stdout.split())
+    assert served.complete() == (200, " Paris.")
+    assert served.complete(key=old)[0] == 401
+    assert served.play("site.yml", "--tags", "vllm_tp2").changed == set()
 
 
 def test_a_changed_variable_restarts_the_group_once_and_in_order_and_no_secret_shows(served: Lab) -> None:
@@ -160,6 +178,36 @@ def test_a_changed_variable_restarts_the_group_once_and_in_order_and_no_secret_s
     assert served.identity() == after
 
 
+def test_rollback_goes_to_the_release_before_and_a_second_run_changes_nothing(lab: Lab) -> None:
+    """From the release with a key to the inventory's own. The tests above have left both."""
+    folder = "/opt/gb10-cluster/vllm_tp2/pair1"
+    second = json.loads(lab.on(1, f"cat {folder}/current/release.json"))["release"]
+    kept = [name for name in lab.on(1, f"ls {folder}/releases").split() if name != second]
+    [first] = [name for name in kept if '"passed": true' in lab.on(1, f"cat {folder}/releases/{name}/receipt.json", check=False)]
+    back = lab.play("playbooks/rollback.yml", variables={"rollback_release": first})
+    assert back.rc == 0, back.stdout[-4000:]
+    assert lab.complete() == (200, " Paris.")
+    (_head, head), (_worker, worker) = before = lab.identity()
+    assert worker < head, "the worker starts first"
+    for node in (1, 2):
+        assert lab.on(node, f"readlink {folder}/current").strip() == f"releases/{first}"
+        state = lab.inspect(node)
+        assert state is not None
+        assert state["Config"]["Labels"]["gb10.cluster.release"] == first
+    output = " ".join(back.stdout.split())  # Ansible wraps long lines
+    assert f"from release {second} to {first}" in output
+    assert re.search(r"\d+ s without service", output)
+    assert "To stay, set gb10_profile: lab-tiny" in output
+    for again in ({"rollback_release": first}, {}):
+        run = lab.play("playbooks/rollback.yml", variables=again)
+        assert run.rc == 0, run.stdout[-4000:]
+        assert run.changed == set()
+        assert lab.identity() == before
+    site = lab.play("site.yml", "--tags", "vllm_tp2")
+    assert site.rc == 0
+    assert site.changed == set(), "the inventory has the same release as the one that was restored"
+
+
 def test_docker_compose_reads_each_value_as_it_was_written(lab: Lab) -> None:
     values = {f"V{number}": value for number, value in enumerate([*VALUES, *NUMBERS])}
     words = ["docker", "exec", "-i", "gb10-lab-1", "docker", "compose", "--project-name", "values", "--file", "-", "config", "--format", "json"]
@@ -170,14 +218,14 @@ def test_docker_compose_reads_each_value_as_it_was_written(lab: Lab) -> None:
 
 
 def test_a_failed_release_is_rolled_back_to_the_last_good_one(lab: Lab) -> None:
-    """From the served release with a key to one whose pool is too small for its gate; the old one serves again, gated, and the play reports both."""
+    """From the served release to one with a key whose pool is too small for its gate; the old one serves again, gated, and the play reports both."""
     bounds = {"effective_tokens": {"min": 4200000}, "decode_tok_s": {"min": 100000}, "cold_prefill_tokens": 2048, "engine": {"eager": False}}
-    run = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_gate": bounds})
+    run = lab.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_gate": bounds, "vllm_tp2_api_key": KEY, "vllm_tp2_max_num_seqs": 3})
     assert run.rc != 0
     assert "pool_below_floor" in run.last_message
     assert "wanted 4,200,000, found 4,194,304" in run.last_message
     assert re.search(r"the last good one, serves again, after [1-9]\d* s without service", run.last_message)
-    assert lab.complete(key=KEY) == (200, " Paris.")
+    assert lab.complete() == (200, " Paris.")
     receipt = json.loads(max((lab.folder / "receipts/pair1").glob("*-failed.json")).read_text(encoding="utf-8"))
     failed = {check["class"]: check["found"] for check in receipt["checks"] if check["ok"] is False}
     assert set(failed) == {"pool_below_floor", "decode_slow", "engine_differs"}
@@ -213,47 +261,29 @@ def test_a_play_that_is_interrupted_half_way_converges_when_run_again(lab: Lab) 
     assert lab.complete() == (200, " Paris.")
 
 
-def test_the_generated_key_is_on_the_head_alone_and_another_one_is_used_when_it_is_removed(served: Lab) -> None:
-    old = served.on(1, f"cut -d= -f2 {api_key()}").strip()
-    assert len(old) == 43
-    assert places_of(served, old) == (["api_key"], [])
-    served.on(1, f"mv {api_key()} /root/kept-key && gb10 stop")
-    refused = served.on(1, "gb10 start 2>&1 || true")
-    assert api_key() in refused
-    assert served.gone()
-    served.on(1, f"mv /root/kept-key {api_key()} && gb10 start", timeout=600)
-    assert served.complete() == (200, " Paris."), "started without a controller"
-    served.on(1, f"rm {api_key()}")
-    run = served.play("site.yml", "--tags", "vllm_tp2")
+def test_stop_leaves_nothing_and_site_starts_again_only_what_was_stopped(lab: Lab) -> None:
+    run = lab.play("playbooks/stop.yml")
     assert run.rc == 0, run.stdout[-4000:]
-    assert f"the API needs the new key in {api_key()}" in " ".join(run.stdout.split())
-    assert served.complete() == (200, " Paris.")
-    assert served.complete(key=old)[0] == 401
-    assert served.play("site.yml", "--tags", "vllm_tp2").changed == set()
-
-
-def test_stop_leaves_nothing_and_site_starts_again_only_what_was_stopped(served: Lab) -> None:
-    run = served.play("playbooks/stop.yml")
-    assert run.rc == 0, run.stdout[-4000:]
-    assert served.gone()
-    again = served.play("playbooks/stop.yml")
+    assert lab.gone()
+    again = lab.play("playbooks/stop.yml")
     assert again.rc == 0
     assert again.changed == set()
-    status = served.play("playbooks/status.yml")
+    status = lab.play("playbooks/status.yml")
     assert status.rc == 0
-    assert "container: none" in status.stdout
-    cache = json.loads(served.on(1, "cat /opt/gb10-cluster/vllm_tp2/pair1/current/release.json"))["caches"][0]
-    kernels = [served.on(node, f"cd {cache} && find . -type f -printf '%p %T@ %s\\n' | sort") for node in (1, 2)]
+    assert re.search(r"^STOPPED  pair1 is stopped on request", status.stdout, re.M)
+    assert len(re.findall(r"^pair1 +\d  lab-\d  none ", status.stdout, re.M)) == 2
+    cache = json.loads(lab.on(1, "cat /opt/gb10-cluster/vllm_tp2/pair1/current/release.json"))["caches"][0]
+    kernels = [lab.on(node, f"cd {cache} && find . -type f -printf '%p %T@ %s\\n' | sort") for node in (1, 2)]
     assert "./modelinfos/" in kernels[0], "the engine has left what the next boot reads"
-    served.on(2, f"find {cache} -type f -delete")
+    lab.on(2, f"find {cache} -type f -delete")
     full = {"vllm_tp2_wait_available": 0.999, "vllm_tp2_wait_seconds": 1, "vllm_tp2_rollback": False}
-    waited = served.play("site.yml", "--tags", "vllm_tp2", variables=full)
+    waited = lab.play("site.yml", "--tags", "vllm_tp2", variables=full)
     assert waited.rc != 0
     for words in ("lab-1: ", "lab-2: ", "GiB are wanted before a start, 1 s after the group was stopped", "playbooks/reboot.yml"):
         assert words in waited.last_message, waited.last_message
-    assert served.gone()
-    assert served.on(2, f"cd {cache} && find . -type f -printf '%p %T@ %s\\n' | sort") == kernels[0], "the rank without a cache got the other's"
-    assert served.on(2, "ls -d /srv/models/.gb10-incoming-* 2>/dev/null || true") == ""
+    assert lab.gone()
+    assert lab.on(2, f"cd {cache} && find . -type f -printf '%p %T@ %s\\n' | sort") == kernels[0], "the rank without a cache got the other's"
+    assert lab.on(2, "ls -d /srv/models/.gb10-incoming-* 2>/dev/null || true") == ""
 
 
 def test_absent_takes_all_of_it_away(lab: Lab) -> None:

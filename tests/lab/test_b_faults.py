@@ -9,10 +9,13 @@ import pytest
 from container_lab import Lab
 from faults import BY_NAME, Fault, inject
 
-CHOSEN = ["worker killed at rendezvous", "unknown flag"]
+CHOSEN = [
+    pytest.param(BY_NAME["worker killed at rendezvous"], id="worker killed at rendezvous"),
+    pytest.param(BY_NAME["unknown flag"], id="unknown flag", marks=pytest.mark.long),
+]
 
 
-@pytest.mark.parametrize("fault", [BY_NAME[name] for name in CHOSEN], ids=CHOSEN)
+@pytest.mark.parametrize("fault", CHOSEN)
 def test_a_fault(lab: Lab, fault: Fault) -> None:
     outcome = inject(lab, fault)
     message = outcome.message

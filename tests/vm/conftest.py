@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import last_start
 import playbook
 import pytest
+
+pytest_runtest_setup = last_start.pytest_runtest_setup
 
 VMLAB = (sys.executable, str(playbook.REPO / "lab/vm/vmlab.py"))
 INVENTORY = playbook.REPO / "inventories/vm-lab"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from typing import TYPE_CHECKING, Any
@@ -76,9 +77,14 @@ def test_a_node_that_panics_reboots_itself(lab: VmLab, applied: Run) -> None:
 
 
 def test_a_frozen_node_is_reset_by_the_watchdog(lab: VmLab, applied: Run) -> None:
+    lab.on(NODE, "mkdir -p /var/log/journal && journalctl --flush")  # the guest keeps its journal in memory otherwise
     assert comes_back(lab, FREEZE) > SECONDS / 2
     assert lab.on(NODE, f"cat {DEVICE}/bootstatus") == BY_WATCHDOG
+    doctor = lab.play("playbooks/doctor.yml", *ONLY, variables={"output": "json"})
+    report = json.loads(next(line for line in doctor.stdout.splitlines() if line.startswith("{")))
+    assert [each["where"] for each in report["findings"] if each["id"] == "unclean_end"] == [["vm-1"]], report
     assert probe(lab, NODE, READ) == ARMED
+    lab.on(NODE, "rm -rf /var/log/journal")
 
 
 def test_absent_restores_the_node(lab: VmLab, was: dict[str, Any], applied: Run) -> None:

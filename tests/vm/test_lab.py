@@ -1,4 +1,4 @@
-"""The VM lab proves itself: what the roles' tests stand on is really there. First in the order, on factory-fresh machines."""
+"""The VM lab proves itself: what the roles' tests stand on is really there. They run with make long, because the roles' tests need the same to pass."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import yaml
 if TYPE_CHECKING:
     from vm.conftest import VmLab
 
+pytestmark = pytest.mark.long
 NODES = (1, 2)
 RAILS = (("rail0", "enp1s0f0np0", "rocep1s0f0", "192.168.200"), ("rail1", "enP2p1s0f0np0", "roceP2p1s0f0", "192.168.201"))
 

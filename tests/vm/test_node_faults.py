@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from browser import Browser
 from vm.node_helpers import (
     NODES,
     OWN_NETPLAN,
@@ -27,6 +30,8 @@ from vm.node_helpers import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playbook import Run
     from vm.conftest import VmLab
 
@@ -92,13 +97,33 @@ def test_the_interface_of_the_session_is_never_a_rail(lab: VmLab) -> None:
     assert rail_facts(lab, 1) == wanted_rails(1)
 
 
-def test_a_pulled_cable_is_called_a_cable(lab: VmLab) -> None:
+def test_a_pulled_cable_is_called_a_cable(lab: VmLab, tmp_path: Path) -> None:
     lab.cut("rail0")
     lab.cut("rail1")
     try:
         run = site(lab, "--limit", "vm-1", tags="roce")
         refused(run, "cable")
         assert lab.on(1, f"test -e {PENDING} || cat {OWN_NETPLAN}").count("addresses") == 2
+        doctor = lab.play("playbooks/doctor.yml", variables={"output": "json"})
+        assert (doctor.rc, doctor.changed) == (2, set()), doctor.stdout[-3000:]
+        report = json.loads(next(line for line in doctor.stdout.splitlines() if line.startswith("{")))
+        cables = [each for each in report["findings"] if each["id"] == "cable"]
+        assert {host for each in cables for host in each["where"]} == set(lab.hosts)
+        assert {each["severity"] for each in cables} == {"error"}
+        assert all(each["command"].startswith("ssh ") for each in cables)
+        assert "kernel" in report["passed"] or any(each["area"] == "kernel" for each in report["findings"]), "these nodes have a kernel of their own"
+        reported = lab.play("playbooks/report.yml")
+        assert (reported.rc, reported.changed) == (0, set()), reported.stdout[-3000:]
+        page = (lab.folder / "receipts/pair1/report.html").read_text(encoding="utf-8")
+        assert Browser(tmp_path).open(page) == ([], []), "no console message, no request"
+        rails = re.search(r'<section id="rails">.*?</section>', page, re.DOTALL)
+        assert rails is not None
+        for rank, host in enumerate(lab.hosts):
+            shown = " ".join(re.findall(rf">(rank {rank} on {host}.*?)(?:</p>|</tr>)", rails[0], re.DOTALL))
+            assert [netdev for netdev in lab.netdevs if netdev not in shown] == [], rails[0]
+            assert "cable" in shown, rails[0]
+        assert "<td>up</td>" not in rails[0], rails[0]
+        assert "was not read" not in page
     finally:
         lab.heal("rail0")
         lab.heal("rail1")
