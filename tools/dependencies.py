@@ -40,10 +40,13 @@ USES = {
     "molecule": r"/molecule\b",
     "mypy": r"/mypy\b",
     "myst-parser": r"myst_parser",
+    "pexpect": r"^import pexpect",
     "pytest": r"/pytest\b",
     "pytest-testinfra": r"name: testinfra",
     "pytest-xdist": r"pytest .*-n 2",
     "netaddr": r"^\s*from netaddr import",
+    "pygal": r"^\s*import pygal",
+    "rich": r"^\s*from rich[.\w]* import",
     "ruff": r"/ruff check",
     "sphinx-ansible-theme": r"sphinx_ansible_theme",
     "types-PyYAML": r"^import yaml",
@@ -60,7 +63,7 @@ NODE_IMPORTS = {
     "jmespath": "plugins/module_utils/_agent/service.py",
     "netaddr": "plugins/module_utils/_inventory/fabric.py",
 }
-CONTROLLER_IMPORTS = {"ansible", "jinja2", "jmespath", "netaddr", "yaml"}
+CONTROLLER_IMPORTS = {"ansible", "jinja2", "jmespath", "netaddr", "pygal", "rich", "yaml"}
 
 
 def declared(name: str) -> set[str]:

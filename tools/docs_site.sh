@@ -6,7 +6,7 @@ export PATH=$PWD/.venv/bin:$PATH ANSIBLE_COLLECTIONS_PATH=$PWD/collections
 rm -rf .site/src
 mkdir -p .site/src/reference
 chmod og-w .site/src/reference  # antsibull-docs refuses a folder that others can write
-git ls-files --cached --others --exclude-standard -z -- '*.md' ':!.github' ':!tests' | xargs -0 cp --parents -t .site/src
+git ls-files --cached --others --exclude-standard -z -- '*.md' 'docs/images/*' ':!.github' ':!tests' | xargs -0 cp --parents -t .site/src
 cp tools/docsite/conf.py tools/docsite/index.rst .site/src
 antsibull-docs collection --use-current --squash-hierarchy --fail-on-error --dest-dir .site/src/reference gb10.cluster
 sphinx-build -q -W --keep-going -b html .site/src .site/html

@@ -24,7 +24,7 @@ HEAD = """\
 # Profiles
 
 A profile is a serving system as data: image, model, all arguments of `vllm serve`, environment, container, and what a good boot must show.
-One variable selects it. `ansible-playbook playbooks/profiles.yml` prints this page's table and the selected profile.
+One variable selects it. `ansible-playbook playbooks/profiles.yml` lists the profiles and prints the selected one.
 
 ```yaml
 # inventories/<yours>/group_vars/gb10.yml
@@ -103,7 +103,7 @@ ansible-playbook playbooks/import.yml -e recipe=docker-compose.yml -e name=mine 
 ```
 
 It writes `own-profiles/<name>.yml`, contacts no host and executes nothing. `gb10_profile: <name>` selects the profile.
-More options: `-e output=FILE`, `-e env_file=FILE`, `-e service=NAME` of a Compose file, `-e force=true` to replace a file, `--check --diff`.
+More options: `-e dest=FILE`, `-e env_file=FILE`, `-e service=NAME` of a Compose file, `-e force=true` to replace a file, `--check --diff`.
 
 | from | into |
 |---|---|

@@ -10,6 +10,7 @@ the text, in one line or over several). A test is `path::function`, or a name fr
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import sys
@@ -41,6 +42,7 @@ PAINS = """
 """
 
 
+@functools.cache  # hundreds of rows name the same few files
 def load(path: Path) -> Any:
     """Return the content of a YAML file, None if there is none."""
     return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -21,10 +21,10 @@ class ActionModule(FollowedAction):
         """Return pull or build."""
         return str(self._task.args.get("how"))
 
-    def progress(self, report: dict[str, Any]) -> str:
+    def progress(self, report: dict[str, Any]) -> dict[str, Any]:
         """Return the last output of docker if it is new."""
         text = report.get("text") or ""
         if text == self.shown:
-            return ""
+            return {}
         self.shown = text
-        return f"{time.monotonic() - self.began:.0f} s  {text}" if text else ""
+        return {"percent": report.get("percent"), "notes": [f"{time.monotonic() - self.began:.0f} s", text]} if text else {}

@@ -13,9 +13,12 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._common import progress
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
+from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import QUIET_SHOW_SECONDS
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import FOLLOW, NodeResults, plain
+from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 COMMAND = "/usr/local/sbin/gb10"
 WAIT_SECONDS = 20
@@ -47,6 +50,7 @@ class ActionModule(NodeResults):
             return {"changed": False, "skipped": True, "msg": "Check mode: there is no boot to judge."}
         self.generation, self.group, self.settled = int(args["generation"]), str(args["group"]), args["until"] == "settled"
         self.host = str((task_vars or {}).get("inventory_hostname"))
+        self.stages: dict[str, tuple[str, float]] = {}
         self.since, self.misses, self.missed_at, self.problem = int(args["since"]), 0, 0.0, ""
         parent, end = os.getppid(), time.monotonic() + LONGEST_SECONDS
         while True:
@@ -109,8 +113,21 @@ class ActionModule(NodeResults):
     def _show(self, events: list[dict[str, Any]]) -> None:
         for event in events:
             self.since = max(self.since, int(event.get("n") or 0))
-            if event.get("text") and event.get("kind") != "settled":  # the task's result reports it
-                Display().display(f"[{self.group} +{float(event.get('seconds') or 0.0):4.0f} s] {event['text']}")
+            if event.get("text") and event.get("kind") != "settled" and self._is_news(str(event["text"])):  # the task's result reports it
+                is_fault = RUN.shows and event.get("kind") == "verdict" and " Remedy: " in event["text"]  # that callback prints the result, and a fault once
+                text = f"The boot of {self.group} has failed. The reason follows when the group is settled." if is_fault else event["text"]
+                Display().display(f"[{self.group} +{float(event.get('seconds') or 0.0):4.0f} s] {text}")
+
+    def _is_news(self, line: str) -> bool:
+        """Return whether a line is to be shown: the percentage of a stage is not, off a terminal, within 30 s of the one before."""
+        seen = progress.parse(line)
+        if seen is None:
+            return True
+        now, (stage, at) = time.monotonic(), self.stages.get(seen.host, ("", 0.0))
+        if seen.what == stage and not RUN.terminal and now - at < QUIET_SHOW_SECONDS:
+            return False
+        self.stages[seen.host] = (seen.what, now)
+        return True
 
     def _decided(self, outcome: dict[str, Any]) -> bool:
         """Return whether this outcome is what the task waits for."""

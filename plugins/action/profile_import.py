@@ -24,6 +24,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_impor
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import RecipeError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
+from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
 HEADINGS = {"mapped": "Mapped", "decided": "Set by the collection", "unmapped": "Not mapped"}
@@ -40,7 +41,7 @@ def read(path: Path, what: str) -> str:
 def load(path: Path) -> Any:
     """Return the content of a YAML file. The parser's message can quote the file, which can contain secrets: only the place is shown."""
     try:
-        return yaml.load(read(path, "recipe"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  either loader is a safe one
+        return yaml.load(read(path, "recipe"), Loader=SafeLoader)  # noqa: S506  either loader is a safe one
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         raise AnsibleActionFail(f"{path}{f':{mark.line + 1}' if mark else ''}: the recipe is not valid YAML") from None

@@ -9,6 +9,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.evidence import FIGURES
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
 
 
@@ -36,6 +37,9 @@ class ActionModule(NodeResults):
             return {**out, "text": text}
         path = Path(str(dest)).expanduser()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(plain(str(text)), encoding="utf-8")
+        stable, mark, live = str(text).rpartition(f"{FIGURES}\n")
+        parts = {path: stable, path.with_suffix(".figures.txt"): live} if mark and not src else {path: str(text)}
+        for part, content in parts.items():
+            part.touch(mode=0o600)
+            part.write_text(plain(content), encoding="utf-8")
         return {**out, "path": str(path)}

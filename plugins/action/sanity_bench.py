@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY
+from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, load_test
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_sources, shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import TEXT, NodeResults, plain, whole
 
 _PROBE = "gb10.cluster.vllm_probe"
@@ -40,6 +42,7 @@ class ActionModule(NodeResults):
                 "concurrency": {"type": "raw", "default": list(load_test.LEVELS)},
                 "timeout": {"type": "float", "default": 600.0},
                 "streams": {"type": "bool", "default": False},
+                "receipts": {"type": "path", "default": ""},
             }
         )
         try:
@@ -48,22 +51,41 @@ class ActionModule(NodeResults):
             raise AnsibleActionFail(str(error)) from error
         group, folder = args["group"], f"{args['directory']}/{args['group']}"
         release = self._release(group, folder)
-        display = Display()
-        display.display(f"{group}: release {release.get('release')} of profile {release.get('profile')}, port {release['port']}")
-        rows = []
+        as_json = shown.wants_json(self._loader)
+        title = f"{group}: release {release.get('release')} of profile {release.get('profile')}, port {release['port']}"
+        self._print(["", title, ""], as_json)
+        rows: list[dict[str, Any]] = []
         for level, batch in load_test.batches(prompts, levels):
-            row = load_test.row_of(level, batch, self._ask(release, folder, batch, level, args["timeout"]))
-            rows.append(row)
-            for line in load_test.stream_lines(row) if args["streams"] else [load_test.table(rows)[-1]] if len(rows) > 1 else load_test.table(rows):
-                display.display(plain(f"{group}  {line}"))
+            rows.append(load_test.row_of(level, batch, self._ask(release, folder, batch, level, args["timeout"])))
+            self._print(load_test.stream_lines(rows[-1]) if args["streams"] else load_test.table(rows)[0 if len(rows) == 1 else -1 :], as_json)
         drift = "" if args["streams"] else self._drift(release, folder, prompts, max(levels), args["timeout"])
-        if drift:
-            display.display(plain(f"{group}  {drift}"))
         message = load_test.complaint(group, rows)
+        lost = "" if message or not args["receipts"] or self._task.check_mode else self._keep(Path(args["receipts"]) / group, release, rows)
+        verdict = message or f"{group}: {sum(row['requests'] for row in rows)} replies, none bad. {AGENT_HINT}"
+        bad = load_test.fault_lines(rows)
+        self._print([*(["", *bad] if bad else []), "", *([f"{group}: {each}" for each in (drift, lost) if each]), *([] if message else [verdict])], as_json)
         if message:  # the faults are printed in full, without the good replies
             rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]
-        good = f"{group}: {sum(row['requests'] for row in rows)} replies, none bad. {AGENT_HINT}"
-        return {"changed": False, "failed": bool(message), "rows": rows, "table": load_test.table(rows), "drift": drift, "msg": message or good}
+        if as_json:
+            about = {"group": group, **{key: release.get(key) for key in ("release", "profile", "port")}}
+            data = {"schema": "gb10.cluster/sanity/1", **about, "passed": not message, "sentence": verdict, "drift": drift, "rows": rows}
+            shown.show([], data, as_json)
+        return {"changed": False, "failed": bool(message), "rows": rows, "table": load_test.table(rows), "drift": drift, "msg": verdict}
+
+    @staticmethod
+    def _print(lines: list[str], as_json: bool) -> None:
+        """Print lines, unless a document follows."""
+        if not as_json:
+            shown.show(lines, None, False)
+
+    @staticmethod
+    def _keep(folder: Path, release: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+        """Keep the speeds for report.yml; return a warning if they cannot be written."""
+        try:
+            report_sources.keep_speeds(folder, release, rows, utc.stamp())
+        except OSError as error:
+            return f"The speeds are not kept for report.yml: {folder} on the controller cannot be written ({error.strerror}). See vllm_tp2_receipts."
+        return ""
 
     def _drift(self, release: dict[str, Any], folder: str, prompts: list[dict[str, Any]], level: int, timeout: float) -> str:
         """Ask one prompt without sampling, alone and among others, and compare."""

@@ -9,9 +9,8 @@ import time
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
+from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 
@@ -38,10 +37,8 @@ class ActionModule(ActionBase):
                 changed = {each: RUN.changed[each] for each in members if each in RUN.changed} if RUN.kept else None
                 lost = [each for each in members if each in left]
                 address = str(values.get("ansible_host") or host)
-                lines += ["", *summary.group_text(result, address, times, self._task.check_mode, changed, lost)]
+                lines += ["", *summary.group_text(result, address, times, self._task.check_mode, changed, lost, brief=RUN.shows)]
         if self._task.check_mode and lines:
             lines = ["", "Check mode: nothing was changed.", *lines]
-        display = Display()
-        for line in lines:
-            display.display(printable(line))
+        shown.show(lines, None, shown.wants_json(self._loader))
         return {"changed": False, "lines": lines}

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import fit, kv_estimate
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 
 
@@ -36,14 +36,14 @@ def compose_refusal(content: dict[str, Any]) -> str | None:
 
 
 class ActionModule(ActionBase):
-    """Checks ports, KV pool and Docker Compose, then prints or writes the files."""
+    """Checks ports, KV pool and Docker Compose, then writes the files."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
     _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the lines of the report."""
+        """Return what was checked."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
         host = str(variables.get("inventory_hostname", "localhost"))
@@ -59,29 +59,29 @@ class ActionModule(ActionBase):
                 "allow_unsafe_memory": {"type": "bool", "default": False},
                 "ssh_port": {"type": "int", "default": 22},
                 "dest": {"type": "path"},
+                "show": {"type": "bool", "default": False},
             }
         )
         # YAML cannot represent the tagged values of Ansible.
         args = json.loads(json.dumps(args))
         profile, group = args["profile"], args["group"]
-        _key, clash = compose.port_fault(profile, args["ssh_port"])
+        _key, clash = fit.port_fault(profile, args["ssh_port"])
         if clash:
             raise AnsibleActionFail(f"{host}: {clash}: change it in the profile {profile['name']}.")
-        estimate, warnings = self._estimate(args)  # on every rank, so that no rank of a refused group writes its files
+        pool, warnings = self._estimate(args)  # on every rank, so that no rank of a refused group writes its files
         refusal = compose_refusal(args["compose"])
         if refusal:
             raise AnsibleActionFail(
                 f"{host}: Docker Compose refuses the file made from profile {profile['name']}: {refusal}."
                 " Correct vllm_tp2_extra_args, vllm_tp2_extra_env or the profile."
             )
+        checked = {
+            "rank": group["rank"], "host": host, "image": profile["image"]["reference"], "secrets": args["secret_names"],
+            "compose_check": "skipped, not installed here" if refusal is None else "passed", "pool": pool, "path": "",
+        }  # fmt: skip
         text = compose_yaml(args["compose"])
-        lines = [
-            f"{group['name']} rank {group['rank']}, profile {profile['name']}, image {profile['image']['reference']}",
-            "the fabric's variables (NCCL, GLOO) and the release's name are added on the node",
-            f"secrets, in a file of mode 0600 on the node: {', '.join(args['secret_names']) or 'none'}",
-            f"KV pool: {estimate if group['rank'] == 0 else 'see the head'}",
-            f"docker compose config: {'skipped, this computer has no docker compose' if refusal is None else 'passed'}",
-        ]
+        if args["show"]:
+            checked["compose"] = text
         if args["dest"]:
             folder = Path(args["dest"]).expanduser() / group["name"] / f"rank{group['rank']}-{host}"
             try:
@@ -90,12 +90,10 @@ class ActionModule(ActionBase):
                 (folder / "environment").write_text("".join(f"{key}={value}\n" for key, value in args["env"].items()), encoding="utf-8")
             except OSError as error:
                 raise AnsibleActionFail(f"The rendered files cannot be written: {error}; give another folder with -e validate_output=DIR.") from error
-            lines.append(f"written to {folder}")
-        else:
-            lines.append(text)
-        return {"changed": False, "msg": lines, "warnings": [] if group["rank"] else warnings, "_ansible_verbose_always": True}
+            checked["path"] = str(folder.parent)
+        return {"changed": False, "checked": checked, "warnings": [] if group["rank"] else warnings}
 
-    def _estimate(self, args: dict[str, Any]) -> tuple[str, list[str]]:
+    def _estimate(self, args: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """Return the estimate and the plan's warnings. What may freeze a node is refused also if vllm_tp2_plan does not enforce the estimate."""
         ranks = [{"host": host, **args["memory"]} for host in args["group"]["hosts"]]
         try:
@@ -105,10 +103,10 @@ class ActionModule(ActionBase):
         if plan["unsafe"]:
             raise AnsibleActionFail(f"{args['group']['name']}: {plan['unsafe']}")
         if args["plan"] == "off":
-            return "not estimated (vllm_tp2_plan is off)", plan["warnings"]
+            return {"expected_tokens": None, "needed_tokens": None, "text": "The KV pool is not estimated: vllm_tp2_plan is off."}, plan["warnings"]
         if plan["verdict"] == "refused" and args["plan"] == "enforce":
             raise AnsibleActionFail(
                 f"{args['group']['name']}: {plan['msg']} The estimate is for the factory-default memory of the nodes. Set yours with -e validate_memory (KiB),"
                 " or set vllm_tp2_plan=report."
             )
-        return str(plan["msg"]), plan["warnings"]
+        return {"text": str(plan["msg"]), **{key: plan[key] for key in ("expected_tokens", "needed_tokens")}}, plan["warnings"]

@@ -26,16 +26,19 @@ class ActionModule(FollowedAction):
         """Return whether there is something to fetch."""
         return super().is_long() and self._task.args.get("state") != "absent" and bool(self._task.args.get("fetch"))
 
-    def progress(self, report: dict[str, Any]) -> str:
-        """Return share, size, rate and files, and the time left if it is long."""
+    def progress(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Return share, size, rate, files and the remaining time."""
         now, total, done, moved = time.monotonic(), *(int(report.get(key) or 0) for key in ("total", "done", "moved"))
         if report["state"] == "running" and done >= total > 0:
-            return f"checking {manifest.human(total)}  {100 * int(report.get('hashed') or 0) // total} %"
+            hashed = int(report.get("hashed") or 0)
+            left = self.paces["check"].seconds_left(now, hashed, total)
+            return {"what": f"{self.what()} checking", "percent": 100 * hashed // total, "done": manifest.human(total), "seconds_left": left}
         rate = (moved - self.before[1]) / max(now - (self.before[0] or self.began), 1e-3)
         if report["state"] == "done":
             rate = moved / max(float(report.get("copy_seconds") or 0), 1e-3)
         self.before = (now, moved)
-        left = (total - done) / rate / 60 if rate > 0 else 0
-        files = f"{report.get('files_done', 0)} of {report.get('files', 0)} files"
-        eta = f"  {left:.0f} min left" if left >= 1.5 else ""
-        return f"{100 * done // total if total else 100:3d} %  {manifest.human(done)} of {manifest.human(total)}  {rate / 1e6:.0f} MB/s  {files}{eta}"
+        return {
+            "percent": 100 * done // total if total else 100, "done": manifest.human(done), "total": manifest.human(total),
+            "seconds_left": self.paces["copy"].seconds_left(now, done, total),
+            "notes": [f"{rate / 1e6:.0f} MB/s", f"{report.get('files_done', 0)} of {report.get('files', 0)} files"],
+        }  # fmt: skip

@@ -22,10 +22,14 @@ class ActionModule(FollowedAction):
         """Return download."""
         return "download"
 
-    def progress(self, report: dict[str, Any]) -> str:
-        """Return share, size and the rate since the last line."""
+    def progress(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Return share, size, the rate since the last line, and the remaining time."""
         now, done = time.monotonic(), int(report.get("done") or 0)
         rate = (done - self.before[1]) / max(now - self.before[0], 1e-3) if self.before[1] else 0.0
-        share = f"{100 * done // report['total']:3d} %  " if report.get("total") else ""
         self.before = (now, done)
-        return f"{share}{manifest.human(done)}  {rate / 1e6:.0f} MB/s"
+        total = int(report.get("total") or 0)
+        shown = {"done": manifest.human(done), "notes": [f"{rate / 1e6:.0f} MB/s"]}
+        if not total:
+            return shown
+        left = self.paces["download"].seconds_left(now, done, total)
+        return {**shown, "percent": 100 * done // total, "total": manifest.human(total), "seconds_left": left}

@@ -14,7 +14,6 @@ from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._common import terminal
 from ansible_collections.gb10.cluster.plugins.module_utils._release import group as groups
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
-from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
 
 
 def judged_receipt(infos: Any, release: str, folder: str = "") -> dict[str, Any]:
@@ -56,7 +55,6 @@ class FilterModule:
             "last_good": releases.last_good,
             "lost_ways": lost_ways,
             "printable": printable,
-            "rank_status": summary.rank_status,
             "release": releases.release_id,
             "release_repairs": releases.repairs,
             "secret_fingerprint": releases.fingerprint,

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose, text
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
@@ -25,14 +24,6 @@ def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
             if not isinstance(value, (Mapping, list)):
                 raise AnsibleFilterError(f"{function.__name__} needs a mapping, got {value!r}")
         return function(*args, **kwargs)
-
-    return run
-
-
-def _lines(function: Callable[..., list[str]]) -> Callable[..., str]:
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> str:
-        return "\n".join(function(*args, **kwargs))
 
     return run
 
@@ -53,6 +44,4 @@ class FilterModule:
             "compose_yaml": _guard(compose_yaml),
             "env_file_text": _guard(compose.env_file_text),
             "profile_paths": _guard(compose.host_paths),
-            "profiles_table": _guard(_lines(text.table)),
-            "profile_sheet": _guard(_lines(text.sheet)),
         }

@@ -76,7 +76,7 @@ _list:
   elements: dict
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -87,38 +87,48 @@ from ansible.plugins.lookup import LookupBase
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 # Works in a checkout, through its links, and in an installed collection.
 PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"
 
 
-# The C loader is nine times as fast.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 @lru_cache(maxsize=4)  # a task reads them a dozen times, and the files do not change in a run
-def shipped_profiles(directory: Path = PROFILES_DIR) -> dict[str, Any]:
+def shipped_profiles(directory: Path = PROFILES_DIR) -> Mapping[str, Any]:
     """Return the collection's own profiles, name to raw mapping."""
     if not directory.is_dir():
         raise AnsibleError(f"the collection's profiles are not at {directory}: the installation is incomplete, install it again")
-    return _read(directory)
+    return _Profiles(directory)
 
 
 def own_profiles(directory: object, given: Any) -> Any:
     """Return the user's profiles: one a file of the directory, if it exists, and those of the inventory, which win."""
     folder = Path(str(directory)).expanduser() if directory else None
-    files = _read(folder) if folder and folder.is_dir() else {}
+    files = _Profiles(folder) if folder and folder.is_dir() else {}
     return {**files, **given} if files and isinstance(given, Mapping) else given
 
 
-def _read(directory: Path) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for path in sorted(directory.glob("*.yml")):
-        try:
-            out[path.stem] = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506  # either loader is a safe one
-        except (OSError, yaml.YAMLError) as exc:
-            raise AnsibleError(f"profile {path.stem}: {path} is not valid YAML: {exc}") from exc
-    return out
+class _Profiles(Mapping[str, Any]):
+    """The profiles of a directory, name to raw mapping. A file is read when its profile is needed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.paths = {path.stem: path for path in sorted(directory.glob("*.yml"))}
+        self.read: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.read:
+            path = self.paths[name]
+            try:
+                self.read[name] = yaml.load(path.read_text(encoding="utf-8"), Loader=SafeLoader)  # noqa: S506  a safe loader
+            except (OSError, yaml.YAMLError) as exc:
+                raise AnsibleError(f"profile {name}: {path} is not valid YAML: {exc}") from exc
+        return self.read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
 
 
 class LookupModule(LookupBase):

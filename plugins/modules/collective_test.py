@@ -94,7 +94,7 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective
@@ -106,8 +106,7 @@ MEMINFO = "/proc/meminfo"
 
 def test(params: dict[str, Any]) -> dict[str, Any]:
     """Return this rank's result. The container is removed before and after."""
-    with open(MEMINFO, encoding="ascii", errors="replace") as handle:
-        available = log.memory_of(handle.read(8192)).get("available_kib", 0)
+    available = log.memory_of(bounded.text(MEMINFO)).get("available_kib", 0)
     if available < collective.NEEDED_KIB:
         return collective.ended("memory_short", f"{available / 2**20:.1f} GiB are available, and {collective.NEEDED_KIB / 2**20:g} GiB are expected")
     name = params["container"]

@@ -171,6 +171,7 @@ id:
 """
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -271,6 +272,13 @@ def progress(log: str) -> str:
     return last if not step or last.endswith(step) else f"{step}  {last}"
 
 
+def report_of(log: str) -> dict[str, Any]:
+    """Return the progress for the action plugin: a text and, if it is known, the share of the layers or build steps."""
+    layers = re.match(r"(\d+) of (\d+) layers", text := progress(log))
+    share = 100 * int(layers[1]) // int(layers[2]) if layers else build_plan.share_of(log)
+    return {"text": text, **({"percent": share} if share is not None else {})}
+
+
 def explain_failure(log: str, params: Mapping[str, Any]) -> str:
     """Return the decisive line of a failed pull or build, with its remedy."""
     if params["how"] == "build":
@@ -314,7 +322,7 @@ def main() -> None:
         job.start_commands(todo, params["max_seconds"], f"{params['how']} {params['reference']}", ["Environment=HOME=/root"])
 
     try:
-        unit_job.follow(module, job, start, lambda: {"text": progress(job.output())})
+        unit_job.follow(module, job, start, lambda: report_of(job.output()))
         rc, log = job.read().get("rc"), job.output()
         if rc == 0 and building:
             verify(params, run)

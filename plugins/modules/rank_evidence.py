@@ -12,6 +12,9 @@ short_description: Collect what one rank's node shows of a serving group, withou
 version_added: 0.1.0
 description:
   - Collects the containers' inspection and log tails, processes, memory, addresses, RDMA links and the kernel's last messages into one text.
+  - Collects settings, versions and records of the node, the GID table and the driver of each rail, and, as figures of this moment, GPU, counters of
+    the rails, events of the Docker Engine in the last hour, the last kernel messages of the previous boot, and the memory over the last half
+    hour and the last day, as the agent samples it (at most 400 and 1440 samples).
   - Values of the releases' env files, and texts with the shape of a key or token, are masked.
   - Of each log the end is collected, at most O(tail) records and 4 MiB. The whole collection ends after O(timeout); the text names what is missing.
 author:
@@ -37,7 +40,9 @@ options:
     description: Evidence that the agent has kept, a file on the node. It is copied to O(dest), and nothing is collected.
     type: path
   dest:
-    description: A file on the controller that the text is written to, with mode 0600. It is returned when left out.
+    description:
+      - A file on the controller that the text is written to, with mode 0600. It is returned when left out.
+      - The figures of this moment are in a second file, which ends in C(.figures.txt), so that a comparison of two files shows what has changed.
     type: path
   docker_socket:
     description: The Docker Engine's socket.
@@ -71,7 +76,8 @@ text:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, history
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import STATE
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
 
@@ -93,7 +99,9 @@ def main() -> None:
     params = module.params
 
     folder = os.path.join(params["directory"], params["group"])
-    text = evidence.collect(params["group"], folder, runner(module), tail=params["tail"], seconds=params["timeout"], docker_socket=params["docker_socket"])
+    memory = history.memory_of(os.path.join(folder, STATE))
+    options = {"tail": params["tail"], "seconds": params["timeout"], "docker_socket": params["docker_socket"]}
+    text = evidence.collect(params["group"], folder, runner(module), memory, **options)
     module.exit_json(changed=False, text=text)
 
 

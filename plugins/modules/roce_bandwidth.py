@@ -104,6 +104,12 @@ options:
     elements: str
     choices: [healthy, one_rail, hotplug_13g, tcp_only, unknown]
     default: [healthy]
+  record:
+    description:
+      - Keep a result that is accepted on the node, and remove the one before if it is not (O(mode=client)).
+      - With V(false), the record stays as it is. The role roce measures again if it has no record.
+    type: bool
+    default: true
 seealso:
   - module: gb10.cluster.roce_verify
 """
@@ -297,6 +303,7 @@ def main() -> None:
             "hotplug_low_gbps": {"type": "float", "default": 11},
             "hotplug_high_gbps": {"type": "float", "default": 15.5},
             "accept": {"type": "list", "elements": "str", "choices": classes, "default": ["healthy"]},
+            "record": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     )
@@ -322,9 +329,11 @@ def main() -> None:
     result = {"bandwidth_class": verdict.name, "message": verdict.message, "remedy": verdict.remedy, "rails": found}
     if accepted:
         when = utc.stamp()
-        keep({"key": key_of(rails), "when": when, "class": verdict.name, "message": verdict.message, "rails": found})
+        if params["record"]:
+            keep({"key": key_of(rails), "when": when, "class": verdict.name, "message": verdict.message, "rails": found})
         module.exit_json(changed=False, **result)
-    RECEIPT.unlink(missing_ok=True)
+    if params["record"]:
+        RECEIPT.unlink(missing_ok=True)
     why = "; ".join(f"{rail['hca']} to {rail['server']}: {rail['reason']}" for rail in found if rail["reason"])
     module.fail_json(msg=f"{verdict.name}: {verdict.message}{f' ({why})' if why else ''} {verdict.remedy}", **result)
 

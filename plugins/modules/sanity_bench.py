@@ -47,6 +47,13 @@ options:
     description: Print one line for each stream instead of one for each level.
     type: bool
     default: false
+  receipts:
+    description:
+      - The folder of the gate's receipts on the controller. The speed of each level is kept in C(speed.json) of the group's folder there, for
+        M(gb10.cluster.report), if no reply is bad. Empty keeps nothing.
+      - The file has at most 16 levels of one release, the last result of each.
+    type: path
+    default: ""
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
@@ -82,8 +89,8 @@ table:
   elements: str
   returned: when the server answers
   sample:
-    - "at once  replies  bad_outputs   slowest s   tok/s a stream   tok/s in all"
-    - "      6        6            0       12.40        16.1-18.0          104.1"
+    - "at once  replies  bad_outputs  slowest s  tok/s a stream  tok/s in all"
+    - "      6        6            0      12.40       16.1-18.0         104.1"
 drift:
   description:
     - The sentence about a prompt without sampling whose reply differs between alone and among others; empty if it does not. It fails nothing.

@@ -11,7 +11,7 @@ module: validate_rank
 short_description: Check the rendered files of one rank without its node
 version_added: 0.1.0
 description:
-  - Checks the ports, estimates the KV pool, checks the file with Docker Compose if the controller has it, and prints or writes the Compose
+  - Checks the ports, estimates the KV pool, checks the file with Docker Compose if the controller has it, and writes the Compose
     file and the environment. The playbook C(validate.yml) runs it.
   - This is an action plugin. It runs on the controller and contacts no host.
 author:
@@ -57,8 +57,13 @@ options:
     type: int
     default: 22
   dest:
-    description: A folder on the controller to write to. Without it, the Compose file is printed.
+    description: A folder on the controller to write to. Without it, nothing is written.
     type: path
+  show:
+    description: Whether to return the text of the Compose file.
+    type: bool
+    default: false
+    version_added: 0.2.0
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
@@ -78,10 +83,12 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-msg:
-  description: The lines of the report.
-  type: list
-  elements: str
+checked:
+  description:
+    - C(rank), C(host), C(image), the names of C(secrets), C(compose_check), C(pool) (the estimate, C(expected_tokens), C(needed_tokens) and C(text)),
+      and C(path), the folder of the written files.
+    - C(compose) is the text of the Compose file if O(show) is true.
+  type: dict
   returned: success
-  sample: ["pair1 rank 0, profile dspark-nvfp4-1m, image vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"]
+  sample: {rank: 0, host: spark-1, secrets: [VLLM_API_KEY], compose_check: passed, path: /tmp/rendered/pair1}
 """

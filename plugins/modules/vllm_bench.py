@@ -101,6 +101,7 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
@@ -126,8 +127,7 @@ class Watch(threading.Thread):
 
     def take(self) -> int:
         """Sample once, and return MemAvailable in KiB."""
-        with open(MEMINFO, encoding="ascii", errors="replace") as handle:
-            found = log.memory_of(handle.read(8192))
+        found = log.memory_of(bounded.text(MEMINFO))
         self.available, self.free = min(self.available, found["available_kib"]), min(self.free, found["free_kib"])
         if self.server:
             usage = bench.kv_usage(self.server.call("GET", "/metrics", timeout=5.0)[1])

@@ -57,13 +57,15 @@ current:
 releases:
   description:
     - The releases kept on the node, the newest first; C(good) tells that its gate has passed.
+    - C(pool_tokens) is the KV pool of its last boot; 0 if it is not known.
     - C(files) has mode and SHA-256 of the files that a role writes, as one string each; empty for one that cannot be read.
     - C(image) is what C(release.json) records of the image, C(reference), C(id) on this node and C(fingerprint) of the content. C(gone) tells
       that the Docker Engine does not have this id any more.
   type: list
   elements: dict
   returned: always
-  sample: [{id: 4f0c61d2a9be, good: true, time: 1795239181, files: {compose.yaml: 0640 9f86d0..., release.json: 0640 2c26b4...},
+  sample: [{id: 4f0c61d2a9be, good: true, profile: b12x-fp8-1m, pool_tokens: 1766005, time: 1795239181,
+    files: {compose.yaml: 0640 9f86d0..., release.json: 0640 2c26b4...},
     image: {reference: "vllm/vllm-openai:v0.24.0", id: "sha256:8d0f...", fingerprint: 1c7f..., gone: false}}]
 containers:
   description:

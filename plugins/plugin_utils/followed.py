@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections import defaultdict
 from typing import Any
 
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import Pace, text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
+from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 SHOW_SECONDS = 5.0
+QUIET_SHOW_SECONDS = 30.0  # off a terminal
 LOST_AFTER = 5
 RETRY_SECONDS = 2.0
 
@@ -27,9 +32,14 @@ class FollowedAction(NodeResults):
         """Return the kind of the work in one word."""
         raise NotImplementedError
 
-    def progress(self, report: dict[str, Any]) -> str:
-        """Return the text to show now, empty for none."""
+    def progress(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Return what to show now, as arguments of `progress.text` after the host; empty for nothing."""
         raise NotImplementedError
+
+    @functools.cached_property
+    def paces(self) -> dict[str, Pace]:
+        """The rates of the phases of the work, such as the copy and its check."""
+        return defaultdict(Pace)
 
     def is_long(self) -> bool:
         """Return whether the module starts a unit."""
@@ -61,10 +71,10 @@ class FollowedAction(NodeResults):
                 time.sleep(RETRY_SECONDS)
                 continue
             misses, done = 0, report["state"] == "done"
-            if done or time.monotonic() - shown_at >= SHOW_SECONDS:
-                text = self.progress(report)
-                if text:
-                    Display().display(plain(f"  {host}: {self.what()} {text}"))
+            if done or time.monotonic() - shown_at >= (SHOW_SECONDS if RUN.terminal else QUIET_SHOW_SECONDS):
+                values = self.progress(report)
+                if values:
+                    Display().display(plain(text(host, **{"what": self.what(), **values})))
                     shown_at = time.monotonic()
             if done:
                 return out

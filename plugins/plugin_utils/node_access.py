@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gb10.cluster.plugins.module_utils._host import access
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults
 
 
@@ -51,10 +52,24 @@ class NodeAction(NodeResults):
             result = {"changed": False, "unreachable" if isinstance(error, AnsibleConnectionFailure) else "failed": True}
             cause = access.cause_of(text)
             if cause is None:
-                raise
+                result = self._not_reached(error, task_vars or {})
+                if not result:
+                    raise
+                return result, text, None
             return result, text, cause
         text = access.text_of(result)
         return result, text, access.cause_of(text)
+
+    def _not_reached(self, error: AnsibleError, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the result for a node that SSH does not reach, with the cause and its remedy; empty if the error shows no known cause."""
+        text, connection = str(error), self._connection
+        is_failure = isinstance(error, AnsibleConnectionFailure) or "Host Key checking is enabled" in text
+        if not is_failure or getattr(connection, "transport", "") != "ssh" or not ssh_failure.cause(text):
+            return {}
+        host, address = str(variables.get("inventory_hostname")), str(connection.get_option("host") or "")
+        way = (host, address, str(connection.get_option("remote_user") or ""), int(connection.get_option("port") or 22))
+        what = {"found": ssh_failure.found(text), "remedy": ssh_failure.remedy(text, *way)}
+        return {"changed": False, "unreachable": True, "msg": ssh_failure.sentences(text, *way), **what}
 
     def _full(self, text: str) -> str:
         """Return the mount point of the file system without space; empty if the node does not report it."""

@@ -20,6 +20,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.replies import CONTAINER, RECEIPT, WEIGHTS, base64_text
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 
@@ -61,6 +62,11 @@ def stage(value: Any) -> str:
 def sign(value: Any) -> str:
     """Return what is expected in place of this value: a sign in the kernel log."""
     return "" if isinstance(value, str) and value in LOG_SIGNS else f"one of {', '.join(LOG_SIGNS)}"
+
+
+def kind(value: Any) -> str:
+    """Return what is expected in place of this value: a kind of fault in the kernel log."""
+    return "" if isinstance(value, str) and value in KINDS else f"one of {', '.join(KINDS)}"
 
 
 def absent(value: Any) -> str:
@@ -106,7 +112,7 @@ AGENT = {
     "version": str, "state": STATE, "converges": bool, "public_key": line, "head_id": line, "host_keys": [line], "ssh_port": whole, "stamp": str,
 }  # fmt: skip
 IMAGE = {"exists": bool, "id": str, "name": str, "fingerprint": str, "repo_digests": [str]}
-RELEASE = {"id": name, "good": bool, "time": count, "files": {str: str}, "image?": {str: (str, bool)}}
+RELEASE = {"id": name, "good": bool, "time": count, "files": {str: str}, "image?": {str: (str, bool)}, "profile?": line, "pool_tokens?": whole}
 PROBLEM = {"id": str, "message": str, "remedy": str}
 REPLY = {
     "ok": bool, "status?": int, "text?": TEXT, "reasoning?": TEXT, "finish_reason?": TEXT, "completion_tokens?": whole, "prompt_tokens?": whole,
@@ -135,6 +141,14 @@ PREFLIGHT = {
         "peers": [{"host": str, "address": str, "ok": bool, "error": str}],
     }),
 }  # fmt: skip
+DOCTOR = {
+    "kernel": {
+        "events": [{"id": kind, "boot": int, "count": whole, "first": line, "last": line, "line": str}], "skipped": {str: str}, "unclean": line,
+    },
+    "gpus": [{**dict.fromkeys(("temperature_c", "power_w", "utilization", "sm_mhz", "max_mhz"), (float, None)), "reasons": whole}],
+    "gpu_error": str, "zones": [{"name": str, "temperature_c": float, "critical_c": (float, None)}],
+    "boot": {"label": name_or_empty, "file": str, "state": str, "stage": TEXT, "failure": ({"class": str, "line": str, "remedy?": TEXT}, None)},
+}  # fmt: skip
 COLLECTIVE = {
     "backend": str, "transport": str, "stage": str, "problem": str, "text": str, "hcas": [str], "rows": [{"op": str, "mib": whole, "gb_s": count}],
 }  # fmt: skip
@@ -145,6 +159,19 @@ BENCH_ROW = {
         "cache_hit_percent", "kv_usage_percent",
     )},
 }  # fmt: skip
+MOMENT = {
+    "release?": name_or_empty, "profile?": TEXT, "time?": str, "passed?": bool, "class?": TEXT, "msg?": str, "seconds?": count, "pool?": POOL,
+    "measured?": {"decode_tok_s?": count, "prefill_tok_s?": count, "prefill_tokens?": whole}, "version?": TEXT, "models?": [str], "drift?": [str],
+    "attention_backend?": TEXT, "kv_cache_dtype?": TEXT,
+    "ranks?": [{
+        "rank?": whole, "host?": str, "stages?": [stage], "memory?": {str: count}, "memory_series?": str, "lost?": TEXT, "start_error?": TEXT,
+    }],
+}  # fmt: skip
+BANDWIDTH = {"class?": str, "message?": str, "when?": str, "rails?": [{"hca": str, "server?": str, "gbps?": count}]}
+RECORDS = {
+    "read_at": str, "receipts": [MOMENT], "events": [{"n": whole, "at?": TEXT, "kind?": TEXT, "text?": TEXT, "seconds?": count}],
+    "memory": {"recent": str, "day": str, "source": str}, "bandwidth": BANDWIDTH,
+}  # fmt: skip
 #: By module. What is missing here has no value that code of the controller reads.
 FORMS: dict[str, Any] = {
     "agent": {"public_key?": line, "head_id?": line, "host_keys?": [line], "ssh_port?": whole, "version?": str, "problems?": [str]},
@@ -152,7 +179,9 @@ FORMS: dict[str, Any] = {
     "collective_test": {"result?": COLLECTIVE},
     "compile_cache": {"files": [{"path": manifest.below, "size": whole, "sha256": manifest.digest_form, "mtime_ns": whole}], "removed": [str]},
     "desired_state": {"generation": whole, "joined": bool, "desired": DESIRED},
-    "gpu_clocks": {"skipped_reason?": str, "notes?": [str]},
+    "docker_engine": {"changes?": [str], "msg?": str},
+    "doctor_info": DOCTOR,
+    "gpu_clocks": {"changes?": [str], "skipped_reason?": str, "notes?": [str]},
     "image_info": {"info": {
         "reference": str, "exists": bool, "id": str, "repo_digests": [str], "layers": [str], "fingerprint": str, "store": str, "architecture": str,
         "build?": TEXT, "chains": [str], "served?": TEXT, "surplus?": whole, "free_bytes": count, "size": count,
@@ -162,10 +191,14 @@ FORMS: dict[str, Any] = {
     "image_record": {"removed": [str], "left": [str]},
     "kv_pool_plan": {"verdict?": str, "msg?": str, "unsafe?": TEXT},
     "preflight_info": PREFLIGHT,
+    "readahead": {"changes?": [str]},
+    "roce_bandwidth": {"bandwidth_class?": str, "message?": str, "remedy?": str},
+    "report_info": RECORDS,
     "roce_info": {"rails": [dict], "ports": [dict], "env": {str: str}, "problems": [PROBLEM]},
     "roce_verify": {"env?": {str: str}},
     "rank_evidence": {"text?": str},
     "slurp": {"content": base64_text},
+    "uma_tuning": {"changes?": [str]},
     "uma_info": {"total_kb": count, "free_kb": count, "available_kb": count, "problems": [PROBLEM]},
     "vllm_bench": {"rows?": [BENCH_ROW], "low?": str, "memory?": {f"{key}_kib": whole for key in ("lowest_available", "lowest_free", "after")}},
     "vllm_boot_log_info": {"state?": str, "stage?": TEXT, "failure?": {"class": str, "line": str}, "kv_cache?": {
@@ -187,7 +220,7 @@ FOLLOWED = ("image_get", "weights_copy", "weights_download")
 #: The report of a followed module, which the action plugin reads.
 REPORT = {
     "state": str, "total?": count, "done?": count, "moved?": count, "hashed?": count, "files?": whole, "files_done?": whole, "copy_seconds?": count,
-    "text?": str,
+    "text?": str, "percent?": count,
 }  # fmt: skip
 #: What the agent answers to `gb10 follow`.
 FOLLOW = {"events?": [{"n": whole, "text?": TEXT, "kind?": TEXT, "seconds?": count}], "next?": whole, "desired?": DESIRED, "outcome?": OUTCOME}

@@ -11,15 +11,15 @@ from typing import Any
 
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import names
+from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 # Follows the checkout's links, and works from an installed collection as well.
 ROLES_DIR = Path(__file__).resolve().parents[2] / "roles"
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # as safe as SafeLoader and ten times as fast
 
 
 def _load(path: Path) -> Any:
     with contextlib.suppress(FileNotFoundError, yaml.YAMLError):  # a tag such as !unsafe
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  see above
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=SafeLoader)  # noqa: S506  see above
     return None
 
 

@@ -76,5 +76,5 @@ def test_a_copy_is_predicted_and_its_failure_does_not_end_the_run(tmp_path: Path
         assert fetched["two"]["changed"], fetched
         assert fetched["two"]["copied"] == ["kernel.so"]
     else:
-        text = " ".join(str(result["msg"]) for result in shown(done, "caches | Report that the cache was not copied").values())
+        text = " ".join(result["lines"][0] for result in shown(done, "caches | Report that the cache was not copied").values())
         assert "so this start compiles its kernels: listen is empty" in text

@@ -58,6 +58,6 @@ def test_a_compose_file_is_imported_selected_and_validated(inventory: Path) -> N
     again = imported(inventory, **compose)
     assert (again.rc, again.changed, file.read_text(encoding="utf-8")) == (0, set(), text)
 
-    valid = run(inventory.parent, "playbooks/validate.yml", inventory, variables={"gb10_profile": "mine"})
+    valid = run(inventory.parent, "playbooks/validate.yml", inventory, variables={"gb10_profile": "mine", "validate_show": True})
     assert (valid.rc, valid.failures) == (0, [])
     assert "UCX_MEM_MMAP_HOOK_MODE: none" in json.dumps(valid.events)

@@ -47,12 +47,16 @@ VAULTED = """!vault |
 
 @dataclass
 class Case:
-    """Files of an inventory, arguments, and the place, key and a part of each sentence; {inv} is the folder of the inventory."""
+    """Files of an inventory, arguments, and the place, key and a part of each sentence; {inv} is the folder of the inventory.
+
+    ``early``: the run ends before a play, because Ansible cannot read a file.
+    """
 
     name: str
     sentences: list[str]
     files: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    early: bool = False
 
 
 def hosts(text: str, **files: str) -> dict[str, str]:
@@ -176,7 +180,7 @@ CASES = [
         [
             "{inv}/group_vars/gb10.yml:1: vllm_tp2_context: is 'many', expected a whole number",
             "{inv}/group_vars/gb10.yml:2: docker_packages: is 'docker.io', expected a list of strings",
-            "{inv}/group_vars/gb10.yml:3: docker_live_restore: is true, expected one of leave, true, false; put it in quotes",
+            "{inv}/group_vars/gb10.yml:3: docker_log_driver: is true, expected one of json-file, local, leave",
             "{inv}/group_vars/gb10.yml:4: vllm_tp2_state: is 'presnt', expected one of present, absent; did you mean present?",
             "{inv}/group_vars/gb10.yml:5: vllm_tp2_extra_env: is a string, expected a mapping",
             "{inv}/group_vars/gb10.yml:8: vllm_tp2_failure_classes: entry 2 is 'b', expected a mapping".replace("'b'", "a string"),
@@ -186,7 +190,7 @@ CASES = [
         ],
         hosts(
             VALID,
-            gb10="vllm_tp2_context: many\ndocker_packages: docker.io\ndocker_live_restore: true\nvllm_tp2_state: presnt\n"
+            gb10="vllm_tp2_context: many\ndocker_packages: docker.io\ndocker_log_driver: true\nvllm_tp2_state: presnt\n"
             "vllm_tp2_extra_env: HF_TOKEN=hunter2\nvllm_tp2_failure_classes:\n  - {class: a, pattern: a, remedy: a}\n  - b\nvllm_tp2_timeout:\n"
             "gb10_fabric_cidrs: 192.168.200.0/24\ngb10_fabric_first: eleven\n",
         ),
@@ -249,6 +253,7 @@ CASES = [
         "a file that is not YAML",
         ["{inv}/hosts.yml:3: YAML: mapping values are not allowed in this context"],
         hosts("gb10:\n  children\n    pair1:\n"),
+        early=True,
     ),
     Case(
         "files of variables that cannot be read",
@@ -257,6 +262,14 @@ CASES = [
             "{inv}/host_vars/spark-1.yml:1: YAML: a list",
         ],
         {**hosts(VALID, gb10="a: 1\n b: [\n"), "host_vars/spark-1.yml": "- vllm_tp2_context: 4096\n"},
+        early=True,
+    ),
+    Case(
+        "a file of extra variables that is not YAML, next to a secret",
+        ["{inv}/extra.yml:1: YAML: a bracket opens here and is not closed"],
+        {**hosts(VALID), "extra.yml": "vllm_tp2_api_key: [sk-hunter2\nroce_mtu: 9000\n"},
+        ("-e @{inv}/extra.yml",),
+        early=True,
     ),
     Case(
         "a vaulted file without its password",
@@ -315,7 +328,8 @@ def play(tmp_path: Path, files: dict[str, str], *arguments: str, playbook: str =
 
 def listed(done: Run) -> list[str]:
     """The sentences of the failure, without their numbers."""
-    head, *lines = done.last_message.splitlines()
+    message = done.last_message if done.failures else done.stdout.partition("[ERROR]: ")[2].rstrip()
+    head, *lines = message.splitlines()
     count = len(lines)
     assert head == f"The inventory has {count} fault{'' if count == 1 else 's'}; no host was touched."
     return [re.sub(r"^\d+\. ", "", line) for line in lines]
@@ -324,7 +338,7 @@ def listed(done: Run) -> list[str]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_reports_file_line_and_key_of_every_fault(case: Case, tmp_path: Path, marker: Path) -> None:
     """In the order of the files, before a host is contacted."""
-    done, inventory = play(tmp_path, case.files, *case.arguments)
+    done, inventory = play(tmp_path, case.files, *(each.replace("{inv}", str(tmp_path / "inv")) for each in case.arguments))
     assert done.rc != 0
     found = listed(done)
     expected = [sentence.replace("{inv}", str(inventory)) for sentence in case.sentences]
@@ -333,8 +347,10 @@ def test_reports_file_line_and_key_of_every_fault(case: Case, tmp_path: Path, ma
         place, key, part = wanted.split(": ", 2)
         assert sentence.startswith(f"{place}: {key}: ")
         assert part in sentence
-    assert {event["event_data"]["task"] for event in done.events if event["event"].startswith("runner_on_")} == {"Check the inventory"}
-    assert "Traceback" not in done.stdout
+    tasks = {event["event_data"]["task"] for event in done.events if event["event"].startswith("runner_on_")}
+    assert tasks == (set() if case.early else {"Check the inventory"})
+    assert not case.early or len(done.stdout.strip().splitlines()) == 1 + len(found), "each fault is one line"
+    assert not re.search("Traceback|hunter2", done.stdout)
     assert not marker.exists()
 
 

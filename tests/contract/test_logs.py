@@ -30,10 +30,11 @@ def gb10(folder: Path, host: str, rc: int, *lines: str, error: str = "") -> None
 
 
 def printed(done: Run) -> list[str]:
-    """The lines of the screen that are part of a message, without their indentation."""
-    lines = done.stdout.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("    msg:")]
-    return [line.strip() for start in starts for line in lines[start:] if line.startswith(("        ", "    msg: "))]
+    """The lines that the task has printed. All are on the screen."""
+    results = [event["event_data"] for event in done.events if event["event"] == "runner_on_ok"]
+    lines = [line for data in results if data["task"] == "logs | Print the lines" for line in data["res"]["lines"]]
+    assert set(lines) <= set(done.stdout.splitlines())
+    return lines
 
 
 def test_the_head_prints_the_lines_of_all_ranks(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_the_head_prints_the_lines_of_all_ranks(tmp_path: Path) -> None:
     assert done.rc == 0, done.stdout
     assert done.changed == set()
     shown = printed(done)
-    assert shown == ["msg: |-", LINES[0].replace("\x1b", "\\x1b"), LINES[1], "12 earlier lines are not shown. The limit is 2000 lines."]
+    assert shown == [LINES[0].replace("\x1b", "\\x1b"), LINES[1], "12 earlier lines are not shown. The limit is 2000 lines."]
     assert json.loads((tmp_path / "one.argv").read_text()) == ["logs", "--number=2000", "--since=1h", "--grep=a|$HOME ;'\""]
     assert not (tmp_path / "two.argv").exists()
 
@@ -70,7 +71,7 @@ def test_a_part_of_the_group_may_be_asked_alone(tmp_path: Path, limit: str) -> N
     gb10(tmp_path, limit, 0)
     done = logs(tmp_path, LOCAL_PAIR, "--limit", limit)
     assert done.rc == 0, done.stdout
-    assert printed(done) == ["msg: No line matches."]
+    assert printed(done) == ["No line matches."]
 
 
 def test_fails_if_no_rank_can_be_read(tmp_path: Path) -> None:

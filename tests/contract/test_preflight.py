@@ -56,9 +56,9 @@ def play(folder: Path, *arguments: str, **variables: object) -> Run:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """One run in check mode, over both groups."""
+    """One run in check mode, over both groups, with output=json."""
     folder = tmp_path_factory.mktemp("preflight")
-    return play(folder, "--check"), folder
+    return play(folder, "--check", output="json"), folder
 
 
 def test_an_unreachable_rank_is_a_finding_and_stops_its_group_alone(done: tuple[Run, Path]) -> None:
@@ -79,6 +79,16 @@ def test_nothing_is_changed_and_check_mode_writes_the_report(done: tuple[Run, Pa
     good, bad = (json.loads((folder / f"receipts/reports/preflight-{name}.json").read_text(encoding="utf-8")) for name in ("pair1", "pair2"))
     assert (good["ready"], bad["ready"]) == (True, False)
     assert [entry["id"] for entry in bad["findings"] if entry["severity"] == "error"] == ["reachable"]
+
+
+def test_output_json_is_one_line_for_each_group(done: tuple[Run, Path]) -> None:
+    result, _folder = done
+    found = {each["group"]: each for each in (json.loads(line) for line in result.stdout.splitlines() if line.startswith("{"))}
+    assert {name: (each["schema"], each["ready"]) for name, each in found.items()} == {
+        "pair1": ("gb10.cluster/preflight/1", True),
+        "pair2": ("gb10.cluster/preflight/1", False),
+    }
+    assert "preflight of pair1" not in result.stdout
 
 
 def test_an_unknown_id_is_refused_with_the_nearest(tmp_path: Path) -> None:

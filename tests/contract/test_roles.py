@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_survey
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_profiles
 from playbook import REPO, Run, run
 
 SECRET = re.compile(r"api_key|token|secret|password")
@@ -130,4 +130,4 @@ def test_the_inventory_check_and_the_role_mean_the_same_flags() -> None:
     """What an inventory changes of a profile is judged before a run and rendered in it."""
     role = yaml.safe_load((REPO / "roles/vllm_tp2/vars/main.yml").read_text(encoding="utf-8"))
     rendered = {value.strip("{} "): flag for flag, value in role["__vllm_tp2_overrides"]}
-    assert rendered == inventory_survey.FLAGS
+    assert rendered == inventory_profiles.FLAGS

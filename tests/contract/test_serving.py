@@ -67,7 +67,7 @@ def outcome(passed: bool | None, **more: Any) -> dict[str, Any]:
     """An outcome of generation 7; without a verdict where `passed` is None."""
     receipt: dict[str, Any] = {"group": "pair1", "release": NEW, "time": "2026-11-23T10:03:00Z", "passed": passed, "pool": {}, "msg": "m", "seconds": 9.0}
     text, name = ("pair1 serves.", "") if passed else (FAILED, "kv_too_small")
-    verdict: dict[str, Any] = {"passed": passed, "class": name, "msg": text, "checks": [], "receipt": receipt}
+    verdict: dict[str, Any] = {"passed": passed, "class": name, "msg": text, "seconds": 9.0, "checks": [], "receipt": receipt}
     return {
         "generation": 7, "phase": "settled", "result": "serves" if passed else "failed", "verdict": {} if passed is None else verdict, "final": True,
         "sentence": "", "warnings": [], "unserved_seconds": 48.2, "evidence": [], "delivered": False, **more,
@@ -207,16 +207,18 @@ ACKNOWLEDGED = 'call acknowledge {"generation": 7}'
 
 
 def test_release_that_passes_is_followed_and_exported(pair: Pair) -> None:
-    done = pair.play(follow=[SERVES[0], reply(outcome(True, final=False, phase="recording")), reply(outcome(True, warnings=["two could not record it."]))])
+    warnings = ["two could not record it.", "one waits for MemAvailable."]
+    done = pair.play(follow=[SERVES[0], reply(outcome(True, final=False, phase="recording")), reply(outcome(True, warnings=warnings))])
     found = result(done)
     assert found["changes"] == [f"release {OLD} -> {NEW}"]
     assert (found["unserved_seconds"], found["receipt"]["release"], found["followed"]) == (48, NEW, "")
-    assert found["warnings"] == ["two could not record it."]
+    assert found["warnings"] == warnings
     assert pair.manifest("one")["criteria"]["published_tok_s"] == 54.22
     assert pair.log == [f"one desires serving {NEW}", *follows(0, 1, 1), ACKNOWLEDGED]
     assert sorted(pair.installed) == ["one agent present with the head's key, 1 peers", "two agent present with the head's key, 0 peers"], "one pass"
     assert "[pair1 +  12 s] rank 1  two  load 43 %" in done.stdout
     assert f"pair1 serves release {NEW}, and nothing was stopped. two could not record it." in " ".join(done.stdout.split())
+    assert "could not record it. one waits" not in " ".join(done.stdout.split()), "the progress of the start has the other"
     assert json.loads((pair.folder / "receipts/pair1/last-good.json").read_text(encoding="utf-8"))["release"] == NEW
 
 
@@ -541,6 +543,20 @@ def test_rollback_goes_to_the_kept_release_by_the_agent(pair: Pair) -> None:
     assert f"pair1 went from release {OLD} to {NEW}, profile p, 48 s without service" in " ".join(done.stdout.split())
     note = json.loads((pair.folder / "nodes/two/pair1/rollback.json").read_text(encoding="utf-8"))
     assert note == {"from": OLD, "to": NEW}
+
+
+@pytest.mark.parametrize("wanted", ["list", "000000000000"])
+def test_rollback_lists_the_kept_releases_and_changes_nothing(pair: Pair, wanted: str) -> None:
+    done = pair.play(tasks="rollback", variables={"rollback_release": wanted, "output": "json"})
+    (document,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    (release,) = document["releases"]
+    assert (release["release"], release["current"], release["passed"]) == (OLD, True, True)
+    assert (pair.log, done.changed) == ([], set())
+    if wanted == "list":
+        assert (done.rc, done.failures) == (0, [])
+    else:
+        sentence = f"pair1: the release {wanted} is not kept on all ranks, and nothing was stopped. Give one of the releases above with -e rollback_release=ID."
+        assert set(messages(done).values()) == {sentence}
 
 
 BENCH = {"bench_depths": "0,64", "bench_concurrency": "1"}

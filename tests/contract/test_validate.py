@@ -49,8 +49,10 @@ def test_every_profile_passes_on_the_example_without_any_host(all_profiles: tupl
     assert outcome.rc == 0, outcome.stdout[-4000:]
     assert outcome.failures == []
     done = [event["event_data"] for event in outcome.events if event["event"] == "runner_on_ok"]
-    output = [data["res"]["msg"] for data in done if data["task"].endswith("check it")]
-    assert {line.split(", ")[1] for lines in output for line in lines if line.startswith("pair1 rank 0")} == {f"profile {name}" for name in PROFILES}
+    documents = [data["res"]["data"] for data in done if data["task"].endswith("Report the group")]
+    assert {document["profile"] for document in documents} == set(PROFILES)
+    assert all([rank["host"] for rank in document["ranks"]] == ["spark-1", "spark-2"] for document in documents)
+    assert len([line for line in outcome.stdout.splitlines() if line.startswith("pair1: valid. Estimated KV pool: ")]) == len(PROFILES)
 
 
 @pytest.mark.parametrize("name", PROFILES)

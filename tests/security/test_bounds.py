@@ -47,7 +47,7 @@ def serving(family: type[socketserver.BaseServer], where: Any, send: Callable[[s
 
     server = family(where, Handler)
     server.daemon_threads = True  # type: ignore[attr-defined]  # of both servers with threads
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield server
     finally:

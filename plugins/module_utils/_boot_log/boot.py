@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import clip
@@ -179,18 +180,9 @@ class Boot(Failing):
 
     def _nccl_facts(self) -> dict[str, Any]:
         nccl = self.nccl
-        kinds = [_transport(v) for v in nccl["via"]]
-        if "tcp" in kinds:
-            transport = "tcp"
-        elif kinds:
-            transport = "rdma" if "rdma" in kinds else kinds[0]
-        elif nccl["network"]:
-            transport = _transport(nccl["network"])
-        else:
-            transport = "unknown"
         return {
             "version": nccl["version"],
-            "transport": transport,
+            "transport": transport_of(nccl["via"], nccl["network"]),
             "network": nccl["network"],
             "via": list(nccl["via"]),
             "hcas": list(nccl["hcas"]),
@@ -198,10 +190,10 @@ class Boot(Failing):
         }
 
 
-def _transport(name: str) -> str:
-    if name.startswith("IB"):
-        return "rdma"
-    return "tcp" if name.startswith("Socket") else "plugin"
+def transport_of(via: Collection[str], network: str | None) -> str:
+    """Return rdma, tcp, plugin or unknown, from what NCCL's channels go by, else from the network that it uses. One channel over TCP is TCP."""
+    kinds = {"rdma" if name.startswith("IB") else "tcp" if name.startswith("Socket") else "plugin" for name in via or (network or "",) if name}
+    return next((kind for kind in ("tcp", "rdma", "plugin") if kind in kinds), "unknown")
 
 
 def _flag(text: str | None) -> bool | None:

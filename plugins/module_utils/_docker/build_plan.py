@@ -102,6 +102,18 @@ def step_of(log: str) -> str:
     return begun[-1][len("gb10.cluster: ") :] if begun else ""
 
 
+def share_of(log: str) -> int | None:
+    """Return how many per cent of a build's steps have begun, from the steps of the plan and the instructions of the current one; None if not known."""
+    _before, mark, current = log.rpartition(MARK)
+    step = re.match(r"(\d+) of (\d+)", current) if mark else None
+    if step is None or int(step[2]) == 0:
+        return None
+    # BuildKit writes `#5 [2/9] RUN …` or `[base 2/9]`, the classic builder `Step 2/9 : RUN …`.
+    parts = re.findall(r"^(?:#\d+ \[(?:[^\]\s]+ )?|Step )(\d+)/(\d+)\b", current, re.MULTILINE)
+    done = max(((int(number) - 1) / int(total) for number, total in parts if int(total)), default=0.0)
+    return min(int(100 * (int(step[1]) - 1 + min(done, 1.0)) / int(step[2])), 100)
+
+
 def _clean(line: str) -> str:
     return "".join(each for each in str(masked(" ".join(line.split())))[:240] if each.isprintable())
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST, loads, misfit
+from ansible_collections.gb10.cluster.plugins.module_utils._common.table import table as columns
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test, metrics
 
 SHORTEST = 16  # tokens of a prompt at depth 0
 SUFFIX = 16  # tokens of a prompt with a shared prefix that differ
@@ -25,7 +26,7 @@ _SUMS = {
     "drafted": "vllm:spec_decode_num_draft_tokens_total", "accepted": "vllm:spec_decode_num_accepted_tokens_total",
     "queries": "vllm:prefix_cache_queries_total", "hits": "vllm:prefix_cache_hits_total", "preempted": "vllm:num_preemptions_total",
 }  # fmt: skip
-_LINE = re.compile(r"^(vllm:\w+)(?:\{.*\})?\s+(\S+)", re.MULTILINE)
+_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 #: The result is the only text on stdout. timeout(1) is in the container, because a process there does not end with `docker exec`. The key is in the
 #: container's environment, and neither in these words nor in the result.
 SHELL = (
@@ -40,11 +41,7 @@ class BenchError(Exception):
 
 
 def _numbers(name: str, value: Any, lowest: int) -> list[int]:
-    items = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()
-    try:
-        out = [int(str(item)) for item in items]
-    except ValueError:
-        out = []
+    out = load_test.whole_numbers(value)
     if not out or min(out) < lowest:
         raise BenchError(f"{name} is {value!r}; expected are whole numbers from {lowest}, such as {lowest},{lowest + 4}.")
     return out
@@ -95,26 +92,15 @@ def words(level: Mapping[str, Any], url: str, model: str, tokenizer: Sequence[st
     return ["sh", "-c", SHELL, "bench", str(seconds), *listed, "--ignore-eos", "--disable-tqdm", *tokenizer]
 
 
-def counters(metrics: str) -> dict[str, float]:
+def counters(page: str) -> dict[str, float]:
     """Return the counters of a /metrics page that a level changes, the sums over all engines; a missing one is left out."""
-    names = {name: key for key, name in _SUMS.items()}
-    out: dict[str, float] = {}
-    for name, value in _LINE.findall(metrics):
-        if name in names:
-            with contextlib.suppress(ValueError):
-                number = float(value)
-                out[names[name]] = out.get(names[name], 0.0) + (number if 0 <= number < LARGEST else 0.0)
-    return out
+    found = metrics.sums_of(page, _SUMS.values())
+    return {key: found[name] for key, name in _SUMS.items() if name in found}
 
 
-def kv_usage(metrics: str) -> float | None:
+def kv_usage(page: str) -> float | None:
     """Return the used share of the KV cache on a /metrics page, the highest of all engines; None if it has none."""
-    found = []
-    for name, value in _LINE.findall(metrics):
-        if name in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"):
-            with contextlib.suppress(ValueError):
-                found += [float(value)] if 0 <= float(value) <= 1 else []
-    return max(found, default=None)
+    return max((share for _name, share in metrics.figures(page, _USAGE) if 0 <= share <= 1), default=None)
 
 
 def _share(before: Mapping[str, float], after: Mapping[str, float], part: str, whole: str) -> float | None:
@@ -175,8 +161,7 @@ def _cell(value: Any) -> str:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the table of the levels, one line each. A figure that is not known is a dash."""
-    out = ["  ".join(title for title, _key in _COLUMNS)]
-    return out + ["  ".join(_cell(row[key]).rjust(len(title)) for title, key in _COLUMNS) for row in rows]
+    return columns([title for title, _key in _COLUMNS], [[_cell(row[key]) for _title, key in _COLUMNS] for row in rows])
 
 
 #: A published figure: what, then the streams or the depth (`_at_4`, `_at_64k`, `_at_depth_0`), both (`_c1_d4k`), or prompt and reply (`_p256_g64`).
@@ -190,6 +175,11 @@ _PAIRS = (
     ("draft_acceptance_percent", "acceptance_percent"), ("ttft_ms", "ttft_ms"), ("ttft_seconds", "ttft_ms"), ("ttfc_seconds", "ttft_ms"),
 )  # fmt: skip
 _FIELDS = dict(_PAIRS)
+_NAMES = (
+    ("single_stream_tok_s", "one stream", "tokens/s"), ("decode_tok_s", "decode", "tokens/s"), ("per_stream_tok_s", "each stream", "tokens/s"),
+    ("prefill_tok_s", "prefill", "tokens/s"), ("tok_s", "total", "tokens/s"), ("token_ms", "between tokens", "ms"), ("percent", "drafts accepted", "%"),
+    ("ttft_ms", "first token", "ms"), ("seconds", "first token", "s"),
+)  # fmt: skip
 _BY_STREAMS = ("aggregate_tok_s", "tok_s", "per_stream_tok_s", "draft_acceptance_percent")  # their `_at_4` is a number of streams
 
 
@@ -218,16 +208,34 @@ def _measured(key: str, rows: Sequence[Mapping[str, Any]]) -> float | None:
     return None
 
 
+def words_of(key: str) -> tuple[str, str]:
+    """Return the name of a published figure for people, and its unit; the name of one that no level can measure stands for itself."""
+    match = _PUBLISHED.fullmatch(key)
+    if match is None:
+        return key, ""
+    staggered, what, at = match.group(1, 2, "at")
+    streams, depth = (at, None) if what in _BY_STREAMS and (at or "").isdigit() and "depth" not in key else (match["streams"], match["depth"] or at)
+    name, unit = next(each for ending, *each in _NAMES if what.endswith(ending))
+    parts = (
+        f"staggered {name}" if staggered else name, f"{streams} stream{'' if streams == '1' else 's'}" if streams else "",
+        f"depth {depth}" if depth else "", f"{match['prompt']} in, {match['reply']} out" if match["prompt"] else "",
+    )  # fmt: skip
+    return ", ".join(filter(None, parts)), unit
+
+
+def compared(rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """Return name, measured and published value of each published figure that a level has measured."""
+    known = {key: value for key, value in published.items() if not isinstance(value, bool) and isinstance(value, (int, float)) and value}
+    figures = [(key, _measured(key, rows), value) for key, value in known.items()]
+    return [(key, found, value) for key, found, value in figures if found is not None]
+
+
 def comparison(rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any]) -> list[str]:
     """Return one line for each published figure that a level has measured."""
-    out = []
-    for key, value in published.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value:
-            continue
-        found = _measured(key, rows)
-        if found is not None:
-            out.append(f"{key}: {found:,.{1 if found >= 10 else 2}f}, published {value:,} ({100 * (found / value - 1):+.0f} %)")
-    return out
+    return [
+        f"{key}: {found:,.{1 if found >= 10 else 2}f}, published {value:,} ({100 * (found / value - 1):+.0f} %)"
+        for key, found, value in compared(rows, published)
+    ]
 
 
 def memory_lines(rounds: Mapping[str, Sequence[Mapping[str, Any]]], requests: Sequence[int]) -> list[str]:

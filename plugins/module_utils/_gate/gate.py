@@ -19,6 +19,7 @@ import signal
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._common import progress as progress_text
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of, start_remedy
 
 Rank = dict[str, Any]
@@ -438,10 +439,16 @@ def progress(rank: Rank) -> str:
     facts = rank.get("facts") or {}
     state = rank.get("container")
     stage = facts.get("stage") or ("not started" if state is None else state["status"])
+    free = (rank.get("memory") or {}).get("free_kib")
+    memory = f"MemFree {free / 1048576:.1f} GiB" if free else ""
+    name = "starting" if stage == STAGES[0] else stage
+    return progress_text.boot_text(rank["rank"], rank["host"], name, loaded(rank), memory, rank.get("seconds_left"))
+
+
+def loaded(rank: Rank) -> float | None:
+    """Return how many per cent of the weights a rank that loads has; None in other stages."""
+    facts = rank.get("facts") or {}
     done = facts.get("progress")
     if isinstance(done, dict):
         done = done.get("percent")
-    per_cent = f" {done:.0f} %" if isinstance(done, (int, float)) and stage == "load" else ""
-    free = (rank.get("memory") or {}).get("free_kib")
-    memory = f"  MemFree {free / 1048576:.1f} GiB" if free else ""
-    return f"rank {rank['rank']}  {rank['host']:<12} {stage}{per_cent}{memory}"
+    return float(done) if isinstance(done, (int, float)) and facts.get("stage") == "load" else None

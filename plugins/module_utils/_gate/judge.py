@@ -16,11 +16,14 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import Pace
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, measures, reply, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Series
 
 SLICE_SECONDS = 5.0
 GATHER_SECONDS = 2.0  # how long a boot's harmless lines may gather: each slice takes time of a node that is busy loading
+MEMORY_STEP, MEMORY_MOST = 5.0, 240  # of the samples of a rank's memory that the receipt keeps
 LOST_SECONDS = 20.0  # how long a rank may be unreadable before it counts as lost
 HEARTBEAT_SECONDS = 30.0
 LONG_REPLY_TOKENS = 4
@@ -72,6 +75,7 @@ class RankBoot:
         self.number, self.host, self.container = number, host, container
         self.log = log
         self.cursor = ""
+        self.memory = Series(MEMORY_STEP, MEMORY_MOST)
         self.missed_since: float | None = None
         self.state: dict[str, Any] = {
             "rank": number, "host": host, "facts": {}, "container": None, "memory": {}, "start_error": "", "lost": "", "failed_at": None,
@@ -79,6 +83,7 @@ class RankBoot:
         }  # fmt: skip
         self._stage = ""
         self._shown, self._shown_at = "", 0.0
+        self._pace = Pace()
 
     def feed(self, piece: Mapping[str, Any], seconds: float) -> None:
         """Take a slice of this rank's log."""
@@ -93,11 +98,14 @@ class RankBoot:
         self.state.update(facts=self.log.facts(final=ended), container=container, http_status=piece["http_status"], seen=True)
         self.state.setdefault("oom_kills_at_start", piece["memory"].get("oom_kills", 0))
         self.state["memory"] = piece["memory"]
+        self.memory.add(seconds, piece["memory"])
         stage = self.state["facts"].get("stage") or ""
         if stage != self._stage:
             self.state["stages"].append([stage, round(seconds, 1)])
             self.state["stage_since"] = seconds
             self._stage = stage
+        share = gate.loaded(self.state)
+        self.state["seconds_left"] = self._pace.seconds_left(seconds, share, 100.0) if share is not None else None
         self.note(seconds)
 
     def note(self, seconds: float) -> None:
@@ -360,7 +368,7 @@ class Judge:
             "models": api.get("models") or [], "completion": [reply.shown(r) for r in api.get("replies") or []][:1], "checks": verdict["checks"],
             "ranks": [
                 {key: state.get(key) for key in ("rank", "host", "container", "memory", "stages", "lost", "start_error")}
-                | {"facts": {k: v for k, v in (state.get("facts") or {}).items() if k != "boots"}}
-                for state in self.states
+                | {"facts": {k: v for k, v in (state.get("facts") or {}).items() if k != "boots"}, "memory_series": rank.memory.text()}
+                for rank in self.ranks for state in [rank.state]
             ],
         }  # fmt: skip

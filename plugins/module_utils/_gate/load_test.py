@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.table import cell
+from ansible_collections.gb10.cluster.plugins.module_utils._common.table import table as columns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import reply
 
 # The server's own sampling, which is what an agent gets; vllm_probe asks with temperature 0 otherwise.
@@ -47,13 +49,18 @@ class SanityError(Exception):
     """Something a user can act on; its text is the whole message."""
 
 
-def levels_of(value: Any) -> list[int]:
-    """Return the numbers of requests at once, from a list, a number, or text such as `1,2,4,6`."""
+def whole_numbers(value: Any) -> list[int]:
+    """Return the numbers in a list, a number, or text such as `1,2,4,6`; an empty list if one is not a whole number."""
     items = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()
     try:
-        out = [int(str(item)) for item in items]
+        return [int(str(item)) for item in items]
     except ValueError:
-        out = []
+        return []
+
+
+def levels_of(value: Any) -> list[int]:
+    """Return the numbers of requests at once, as whole_numbers() reads them."""
+    out = whole_numbers(value)
     if not out or min(out) < 1 or max(out) > 1024:
         raise SanityError(f"The numbers of requests at once are {value!r}; expected are whole numbers from 1 to 1024 such as 1,2,4,6.")
     return out
@@ -146,23 +153,29 @@ def row_of(level: int, prompts: Sequence[Mapping[str, Any]], replies: Sequence[M
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the table of the levels, one line each."""
-    out = ["at once  replies  bad_outputs   slowest s   tok/s a stream   tok/s in all"]
+    cells = []
     for row in rows:
         span = f"{row['slowest_tok_s']:.1f}-{row['fastest_tok_s']:.1f}" if row["slowest_tok_s"] != row["fastest_tok_s"] else f"{row['fastest_tok_s']:.1f}"
-        counts = f"{row['concurrency']:>7}  {row['requests']:>7}  {row['bad_outputs']:>11}"
-        out.append(f"{counts}  {row['seconds']:>10.2f}  {span:>15}  {row['aggregate_tok_s']:>13.1f}")
-    return out
+        counts = (row["concurrency"], row["requests"], row["bad_outputs"])
+        cells.append((*counts, f"{row['seconds']:.2f}", span, f"{row['aggregate_tok_s']:.1f}"))
+    return columns(("at once", "replies", "bad_outputs", "slowest s", "tok/s a stream", "tok/s in all"), cells)
 
 
 def stream_lines(row: Mapping[str, Any]) -> list[str]:
-    """Return one line a stream of a level, and one for all of them."""
-    out = []
+    """Return the table of the streams of a level, the last row for all of them."""
+    cells: list[tuple[Any, ...]] = []
     for number, stream in enumerate(row["streams"], 1):
-        text = " ".join(stream["text"].split())[:60]
-        state = f"{stream['tokens']} tokens, {stream['tok_s']:.1f} tok/s" if stream["ok"] else "no completion"
-        out.append(f"stream {number}: {stream['seconds']:.2f} s, {state}: {text!r}")
-    out.append(f"all {row['requests']} at once: {row['seconds']:.2f} s, {row['tokens']} tokens, {row['aggregate_tok_s']:.1f} tok/s")
-    return out
+        rate = f"{stream['tok_s']:.1f}" if stream["ok"] else None
+        cells.append((number, f"{stream['seconds']:.2f}", stream["tokens"], rate, cell(stream["text"], 60) if stream["ok"] else "no completion"))
+    cells.append(("all", f"{row['seconds']:.2f}", row["tokens"], f"{row['aggregate_tok_s']:.1f}", f"{row['requests']} at once"))
+    return columns(("stream", "seconds", "tokens", "tok/s", "reply"), cells)
+
+
+def fault_lines(rows: Sequence[Mapping[str, Any]], shown: int = 20) -> list[str]:
+    """Return the table of bad replies; empty if none is."""
+    bad = [(row["concurrency"], cell(fault["prompt"], 40), cell(fault["text"], 40), fault["fault"]) for row in rows for fault in row["faults"]]
+    more = [f"and {len(bad) - shown} more"] if len(bad) > shown else []
+    return [*columns(("at once", "prompt", "reply", "reason"), bad[:shown]), *more] if bad else []
 
 
 def complaint(group: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST
@@ -34,14 +34,25 @@ class Limits(NamedTuple):
     total: float  # the longest wait for a completion of a server without other requests
 
 
+def figures(text: str, names: Collection[str]) -> Iterator[tuple[str, float]]:
+    """Yield name and figure of each line of a /metrics page with one of these names; one that is not a number is left out."""
+    for name, value in _LINE.findall(text):
+        if name in names:
+            with contextlib.suppress(ValueError):
+                yield name, float(value)
+
+
+def sums_of(text: str, names: Collection[str]) -> dict[str, float]:
+    """Return the sums of these figures over all engines of the server; a name that the page does not have is missing."""
+    sums: dict[str, float] = {}
+    for name, number in figures(text, names):
+        sums[name] = sums.get(name, 0.0) + (number if 0 <= number < LARGEST else 0.0)  # not NaN, not +Inf
+    return sums
+
+
 def sample(text: str) -> Sample | None:
     """Return the figures of a /metrics page; None if it does not count tokens."""
-    sums: dict[str, float] = {}
-    for name, value in _LINE.findall(text):
-        if name in (*_TOKENS, _RUNNING, _WAITING):
-            with contextlib.suppress(ValueError):
-                number = float(value)
-                sums[name] = sums.get(name, 0.0) + (number if 0 <= number < LARGEST else 0.0)  # not NaN, not +Inf
+    sums = sums_of(text, (*_TOKENS, _RUNNING, _WAITING))
     if not any(name in sums for name in _TOKENS):
         return None
     return Sample(sum(sums.get(name, 0.0) for name in _TOKENS), int(sums.get(_RUNNING, 0)), int(sums.get(_WAITING, 0)))

@@ -85,7 +85,7 @@ def _check_answer(found: FindingCollector, rank: Rank) -> None:
     elif cause and (rank.unreachable or rank.failure):
         found.add(cause.check, "error", rank.host, f"its facts could not be read: {text}", cause.matters, cause.remedy)
     elif rank.unreachable:
-        found.add("reachable", "error", rank.host, f"it cannot be reached: {text}")
+        found.add("reachable", "error", rank.host, f"it cannot be reached: {text}", remedy=rank.remedy)
     elif rank.failure:
         found.add("reachable", "error", rank.host, f"its facts could not be read: {text}", remedy="run again with -vvv for this host")
 

@@ -39,6 +39,7 @@ class Rank(NamedTuple):
     failure: str = ""
     unreachable: bool = False
     in_run: bool = True
+    remedy: str = ""  # what to do about a node that is not reached
 
 
 class FindingCollector:

@@ -210,6 +210,9 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     return profile
 
 
+_COUNTS = ("max-num-seqs", "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+
+
 def _is_share(value: object) -> bool:
     try:
         return not isinstance(value, bool) and 0 < float(str(value)) <= 1
@@ -221,10 +224,15 @@ def _is_context(value: object) -> bool:
     return str(value) in ("auto", "-1") or (human_int(value) or 0) > 0
 
 
+def _is_count(value: object) -> bool:
+    return not isinstance(value, bool) and re.fullmatch(r"[1-9][0-9]*|\{\w+\}", str(value)) is not None
+
+
 # Argument -> its check, and what is expected. vLLM refuses such a value only when it boots, after image and weights are on the nodes.
 _ARG_VALUES = {
     "gpu-memory-utilization": (_is_share, "a share of the memory, above 0 and at most 1, such as 0.8"),
     "max-model-len": (_is_context, "a number of tokens such as 131072 or 128k, or auto"),
+    **dict.fromkeys(_COUNTS, (_is_count, "a whole number from 1")),
 }
 
 

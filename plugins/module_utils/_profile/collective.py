@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import transport_of
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import mounts
@@ -149,8 +150,7 @@ def parse(text: str) -> dict[str, Any]:
         network = match.group(1) if match else network
         if "NET/IB : Using" in line:
             hcas += [hca.group(1) for hca in patterns.NCCL_HCA.finditer(line[:2000]) if hca.group(1) not in hcas]
-    kinds = {"tcp" if name.startswith("Socket") else "rdma" if name.startswith("IB") else "plugin" for name in via or ({network} if network else ())}
-    transport = "tcp" if result["backend"] == "gloo" or "tcp" in kinds else next(iter(sorted(kinds, reverse=True)), "unknown")
+    transport = "tcp" if result["backend"] == "gloo" else transport_of(via, network)
     return {**result, "transport": transport, "hcas": hcas[:32]}
 
 

@@ -19,7 +19,8 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, collective, mounts
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int, store_mount
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import store_mount
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.fit import group_fault
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
@@ -117,42 +118,6 @@ def build_argv(profile: Mapping[str, Any], rank: Mapping[str, Any]) -> list[str]
     if mp and number > 0 and engine["headless_flag"] and engine["headless_flag"] not in words:
         words.append(engine["headless_flag"])
     return words
-
-
-def group_fault(profile: Mapping[str, Any], size: int) -> str:
-    """Return why a serving group of this many ranks cannot run a profile; empty if it can."""
-    name, args, limits = profile["name"], profile["engine"]["args"], profile["ranks"]
-    if size < limits["min"] or (limits["max"] is not None and size > limits["max"]):
-        more = " or more" if limits["max"] is None else "" if limits["max"] == limits["min"] else f" to {limits['max']}"
-        wanted = f"{limits['min']}{more}"
-        return f"profile {name} is made for {wanted} ranks, but the serving group has {size}: add hosts to the group or choose another profile"
-    literal = args.get("tensor-parallel-size")
-    tensor = size if literal in (None, PLACEHOLDERS["tensor-parallel-size"]) else human_int(literal)
-    pipeline, data = (human_int(args.get(key, 1)) for key in ("pipeline-parallel-size", "data-parallel-size"))
-    if None in (tensor, pipeline, data):
-        return ""  # vLLM checks the value
-    world = (tensor or 1) * (pipeline or 1)
-    if world == size or data != 1:
-        return ""
-    return (
-        f"profile {name}: tensor-parallel-size {tensor} x pipeline-parallel-size {pipeline} is {world}, but the serving group has {size} nodes "
-        "with one GPU each: make them equal"
-    )
-
-
-def port_fault(profile: Mapping[str, Any], ssh_port: Any) -> tuple[str, str]:
-    """Return the key of a port that two use on the head, and the sentence; empty if each port has one user."""
-    engine = profile["engine"]
-    ports = [("SSH (ansible_port)", "", ssh_port), ("the API", "engine.api.port", engine["api"]["port"]),
-             ("the ranks' rendezvous", "engine.master_port", engine["master_port"])]  # fmt: skip
-    if engine["executor"] == "ray":
-        ports.append(("Ray", "engine.ray.port", engine["ray"]["port"]))
-    seen: dict[int, str] = {}
-    for user, key, port in ports:
-        if int(port) in seen:
-            return key, f"port {int(port)} is used by {seen[int(port)]} and by {user} ({key})"
-        seen[int(port)] = f"{user} ({key})" if key else user
-    return "", ""
 
 
 def _check_rank(profile: Mapping[str, Any], rank: Mapping[str, Any]) -> None:

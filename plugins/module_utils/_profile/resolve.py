@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check, human_int, shown, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
 
@@ -79,6 +79,9 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
         raw = users[current] if from_user else shipped[current]
         if not isinstance(raw, Mapping):
             raise ProfileError(f"profile {current}: is {shown(raw)}, expected a mapping")
+        near = "" if "extends" in raw else nearest("extends", raw, 0.8)
+        if near:  # what the profile would inherit is missing too
+            raise ProfileError(f"profile {current}: {near} is not a key of a profile; did you mean extends?")
         out.append((current, raw, from_user))
         parent = raw.get("extends")
         if parent is not None and not isinstance(parent, str):
@@ -130,6 +133,9 @@ def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | No
     users = {} if users is None else users
     if not isinstance(users, Mapping):
         raise ProfileError(f"gb10_profiles is {shown(users)}, expected a mapping of profile names to profiles")
+    numbers = [key for key in users if not isinstance(key, str)]
+    if numbers:
+        raise ProfileError(f"gb10_profiles has the key {numbers[0]}, expected a string: write it in quotes")
     raw: dict[str, Any] = {}
     layers = _layers(name, shipped, users)
     for _label, layer, from_user in layers:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.image_names import EXPECTED, IMAGE
+
 # The fewest steps to a first boot: an image and weights that are downloaded, both pinned (docs/profiles.md).
 DEFAULT_PROFILE = "b12x-fp8-1m"
 
@@ -29,9 +31,9 @@ PLACEHOLDERS = {
     "headless": "{headless}",
 }
 
-# As Docker reads it: a registry with a dot or a port, names in lower case, a tag.
-_NAME = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
-IMAGE = rf"(?:(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d+/))(?::\d+)?/)?{_NAME}(?:/{_NAME})*(?::\w[\w.-]{{0,127}})?"
+
+MODEL_PATH = r"(?!(?:.*/)?\.\.(?:/|$))[^:$\x00-\x1f]+"
+MODEL_PATH_TEXT = "an id or a path without '..', ':' and '$', such as org/Model"
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ SCHEMA = _table(
     ),
     image=_table(
         "The container image.",
-        reference=_text("Name and tag.", required=True, pattern=IMAGE, pattern_text="an image name in lower case like registry/name:tag"),
+        reference=_text("Name and tag.", required=True, pattern=IMAGE, pattern_text=EXPECTED),
         digest=_text("Pin: sha256:...", nullable=True, pattern=r"sha256:[0-9a-f]{64}", pattern_text="sha256: and 64 hexadecimal digits"),
         pull=Field("bool", "Whether a registry has it; false for an image that is built or loaded.", True),
         size_gib=Field("number", "Size of the image on disk as published, GiB.", nullable=True, minimum=0),
@@ -174,7 +176,7 @@ SCHEMA = _table(
     model=_table(
         "The model.",
         id=_text("Hugging Face id, or any name.", required=True),
-        path=_text("What is passed to vLLM: an id, or a path inside the container.", required=True),
+        path=_text("What is passed to vLLM: an id, or a path inside the container.", required=True, pattern=MODEL_PATH, pattern_text=MODEL_PATH_TEXT),
         served_names=_strings("Model names of the API; the first is the main one."),
         revision=_text("Hugging Face revision.", nullable=True),
         layout=_text(
@@ -182,7 +184,7 @@ SCHEMA = _table(
             nullable=True,
             choices=("hub", "directory"),
         ),
-        relative_path=_text("Path of the model below the model store. Derived when null.", nullable=True),
+        relative_path=_text("Path of the model below the model store. Derived when null.", nullable=True, pattern=MODEL_PATH, pattern_text=MODEL_PATH_TEXT),
         size_gib=Field("number", "Size of the weights on disk, GiB.", nullable=True, minimum=0),
     ),
     engine=_table(

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.table import table as columns
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import KIB_PER_GIB, make_plan
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
@@ -102,16 +104,45 @@ def row(profile: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(r, widths)).rstrip() for r in rows]
+def facts(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what to choose a profile by. GiB and minutes are null if they are not published."""
+    image, model, args = profile["image"], profile["model"], profile["engine"]["args"]
+    cells = dict(zip(HEADER, row(profile)))
+    return {
+        "name": profile["name"], "summary": profile["summary"], "model": model["id"], "image": _image(image), "image_reference": image["reference"],
+        "image_gib": image["size_gib"], "download_gib": image["download_gib"], "build_minutes": image["build_minutes"], "model_gib": model["size_gib"],
+        "context": profile["gate"]["context"], "requests": args.get("max-num-seqs"), "kv_cache": cells["KV cache"], "speculation": cells["speculation"],
+        "kv_pool": cells["pool (gate)"], "speed": cells["published"], "published": profile["published"],
+    }  # fmt: skip
 
 
-def table(profiles: Mapping[str, Mapping[str, Any]], selected: str = "") -> list[str]:
-    """Return all profiles as lines, those whose image is available today first; the selected one carries a star."""
-    rows = [HEADER] + [row(profiles[n]) for n in by_availability(profiles)]
-    legend = ["", *(f"{name}: {why}" for number, (name, why) in enumerate(AVAILABLE) if any(availability(p["image"]) == number for p in profiles.values()))]
-    return _columns([(f"{r[0]} *" if r[0] == selected else r[0], *r[1:]) for r in rows]) + legend
+def document(profiles: Mapping[str, Mapping[str, Any]], selected: str) -> dict[str, Any]:
+    """Return what to choose a profile by, those whose image is available today first, and the sheet of the selected one."""
+    found = [facts(profiles[name]) for name in by_availability(profiles)]
+    return {"schema": "gb10.cluster/profiles/1", "selected": selected, "profiles": found, "sheet": sheet(profiles[selected])}
+
+
+def table(found: Sequence[Mapping[str, Any]], selected: str = "") -> list[str]:
+    """Return the table of profiles; the selected one has a star."""
+    rows = []
+    for each in found:
+        size, minutes = each["download_gib"] or each["image_gib"], each["build_minutes"]
+        more = {"pull": f" {size:g} GiB" if size else "", "build": f" {minutes:g} min" if minutes else ""}
+        name = f"{each['name']} *" if each["name"] == selected else each["name"]
+        weights = f"{each['model_gib']:g} GiB" if each["model_gib"] else "-"
+        shown = (each["context"], each["requests"], each["speed"], each["model"].rpartition("/")[2])
+        rows.append((name, each["image"] + more.get(each["image"], ""), weights, *shown))
+    legend = [f"{name}: {why}" for name, why in AVAILABLE if any(each["image"] == name for each in found)]
+    return [*columns(("profile", "image", "weights", "context", "requests", "speed", "model"), rows), "", *legend]
+
+
+def lines(document: Mapping[str, Any], width: int = 0) -> list[str]:
+    """Return the text of :func:`document`; the sheet of the selected profile wraps at the width."""
+    out = ["", *table(document["profiles"], document["selected"]), ""]
+    for line in document["sheet"]:
+        indent = "    " if line.startswith(" ") else "  "
+        out += textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False) if line and width else [line]
+    return out
 
 
 def by_availability(profiles: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -197,3 +228,18 @@ def deviation_lines(profile: Mapping[str, Any]) -> list[str]:
         "{}: {} {}".format(", ".join(d["keys"]), f"the seed has {d['seed']!r}." if d["seed"] is not None else "not in the seed.", d["why"])
         for d in profile["deviations"]
     ]
+
+
+def validated_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return what validate.yml reports of a group. The verdict is repeated below Compose files, which are long."""
+    pool, ranks = document["pool"], document["ranks"]
+    expected, needed = pool["expected_tokens"], pool["needed_tokens"]
+    estimate = f"{expected:,} tokens" + (f" ({needed:,} needed)" if needed is not None else "") if expected is not None else "none"
+    verdict = f"{document['group']}: valid. Estimated KV pool: {estimate}." + (f" Rendered: {document['path']}" if document["path"] else "")
+    rows = [(each["rank"], each["host"], document["profile"], each["image"], ", ".join(each["secrets"]), each["compose_check"]) for each in ranks]
+    out = ["", verdict, "", *columns(("rank", "host", "profile", "image", "secrets", "docker compose config"), rows), "", pool["text"]]
+    out.append("The node adds the fabric's variables (NCCL, GLOO) and the name of the release. Secrets are in a file of mode 0600 there.")
+    shown = [each for each in ranks if each.get("compose")]
+    for each in shown:
+        out += ["", f"# {document['group']} rank {each['rank']} on {each['host']}: compose.yaml", *each["compose"].splitlines()]
+    return [*out, "", verdict] if shown else out

@@ -118,9 +118,7 @@ def hash_files(
             digest = http_copy.sha256_file(descriptor, end)
             out[path] = [*key_of(os.fstat(same)), digest]
         except TimeoutError as error:
-            raise ManifestError(
-                f"The files of {root} could not be hashed in {seconds / 3600:g} hours. Check the speed of the disk, and run again."
-            ) from error
+            raise ManifestError(f"The files of {root} could not be hashed in {seconds / 3600:g} hours. Check the speed of the disk, and run again.") from error
         finally:
             os.close(same)
 

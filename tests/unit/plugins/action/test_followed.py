@@ -10,6 +10,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import image_get, weights_copy, weights_download
 from ansible_collections.gb10.cluster.plugins.plugin_utils import followed
+from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 LOST: dict[str, Any] = {"unreachable": True, "msg": "timed out"}
 END = {"state": "done", "done": 2 << 30, "moved": 2 << 30, "total": 2 << 30, "copy_seconds": 2.147483648}
@@ -19,8 +20,9 @@ RESULT = {"changed": True}  # the report was for the action plugin
 
 
 def follow(
-    kind: Any, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], check: bool = False, **args: Any
-) -> tuple[dict[str, Any], list[str], list[str]]:
+    kind: Any, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], check: bool = False, terminal: bool = True, show_seconds: float = 0.0,
+    **args: Any,
+) -> tuple[dict[str, Any], list[str], list[str]]:  # fmt: skip
     """Run the action with scripted results; return (result, lines shown, steps called)."""
     shown: list[str] = []
     steps: list[str] = []
@@ -32,7 +34,8 @@ def follow(
         steps.append(module_args["step"])
         return rest.pop(0)
 
-    monkeypatch.setattr(followed, "SHOW_SECONDS", 0.0)
+    monkeypatch.setattr(RUN, "terminal", terminal)
+    monkeypatch.setattr(followed, "SHOW_SECONDS", show_seconds)
     monkeypatch.setattr(followed, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
     monkeypatch.setattr(Display, "display", lambda _self, text, **_k: shown.append(text))
@@ -51,14 +54,14 @@ def test_pull_shows_each_new_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
     out, shown, steps = follow(image_get, monkeypatch, [{}, *(running(text=text) for text in texts), {"report": {"state": "done"}, "changed": True}])
     assert out == RESULT
     assert [line.split(" s  ")[1] for line in shown] == ["layer 1", "layer 2"]
-    assert all(line.startswith("  spark-1: pull ") for line in shown)
+    assert all(line.startswith("  spark-1: pull  ") for line in shown)
     assert steps == ["start", *["status"] * 4]
 
 
 def test_download_shows_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     out, shown, _steps = follow(weights_download, monkeypatch, [{}, running(done=1 << 30, total=2 << 30), DONE])
     assert out == RESULT
-    assert shown[0].startswith("  spark-1: download  50 %  1.0 GiB")
+    assert shown[0] == "  spark-1: download  50 %  1.0 GiB of 2.0 GiB  0 MB/s"
 
 
 def test_copy_shows_share_rate_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +69,8 @@ def test_copy_shows_share_rate_and_files(monkeypatch: pytest.MonkeyPatch) -> Non
     out, shown, _steps = follow(weights_copy, monkeypatch, [{}, running(), running(**half), running(**{**half, "done": 2 << 30}), DONE])
     assert out == RESULT
     assert shown[1] == "  spark-1: weights  50 %  1.0 GiB of 2.0 GiB  0 MB/s  1 of 4 files"
-    assert shown[2] == "  spark-1: weights checking 2.0 GiB  50 %"
-    assert shown[3] == "  spark-1: weights 100 %  2.0 GiB of 2.0 GiB  1000 MB/s  0 of 0 files"
+    assert shown[2] == "  spark-1: weights checking  50 %  2.0 GiB"
+    assert shown[3] == "  spark-1: weights  100 %  2.0 GiB of 2.0 GiB  1000 MB/s  0 of 0 files"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,3 +92,14 @@ def test_check_mode_is_one_call(kind: Any, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("arguments", [{"fetch": []}, {"state": "absent"}])
 def test_copy_without_files_is_one_call(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert follow(weights_copy, monkeypatch, [RESULT], **arguments)[::2] == (RESULT, ["plain"])
+
+
+def test_a_line_every_five_seconds_on_a_terminal_and_every_thirty_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(float(second) for second in range(10_000))
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    answers = [{}, *[running(text=f"layer {number}") for number in range(20)], {"report": {"state": "done"}, "changed": True}]
+    counts = []
+    for terminal in (True, False):
+        _out, shown, _steps = follow(image_get, monkeypatch, list(answers), terminal=terminal, show_seconds=5.0)
+        counts.append(len(shown))
+    assert counts[0] > 2 * counts[1] > 0

@@ -15,6 +15,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import kv_pool_gate as plugin
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
+from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 CHECKS = [{"name": "pool", "ok": False}, {"name": "transport", "ok": None}, {"name": "context", "ok": True}]
 DESIRED = {"generation": 7, "state": "serving", "release": "4f0c", "by": "admin@ctl", "at": "2026-11-23T10:02:31Z"}
@@ -87,6 +88,25 @@ def test_returns_the_verdict_as_soon_as_it_is_there_and_keeps_the_receipt(follow
     assert followed.lines[2:] == ["[pair1 +  12 s] the verdict"], "it is printed when it comes, not at the end of the recovery"
     assert followed.commands == ["follow --generation 7 --since 0 --wait 20", "follow --generation 7 --since 2 --wait 20"], "not settled: not acknowledged"
     assert json.loads((tmp_path / "pair1/last-good.json").read_text(encoding="utf-8"))["path"] == found["receipt"]["path"]
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, 4), (False, 3)])
+def test_a_percentage_is_shown_every_thirty_seconds_off_a_terminal(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, terminal: bool, shown: int
+) -> None:
+    monkeypatch.setattr(RUN, "terminal", terminal)
+    events = [event(number, f"rank 0  spark-1      load {number} %") for number in (1, 2)]
+    followed.run(reply(outcome(), *events, event(3, "rank 0  spark-1      kv")), reply(outcome(True), event(4, "the verdict", "verdict")))
+    assert len(followed.lines) == shown
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_the_sentence_of_a_failed_boot_is_not_printed_twice(followed: Followed, monkeypatch: pytest.MonkeyPatch, shows: bool) -> None:
+    monkeypatch.setattr(RUN, "shows", shows)
+    followed.run(reply(outcome(False), event(1, "pair1: bad. Remedy: mend it.", "verdict")))
+    assert followed.lines == [
+        f"[pair1 +  12 s] {'The boot of pair1 has failed. The reason follows when the group is settled.' if shows else 'pair1: bad. Remedy: mend it.'}"
+    ]
 
 
 def test_failed_verdict_returns_before_the_group_is_settled(followed: Followed) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import preflight_report as plugin
+from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 
 GROUP: dict[str, Any] = {"name": "pair1", "size": 2, "rank": 0, "hosts": ["spark-1", "spark-2"]}
 
@@ -34,7 +35,7 @@ def facts(**more: Any) -> dict[str, Any]:
 def screen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is displayed."""
     lines: list[str] = []
-    monkeypatch.setattr(Display, "display", lambda _self, text, *_args, **_more: lines.append(str(text)))
+    monkeypatch.setattr(Display, "display", lambda _self, text, *_args, **_more: lines.extend(str(text).splitlines()))
     monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
     return lines
 
@@ -43,7 +44,7 @@ def call(host: str, nodes: dict[str, Any], limit: list[str] | None = None, **opt
     """One instance, its arguments as given."""
     defaults = {name: spec.get("default") for name, spec in plugin._SPEC.items()} | {"group": GROUP, "register": "node"}
     action = plugin.ActionModule.__new__(plugin.ActionModule)
-    action._task = SimpleNamespace(check_mode=False)
+    action._task, action._loader = SimpleNamespace(check_mode=False), None
     action.validate_argument_spec = lambda **_more: (None, defaults | options)
     hostvars = {name: ({"node": value} if value is not None else {}) for name, value in nodes.items()}
     return action.run(task_vars={"inventory_hostname": host, "hostvars": hostvars, "ansible_play_hosts_all": limit or list(GROUP["hosts"])})
@@ -81,11 +82,20 @@ def test_the_other_ranks_fail_and_name_the_first(screen: list[str], tmp_path: Pa
 def test_a_pair_without_findings_passes(screen: list[str]) -> None:
     head = call("spark-1", {"spark-1": facts(), "spark-2": facts()})
     assert (head.get("failed", False), head["findings"]) == (False, [])
-    assert screen[0] == "\npreflight of pair1: 0 errors, 0 warnings, 0 for information"
+    assert screen[0] == "preflight of pair1: 0 errors, 0 warnings, 0 for information"
+    assert [line for line in screen if line.startswith("skipped")] == [screen[-1]]
+    assert screen[-1].startswith("skipped: ")
+    assert screen[-1].endswith(" reasons (-v prints them)")
+
+
+def test_verbose_output_has_the_reason_of_each_skipped_check(screen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Display(), "verbosity", 1)
+    call("spark-1", {"spark-1": facts(), "spark-2": facts()})
     assert any(line.startswith("skipped (spark-1, spark-2): gb10, arch: ") for line in screen)
 
 
-def test_a_limited_run_checks_the_hosts_in_it(screen: list[str]) -> None:
+def test_a_limited_run_checks_the_hosts_in_it(screen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Display(), "verbosity", 1)
     worker = call("spark-2", {"spark-1": None, "spark-2": facts()}, limit=["spark-2"])
     assert "failed" not in worker
     assert "skipped (spark-1): all checks: not in this run (--limit)." in screen
@@ -117,3 +127,19 @@ def test_a_report_that_cannot_be_written_fails(screen: list[str], tmp_path: Path
     head = call("spark-1", {"spark-1": facts(), "spark-2": facts()}, report=str(tmp_path / "file" / "p.json"))
     assert head["failed"] is True
     assert head["msg"].startswith(f"preflight_report is {tmp_path}/file/p.json, which cannot be written on the controller (")
+
+
+def test_prints_one_document_with_output_json(screen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "load_extra_vars", lambda _loader: {"output": "json"})
+    call("spark-1", {"spark-1": facts(time=500.0), "spark-2": facts()})
+    (document,) = map(json.loads, screen)
+    assert (document["schema"], document["group"], document["ready"]) == ("gb10.cluster/preflight/1", "pair1", True)
+    assert [entry["id"] for entry in document["findings"]] == ["clock_skew"]
+    assert "facts" not in document
+
+
+def test_a_node_that_ssh_does_not_reach_has_its_own_remedy(screen: list[str]) -> None:
+    lost = {"unreachable": True, "msg": "spark-2: it does not answer (no route). Check it.", "found": "it does not answer (no route)", "remedy": "check it"}
+    head = call("spark-1", {"spark-1": facts(), "spark-2": lost})
+    (finding,) = (each for each in head["findings"] if each["id"] == "reachable")
+    assert (finding["found"], finding["remedy"]) == ("it cannot be reached: it does not answer (no route)", "check it")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.action import rank_evidence
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.evidence import FIGURES
 
 
 def run(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], **arguments: Any) -> tuple[dict[str, Any], list[tuple[str | None, dict[str, Any]]]]:
@@ -33,6 +34,15 @@ def test_collects_into_a_file_that_only_its_owner_reads(monkeypatch: pytest.Monk
     assert (out, calls) == ({"changed": False, "path": str(tmp_path / "a/rank0.txt")}, [(None, {"group": "pair1"})])
     assert (tmp_path / "a/rank0.txt").read_text(encoding="utf-8") == "== memory\n"
     assert stat.S_IMODE((tmp_path / "a/rank0.txt").stat().st_mode) == 0o600
+
+
+def test_figures_of_the_moment_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = f"== log\n{FIGURES}\nof a container\n{FIGURES}\n\n== GPU\n45 C\n"
+    out, _calls = run(monkeypatch, {"changed": False, "text": text}, dest=str(tmp_path / "rank0.txt"))
+    assert out["path"] == str(tmp_path / "rank0.txt")
+    assert (tmp_path / "rank0.txt").read_text(encoding="utf-8") == f"== log\n{FIGURES}\nof a container\n"
+    assert (tmp_path / "rank0.figures.txt").read_text(encoding="utf-8") == "\n== GPU\n45 C\n"
+    assert stat.S_IMODE((tmp_path / "rank0.figures.txt").stat().st_mode) == 0o600
 
 
 def test_copies_what_the_agent_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

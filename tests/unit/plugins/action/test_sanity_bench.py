@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import sanity_bench as plugin
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_sources, shown
 
 RELEASE = {"release": "4f0c61d2a9be", "profile": "mine", "port": 8888, "has_key": True}
 ARGUMENTS = {"group": "pair1", "prompts": [{"prompt": "The capital of France is", "expect": "Paris"}], "concurrency": "1,2"}
@@ -26,7 +28,7 @@ class Head:
         self.lines: list[str] = []
         monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
         monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **more: self.answer(more["module_name"], more["module_args"]))
-        monkeypatch.setattr(Display, "display", lambda _self, text, *_args, **_more: self.lines.append(text))
+        monkeypatch.setattr(Display, "display", lambda _self, text, *_args, **_more: self.lines.extend(text.split("\n")))
 
     def answer(self, module: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if module == "ansible.builtin.slurp":
@@ -83,9 +85,46 @@ def test_api_is_asked_at_the_address_that_it_binds(monkeypatch: pytest.MonkeyPat
 
 
 def test_one_bad_reply_of_three_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = Head(monkeypatch, ["Paris.", "Paris.", ""]).run()
+    head = Head(monkeypatch, ["Paris.", "Paris.", ""])
+    out = head.run()
     assert out["failed"]
     assert out["msg"].startswith("pair1: 1 of 3 replies are bad: at 2 at once, to 'The capital of France is': the reply is empty.")
+    start = head.lines.index("at once  prompt                    reply  reason")
+    assert head.lines[start + 1] == "      2  The capital of France is  -      the reply is empty"
+
+
+def test_speeds_are_kept_for_the_report_unless_a_reply_is_bad(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Head(monkeypatch, ["Paris.", "Paris.", ""]).run(receipts=str(tmp_path))
+    assert report_sources.speeds_in(tmp_path / "pair1") == {}
+    Head(monkeypatch, ["Paris.", "Paris.", "Paris."]).run(receipts=str(tmp_path))
+    found = report_sources.speeds_in(tmp_path / "pair1")
+    assert (found["release"], found["profile"]) == ("4f0c61d2a9be", "mine")
+    assert [(each["concurrency"], each["tok_s"]) for each in found["levels"]] == [(1, 8.0), (2, 16.0)]
+
+
+def test_speeds_that_cannot_be_written_fail_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "pair1").write_text("a file", encoding="utf-8")
+    head = Head(monkeypatch, ["Paris.", "Paris.", "Paris."])
+    assert not head.run(receipts=str(tmp_path))["failed"]
+    assert f"pair1: The speeds are not kept for report.yml: {tmp_path}/pair1 on the controller cannot be written" in "\n".join(head.lines)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_output_json_is_one_document_and_nothing_else(monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
+    monkeypatch.setattr(shown, "load_extra_vars", lambda _loader: {"output": "json"})
+    head = Head(monkeypatch, ["Paris.", "Rome", "It is Paris."])
+    out = head.run(streams=streams)
+    (document,) = map(json.loads, head.lines)
+    assert (document["schema"], document["group"], document["release"], document["passed"]) == ("gb10.cluster/sanity/1", "pair1", "4f0c61d2a9be", False)
+    assert [row["bad_outputs"] for row in document["rows"]] == [0, 1]
+    assert document["sentence"] == out["msg"]
+
+
+def test_the_streams_are_rows_and_a_good_verdict_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Head(monkeypatch, ["Paris.", "It is\n Paris."])
+    out = head.run(concurrency="2", streams=True)
+    assert "2          0.50       4    8.0  It is Paris." in head.lines
+    assert head.lines[-1] == out["msg"]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_faults_are_ansible_errors() -> None:
 def test_unreadable_yaml_and_missing_directory(tmp_path: Path) -> None:
     (tmp_path / "bad.yml").write_text("a: [")
     with pytest.raises(AnsibleError, match=r"profile bad: .*bad\.yml is not valid YAML"):
-        lookup.shipped_profiles(tmp_path)
+        lookup.shipped_profiles(tmp_path)["bad"]
     with pytest.raises(AnsibleError, match="installation is incomplete"):
         lookup.shipped_profiles(tmp_path / "none")
 

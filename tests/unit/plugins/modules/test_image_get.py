@@ -97,6 +97,22 @@ def test_progress_counts_layers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("log", "percent"),
+    [
+        ("a: Pulling fs layer\nb: Pulling fs layer\na: Pull complete\n", 50),
+        ("gb10.cluster: step 1 of 2: D\n#5 [1/4] FROM x\n#6 [2/4] RUN y\n#6 12.1 compiling\n", 12),
+        ("gb10.cluster: step 2 of 2: D\n#9 [base 3/4] RUN z\n", 75),
+        ("gb10.cluster: step 2 of 2: D\nStep 3/4 : RUN z\n", 75),
+        ("gb10.cluster: step 1 of 2: D\n#5 [3/0] RUN z\n", 0),
+        ("something else\n", None),
+        ("", None),
+    ],
+)
+def test_report_has_the_share_of_layers_or_build_steps(log: str, percent: int | None) -> None:
+    assert image_get.report_of(log).get("percent") == percent
+
+
+@pytest.mark.parametrize(
     ("log", "words"),
     [
         ("Error response from daemon: Get https://r/v2/: dial tcp: lookup r: no such host", "a way to the registry"),

@@ -41,9 +41,7 @@ def test_image_in_use_stays(monkeypatch: pytest.MonkeyPatch, check: bool) -> Non
 
 
 @pytest.mark.parametrize("check", [True, False], ids=["check mode", "for real"])
-def test_another_image_removes_the_old_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], check: bool
-) -> None:
+def test_another_image_removes_the_old_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], check: bool) -> None:
     """Under the image's name is the old one as long as the new one has not come."""
     old, new = (f"sha256:{letter * 64}" for letter in "ab")
     record = {"imported": [{"id": old, "reference": "vllm:1", "at": 1}], "served": {"pair1": {"id": old, "fingerprint": "f1"}}}

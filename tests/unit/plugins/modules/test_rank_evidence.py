@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client as agent
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence
 from ansible_collections.gb10.cluster.plugins.modules import rank_evidence as module
 from unit.fixtures.docker.engine import serving
@@ -24,6 +25,11 @@ def collect(capsys: pytest.CaptureFixture[str], tmp_path: Path, **more: Any) -> 
 @pytest.fixture(autouse=True)
 def few_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "COMMANDS", {"waiting": ["sleep", "30"]})
+
+    def missing(*_words: object, **_more: object) -> None:
+        raise agent.AgentMissing("no socket")  # this machine may have one
+
+    monkeypatch.setattr(agent, "call", missing)
 
 
 @pytest.mark.parametrize("version", ["20.10", "29.0"])
@@ -58,3 +64,27 @@ def test_a_command_that_does_not_end_is_cut_off(capsys: pytest.CaptureFixture[st
     assert "== containers\n(The Docker Engine is not running" in text
     assert "== /proc/meminfo\nMemTotal" in text
     assert "(not collected: the time limit is over)" in collect(capsys, tmp_path, timeout=0.0)
+
+
+HALF_HOUR, DAY = (f"== memory of the last {span}: seconds since the epoch, MemFree, MemAvailable, SwapFree in MiB\n" for span in ("half hour", "day"))
+
+
+def test_the_samples_of_a_running_agent_are_figures_of_the_moment(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(agent, "call", lambda *_words, **_more: {"recent": "1795000000 1 2 0;1795000005 3 4 0", "day": "1795000000 1 2 0"})
+    stable, _mark, figures = collect(capsys, tmp_path, timeout=1.0).partition(evidence.FIGURES)
+    assert f"{HALF_HOUR}1795000000 1 2 0;1795000005 3 4 0\n" in figures
+    assert f"{DAY}1795000000 1 2 0\n" in figures
+    assert "memory of the last" not in stable, "evidence.yml would report each sample as a difference"
+
+
+def test_without_an_agent_the_samples_of_its_file_are_collected_and_bounded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "pair1/agent/memory.json"
+    path.parent.mkdir(parents=True)
+    samples = [f"{1795000000 + 60 * number} 1 2 0" for number in range(5000)]
+    path.write_text(json.dumps({"day": ";".join(["not a sample", *samples]), "more": "x"}), encoding="utf-8")
+    text = collect(capsys, tmp_path, timeout=1.0)
+    assert f"{HALF_HOUR}(no samples: the agent has kept none, or does not answer)\n" in text
+    assert f"{DAY}{';'.join(samples[-1440:])}\n" in text
+    assert "not a sample" not in text

@@ -187,3 +187,13 @@ def test_no_card_at_all(make: Any, tmp_path: Path) -> None:
     node.tree.netdev("enP7s7", ["10.0.1.60/24"])
     result = node.call(**CLIENT)
     assert result["msg"].startswith("The RDMA bandwidth cannot be measured: No mlx5 device is visible.")
+
+
+@pytest.mark.parametrize("speed", [95.0, 30.0], ids=["accepted", "slow"])
+def test_a_look_leaves_the_receipt_as_it_is(make: Any, tmp_path: Path, speed: float) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "bandwidth.json").write_text('{"class": "before"}')
+    node = make()
+    results(node, (row(speed), "0"), (row(speed), "0"))
+    node.call(**CLIENT, record=False)
+    assert receipt(tmp_path) == {"class": "before"}

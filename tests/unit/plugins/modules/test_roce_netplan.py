@@ -43,6 +43,7 @@ class Machine(FakeNode):
         Path(commit_confirm.STATE_DIR).mkdir(parents=True)
         monkeypatch.setattr(apply, "RUN_FOLDERS", (f"{root}/run/systemd/network", f"{root}/run/NetworkManager/system-connections"))
         monkeypatch.setattr(apply, "GENERATORS", ())
+        monkeypatch.setattr(apply, "SETTLE_SECONDS", 3)
         monkeypatch.setattr(roce_netplan, "in_container", lambda: None)
         monkeypatch.setattr("os.geteuid", lambda: 0)
         monkeypatch.setattr(pending.PendingChange, "boot_id", staticmethod(lambda: "boot-1\n"))
@@ -197,7 +198,7 @@ def test_a_connection_that_does_not_come_up_is_reported_and_set_directly(make: A
     result = present(node)
     assert result["notes"] == [
         f"NetworkManager did not bring up {RAIL1}: Error: Connection activation failed",
-        f"{RAIL1} stayed incomplete for 45 s; address and MTU were set directly.",
+        f"{RAIL1} stayed incomplete for 3 s; address and MTU were set directly.",
     ]
     assert f"/bin/ip addr add 192.168.101.10/24 brd + dev {RAIL1}" in node.commands
 

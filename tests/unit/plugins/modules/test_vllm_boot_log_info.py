@@ -1,24 +1,25 @@
-"""The module: file, text, container and unit to facts, run as a process with tools of our own in PATH."""
+"""The module: file, text, container and unit to facts, with tools of our own in PATH."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info as module
 from unit.fixtures.docker.engine import FakeEngine, serving
 
 ROOT = Path(__file__).resolve().parents[4]
 FIXTURES = ROOT / "tests" / "unit" / "fixtures" / "vllm_log"
-COLLECTIONS = Path(module.__file__).parents[5]  # where this run imports the collection from
 
 
 @pytest.fixture
@@ -37,19 +38,16 @@ def tool(folder: Path, name: str, script: str) -> None:
 
 
 def run(tools: Path, **params: Any) -> dict[str, Any]:
-    """Run the module in its own process, as Ansible does, and return what it printed."""
-    args = {"ANSIBLE_MODULE_ARGS": {**params, "_ansible_remote_tmp": str(tools), "_ansible_tmpdir": str(tools), "_ansible_keep_remote_files": True}}
-    env = {**os.environ, "PYTHONPATH": str(COLLECTIONS), "PATH": f"{tools}:/usr/bin:/bin", "_ANSIBLE_MODULE_ARGS": ""}
-    code = (
-        "import sys; from ansible.module_utils import basic; from ansible.module_utils.common import json as _j\n"
-        "from ansible.module_utils.testing import patch_module_args\n"
-        f"args = {args['ANSIBLE_MODULE_ARGS']!r}\n"
-        "from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info as m\n"
-        "with patch_module_args(args): m.main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
-    assert done.stdout.strip().startswith("{"), done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
+    """Run the module with our tools in PATH, and return what it printed."""
+    printed = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, PATH=f"{tools}:/usr/bin:/bin"),
+        patch_module_args({**params, "_ansible_remote_tmp": str(tools), "_ansible_tmpdir": str(tools), "_ansible_keep_remote_files": True}),
+        contextlib.redirect_stdout(printed),
+        pytest.raises(SystemExit),
+    ):
+        module.main()
+    result: dict[str, Any] = json.loads(printed.getvalue())
     return result
 
 

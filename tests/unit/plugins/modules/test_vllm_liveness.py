@@ -59,7 +59,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server() -> Iterator[tuple[type[Handler], str]]:
     kind: type[Handler] = type("OneHandler", (Handler,), {"gone": threading.Event(), "asked": []})
     httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
     yield kind, f"http://127.0.0.1:{httpd.server_address[1]}"
     kind.gone.set()
     httpd.shutdown()

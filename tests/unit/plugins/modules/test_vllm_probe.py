@@ -53,7 +53,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server() -> Iterator[tuple[type[Handler], str]]:
     kind = type("OneHandler", (Handler,), {"seen": []})
     httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
     yield kind, f"http://127.0.0.1:{httpd.server_address[1]}"
     httpd.shutdown()
     httpd.server_close()

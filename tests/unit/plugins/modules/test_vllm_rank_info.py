@@ -28,6 +28,19 @@ def test_a_release_is_known_by_mode_and_content_of_its_files(tmp_path: Path) -> 
     assert node.releases_in(str(tmp_path))[0]["files"]["compose.yaml"].startswith("0666 ")
 
 
+@pytest.mark.parametrize(
+    ("receipt", "tokens"),
+    [('{"pool": {"tokens": 1766005}}', 1766005), ("{}", 0), ('{"pool": 5}', 0), ('{"pool": {"tokens": true}}', 0), ('{"pool": {"tokens": "x"}}', 0), ("", 0)],
+)
+def test_a_release_has_its_profile_and_the_pool_of_its_last_boot(tmp_path: Path, receipt: str, tokens: int) -> None:
+    folder = tmp_path / "releases/4f0c"
+    folder.mkdir(parents=True)
+    for name, text in (("compose.yaml", "services: {}\n"), ("release.json", '{"profile": "b12x-fp8-1m"}'), ("receipt.json", receipt)):
+        (folder / name).write_text(text, encoding="utf-8")
+    (release,) = node.releases_in(str(tmp_path))
+    assert (release["profile"], release["pool_tokens"]) == ("b12x-fp8-1m", tokens)
+
+
 def test_a_models_config_is_read_from_a_folder_and_from_the_revision_of_a_cache(tmp_path: Path) -> None:
     assert node.config_of(str(tmp_path)) == {}
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 2}')

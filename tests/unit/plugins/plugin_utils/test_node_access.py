@@ -30,7 +30,10 @@ def run(monkeypatch: pytest.MonkeyPatch, *answers: Any, transport: str = "ssh") 
     monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
     action = NodeAction.__new__(NodeAction)
     action._task = SimpleNamespace(async_val=0)
-    action._connection = SimpleNamespace(transport=transport, reset=lambda: did.append("reset"), _shell=SimpleNamespace(tmpdir=None))
+    options = {"host": "192.168.1.12", "remote_user": "me", "port": None}
+    action._connection = SimpleNamespace(
+        transport=transport, reset=lambda: did.append("reset"), _shell=SimpleNamespace(tmpdir=None), get_option=lambda name: options[name]
+    )
     monkeypatch.setattr(action, "_execute_module", execute)
     monkeypatch.setattr(action, "_remove_tmp_path", lambda _path: None)
     return action.run(None, {"inventory_hostname": "spark-2"}), did
@@ -57,3 +60,26 @@ def test_other_causes_are_not_repeated(monkeypatch: pytest.MonkeyPatch, answer: 
 def test_an_unknown_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AnsibleError, match="template"):
         run(monkeypatch, AnsibleError("template error"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AnsibleConnectionFailure("Failed to connect to the host via ssh: me@192.168.1.12: Permission denied (publickey,password)."),
+        AnsibleError("Using a SSH password instead of a key is not possible because Host Key checking is enabled. Add the fingerprint."),
+    ],
+    ids=["key", "host key"],
+)
+def test_a_node_that_ssh_does_not_reach_is_unreachable_with_its_remedy(monkeypatch: pytest.MonkeyPatch, error: AnsibleError) -> None:
+    out, did = run(monkeypatch, error)
+    assert did == ["module"]
+    assert (out["unreachable"], out.get("failed")) == (True, None)
+    assert out["msg"].startswith("spark-2 (192.168.1.12): it")
+    assert "me@192.168.1.12" in out["remedy"]
+
+
+def test_an_error_that_only_reads_like_one_of_ssh_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AnsibleError, match="timed out"):
+        run(monkeypatch, AnsibleError("the template timed out"))
+    with pytest.raises(AnsibleConnectionFailure):
+        run(monkeypatch, AnsibleConnectionFailure("connection refused by the agent"), transport="local")

@@ -55,11 +55,14 @@ def test_counts_a_look_alike_and_reports_no_failure(benign: dict[str, str]) -> N
     assert facts["benign"][benign["name"]] == 2
 
 
-@pytest.mark.parametrize(("name", "line"), WORDINGS)
-def test_finds_the_row_of_a_line(name: str, line: str) -> None:
-    failure = parse(f"{line}\n")["failure"]
-    assert (failure["anchor"] if failure else "docs/failures.md#-") == f"docs/failures.md#{name}"
-    assert failure is None or failure["class"] == ROWS[name]["class"]
+def test_finds_the_row_of_a_line() -> None:
+    wrong = []
+    for name, line in WORDINGS:
+        failure = parse(f"{line}\n")["failure"]
+        found = (failure["anchor"], failure["class"]) if failure else None
+        if found != (None if name == "-" else (f"docs/failures.md#{name}", ROWS[name]["class"])):
+            wrong.append((name, line, found))
+    assert wrong == []
 
 
 def test_reports_the_message_of_a_validation_error() -> None:
@@ -133,7 +136,7 @@ def test_a_pattern_takes_linear_time(row: dict[str, Any]) -> None:
         for piece in (row["example"], "a" * 20, "(" * 20, "Error: ", "memory (1", "TCPStore ", "0.0"):
             began = time.perf_counter()
             re.search(pattern, piece * (60000 // len(piece)))
-            assert time.perf_counter() - began < 2.0
+            assert time.perf_counter() - began < 20, "it takes milliseconds; in quadratic time it takes minutes"
 
 
 def healthy() -> list[Path]:

@@ -12,6 +12,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import boot, c
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import judge as judges
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import parse
 from shared_samples import needs_shared, samples
 
 HOSTS = ["spark-1", "spark-2"]
@@ -123,7 +124,7 @@ def logged(*pieces: bytes, container: dict[str, Any] | None = None, gone: bool =
         shape = dict(state() if rest or container is None else container, name=arguments["container"])
         return {
             "log": base64.b64encode(data).decode(), "cursor": "1", "container": None if gone else shape,
-            "memory": {"free_kib": 1 << 20, "oom_kills": 0}, "http_status": 0,
+            "memory": {"free_kib": 1 << 20, "available_kib": 2 << 20, "oom_kills": 0}, "http_status": 0,
         }  # fmt: skip
 
     return answer
@@ -163,6 +164,15 @@ def test_good_boot_passes_with_a_receipt() -> None:
     lines = [event["text"] for event in trial.actor.events()]
     assert any("rank 0  spark-1" in line for line in lines)
     assert any("rank 1  spark-2" in line for line in lines)
+
+
+def test_the_receipt_has_the_memory_of_all_ranks_during_the_boot_also_if_it_fails() -> None:
+    for trial in (Trial([logged(BOOT[:60], BOOT[60:]), logged(WORKER)]), Trial([logged(b""), logged(WORKER, container=DEAD)])):
+        for found in trial.verdict["receipt"]["ranks"]:
+            series = parse(found["memory_series"])
+            assert series
+            assert series[0].seconds <= 5
+            assert {each[1:] for each in series} == {(1024, 2048, 0)}
 
 
 def test_restart_that_the_profile_allows_passes() -> None:

@@ -64,7 +64,13 @@ def test_speeds_are_those_of_streams_that_ran_at_the_same_time() -> None:
     assert (row["slowest_tok_s"], row["fastest_tok_s"], row["aggregate_tok_s"]) == (5.0, 10.0, 12.5)
     assert (row["seconds"], row["tokens"], row["bad_outputs"], row["faults"]) == (4.0, 50, 0, [])
     assert load_test.table([row])[1].split() == ["2", "2", "0", "4.00", "5.0-10.0", "12.5"]
-    assert load_test.stream_lines(row)[-1] == "all 2 at once: 4.00 s, 50 tokens, 12.5 tok/s"
+    assert load_test.stream_lines(row) == [
+        "stream  seconds  tokens  tok/s  reply",
+        "1          2.00      10    5.0  fine",
+        "2          4.00      40   10.0  fine too",
+        "all        4.00      50   12.5  2 at once",
+    ]
+    assert load_test.fault_lines([row]) == []
     assert load_test.complaint("pair1", [row]) == ""
 
 
@@ -134,3 +140,5 @@ def test_many_faults_are_counted_and_not_all_listed() -> None:
     assert "9 of 9 replies are bad" in sentence
     assert "; and 3 more" in sentence
     assert sentence.count("the reply is empty") == 6
+    lines = load_test.fault_lines(rows, 8)
+    assert (len(lines), lines[1], lines[-1]) == (10, "      9  a       -      the reply is empty", "and 1 more")

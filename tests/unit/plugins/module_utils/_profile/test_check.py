@@ -94,6 +94,8 @@ def test_defaults_are_complete_and_not_shared() -> None:
         (args(max_model_len="1 M"), "engine.args.max-model-len", "131072"),
         ({"engine": {"args": {"max_model_len": 0}}}, "engine.args.max_model_len", "131072"),
         ({"engine": {"args": {"max_num_seqs": 1, "max-num-seqs": 2}}}, "engine.args.max_num_seqs", "max-num-seqs are the same flag"),
+        (args(max_num_seqs="four"), "engine.args.max-num-seqs", "expected a whole number from 1"),
+        (args(max_num_seqs=-4), "engine.args.max-num-seqs", "expected a whole number from 1"),
         (args(gpu_memory_utilization=80), "engine.args.gpu-memory-utilization", "above 0 and at most 1"),
         (args(gpu_memory_utilization=True), "engine.args.gpu-memory-utilization", "above 0 and at most 1"),
         ({"env": {"A": 1}}, "env.A", '"1"'),

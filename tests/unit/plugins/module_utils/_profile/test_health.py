@@ -84,7 +84,7 @@ def api_(tmp_path: Path) -> Iterator[tuple[dict[str, int], str]]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield answer, f"127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()

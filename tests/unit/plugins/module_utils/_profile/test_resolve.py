@@ -81,6 +81,8 @@ def test_user_profiles_extend_user_profiles() -> None:
         ({"a": {"extends": "a"}}, "a", "profile a: extends itself"),
         ({"a": {"extends": ["b"]}}, "a", "profile a: extends is a list"),
         ({"a": "b"}, "a", "profile a: is the string 'b', expected a mapping"),
+        ({"a": {"extnds": "fp8-1m"}}, "a", "profile a: extnds is not a key of a profile; did you mean extends?"),
+        ({5: {"extends": "fp8-1m"}}, "nope", "gb10_profiles has the key 5, expected a string"),
         ("nope", "a", "gb10_profiles is the string 'nope', expected a mapping"),
     ],
 )

@@ -37,16 +37,39 @@ def test_check_fails_for_another_page(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "docs/no-such-page.md differs" in capsys.readouterr().err
 
 
-def test_table() -> None:
-    lines = t.table(PROFILES, "fp8-512k")
-    names = [line.split()[0] for line in lines[1 : lines.index("")]]
-    assert len(names) == len(SHIPPED)
-    assert names == t.by_availability(PROFILES)
-    starred = [line for line in lines if " * " in line]
-    assert len(starred) == 1
-    assert starred[0].split()[:4] == ["fp8-512k", "*", "524,288", "12"]
-    assert "1,140,000 to 1,360,000" in starred[0]
-    assert len({line.index("  mp") for line in lines if "  mp" in line}) == 1, "columns line up"
+def test_the_table_has_one_line_a_profile_in_aligned_columns() -> None:
+    document = t.document(PROFILES, "fp8-512k")
+    lines = t.table(document["profiles"], "fp8-512k")
+    rows = lines[1 : lines.index("")]
+    assert [line.split()[0] for line in rows] == t.by_availability(PROFILES)
+    (starred,) = [line for line in rows if " * " in line]
+    assert starred.split()[:7] == ["fp8-512k", "*", "missing", "148", "GiB", "524,288", "12"]
+    assert max(map(len, lines)) <= 120
+    assert len({line.rindex("  ") for line in lines[: lines.index("")]}) == 1, "columns line up"
+
+
+def test_the_sheet_of_the_selected_profile_wraps_and_loses_no_word() -> None:
+    document = t.document(PROFILES, "b12x-fp8-1m")
+    lines = t.lines(document, 79)
+    sheet = lines[len(t.table(document["profiles"])) + 2 :]
+    assert " ".join(" ".join(sheet).split()) == " ".join(" ".join(document["sheet"]).split())
+    assert all(len(line) <= 79 or " " not in line.strip() for line in sheet)
+    assert document["sheet"] == t.sheet(PROFILES["b12x-fp8-1m"])
+
+
+def test_the_verdict_of_a_validated_group_is_repeated_only_below_compose_files() -> None:
+    ranks = [{"rank": n, "host": f"spark-{n}", "image": "i:1", "secrets": ["VLLM_API_KEY"], "compose_check": "passed"} for n in (0, 1)]
+    pool = {"expected_tokens": 1990269, "needed_tokens": 1890000, "text": "p: Estimated KV pool: 1,990,269 tokens."}
+    document = {"group": "pair1", "profile": "p", "pool": pool, "path": "/tmp/r/pair1", "ranks": ranks}
+    lines = t.validated_lines(document)
+    verdict = "pair1: valid. Estimated KV pool: 1,990,269 tokens (1,890,000 needed). Rendered: /tmp/r/pair1"
+    assert (lines[1], lines.count(verdict)) == (verdict, 1)
+    assert [line.split()[:2] for line in lines[4:6]] == [["0", "spark-0"], ["1", "spark-1"]]
+    shown = t.validated_lines({**document, "path": "", "ranks": [{**each, "compose": "services:\n  vllm: {}\n"} for each in ranks]})
+    assert shown[1] == shown[-1] == verdict.partition(" Rendered")[0]
+    assert shown.count("  vllm: {}") == 2
+    unknown = {"expected_tokens": None, "needed_tokens": None, "text": "x"}
+    assert t.validated_lines({**document, "pool": unknown, "path": ""})[1] == "pair1: valid. Estimated KV pool: none."
 
 
 def test_a_profile_with_the_least_in_it() -> None:
@@ -95,8 +118,9 @@ def test_what_is_available_today_comes_first_with_its_sizes() -> None:
     shipped["p5"]["image"] = {**IMAGES[0][0], "size_gib": 31.5, "download_gib": 12, "build_minutes": 40}
     resolved = {name: resolve(name, shipped) for name in shipped}
     assert t.by_availability(resolved) == ["p5", "p4", "p2", "p3", "p1"]
-    lines = t.table(resolved)
-    assert "image 31.5 GiB, pull 12 GiB, build 40 min" in lines[1]
+    lines = t.table([t.facts(resolved[name]) for name in t.by_availability(resolved)])
+    assert lines[1].split()[:4] == ["p5", "pull", "12", "GiB"]
+    assert "image 31.5 GiB, pull 12 GiB, build 40 min" in t.row(resolved["p5"])
     assert lines[-4:] == [f"{name}: {why}" for name, why in t.AVAILABLE]
     assert "build: https://h/o/r at aaaaaaaaaaaa, pull request 7, 1 pins, 1 steps" in "\n".join(t.sheet(resolved["p4"]))
     assert "image is missing: Gone. Use p5 instead." in "\n".join(t.sheet(resolved["p1"]))

@@ -1,0 +1,59 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Stop with one sentence for each file of an inventory that Ansible cannot read."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: readable
+version_added: 0.1.0
+short_description: Stop with one sentence for each file of an inventory that Ansible cannot read
+description:
+  - Reads the files of the inventory, its C(group_vars) and C(host_vars), and the extra variables before the inventory plugins do. If one of them is
+    not valid, the command ends with file, line and cause.
+  - Without it, each inventory plugin reports the fault, with the lines around it, which can have a secret.
+  - It parses no inventory itself. Put it in front of the others in C(enable_plugins).
+author:
+  - The gb10.cluster authors (@gb10-cluster)
+"""
+
+EXAMPLES = r"""
+# ansible.cfg
+# [inventory]
+# enable_plugins = gb10.cluster.readable, host_list, script, auto, yaml, ini, toml
+"""
+
+import os
+from functools import cache
+
+from ansible import context
+from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import summary
+
+PARSER_ERROR = 4  # the exit code of Ansible for a file that it cannot parse
+
+
+@cache  # once for a command, and not once for each file
+def stop_if_unreadable(sources: tuple[str, ...], playbooks: tuple[str, ...], options: tuple[str, ...]) -> None:
+    """End the command if a file or an extra variable cannot be read."""
+    found = inventory_early.faults(sources, playbooks, options)
+    if found:
+        Display().error(summary(found), wrap_text=False)
+        # Ansible catches every exception of an inventory plugin and goes on to the next one.
+        raise SystemExit(PARSER_ERROR)
+
+
+class InventoryModule(BaseInventoryPlugin):
+    """The inventory plugin."""
+
+    NAME = "gb10.cluster.readable"
+
+    def verify_file(self, path: str) -> bool:  # noqa: ARG002  Ansible's signature
+        """Return False: this plugin leaves every file to the others."""
+        given = context.CLIARGS
+        playbooks = [os.path.dirname(os.path.abspath(each)) for each in given.get("args") or () if os.path.isfile(str(each))]
+        stop_if_unreadable(tuple(map(str, given.get("inventory") or ())), tuple(playbooks), tuple(map(str, given.get("extra_vars") or ())))
+        return False
