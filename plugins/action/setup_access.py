@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
         known: list[Mapping[str, Any]] = [{"name": name, **login, **variables} for name, variables in existing.hosts] if existing else []
         unused = [f"{name} of {host['name']}" for host in known for name in _UNUSED if host.get(name)]
         if unused:
-            raise AnsibleActionFail(f"{options['inventory']}/hosts.yml sets {unused[0]}, which setup.yml does not use. Set it in ~/.ssh/config instead.")
+            raise AnsibleActionFail(f"{options['inventory']} sets {unused[0]}, which setup.yml does not use. Set it in ~/.ssh/config instead.")
         terminal = Terminal()
         user = str(values.get("ansible_user") or next((host["ansible_user"] for host in known if host.get("ansible_user")), ""))
         access = Access(terminal, {name: options[name] for name in _ANSWERS}, self._play_context)

@@ -133,7 +133,7 @@ class ActionModule(ActionBase):
         for key in set(values) - set(new):
             raise AnsibleActionFail(f"{key} is set in {existing.elsewhere[key]}. Change it there, or leave its variable out of the command.")
         after = {
-            HOSTS: setup_files.edited_hosts(existing.texts[HOSTS], hosts, folder / HOSTS),
+            HOSTS: setup_files.edited_hosts(existing, hosts, folder / HOSTS),
             GROUP: setup_files.edited_group(existing.texts[GROUP], new, folder / GROUP),
         }
         return existing.texts, after

@@ -27,13 +27,14 @@ _BY_HAND = "Edit the file, or write another inventory with -e setup_inventory=FO
 class Existing(NamedTuple):
     """An inventory that is there: the texts of its files, its two machines, and the variables of the group; all values are strings or lists of them.
 
-    `elsewhere` are variables that another file of group_vars sets.
+    `elsewhere` are variables that another file of group_vars sets, with that file; `in_host_vars` those of each machine that host_vars sets.
     """
 
     texts: dict[str, str]
     hosts: list[tuple[str, dict[str, Any]]]
     values: dict[str, Any]
     elsewhere: dict[str, str]
+    in_host_vars: list[dict[str, str]]
 
 
 def _node(text: str, path: Path) -> Any:
@@ -89,7 +90,21 @@ def read(folder: Path) -> Existing | None:
     for path, key, value in _set_elsewhere(folder, _node(texts[HOSTS], hosts_path)):
         elsewhere[key] = str(path)
         values.setdefault(key, _plain(value))
-    return Existing(texts, hosts, values, elsewhere)
+    in_host_vars: list[dict[str, str]] = []
+    for name, variables in hosts:
+        found = list(_host_vars(folder, name))
+        variables.update((key, value) for _path, key, value in found)
+        in_host_vars.append({key: str(path) for path, key, _value in found})
+    return Existing(texts, hosts, values, elsewhere, in_host_vars)
+
+
+def _host_vars(folder: Path, name: str) -> Iterator[tuple[Path, str, Any]]:
+    """Yield (file, variable, value) of the files of one host, which win over hosts.yml."""
+    top = folder / "host_vars"
+    for path in sorted(top.glob("**/*")):
+        owner = path.relative_to(top).parts[0]
+        if owner in (name, f"{name}.yml", f"{name}.yaml") and path.suffix in ("", ".yml", ".yaml") and path.is_file():
+            yield from ((path, key, _plain(value)) for key, value in _items(_node(_text(path), path)))
 
 
 def _set_elsewhere(folder: Path, hosts: Any) -> Iterator[tuple[Path, str, Any]]:
@@ -140,19 +155,17 @@ def edited_group(text: str, values: Mapping[str, str | Sequence[str]], path: Pat
     return text
 
 
-def edited_hosts(text: str, hosts: Sequence[Host], path: Path) -> str:
+def edited_hosts(existing: Existing, hosts: Sequence[Host], path: Path) -> str:
     """Return hosts.yml with these addresses; names, other variables and comments stay as they are."""
+    text = existing.texts[HOSTS]
     for number, host in enumerate(hosts):
-        wanted: dict[str, str | Sequence[str]] = {"ansible_host": host.address, **host.login}
-        name, variables = _host_nodes(text, path)[number]
-        if host.local or _plain(_below(variables, "ansible_connection")) == "local":
-            wanted["ansible_connection"] = "local" if host.local else "ssh"
-        if host.local and _below(variables, "ansible_python_interpreter") is None:
-            wanted["ansible_python_interpreter"] = PYTHON
-        if host.addresses:
-            wanted["gb10_fabric_addresses"] = host.addresses
-        for key, value in wanted.items():
+        there, set_in = existing.hosts[number][1], existing.in_host_vars[number]
+        for key, value in _wanted(host, there).items():
             name, variables = _host_nodes(text, path)[number]
+            if key in set_in:
+                if there[key] != (value if isinstance(value, str) else list(value)):
+                    raise AnsibleActionFail(f"{set_in[key]} sets {key}, which has to be {written(key, value)}. Change it there, and run again.")
+                continue
             node = _below(variables, key)
             if key == "ansible_host" and node is None and value == name:
                 continue  # a host without ansible_host is reached by its name
@@ -161,6 +174,18 @@ def edited_hosts(text: str, hosts: Sequence[Host], path: Path) -> str:
             elif _plain(node) != (value if isinstance(value, str) else list(value)):
                 text = _replaced(text, node, written(key, value), path)
     return text
+
+
+def _wanted(host: Host, there: Mapping[str, Any]) -> dict[str, str | Sequence[str]]:
+    """Return the variables that a machine should have; `there` are those that it has."""
+    wanted: dict[str, str | Sequence[str]] = {"ansible_host": host.address, **host.login}
+    if host.local or there.get("ansible_connection") == "local":
+        wanted["ansible_connection"] = "local" if host.local else "ssh"
+    if host.local and there.get("ansible_python_interpreter") is None:
+        wanted["ansible_python_interpreter"] = PYTHON
+    if host.addresses:
+        wanted["gb10_fabric_addresses"] = host.addresses
+    return wanted
 
 
 def _inserted(text: str, variables: Any, line: str, where: str) -> str:

@@ -30,6 +30,13 @@ def existing(folder: Path) -> setup_files.Existing:
     return found
 
 
+def edited(folder: Path, hosts: list[Host], text: str | None = None) -> str:
+    """Return hosts.yml, which is ``text``, with these machines."""
+    if text is not None:
+        (folder / HOSTS).write_text(text, encoding="utf-8")
+    return setup_files.edited_hosts(existing(folder), hosts, folder / HOSTS)
+
+
 def test_what_was_written_is_read_back(folder: Path) -> None:
     found = existing(folder)
     assert found.hosts == [("spark-1", {"ansible_host": "192.168.1.11"}), ("spark-2", {"ansible_host": "192.168.1.12"})]
@@ -40,7 +47,7 @@ def test_what_was_written_is_read_back(folder: Path) -> None:
 
 def test_equal_answers_change_nothing(folder: Path) -> None:
     found = existing(folder)
-    assert setup_files.edited_hosts(found.texts[HOSTS], PAIR, folder / HOSTS) == found.texts[HOSTS]
+    assert edited(folder, PAIR) == found.texts[HOSTS]
     assert setup_files.edited_group(found.texts[GROUP], VALUES, folder / GROUP) == found.texts[GROUP]
 
 
@@ -63,15 +70,29 @@ def test_a_commented_variable_of_the_example_is_set_in_its_place(folder: Path) -
 def test_a_new_address_and_this_computer_are_edited_in_place(folder: Path) -> None:
     text = existing(folder).texts[HOSTS].replace("ansible_host: 192.168.1.12", "ansible_host: 192.168.1.12  # desk\n            ansible_port: 2222")
     text = text.replace("            ansible_port", "          ansible_port")
-    after = setup_files.edited_hosts(text, [Host("x", "192.168.1.11", local=True), Host("y", "192.168.1.99")], folder / HOSTS)
+    after = edited(folder, [Host("x", "192.168.1.11", local=True), Host("y", "192.168.1.99")], text)
     hosts = yaml.safe_load(after)["gb10"]["children"]["pair1"]["hosts"]
     assert hosts == {
         "spark-1": {"ansible_host": "192.168.1.11", "ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"},
         "spark-2": {"ansible_host": "192.168.1.99", "ansible_port": 2222},
     }  # fmt: skip
     assert "192.168.1.99  # desk" in after
-    remote = setup_files.edited_hosts(after, [Host("x", "192.168.1.11"), Host("y", "192.168.1.99")], folder / HOSTS)
+    remote = edited(folder, [Host("x", "192.168.1.11"), Host("y", "192.168.1.99")], after)
     assert "ansible_connection: ssh" in remote, "a run from another computer"
+
+
+@pytest.mark.parametrize("name", ["spark-1.yml", "spark-1", "spark-1/ssh.yml"])
+def test_what_host_vars_sets_is_known_and_stays_there(folder: Path, name: str) -> None:
+    own = folder / "host_vars" / name
+    own.parent.mkdir(parents=True)
+    own.write_text("ansible_host: 10.0.0.1\nansible_port: 2222\n", encoding="utf-8")
+    (folder / "host_vars/spark-2.yml~").write_text("ansible_host: 10.0.0.9\n", encoding="utf-8")
+    found = existing(folder)
+    assert found.hosts == [("spark-1", {"ansible_host": "10.0.0.1", "ansible_port": "2222"}), ("spark-2", {"ansible_host": "192.168.1.12"})]
+    same = [Host("spark-1", "10.0.0.1", login={"ansible_port": "2222"}), PAIR[1]]
+    assert edited(folder, same) == found.texts[HOSTS]
+    with pytest.raises(AnsibleActionFail, match=rf"{name} sets ansible_host, which has to be 10\.0\.0\.2\. Change it there"):
+        edited(folder, [Host("spark-1", "10.0.0.2"), PAIR[1]])
 
 
 def test_a_variable_of_another_file_is_known(folder: Path) -> None:
@@ -161,4 +182,4 @@ def test_a_folder_of_group_variables_hides_the_file(folder: Path) -> None:
 
 def test_a_host_that_is_reached_by_its_name_stays_as_it_is(folder: Path) -> None:
     text = "gb10:\n  children:\n    pair1:\n      hosts:\n        spark-1:\n        spark-2:\n"
-    assert setup_files.edited_hosts(text, [Host("spark-1", "spark-1"), Host("spark-2", "spark-2")], folder / HOSTS) == text
+    assert edited(folder, [Host("spark-1", "spark-1"), Host("spark-2", "spark-2")], text) == text

@@ -310,6 +310,23 @@ def test_a_start_that_fails_returns_2_with_the_sentence(group: Group, capsys: py
     assert group.actor.acknowledged == [8], "the next run of site.yml does not repeat it"
 
 
+def test_an_agent_that_goes_away_after_the_outcome_does_not_change_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group.actor.desired["generation"] = 8
+    group.actor.outcome = {**SERVES, "generation": 8}
+    call = commands.Group.call
+
+    def gone(self: commands.Group, verb: str, *arguments: Any, **request: Any) -> Any:
+        if verb == "acknowledge":
+            raise commands.AgentMissing("the agent restarts")
+        return call(self, verb, *arguments, **request)
+
+    monkeypatch.setattr(commands.Group, "call", gone)
+    assert group.gb10("start") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_start_that_is_replaced_names_who_replaced_it(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
     group.actor.desired.update(generation=9, by="other@ctl")
     assert group.gb10("start") == 2
