@@ -93,10 +93,11 @@ _POSITIVE = _number("a number above 0", 0, above=True)
 _FROM_ZERO = _number("a number from 0", 0)
 _PATH = _pattern("an absolute path without '$', such as /srv/models; write the path of a home directory in full", r"/[^$]*")
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-# Mounted into a container: no part "..", none of what Docker reads as a separator, and no folder that the system needs for itself.
+# Mounted into a container: no part "..", none of what Docker reads as a separator, and not a folder that the system needs for itself.
 _SYSTEM = r"/+(?:(?:bin|boot|dev(?!/+shm/+[^/])|etc|lib(?:x?32|64)?|proc|run|sbin|sys)(?:/|$)|(?:home|opt|root|tmp|usr|var)/*$)"
 _STORE = _pattern(
-    "an absolute path such as /srv/models, no folder of the system, without '..', ':', '$' and a space at an end; write the path of a home directory in full",
+    "an absolute path such as /srv/models, outside the system's own folders, without '..', ':', '$' and a space at an end; "
+    "write the path of a home directory in full",
     rf"(?!.*/\.\.(?:/|$))(?!(?:/+\.?)+$)(?!{_SYSTEM})/+[^/:${CONTROL}][^:${CONTROL}]*(?<! )",
     exact=True,
 )
