@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.connection import host_fault, port_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import RULES
 
 DEFAULT_STORE = "/srv/models"
 POLICIES = ("adopt", "replace", "refuse")
@@ -87,10 +88,10 @@ def choice_fault(known: Sequence[str]) -> Check:
 
 def store_fault(value: str) -> str:
     """Return what is wrong with the folder of the model weights."""
-    text = value.strip()
-    if not re.fullmatch(r"/[^\x00-\x1f:\"'$\\]+", text) or ".." in text.split("/"):
-        return f"is {text!r}, expected an absolute path below /, such as /srv/models, without ':', quotes, '$' and '..'"
-    return ""
+    text, rule = value.strip(), RULES["gb10_model_store"]
+    if re.search(r"[\"'\\]", text):
+        return f"is {text!r}, expected an absolute path such as /srv/models, without quotes and backslashes"
+    return "" if rule.fits(text) else f"is {text!r}, expected {rule.expected}"
 
 
 def yes_no_fault(value: str) -> str:

@@ -46,7 +46,7 @@ def test_another_login_is_refused(value: str) -> None:
     assert "expected a login name" in questions.user_fault(value)
 
 
-@pytest.mark.parametrize("value", ["models", "/", "/srv/a:b", "/srv/../etc", "/srv/$HOME", "/srv/'x'"])
+@pytest.mark.parametrize("value", ["models", "/", "/srv/a:b", "/srv/../etc", "/srv/$HOME", "/srv/'x'", "/etc/models"])
 def test_another_model_store_is_refused(value: str) -> None:
     assert "expected an absolute path" in questions.store_fault(value)
 
