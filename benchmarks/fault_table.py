@@ -86,8 +86,8 @@ def write(lines: list[str]) -> None:
         " is otherwise\nstarted again after a transient failure. *Next run* is `site.yml` again, with the fault removed.\n\n"
     )
     rest = (
-        "\nTwo faults are no row here, since they are over before a gate begins; the end-to-end tests do them: a disk too full for the weights is refused"
-        "\nbefore the copy starts (`tests/lab/test_image_weights.py`), and a play that is interrupted converges when it is run again"
+        "\nTwo faults have no row here, because they are over before a gate begins. The end-to-end tests do them. A disk too full for the weights is refused"
+        "\nbefore the copy starts (`tests/lab/test_image_weights.py`). A play that is interrupted converges when it is run again"
         "\n(`tests/lab/test_a_site.py`).\n"
     )
     (REPO / "docs/fault-table.md").write_text(intro + HEAD + "\n" + "\n".join(lines) + "\n" + rest, encoding="utf-8")

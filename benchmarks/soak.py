@@ -444,8 +444,8 @@ def section(options: argparse.Namespace, rows: list[Row], took: float, grown: li
 TEXT = f"""# Random faults in a row
 
 Faults drawn by a seed were done one after the other to a pair that serves on the container lab, by `benchmarks/soak.py`. No controller was connected,
-and nothing was repaired. Seconds count from when the fault begins. After each fault it was checked that one container of one release runs on each rank,
-that no rank started more containers than the agent started releases, and that the state files are valid and agree.
+and nothing was repaired. Seconds count from when the fault begins. After each fault three things were checked. One container of one release runs on each rank.
+No rank started more containers than the agent started releases. The state files are valid and agree.
 
 `vllm_tp2_watch`: `restarts: {SETTINGS["restarts"]}` and `stable_seconds: {SETTINGS["stable_seconds"]}`, so that faults in quick succession do not count
 as a crash loop.

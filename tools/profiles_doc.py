@@ -33,8 +33,9 @@ gb10_profile: b12x-fp8-1m        # the default
 
 {table}
 
-Profiles whose image is available today come first: *pull* from a registry, *build* from a public repository ([roles/image](../roles/image/README.md)),
-*own sources* with your files or your image, *missing* if it cannot be built from public sources. Sizes and the duration of a build are as published.
+Profiles whose image is available today come first: *pull* from a registry, then *build* from a public repository
+([roles/image](../roles/image/README.md)). *own sources* needs your files or your image. *missing* cannot be built from public sources. Sizes and the
+duration of a build are as published.
 
 The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. An estimate is the plan's for two nodes of
 121.69 GiB: no such boot is published, and the gate does not check it. A dash means not known.
@@ -59,8 +60,8 @@ that differs is in `deviations`. These are the same in all profiles, and not rep
 - The collection names the container, the project and the labels, and rotates the log. `restart` is `no`, because the agent restarts the pair as a whole.
 - It writes the address, the port, the served name, the ranks and the rendezvous as arguments, and `NODE_RANK`, `HEADLESS`, `MASTER_ADDR`, `MASTER_PORT` and
   `VLLM_HOST_IP` as variables. The fabric's variables are those of the node.
-- It adds the health check, the capability `IPC_LOCK` without any other, `no-new-privileges`, the limits `memlock` and `stack`, the grace of 10 s for a
-  stop, and a GPU reservation instead of `gpus: all`. Only the device nodes of RDMA are passed, not all of `/dev/infiniband`.
+- It adds the health check, the capability `IPC_LOCK` without any other, `no-new-privileges`, and the limits `memlock` and `stack`. A stop has
+  a grace of 10 s. There is a GPU reservation instead of `gpus: all`. Only the device nodes of RDMA are passed, not all of `/dev/infiniband`.
 
 A bound of the gate is set only where the pool of that configuration was published. Figures in `published` are those of the sources. What a
 source calls an estimate is named in the notes.
@@ -147,13 +148,13 @@ the plan of `site.yml` refuse the settings that are reported to freeze nodes:
 The message names the memory that would stay free: what the utilization leaves, less {outside:.1f} GiB for the host and the engine's use outside its
 share. This figure is from seed 000, where 8 GB stayed free at 0.80. It gives {at_85:.1f} GiB at 0.85, where the seed reports about 1 GB.
 `vllm_tp2_allow_unsafe_memory: true` makes the refusal a warning. `vllm_tp2_plan: report` does not.
-The plan also warns if a node has too little memory for the peak of the load (33 GiB next to the weights, seed 002), or is smaller than 121.7 GiB.
+The plan also warns if a node is smaller than 121.7 GiB, or has too little memory for the peak of the load. This is 33 GiB next to the weights (seed 002).
 No seed names a context that freezes a node: the context takes memory from the pool, not from the host.
 
 ### Arguments
 
-`engine.args` is in the order of the command line. `true` is a bare flag, `false` leaves it out, a list repeats values after the flag, a mapping
-becomes compact JSON, a key with a dot is written `--key=value`. The collection writes these itself, after the model or at the end:
+`engine.args` is in the order of the command line. `true` is a bare flag, and `false` leaves it out. A list repeats values after the flag. A mapping
+becomes compact JSON. A key with a dot is written `--key=value`. The collection writes these itself, after the model or at the end:
 {managed}.
 To put one at another place, name it with its placeholder, as in `host: "{{host}}"`.
 
@@ -173,8 +174,8 @@ At vLLM's own limits, a kernel that is compiled during a boot or a request ends 
 watch finds a rank that hangs. With `vllm_tp2_keep_serving: false`, only the second limit ends a request to a hanging rank. `VLLM_RPC_TIMEOUT` stays as it
 is: it does not bound a step of the model. PyTorch's NCCL watchdog of 600 s stays too.
 
-Each folder of `container.cache_dirs` is mounted from `<folder>-<key>` on the node. The key is a hash of the image, the model, the number of ranks,
-`engine.args` and the variables that begin with {shaping}. Arguments that change no kernel are left out, such as `port`, `served-model-name`,
+Each folder of `container.cache_dirs` is mounted from `<folder>-<key>` on the node. The key is a hash of the image, the model, the number of ranks
+and `engine.args`. It also covers the variables that begin with {shaping}. Arguments that change no kernel are left out, such as `port`, `served-model-name`,
 `override-generation-config` and `gpu-memory-utilization`. So another image or shape never reads the artifacts of this one, and a rollback finds its
 warm cache. [The role `vllm_tp2`](../roles/vllm_tp2/README.md) creates, copies and removes these folders.
 
@@ -196,9 +197,9 @@ The figures are calibrated on measured boots (one of each profile, whose error i
 
 The stated error is the profile's `plan.error_percent`. It grows by 2 to 8 points for each argument that differs from the measured boot. It also
 grows if the pool is smaller than the measured one, because what varies from boot to boot are GiB. Nothing is estimated if the KV dtype, the block
-size, the quantization, the number of ranks or the model differ (a profile with another `model.id` inherits no plan), or with
-`num-gpu-blocks-override` or `cpu-offload-gb`. Unknown figures never block. A boot is refused only if the upper end of the error is below what the
-gate needs, if pinned KV memory does not fit next to the weights, or if vLLM's start check would fail.
+size, the quantization, the number of ranks or the model differ. A profile with another `model.id` inherits no plan. With
+`num-gpu-blocks-override` or `cpu-offload-gb` nothing is estimated either. Unknown figures never block. A boot is refused for three reasons only:
+the upper end of the error is below what the gate needs; pinned KV memory does not fit next to the weights; vLLM's start check would fail.
 Without `plan.kv_bytes_per_token`, it is computed from the model's `config.json` if all layers are alike. Hybrid models stay unknown.
 
 """

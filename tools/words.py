@@ -4,7 +4,7 @@
 """Fail for words that the project does not use, with the file, the line and the word to write instead.
 
 A word also counts as a part of a name: `said_limit` has `said` in it.
-README.md has one more rule: a sentence has at most 25 words.
+A sentence of a document has at most 25 words. Code in backticks is one word.
 """
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ def found(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def long_sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the number of words and the start of each sentence of a Markdown text that is too long. Code, tables and link targets do not count."""
+    """Yield the number of words and the start of each sentence of a Markdown text that is too long. Blocks of code, tables and link targets do not count."""
     prose = re.sub(r"```.*?```", "\n\n", text, flags=re.DOTALL)
-    prose = re.sub(r"^(\||#|<).*$", "\n", prose, flags=re.MULTILINE)
+    prose = re.sub(r"^\s*(\||#|<).*$", "\n", prose, flags=re.MULTILINE)
     prose = re.sub(r"\]\([^)]*\)", "]", prose)
+    prose = re.sub(r"(`+)[^`]+?\1", "`code`", prose)
     for block in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.)\s", prose):
-        for sentence in re.split(r"(?<=[.:;!?])\s+", " ".join(block.split())):
+        for sentence in re.split(r"(?<=[.:;!?])\*{0,2}\s+", " ".join(block.split())):
             if len(sentence.split()) > SENTENCE_WORDS:
                 yield len(sentence.split()), sentence[:80]
 
@@ -78,9 +79,9 @@ def main(argv: list[str]) -> int:
         for number, word, instead in found(text):
             faults += 1
             print(f'{name}:{number}: "{word}": write {instead}')
-    for count, start in long_sentences((ROOT / "README.md").read_text(encoding="utf-8")) if not argv else ():
-        faults += 1
-        print(f"README.md: a sentence of {count} words, at most {SENTENCE_WORDS}: {start} ...")
+        for count, start in long_sentences(text) if name.endswith(".md") else ():
+            faults += 1
+            print(f"{name}: a sentence of {count} words, at most {SENTENCE_WORDS}: {start} ...")
     if faults:
         print(f"tools/words.py: {faults} places to reword", file=sys.stderr)
     return 1 if faults else 0

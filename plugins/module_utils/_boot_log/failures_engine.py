@@ -116,7 +116,7 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": ["Ignoring this choice"],
         "kind": "weak",
-        "remedy": "Stop the group, delete the compile caches on both nodes (the folders of container.cache_dirs in the profile, with their key), and start "
+        "remedy": "Stop the group, delete the compile caches on both nodes (the folders of the profile's container.cache_dirs, with their key), and start "
         "again. If it fails again, set enforce-eager: true in vllm_tp2_extra_args.",
         "means": "torch.compile or Triton failed to compile the model, or found a damaged compile cache.",
         "why": "The cache is from an interrupted compilation, or the compiler has an error for this model.",

@@ -159,7 +159,7 @@ ROWS: list[dict[str, Any]] = [
         "unless": ["error while attempting to bind"],
         "kind": "weak",
         "remedy": "Make {path} writable for the user of the container: compare `id` in the container with the owner on the node (`ls -ln`), "
-        "and mount it without `ro`, or point HOME, HF_HOME and VLLM_CACHE_ROOT (vllm_tp2_extra_env) to a writable volume.",
+        "and mount it without `ro`. Or point HOME, HF_HOME and VLLM_CACHE_ROOT (vllm_tp2_extra_env) to a writable volume.",
         "remedy_plain": "Make the path in the line above writable for the user of the container: check its owner on the node (`ls -ln`) and its mount, "
         "or point HOME, HF_HOME and VLLM_CACHE_ROOT (vllm_tp2_extra_env) to a writable volume.",
         "means": "The engine may not read or write a path.",

@@ -35,7 +35,7 @@ ROWS: list[dict[str, Any]] = [
         "case": "ptx_too_new",
         "patterns": [r"PTX was compiled with an unsupported toolchain|CUDA_ERROR_UNSUPPORTED_PTX_VERSION"],
         "kind": "strong",
-        "remedy": "Update the NVIDIA driver of this node (`nvidia-smi` shows the CUDA version that it supports), or use an image with that CUDA version.",
+        "remedy": "Update the NVIDIA driver of this node, or use an image with the CUDA version that the driver supports (`nvidia-smi` shows it).",
         "means": "The image has kernels as PTX that the driver cannot translate.",
         "why": "The image's CUDA toolkit is newer than the driver.",
         "example": "torch.AcceleratorError: CUDA error: the provided PTX was compiled with an unsupported toolchain.",

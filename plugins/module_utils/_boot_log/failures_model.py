@@ -74,7 +74,7 @@ ROWS: list[dict[str, Any]] = [
             r"(?:desired|the engine)",
         ],
         "kind": "strong",
-        "remedy": "Free the memory that another process or the page cache holds (only {have} of {total} GiB were free), or lower "
+        "remedy": "Only {have} of {total} GiB were free. Free the memory that another process or the page cache holds, or lower "
         "--gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) below {have}/{total}.",
         "means": "At start less memory is free than --gpu-memory-utilization claims.",
         "why": "GB10 has one memory for CPU and GPU: page cache, another container or a leak counts against it.",
@@ -222,8 +222,8 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": ["Retrying in"],
         "kind": "weak",
-        "remedy": "Put o200k_base.tiktoken and cl100k_base.tiktoken on both nodes, mount the folder (container.volumes of the profile) "
-        "and set TIKTOKEN_ENCODINGS_BASE (vllm_tp2_extra_env) to its path in the container.",
+        "remedy": "Put o200k_base.tiktoken and cl100k_base.tiktoken on both nodes, and mount the folder (container.volumes of the profile). "
+        "Set TIKTOKEN_ENCODINGS_BASE (vllm_tp2_extra_env) to its path in the container.",
         "means": "The vocabulary of the gpt-oss models is missing; it is not part of the checkpoint.",
         "why": "The harmony library downloads it at the first start, and the container has no access to the internet.",
         "example": "openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download or load vocab file",

@@ -76,7 +76,7 @@ CLASSES: dict[str, GateClass] = {
     ),
     "drafter_dead": GateClass(
         "The drafter proposes tokens and the model accepts none of them, so speculative decoding only costs time.",
-        "Compare image and drafter with the profile's source (a drafter of another checkpoint or a missing patch accepts nothing), and delete the"
+        "Compare image and drafter with the profile's source: a drafter of another checkpoint or a missing patch accepts nothing. Delete the"
         " profile's container.cache_dirs on all ranks. To serve without a drafter, set speculative-config to null in vllm_tp2_extra_args",
     ),
     "acceptance_low": GateClass(
@@ -85,7 +85,7 @@ CLASSES: dict[str, GateClass] = {
     ),
     "decode_slow": GateClass(
         "One stream generates fewer tokens per second than required. The same sentence is a warning if the speed is only far below the published one.",
-        "Look in the receipt at transport, moe_backend, eager and the accepted draft tokens, and at the GPU's power and clocks on all ranks while it"
+        "Look in the receipt at transport, moe_backend, eager and the accepted draft tokens. Look at the GPU's power and clocks on all ranks while it"
         " generates (`nvidia-smi`). If the bound does not fit your pair, change gate.decode_tok_s",
     ),
     "engine_differs": GateClass("The engine did not take a setting of the profile.", "Check the image and the arguments"),
