@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+from ansible.module_utils.common import warnings
 from hypothesis import HealthCheck, settings
 
 # A busy machine is not a failure: examples have no deadline and may be slow to generate. In CI they are the same each time.
@@ -16,3 +18,9 @@ TESTS = Path(__file__).resolve().parents[1]
 for folder in (TESTS, TESTS / "lab", TESTS.parent):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
+
+
+@pytest.fixture(autouse=True)
+def no_earlier_warnings() -> None:
+    """Forget what the modules of earlier tests warned of: on a node each module is a process of its own."""
+    warnings._global_warnings.clear()

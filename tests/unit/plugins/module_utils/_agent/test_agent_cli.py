@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, logs, protocol, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
@@ -319,7 +320,7 @@ def test_an_agent_that_goes_away_after_the_outcome_does_not_change_it(
 
     def gone(self: commands.Group, verb: str, *arguments: Any, **request: Any) -> Any:
         if verb == "acknowledge":
-            raise commands.AgentMissing("the agent restarts")
+            raise AgentMissing("the agent restarts")
         return call(self, verb, *arguments, **request)
 
     monkeypatch.setattr(commands.Group, "call", gone)
