@@ -35,7 +35,7 @@ def read(path: Path, what: str) -> str:
     try:
         return bounded.text(str(path), LONGEST, "strict")
     except (OSError, UnicodeDecodeError) as error:
-        raise AnsibleActionFail(f"{path}: the {what} cannot be read: {error}. Give another file") from error
+        raise AnsibleActionFail(f"{path}: the {what} cannot be read: {error}. Give another file") from None
 
 
 def load(path: Path) -> Any:
@@ -151,4 +151,4 @@ def write(dest: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()
-        raise AnsibleActionFail(f"{dest} cannot be written: {error}. Give another file with -e output=FILE") from error
+        raise AnsibleActionFail(f"{dest} cannot be written: {error}. Give another file with -e output=FILE") from None

@@ -12,9 +12,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
+from ansible_collections.gb10.cluster.plugins.lookup.profile import own_profiles, shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import SETUP_ANSWERS
 from ansible_collections.gb10.cluster.plugins.module_utils._setup.inventory_text import LOGIN, host_names
+from ansible_collections.gb10.cluster.plugins.module_utils._setup.questions import POLICY, WRITE, choice_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_files
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_access import Access
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_terminal import Terminal
@@ -29,6 +31,21 @@ def _check_names(extra: Mapping[str, Any]) -> None:
         if name not in known and (name.startswith("setup_") or did_you_mean(name, known, 0.85)):
             hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
             raise AnsibleActionFail(f"-e {name} is not a variable of setup.yml{hint}")
+
+
+def _check_answers(extra: Mapping[str, Any]) -> None:
+    """Raise AnsibleActionFail for an answer to a later question that is not valid, before a machine is reached."""
+    profiles = [*shipped_profiles(), *(own_profiles(extra.get("gb10_profiles_directory", "own-profiles"), extra.get("gb10_profiles") or {}) or {})]
+    later = {
+        "setup_profile": lambda text: "" if text.isdigit() else choice_fault(profiles)(text),  # a number of the list
+        "setup_foreign_policy": POLICY.check,
+        "setup_write": WRITE.check,
+    }
+    for name, check in later.items():
+        text = str(extra.get(name) or "").strip()
+        fault = check(text) if text and "{{" not in text else ""
+        if fault:
+            raise AnsibleActionFail(f"{name} {fault}")
 
 
 # Variables that change how SSH reaches a machine, and have a place in ~/.ssh/config.
@@ -48,7 +65,9 @@ class ActionModule(ActionBase):
         _validation, options = self.validate_argument_spec(argument_spec=spec)
         if self._task.check_mode:
             raise AnsibleActionFail("setup.yml has no check mode: it shows the files before it writes them. Run it without --check.")
-        _check_names(load_extra_vars(self._loader))
+        extra = load_extra_vars(self._loader)
+        _check_names(extra)
+        _check_answers(extra)
         existing = setup_files.read(Path(options["inventory"]))
         values = existing.values if existing else {}
         login = {key: values[key] for key in LOGIN[1:] if values.get(key)}

@@ -89,7 +89,7 @@ class ActionModule(ActionBase):
                 (folder / "compose.yaml").write_text(text, encoding="utf-8")
                 (folder / "environment").write_text("".join(f"{key}={value}\n" for key, value in args["env"].items()), encoding="utf-8")
             except OSError as error:
-                raise AnsibleActionFail(f"The rendered files cannot be written: {error}; give another folder with -e validate_output=DIR.") from error
+                raise AnsibleActionFail(f"The rendered files cannot be written: {error}; give another folder with -e validate_output=DIR.") from None
             checked["path"] = str(folder.parent)
         return {"changed": False, "checked": checked, "warnings": [] if group["rank"] else warnings}
 

@@ -30,16 +30,16 @@ from functools import cache
 from ansible import context
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early, inventory_run
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import summary
 
 PARSER_ERROR = 4  # the exit code of Ansible for a file that it cannot parse
 
 
 @cache  # once for a command, and not once for each file
-def stop_if_unreadable(sources: tuple[str, ...], playbooks: tuple[str, ...], options: tuple[str, ...]) -> None:
-    """End the command if a file or an extra variable cannot be read."""
-    found = inventory_early.faults(sources, playbooks, options)
+def stop_if_unreadable(sources: tuple[str, ...], playbooks: tuple[str, ...], options: tuple[str, ...], limit: str = "", start_at: str = "") -> None:
+    """End the command if a file or an extra variable cannot be read, or if no play would run."""
+    found = inventory_early.faults(sources, playbooks, options, limit, start_at)
     if found:
         Display().error(summary(found), wrap_text=False)
         # Ansible catches every exception of an inventory plugin and goes on to the next one.
@@ -55,5 +55,7 @@ class InventoryModule(BaseInventoryPlugin):
         """Return False: this plugin leaves every file to the others."""
         given = context.CLIARGS
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in given.get("args") or () if os.path.isfile(str(each))]
-        stop_if_unreadable(tuple(map(str, given.get("inventory") or ())), tuple(playbooks), tuple(map(str, given.get("extra_vars") or ())))
+        own = inventory_run.own_playbooks([str(each) for each in given.get("args") or ()])
+        words = [str(given.get(name) or "") if own else "" for name in ("subset", "start_at_task")]
+        stop_if_unreadable(tuple(map(str, given.get("inventory") or ())), tuple(playbooks), tuple(map(str, given.get("extra_vars") or ())), *words)
         return False

@@ -9,15 +9,18 @@ Ansible reports such a fault once for each of its inventory plugins, and with th
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import yaml
 from ansible.errors import AnsibleError
-from ansible.parsing.splitter import split_args
+from ansible.inventory.manager import split_host_pattern
+from ansible.parsing.splitter import parse_kv, split_args
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import limit_faults
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, short
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Index, scan, yaml_fault
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index, pairs, scan, yaml_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 EXTRA = "the extra variables (-e)"
@@ -28,16 +31,48 @@ def extra_files(options: Iterable[str]) -> list[str]:
     return [each[1:] for each in options if each.startswith("@")]
 
 
-def faults(sources: Sequence[str], play_directories: Iterable[str], options: Sequence[str]) -> list[Located]:
-    """Return what Ansible cannot read.
+def extra_places(options: Iterable[str]) -> dict[str, Entry]:
+    """Return the places of the extra variables that come from a file: of each name the last one, which wins."""
+    found: dict[str, Entry] = {}
+    for option in options:
+        try:
+            if option.startswith("@"):
+                path = Path(option[1:]).expanduser()
+                node = yaml.compose(path.read_text(encoding="utf-8"), Loader=SafeLoader)
+                found.update({key: Entry(path, line, 0, value) for key, line, value in pairs(node)})
+                continue
+            names = [key for key, _line, _value in pairs(yaml.compose(option, Loader=SafeLoader))] if option.startswith("{") else parse_kv(option)
+        except (OSError, ValueError, yaml.YAMLError, AnsibleError):
+            continue
+        found = {key: entry for key, entry in found.items() if key not in names}
+    return found
+
+
+def faults(sources: Sequence[str], play_directories: Iterable[str], options: Sequence[str], limit: str = "", start_at: str = "") -> list[Located]:
+    """Return what Ansible cannot read, and what ends it without a play.
 
     :param sources: the absolute paths of the inventory.
     :param options: the values of ``-e``, as they were given.
+    :param limit: the value of ``--limit``; ``start_at`` that of ``--start-at-task``. Empty for playbooks of other collections.
     """
-    found = unreadable(scan(sources, play_directories, extra_files(options)))
+    index = scan(sources, play_directories, extra_files(options))
+    found = unreadable(index)
     for option in options:
         found += _file_faults(option[1:]) if option.startswith("@") else _text_faults(option)
+    if start_at:
+        text = "it leaves out the check of the inventory, and tasks on which later ones depend; select a role with --tags, such as --tags sysctl"
+        found.append(Located("the command line", 0, "--start-at-task", text))
+    if limit and not found:
+        found += [Located("the command line", 0, "--limit", text) for text in limit_faults(split_host_pattern(limit), _names(index, sources))]
     return found
+
+
+def _names(index: Index, sources: Iterable[str]) -> list[str]:
+    """Return the names of the hosts and groups; none if there can be others."""
+    names = [owner for _kind, owner, key in index.entries if owner == key]
+    listed = [each for source in sources if "," in source for each in source.split(",") if each]
+    other = index.partial or index.encrypted or any(not os.path.exists(each) and "," not in each for each in sources)
+    return [] if other or any(re.search(r"[\[:]", each) for each in [*names, *listed]) else [*names, *listed]
 
 
 def unreadable(index: Index) -> list[Located]:

@@ -80,7 +80,13 @@ def _line(found: Ini, group: str, part: str, line: str, number: int) -> Iterator
             yield "has a quotation mark that is not closed"
             return
         host = words[0]
+        if host.endswith(":"):
+            yield f"the name {host.rstrip(':')} ends with a colon, as in YAML; remove the colon, or rename the file, such as to hosts.yml"
+            return
         found.hosts.append((group, host, number))
+        if any(word.startswith("=") for word in words):
+            yield f"after the host {host}, '=' has spaces next to it, expected NAME=VALUE; remove the spaces"
+            return
         for word in words[1:]:
             key, equals, _value = word.partition("=")
             if equals:

@@ -47,13 +47,17 @@ class Places:
 
     :param groups: group name to host names.
     :param extra: the extra variables of the command line, which win over every file.
+    :param files: the places of those that come from a file.
     """
 
-    def __init__(self, index: Index, sources: Sequence[str], groups: Mapping[str, Sequence[str]], extra: Mapping[str, Any]) -> None:
+    def __init__(
+        self, index: Index, sources: Sequence[str], groups: Mapping[str, Sequence[str]], extra: Mapping[str, Any], files: Mapping[str, Entry] | None = None
+    ) -> None:
         self.index = index
         self.sources = sources
         self.groups = groups
         self.extra = extra
+        self.files = files or {}
 
     def definition(self, place: Place) -> tuple[str, str, Entry] | None:
         """The definition that a fault is about; None if no file has one."""
@@ -75,6 +79,9 @@ class Places:
     def locate(self, fault: Fault) -> Located:
         """Return a fault with its file, and the line if there is one."""
         place = fault.place
+        given = self.files.get(place.key)
+        if given and place.key in self.extra:
+            return Located(short(given.path), given.line_of(place.below), place.key, fault.text, fault.example)
         if place.kind == "run":
             return Located(place.name, 0, place.key, fault.text)
         if place.kind == "file":

@@ -27,6 +27,8 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places impo
 
 # Variables of the role vllm_tp2 that set an argument of the engine.
 FLAGS = {"vllm_tp2_context": "max-model-len", "vllm_tp2_max_num_seqs": "max-num-seqs", "vllm_tp2_gpu_memory_utilization": "gpu-memory-utilization"}
+# Keys of a profile whose values are strings, as no profile is.
+_PROFILE_TEXTS = ("extends", "summary")
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 
 
@@ -69,6 +71,11 @@ class ProfileChecks:
                 if text:
                     self.add("host", host, key, text)
             users = self._own_profiles(host)
+            unnamed = next((key for key in _PROFILE_TEXTS if isinstance(users, Mapping) and isinstance(users.get(key), str)), "")
+            if unnamed:
+                text = f"has {unnamed} where the name of a profile is expected; write gb10_profiles: {{mine: {{{unnamed}: ...}}}}"
+                self.add("host", host, "gb10_profiles", text, (unnamed,))
+                continue
             for profile in dict.fromkeys([selected, *map(str, users)]) if isinstance(users, Mapping) else ():
                 self._profile(host, profile, users, len(members) if profile == selected else 0)
 

@@ -29,13 +29,16 @@ def _plays(path: Path) -> Iterator[dict[str, Any]]:
                 yield from _plays(path.parent / name)
 
 
-def tags_of(playbooks: Sequence[str]) -> list[str]:
-    """Return the tags of the plays, in order. Empty if a playbook is not one of this collection, whose roles may have tags of their own."""
+def own_playbooks(playbooks: Sequence[str]) -> list[Path]:
+    """Return the paths of the playbooks. Empty if one is not of this collection."""
     paths = [PLAYBOOKS / f"{each.rpartition('.')[2]}.yml" if each.startswith("gb10.cluster.") else Path(each) for each in playbooks]
     own = [path.resolve() for path in paths]
-    if not all(path.parent == PLAYBOOKS or path == PLAYBOOKS.parent / "site.yml" for path in own):
-        return []
-    tags = [play["tags"] for path in own for play in _plays(path) if play.get("tags")]
+    return own if all(path.parent == PLAYBOOKS or path == PLAYBOOKS.parent / "site.yml" for path in own) else []
+
+
+def tags_of(playbooks: Sequence[str]) -> list[str]:
+    """Return the tags of the plays, in order. Empty if a playbook is not one of this collection, whose roles may have tags of their own."""
+    tags = [play["tags"] for path in own_playbooks(playbooks) for play in _plays(path) if play.get("tags")]
     flat = [str(tag) for each in tags for tag in (each if isinstance(each, list) else [each])]
     return [tag for tag in dict.fromkeys(flat) if tag != "always"]
 
@@ -50,5 +53,6 @@ def siblings(missing: Sequence[str]) -> list[str]:
     found = []
     for each in missing:
         folder = Path(each).parent
-        found += [str(folder / entry.name) for entry in sorted(folder.iterdir())] if folder.is_dir() else []
+        for each_folder in (folder, folder / "inventories"):
+            found += [str(each_folder / entry.name) for entry in sorted(each_folder.iterdir())] if each_folder.is_dir() else []
     return found

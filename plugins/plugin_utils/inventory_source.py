@@ -62,7 +62,8 @@ class Index:
     """The definitions in the files of an inventory.
 
     ``unreadable`` has (file, line, what is wrong), ``repeated`` (file, line, key, line of its first definition). ``owners`` has the files with the
-    variables of a group or host (file, kind, name), ``unread`` those that Ansible passes over because of their ending.
+    variables of a group or host (file, kind, name), ``unread`` those that Ansible passes over because of their ending. ``partial``
+    is set if hosts can be missing here: those of a script, a plugin, a range or an encrypted file.
     """
 
     entries: dict[tuple[str, str, str], list[Entry]] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class Index:
     repeated: list[tuple[Path, int, str, int]] = field(default_factory=list)
     owners: list[tuple[Path, str, str]] = field(default_factory=list)
     unread: list[tuple[Path, str, str]] = field(default_factory=list)
+    partial: bool = False
 
     def add(self, kind: str, owner: str, key: str, entry: Entry) -> None:
         """Add a definition; ``kind`` is ``host`` or ``group``. Hosts and groups themselves have their name as the key."""
@@ -198,6 +200,8 @@ def yaml_fault(error: yaml.YAMLError, text: str = "") -> tuple[int, str]:
         problem = "no value begins with this character; put the value in quotes"
     elif "expected '-' indicator" in problem:
         problem = "the lines above it are a list, and this one has no dash; a host, a group or a variable is written without one"
+    elif "undefined alias" in problem:
+        problem = "YAML reads a word with * as an alias, which is not defined; put the value in quotes"
     elif "another document" in problem or "single document" in context:
         problem = "a second document begins; remove the line ---"
     return mark.line + 1 if mark else 1, f"the file is not valid YAML here ({problem})"
@@ -232,7 +236,7 @@ def _makes(node: Any) -> Exception | None:
 
 def altered(node: Any) -> list[tuple[tuple[str, ...], str]]:
     """Return (key, number) of each string in a node that YAML reads as a number with other digits, such as 3.10 as 3.1 and 010 as 8."""
-    found: list[tuple[tuple[str, ...], Any]] = [((key,), value) for key, _line, value in _pairs(node)] or [((), node)]
+    found: list[tuple[tuple[str, ...], Any]] = [((key,), value) for key, _line, value in pairs(node)] or [((), node)]
     made = [(below, each.value, _Trial("").construct_document(each)) for below, each in found if isinstance(each, yaml.ScalarNode)]
     return [(below, str(value)) for below, text, value in made if isinstance(value, (int, float)) and not isinstance(value, bool) and str(value) != text]
 
@@ -256,7 +260,7 @@ def _add_key_faults(index: Index, path: Path, root: Any) -> None:
     """Add the keys that stand twice in one mapping, of which Ansible takes the last, and those with an invisible character."""
     for node in _nodes(root) if root is not None else ():
         lines: dict[str, int] = {}
-        for key, line, _value in _pairs(node):
+        for key, line, _value in pairs(node):
             hidden = _HIDDEN.search(key)
             if hidden:
                 name = _HIDDEN.sub("", key)
@@ -267,7 +271,8 @@ def _add_key_faults(index: Index, path: Path, root: Any) -> None:
             lines.setdefault(key, line)
 
 
-def _pairs(node: Any) -> list[tuple[str, int, Any]]:
+def pairs(node: Any) -> list[tuple[str, int, Any]]:
+    """Return (key, line, value) of a mapping; nothing of another node."""
     if not isinstance(node, yaml.MappingNode):
         return []
     return [(str(key.value), key.start_mark.line + 1, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)]
@@ -275,11 +280,12 @@ def _pairs(node: Any) -> list[tuple[str, int, Any]]:
 
 def _is_playbook(node: Any) -> bool:
     plays = node.value if isinstance(node, yaml.SequenceNode) else ()
-    return any(key in ("hosts", "import_playbook", "ansible.builtin.import_playbook") for play in plays for key, _line, _value in _pairs(play))
+    return any(key in ("hosts", "import_playbook", "ansible.builtin.import_playbook") for play in plays for key, _line, _value in pairs(play))
 
 
 def _scan_inventory(index: Index, path: Path, of_folder: bool) -> None:
     if path.suffix == ".toml" or (path.suffix not in _YAML and os.access(path, os.X_OK)):  # Ansible's plugin for TOML checks it; a script
+        index.partial = True
         return
     text = _read(index, path)
     if path.suffix in _YAML or (not path.suffix and _is_yaml(text)):
@@ -289,7 +295,9 @@ def _scan_inventory(index: Index, path: Path, of_folder: bool) -> None:
         if root is None and path.suffix in _YAML and path not in index.encrypted and path not in {each for each, _line, _text in index.unreadable}:
             index.unreadable.append((path, 0, "the file is empty, expected a group such as gb10"))
         groups = _parts(index, path, root, "the file", "a group")
-        if "plugin" not in [group for group, _line, _node in groups]:  # a file with the settings of an inventory plugin
+        if "plugin" in [group for group, _line, _node in groups]:  # a file with the settings of an inventory plugin
+            index.partial = True
+        else:
             for group, line, node in groups:
                 _scan_group(index, path, group, line, node)
     else:
@@ -338,7 +346,7 @@ def _parts(index: Index, path: Path, node: Any, owner: str, each: str) -> list[t
         elif owner == "hosts" and "[" in key.value and not _RANGE.search(key.value):
             text = f"{key.value} is not a valid range of hosts, expected the first and the last one, such as spark-[1:2]"
             index.unreadable.append((path, key.start_mark.line + 1, text))
-    return _pairs(node)
+    return pairs(node)
 
 
 def _is_null(node: Any) -> bool:
@@ -351,7 +359,7 @@ def _scan_group(index: Index, path: Path, group: str, line: int, node: Any) -> N
         text = f"{group} has a value here, expected a group with hosts, children or vars; a variable belongs in group_vars, or below vars of a group"
         index.unreadable.append((path, line, text))
     parts = {}
-    for part, at, below in _pairs(node):
+    for part, at, below in pairs(node):
         parts[part] = below
         if part not in _GROUP_PARTS:
             text = f"{part} is not a part of a group, expected one of {', '.join(_GROUP_PARTS)}{did_you_mean(part, _GROUP_PARTS)}"
@@ -362,13 +370,21 @@ def _scan_group(index: Index, path: Path, group: str, line: int, node: Any) -> N
         if not _is_null(variables) and not isinstance(variables, yaml.MappingNode):
             text = f"{host} has a value here, expected the name of a host; indent a variable below its host"
             index.unreadable.append((path, at, text))
-        for key, key_line, value in _pairs(variables):
+        for key, key_line, value in pairs(variables):
             index.add("host", host, key, Entry(path, key_line, _FILE_HOST, value))
+            _add_part_fault(index, path, key, key_line, value, f"below the host {host}")
     for key, at, value in _parts(index, path, parts.get("vars"), "vars", "a variable"):
         index.add("group", group, key, Entry(path, at, _FILE_GROUP, value))
     for child, at, value in _parts(index, path, parts.get("children"), "children", "a group"):
         index.parents.setdefault(child, set()).add(group)
         _scan_group(index, path, child, at, value)
+
+
+def _add_part_fault(index: Index, path: Path, key: str, line: int, value: Any, where: str) -> None:
+    """Add a part of a group, such as ``vars``, where variables are expected. Ansible accepts it as a variable with this name."""
+    if key in _GROUP_PARTS and isinstance(value, yaml.MappingNode):
+        do = "remove this line and indent the variables less" if key == "vars" else "groups and their hosts belong in a file such as hosts.yml"
+        index.unreadable.append((path, line, f"{key} is a part of a group, expected variables {where}; {do}"))
 
 
 def _scan_vars(index: Index, folder: Path, kind: str, stages: tuple[int, int, int]) -> None:
@@ -390,5 +406,6 @@ def _scan_vars(index: Index, folder: Path, kind: str, stages: tuple[int, int, in
                 what = "a list" if isinstance(node, yaml.SequenceNode) else "a string"
                 text = f"the file contains {what} here, expected variables, each as name: value"
                 index.unreadable.append((path, node.start_mark.line + 1, text))
-            for key, line, value in _pairs(node):
+            for key, line, value in pairs(node):
                 index.add(kind, owner, key, Entry(path, line, stage, value))
+                _add_part_fault(index, path, key, line, value, "in this file")

@@ -14,6 +14,7 @@ from typing import Any
 
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
+from ansible.inventory.manager import split_host_pattern
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, combinations, command_line, connection, names, rules
@@ -25,7 +26,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
     Fault,
     Place,
 )
-from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early, inventory_run, role_files
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early, inventory_local, inventory_run, inventory_watch, role_files
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, Places, first_line, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles import FLAGS, ProfileChecks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import altered, scan
@@ -54,6 +55,7 @@ class Survey:
         self.hostvars = task_vars["hostvars"]
         self.extra = extra
         self.group_stages = group_stages
+        self.inventory_only = inventory_only
         self.sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source and str(source) not in _DEFAULT_SOURCES]
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in cli_context.CLIARGS.get("args") or () if os.path.exists(str(each))]
         given = [str(each) for each in cli_context.CLIARGS.get("extra_vars") or ()]
@@ -68,7 +70,7 @@ class Survey:
         self.found: list[Fault] = []
         self.values: dict[str, dict[str, Any]] = {}
         self.serving: dict[str, list[str]] = {}
-        self.places = Places(self.index, self.sources, self.groups, extra)
+        self.places = Places(self.index, self.sources, self.groups, extra, inventory_early.extra_places(given))
         image, starts = (inventory_only or stage in group_stages for stage in ("image", "vllm_tp2"))
         self.profiles = ProfileChecks(self._add, self.values, self.specs, image, starts)
 
@@ -96,6 +98,9 @@ class Survey:
             if text:
                 self._add("run", "the command line", "-i", text)
                 return True
+        limit = split_host_pattern(cli_context.CLIARGS.get("subset") or "all")
+        for text in command_line.limit_faults(limit, [*self.groups, *self.groups.get("all", self.hosts)]):
+            self._add("run", "the command line", "--limit", text)
         if not {tag for tags in self.tags.values() for tag in tags} <= set(command_line.SPECIAL_TAGS):
             known = inventory_run.tags_of([str(each) for each in cli_context.CLIARGS.get("args") or ()])
             for option, text in command_line.tag_faults(self.tags, known):
@@ -127,7 +132,9 @@ class Survey:
                 self._add("file", str(path), owner, f"no host reads this file: there is no {kind} {owner}{hint}", (0,))
         read = {(kind, owner) for _path, kind, owner in self.index.owners}  # next to a file that is read, another one is a backup
         for path, kind, owner in self.index.unread:
-            if owner in names_of[kind] and (kind, owner) not in read:
+            if owner in names_of[kind] and path.is_symlink() and not path.exists():
+                self._add("file", str(path), owner, "the file is a link to a file that does not exist; correct the link, or remove it", (0,))
+            elif owner in names_of[kind] and (kind, owner) not in read:
                 self._add("file", str(path), owner, f"Ansible does not read this file, because of its ending; rename it to {owner}.yml", (0,))
 
     def _address(self, host: str) -> str:
@@ -164,6 +171,7 @@ class Survey:
             self._add("run", "the command line", "--forks", text)
         self._check_extra()
         self._check_failure_classes()
+        self._check_watch()
         self._check_open_api()
 
     def _read_values(self) -> bool:
@@ -234,6 +242,8 @@ class Survey:
         for host in self.hosts:
             for key, text in connection.faults(host, self.values[host]):
                 self._add("host", host, key if key in self.values[host] else host, text)
+            for key, text in inventory_local.faults(self.values[host], not self.inventory_only):
+                self._add("host", host, key, text)
             for name, value in self.values[host].items():
                 for below, text in rules.faults(name, value, self.specs[name]) if name in self.specs else ():
                     self._add("host", host, name, text, below)
@@ -246,8 +256,12 @@ class Survey:
                 name, value = self.short[word], self.extra[word]
                 if self.specs[name].get("type") == "list" and isinstance(value, str):
                     value = value.split(",")
-                for below, text in rules.faults(name, value, self.specs[name]):
+                found = rules.faults(name, value, self.specs[name])
+                for below, text in found:
                     self._add("host", host, word, text, below)
+                text = inventory_local.folder_fault(value) if name in inventory_local.FOLDERS and not found else ""
+                if text:
+                    self._add("host", host, word, text)
 
     def _check_verbatim(self, host: str, wrong: set[str]) -> None:
         """Strings that YAML reads as numbers, and that would arrive with other digits."""
@@ -286,6 +300,14 @@ class Survey:
                 text = check_user_class(entry) if isinstance(entry, Mapping) else ""
                 if text:
                     self._add("host", host, "vllm_tp2_failure_classes", text.replace(" in extra_classes", ""), (number,))
+
+    def _check_watch(self) -> None:
+        """Settings of the watch, which the agents read. Values of a wrong type are faults of their own."""
+        wrong = {fault.place.key for fault in self.found}
+        for host in self.hosts:
+            given = self.values[host].get("vllm_tp2_watch")
+            for key, text in inventory_watch.faults(given) if isinstance(given, Mapping) and "vllm_tp2_watch" not in wrong else ():
+                self._add("host", host, "vllm_tp2_watch", text, (key,))
 
     def _check_open_api(self) -> None:
         """An API that is open and has a key: the owner has to choose."""

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 
@@ -25,16 +27,31 @@ def tag_faults(given: Mapping[str, Sequence[str]], known: Sequence[str]) -> list
     return found
 
 
+def limit_faults(patterns: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return a sentence for each name after ``--limit`` that is not a host or a group. Wildcards, ranges, files and exclusions are not judged.
+
+    Without known names nothing is a fault.
+    """
+    names = [*known, "all", "ungrouped", "localhost"]
+    if len(names) == 3:
+        return []
+    plain = [each.lstrip("&") for each in patterns if each and not re.search(r"[*?\[\]~@!:]", each)]
+    return [f"{each} is not a host or a group of this inventory{did_you_mean(each, names[:-3])}" for each in plain if each not in names]
+
+
 def extra_fault(name: str, specs: Iterable[str], short: Iterable[str], prefixes: Iterable[str]) -> str:
     """Return what is wrong with an extra variable that nothing reads; empty if something does, or if it is not near a name.
 
     :param short: names for the command line. A prefix is that of a role's variables.
     """
-    known = [*specs, *short]
+    brief = list(short)
+    known = [*specs, *brief]
     if name in known:
         return ""
     ends = [prefix + name for prefix in prefixes if prefix + name in known]
-    hint = f"; did you mean {ends[0]}?" if ends else did_you_mean(name, known, 0.85)
+    hint = f"; did you mean {'one of ' if len(ends) > 1 else ''}{', '.join(ends)}?" if ends else did_you_mean(name, known, 0.85)
+    if not hint and len(name) > 4:  # one wrong letter of five
+        hint = did_you_mean(name, brief, 0.8)
     return f"is not a variable of this collection{hint}" if hint else ""
 
 
@@ -71,7 +88,9 @@ def source_fault(sources: Iterable[str], missing: Iterable[str], siblings: Itera
     """
     absent = list(missing)
     if absent:
-        return f"{absent[0]} does not exist{did_you_mean(absent[0], siblings)}"
+        known = list(siblings)
+        same = next((each for each in known if PurePath(each).name == PurePath(absent[0]).name), "")
+        return f"{absent[0]} does not exist{f'; did you mean {same}?' if same else did_you_mean(absent[0], known, 0.75)}"
     if not list(sources):
         return "no inventory was given. Add -i inventories/spark-pair"
     return ""

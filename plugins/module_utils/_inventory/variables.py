@@ -120,7 +120,7 @@ PLAYBOOK_SPEC: dict[str, dict[str, Any]] = {
     "dest": {"type": "path", "default": ""},
     "output": {"type": "str", "choices": ["text", "json"], "default": "text"},
     "force": {"type": "bool", "default": False},
-    # setup.yml checks them by its questions, which ask again.
+    # setup.yml checks them itself.
     **{f"setup_{name}": {"type": "raw", "default": None} for name in SETUP_ANSWERS},
 }
 

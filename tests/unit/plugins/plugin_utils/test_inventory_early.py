@@ -28,7 +28,8 @@ def sentences(tmp_path: Path, *options: str) -> list[str]:
         ("a: 1\n b: SECRET\n", 2, "mapping values"),
         ("a: 1\nb: 'SECRET\n", 2, "a quotation mark opens here"),
         ("a: 1\nb: [SECRET\nc: 1\n", 2, "a bracket opens here"),
-        ("a: *SECRET\n", 1, "alias"),
+        ("a: *SECRET\n", 1, "as an alias, which is not defined; put the value in quotes"),
+        ("vars:\n  roce_mtu: 9000\n", 1, "vars is a part of a group, expected variables in this file; remove this line"),
         ("a: {{ SECRET }}\n", 1, "a template that begins a value needs quotes"),
         ("a:\n  <<: SECRET\n", 2, "merging"),
         ("a: 1\n---\nb: SECRET\n", 2, "remove the line ---"),
@@ -68,6 +69,7 @@ def test_a_broken_file_of_variables(name: str, content: str, line: int, part: st
         (HOSTS.replace(" a:", " {{ name }}:"), "hosts.yml:5", "found unhashable key"),
         (HOSTS.replace(" a:", ' "a[1]":'), "hosts.yml:5", "a[1] is not a valid range of hosts"),
         (HOSTS.replace("hosts:", "children:"), "hosts.yml:5", "ansible_host is not a part of a group"),
+        (HOSTS.replace("{ansible_host: 10.0.0.1}", "{vars: {ansible_host: 10.0.0.1}}"), "hosts.yml:5", "expected variables below the host a"),
     ],
 )
 def test_a_file_of_hosts_with_another_structure(content: str, place: str, part: str, tmp_path: Path) -> None:
@@ -83,6 +85,8 @@ def test_a_file_of_hosts_with_another_structure(content: str, place: str, part: 
     [
         (INI.replace("[gb10:children]", "[gb10:childern]"), 5, "did you mean children?"),
         (INI.replace("b ansible_host=", "b ansible_host:"), 3, "has no '='"),
+        (INI.replace("b ansible_host=", "b: ansible_host="), 3, "the name b ends with a colon, as in YAML"),
+        (INI.replace("b ansible_host=10", "b ansible_host = SECRET"), 3, "after the host b, '=' has spaces next to it"),
         (INI.replace("roce_mtu=9000", "roce_mtu 9000"), 9, "expected NAME=VALUE"),
         (INI.replace("\npair1\n", "\npair2\n"), 6, "there is no section [pair2]; did you mean pair1?"),
         (INI.replace("[gb10:vars]", "[gb11:vars]"), 9, "there is no section [gb11]"),
@@ -197,3 +201,44 @@ def test_a_playbook_in_the_folder_of_the_inventory_is_left_alone(tmp_path: Path)
     write(tmp_path, hosts=HOSTS)
     (tmp_path / "play.yml").write_text("- hosts: all\n  tasks: []\n", encoding="utf-8")
     assert sentences(tmp_path) == []
+
+
+def test_one_host_in_ini_has_one_fault(tmp_path: Path) -> None:
+    (tmp_path / "hosts.ini").write_text("[pair1]\na ansible_host = 10.0.0.1 x = 1\n", encoding="utf-8")
+    assert len(sentences(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "part"),
+    [("pair2", "pair2 is not a host or a group of this inventory; did you mean pair1?"), ("a,c", "c is not a host"), ("a:&pair3", "pair3 is not"),
+     ("pair1", ""), ("a,!c", ""), ("pair*", ""), ("@list.txt", ""), ("all", ""), ("~pair9", "")],
+)  # fmt: skip
+def test_a_limit_to_an_unknown_name(limit: str, part: str, tmp_path: Path) -> None:
+    write(tmp_path, hosts=HOSTS)
+    found = [each.text for each in inventory_early.faults([str(tmp_path)], [], [], limit)]
+    assert len(found) == bool(part)
+    assert part in "".join(found)
+
+
+@pytest.mark.parametrize("name", ["plugin: community.docker.docker_containers\n", "gb10:\n  hosts:\n    'a[1:2]':\n"])
+def test_a_limit_is_not_judged_where_hosts_are_not_listed(name: str, tmp_path: Path) -> None:
+    write(tmp_path, hosts=HOSTS, more=name)
+    assert inventory_early.faults([str(tmp_path)], [], [], "pair2") == []
+    assert inventory_early.faults([str(tmp_path / "hosts.yml"), "/nowhere/hosts"], [], [], "pair2") == []
+
+
+@pytest.mark.parametrize(("playbook", "ends"), [("gb10.cluster.site", True), ("other.yml", False)])
+def test_a_start_at_a_task_leaves_out_the_check(playbook: str, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, hosts=HOSTS)
+    monkeypatch.setattr(context, "CLIARGS", {"inventory": (str(tmp_path),), "args": (playbook,), "start_at_task": "x", "subset": None})
+    if ends:
+        with pytest.raises(SystemExit):
+            readable.InventoryModule().verify_file(str(tmp_path / "hosts.yml"))
+    else:
+        assert readable.InventoryModule().verify_file(str(tmp_path / "hosts.yml")) is False
+
+
+def test_the_place_of_an_extra_variable_is_that_of_the_last_definition(tmp_path: Path) -> None:
+    write(tmp_path, mine="a: 1\nb: 2\nc: 3\nd: 4\n", second="a: 5\n")
+    found = inventory_early.extra_places([f"@{tmp_path}/mine.yml", "b=1", '{"c": 1}', f"@{tmp_path}/second.yml", "@/nowhere", "{"])
+    assert {key: (entry.path.name, entry.line) for key, entry in found.items()} == {"a": ("second.yml", 1), "d": ("mine.yml", 4)}

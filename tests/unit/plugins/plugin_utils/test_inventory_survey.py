@@ -459,3 +459,84 @@ def test_a_backup_and_a_file_of_another_host_are_not_faults(tmp_path: Path, name
 def test_an_extra_variable_of_another_collection_is_left_alone(foreign: list[str], number: int) -> None:
     found = survey({"a": {"gb10_foreign_variables": foreign}, "b": {}}, extra={"state": "present"})
     assert len([each for each in found if ": state: " in each.sentence()]) == number
+
+
+def test_a_wrong_extra_variable_of_a_file_has_its_line(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    write(tmp_path, mine="roce_mtu: 9000\nvllm_tp2_contxt: 1\nsmoke_requests: 0\n")
+    arguments["extra_vars"] = (f"@{tmp_path}/mine.yml",)
+    extra = {"roce_mtu": 9000, "vllm_tp2_contxt": 1, "smoke_requests": 0}
+    found = survey({"a": extra, "b": extra}, extra=extra)
+    assert sorted(places(found)) == [(f"{tmp_path}/mine.yml", 2, "vllm_tp2_contxt"), (f"{tmp_path}/mine.yml", 3, "smoke_requests")]
+
+
+def test_a_limit_that_names_an_unknown_host_is_a_fault(arguments: dict[str, Any]) -> None:
+    arguments["subset"] = "a,b,c"
+    (found,) = survey({}, ansible_play_hosts_all=["a", "b"])
+    assert found.sentence() == "the command line: --limit: c is not a host or a group of this inventory"
+
+
+def test_a_link_to_a_missing_file_of_variables_is_a_fault(tmp_path: Path) -> None:
+    write(tmp_path, hosts="gb10:\n  children:\n    pair1:\n      hosts: {a: , b: }\n")
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars/pair1.yml").symlink_to("/nowhere/pair1.yml")
+    found = survey({"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}, tmp_path)
+    assert [each.text for each in found] == ["the file is a link to a file that does not exist; correct the link, or remove it"]
+
+
+@pytest.mark.parametrize("own", [{"extends": DEFAULT_PROFILE, "engine": {"args": {}}}, {"summary": "mine"}])
+def test_a_profile_without_its_name_is_one_fault(own: dict[str, Any]) -> None:
+    variables = {"gb10_profiles": own}
+    (found,) = survey({"a": variables, "b": variables})
+    assert "where the name of a profile is expected; write gb10_profiles: {mine: " in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "part"),
+    [
+        ("ansible_connection", "shh", "is not a connection plugin of this computer, expected ssh or local; did you mean ssh?"),
+        ("ansible_connection", "local", ""),
+        ("ansible_connection", "ansible.builtin.ssh", ""),
+        ("ansible_ssh_private_key_file", "{tmp}/spark_1", "does not exist on this computer, expected the file of a private key"),
+        ("ansible_ssh_private_key_file", "{tmp}/spark", ""),
+        ("ansible_ssh_private_key_file", "{tmp}/%h", ""),
+        ("gb10_receipts", "{tmp}/spark/receipts", "is a file here, expected a folder"),
+        ("gb10_receipts", "{tmp}/new/receipts", ""),
+    ],
+)
+def test_what_a_value_names_on_this_computer(name: str, value: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    for each in ("spark", "spark.pub"):
+        (tmp_path / each).touch()
+    own = {name: value.replace("{tmp}", str(tmp_path))}
+    found = [each.text for each in survey({"a": {"ansible_host": "10.0.0.1", **own}, "b": {"ansible_host": "10.0.0.2"}})]
+    assert bool(found) is bool(part)
+    assert part in "".join(found)
+    if "private key" in part:
+        assert found[0].endswith(f"did you mean {tmp_path}/spark?")
+        monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+        assert survey({"a": {"ansible_host": "10.0.0.1", **own}, "b": {"ansible_host": "10.0.0.2"}}) == []
+
+
+def test_a_file_in_the_place_of_a_folder_is_a_fault_of_an_extra_variable(tmp_path: Path) -> None:
+    (tmp_path / "page").touch()
+    extra = {"report_dest": str(tmp_path / "page")}
+    assert [each.key for each in survey({"a": extra, "b": extra}, extra=extra)] == ["report_dest"]
+
+
+@pytest.mark.parametrize(
+    ("watch", "part"),
+    [
+        ({"webhook": "ftp://hunter2"}, "webhook is not a URL that begins with http:// or https://"),
+        ({"webhook": "hooks.example.org/hunter2"}, "webhook is not a URL"),
+        ({"restarts": -1}, "restarts of the watch is -1.0. Expected: a number that is not negative"),
+        ({"head_seconds": 10}, "head_seconds of the watch is 10.0"),
+        ({"memory_drop_gib": 1}, "memory_drop_gib of the watch is below memory_floor_gib"),
+        ({"restarts": "many"}, "restarts is 'many', expected a whole number"),
+        ({"webhook": "https://hooks.example.org/x?y", "restarts": 0, "head_seconds": "45", "lost_seconds": None}, ""),
+    ],
+)
+def test_settings_of_the_watch_that_an_agent_refuses(watch: dict[str, Any], part: str) -> None:
+    found = [each.text for each in survey({"a": {"vllm_tp2_watch": watch}, "b": {"vllm_tp2_watch": watch}})]
+    assert len(found) == bool(part)
+    assert part in "".join(found)
+    assert "hunter2" not in "".join(found)

@@ -31,6 +31,8 @@ def test_a_tag_that_the_playbook_does_not_have_is_named(given: dict[str, list[st
         ("rebot_all", "did you mean reboot_all?"),
         ("sinc", "did you mean since?"),
         ("since", ""),
+        ("sinse", "did you mean since?"),
+        ("timeout", "did you mean weights_timeout?"),
         ("reboot_all", ""),
         ("my_own_thing", ""),
     ],
@@ -68,6 +70,8 @@ def test_an_inventory_that_is_not_given_or_does_not_exist_is_named() -> None:
     text = command_line.source_fault(["inventories/spark-pari"], ["inventories/spark-pari"], ["inventories/lab", "inventories/spark-pair"])
     assert text == "inventories/spark-pari does not exist; did you mean inventories/spark-pair?"
     assert command_line.source_fault(["inventories/lab"], [], []) == ""
+    assert command_line.source_fault(["nope.yml"], ["nope.yml"], ["site.yml"]) == "nope.yml does not exist"
+    assert command_line.source_fault(["mine"], ["mine"], ["roles", "inventories/mine"]) == "mine does not exist; did you mean inventories/mine?"
 
 
 @pytest.mark.parametrize(
@@ -82,3 +86,8 @@ def test_words_after_e_that_set_nothing_show_only_the_name_of_a_variable(text: s
     found = command_line.raw_fault(text, SPECS)
     assert part in found
     assert "SECRET" not in found
+
+
+def test_a_short_name_that_several_roles_have_names_them_all() -> None:
+    specs = ["docker_state", "roce_state"]
+    assert command_line.extra_fault("state", specs, [], ["docker_", "roce_"]).endswith("did you mean one of docker_state, roce_state?")

@@ -1,0 +1,69 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: what an inventory names on this computer: connection plugins, key files, folders. Controller only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.loader import connection_loader
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.connection import key_fault
+
+_USUAL = ("ssh", "local", "smart")
+_KEYS = ("ansible_ssh_private_key_file", "ansible_private_key_file")
+FOLDERS = (
+    "gb10_evidence", "gb10_profiles_directory", "gb10_receipts", "vllm_tp2_bench_output", "vllm_tp2_evidence", "vllm_tp2_receipts", "vllm_tp2_report_dest",
+    "vllm_tp2_validate_output",
+)  # fmt: skip
+
+
+def faults(values: Mapping[str, Any], connects: bool) -> Iterator[tuple[str, str]]:
+    """Yield (variable, sentence) of each value that names what this computer does not have.
+
+    :param connects: whether this run connects to the hosts. A run that does not may be on a computer without the key.
+    """
+    method = values.get("ansible_connection") or "ssh"
+    text = connection_fault(method)
+    if text:
+        yield "ansible_connection", text
+    for name in _KEYS if connects and str(method) == "ssh" else ():
+        text = key_file_fault(values.get(name))
+        if text:
+            yield name, text
+    for name in FOLDERS:
+        text = folder_fault(values.get(name))
+        if text:
+            yield name, text
+
+
+def connection_fault(value: Any) -> str:
+    """Return what is wrong with the short name of a connection plugin; empty if Ansible has it. The name of a collection's plugin is not judged."""
+    name = str(value).strip()
+    if name in _USUAL or "." in name or connection_loader.has_plugin(name):
+        return ""
+    return f"is {name!r}, which is not a connection plugin of this computer, expected ssh or local{did_you_mean(name, _USUAL[:2])}"
+
+
+def key_file_fault(value: Any) -> str:
+    """Return why SSH cannot read a private key; empty if it can. An agent can have a key whose file is elsewhere."""
+    path = Path(str(value or "")).expanduser()
+    if not path.is_absolute() or "%" in str(value) or "$" in str(value) or key_fault(value) or path.exists() or os.environ.get("SSH_AUTH_SOCK"):
+        return ""
+    siblings = [str(each) for each in path.parent.iterdir() if each.with_name(each.name + ".pub").exists()] if path.parent.is_dir() else []
+    return f"{value} does not exist on this computer, expected the file of a private key, such as ~/.ssh/id_ed25519{did_you_mean(path, siblings)}"
+
+
+def folder_fault(value: Any) -> str:
+    """Return why a folder cannot be made or read; empty if it can. What does not exist yet is made later."""
+    if not isinstance(value, str) or not value.strip():
+        return ""
+    path = Path(value).expanduser()
+    above = next((each for each in (path, *path.parents) if os.path.lexists(each)), None)
+    if above is None or above.is_dir() or not above.is_file():
+        return ""
+    return f"is {value!r}, and {above} is a file here, expected a folder"
