@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,9 +53,10 @@ def connection_fault(value: Any) -> str:
 def key_file_fault(value: Any) -> str:
     """Return why SSH cannot read a private key; empty if it can. An agent can have a key whose file is elsewhere."""
     path = Path(str(value or "")).expanduser()
-    if not path.is_absolute() or "%" in str(value) or "$" in str(value) or key_fault(value) or path.exists() or os.environ.get("SSH_AUTH_SOCK"):
+    if not path.is_absolute() or "%" in str(value) or "$" in str(value) or key_fault(value) or os.path.exists(path) or os.environ.get("SSH_AUTH_SOCK"):
         return ""
-    siblings = [str(each) for each in path.parent.iterdir() if each.with_name(each.name + ".pub").exists()] if path.parent.is_dir() else []
+    # os.path and not pathlib: a folder that this user may not read is then one without the key.
+    siblings = [public.removesuffix(".pub") for public in glob.glob(os.path.join(glob.escape(str(path.parent)), "*.pub"))]
     return f"{value} does not exist on this computer, expected the file of a private key, such as ~/.ssh/id_ed25519{did_you_mean(path, siblings)}"
 
 
@@ -64,6 +66,6 @@ def folder_fault(value: Any) -> str:
         return ""
     path = Path(value).expanduser()
     above = next((each for each in (path, *path.parents) if os.path.lexists(each)), None)
-    if above is None or above.is_dir() or not above.is_file():
+    if above is None or not os.path.isfile(above):
         return ""
     return f"is {value!r}, and {above} is a file here, expected a folder"

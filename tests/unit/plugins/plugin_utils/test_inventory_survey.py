@@ -497,6 +497,7 @@ def test_a_profile_without_its_name_is_one_fault(own: dict[str, Any]) -> None:
         ("ansible_connection", "local", ""),
         ("ansible_connection", "ansible.builtin.ssh", ""),
         ("ansible_ssh_private_key_file", "{tmp}/spark_1", "does not exist on this computer, expected the file of a private key"),
+        ("ansible_ssh_private_key_file", "/" + "k" * 300, "does not exist on this computer"),  # no path: the kernel refuses to look at it
         ("ansible_ssh_private_key_file", "{tmp}/spark", ""),
         ("ansible_ssh_private_key_file", "{tmp}/%h", ""),
         ("gb10_receipts", "{tmp}/spark/receipts", "is a file here, expected a folder"),
