@@ -19,7 +19,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, completed, rank_of, requirements
 
 SKIPPED_LINES = 2
-SKIPPED_LINES = 2
 _SPEC: dict[str, Any] = {
     **NEEDS,
     "group": {"type": "dict", "required": True},

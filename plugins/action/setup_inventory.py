@@ -16,6 +16,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._setup import inventory_text, proposal, questions
 from ansible_collections.gb10.cluster.plugins.module_utils._setup.inventory_text import GROUP, HOSTS, Host
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_files
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_terminal import Terminal
 
 _ANSWERS = ("profile", "model_store", "foreign_policy", "write")
@@ -158,7 +159,7 @@ class ActionModule(ActionBase):
         """Print the commands to copy."""
         ask = " -K" if any(machine["asks"] for machine in self.options["machines"]) else ""
         site = "site.yml" if os.path.exists("site.yml") else "gb10.cluster.site"
-        where = shlex.quote(os.path.relpath(folder) if Path(folder).resolve().is_relative_to(Path.cwd()) else str(folder))
+        where = shlex.quote(short(folder))
         lines = ["", "Next:"]
         if os.path.exists(".venv/bin/activate") and os.environ.get("VIRTUAL_ENV") is None:
             lines.append("  . .venv/bin/activate")

@@ -17,6 +17,7 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._setup.inventory_text import COMMENTS, GROUP, HOSTS, LOGIN, PYTHON, Host, line_of, written
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import pairs
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 _LONGEST = 1 << 20  # bytes of a file
@@ -47,7 +48,7 @@ def _node(text: str, path: Path) -> Any:
 
 
 def _items(node: Any) -> list[tuple[str, Any]]:
-    return [(str(key.value), value) for key, value in node.value if isinstance(key, yaml.ScalarNode)] if isinstance(node, yaml.MappingNode) else []
+    return [(key, value) for key, _line, value in pairs(node)]
 
 
 def _below(node: Any, *keys: str) -> Any:

@@ -59,7 +59,7 @@ def test_many_failed_allocations_of_the_driver_are_a_fault() -> None:
 def test_every_kind_has_texts_and_a_command() -> None:
     for name, kind in kernel.KINDS.items():
         assert kind.severity in ("error", "warning"), name
-        assert kind.found and kind.matters and kind.command.startswith("{on} "), name  # noqa: PT018
+        assert kind.found and kind.matters and kind.command.startswith("{on} "), name  # noqa: PT018  one sentence about one entry
     assert set(FAULTS) | {"link_flap", "driver_no_memory"} == set(kernel.KINDS)
 
 

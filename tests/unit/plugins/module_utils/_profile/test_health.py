@@ -80,7 +80,7 @@ def api_(tmp_path: Path) -> Iterator[tuple[dict[str, int], str]]:
             self.send_response(answer["status"] if self.path == "/health" else 404)
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name of the base class
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
