@@ -26,23 +26,22 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import Safe
 EXTRA = "the extra variables (-e)"
 
 
-def extra_files(options: Iterable[str]) -> list[str]:
+def extra_files(options: Iterable[str]) -> list[Path]:
     """Return the files of extra variables."""
-    return [each[1:] for each in options if each.startswith("@")]
+    return [Path(each[1:]).expanduser() for each in options if each.startswith("@")]
 
 
-def extra_places(options: Iterable[str]) -> dict[str, Entry]:
+def extra_places(options: Iterable[str], index: Index) -> dict[str, Entry]:
     """Return the places of the extra variables that come from a file: of each name the last one, which wins."""
     found: dict[str, Entry] = {}
     for option in options:
+        if option.startswith("@"):
+            (path,) = extra_files([option])
+            found.update({key: entries[-1] for (_kind, owner, key), entries in index.entries.items() if owner == str(path)})
+            continue
         try:
-            if option.startswith("@"):
-                path = Path(option[1:]).expanduser()
-                node = yaml.compose(path.read_text(encoding="utf-8"), Loader=SafeLoader)
-                found.update({key: Entry(path, line, 0, value) for key, line, value in pairs(node)})
-                continue
             names = [key for key, _line, _value in pairs(yaml.compose(option, Loader=SafeLoader))] if option.startswith("{") else parse_kv(option)
-        except (OSError, ValueError, yaml.YAMLError, AnsibleError):
+        except (ValueError, yaml.YAMLError, AnsibleError):
             continue
         found = {key: entry for key, entry in found.items() if key not in names}
     return found
@@ -58,7 +57,7 @@ def faults(sources: Sequence[str], play_directories: Iterable[str], options: Seq
     index = scan(sources, play_directories, extra_files(options))
     found = unreadable(index)
     for option in options:
-        found += _file_faults(option[1:]) if option.startswith("@") else _text_faults(option)
+        found += _missing(option[1:]) if option.startswith("@") else _text_faults(option)
     if start_at:
         text = "it leaves out the check of the inventory, and tasks on which later ones depend; select a role with --tags, such as --tags sysctl"
         found.append(Located("the command line", 0, "--start-at-task", text))
@@ -85,34 +84,11 @@ def _kind(path: Path) -> str:
     return "folder" if path.is_dir() else "INI" if path.suffix == ".ini" else "YAML"
 
 
-def _file_faults(name: str) -> Iterator[Located]:
+def _missing(name: str) -> Iterator[Located]:
     path = Path(name).expanduser()
     if not path.exists():
         near = [str(path.parent / each.name) for each in path.parent.iterdir()] if path.parent.is_dir() else []
         yield Located(EXTRA, 0, f"@{name}", f"{name} was not found{did_you_mean(str(path), near)}")
-        return
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        yield Located(short(path), 0, "YAML", f"the file cannot be opened ({error.strerror})")
-        return
-    except UnicodeDecodeError:
-        yield Located(short(path), 0, "YAML", "the file is not UTF-8 text; save it as UTF-8")
-        return
-    if text.startswith("$ANSIBLE_VAULT;"):
-        return
-    try:
-        node = yaml.compose(text, Loader=SafeLoader)
-    except yaml.YAMLError as error:
-        yield Located(short(path), *_placed(error, text))
-        return
-    if not isinstance(node, yaml.MappingNode):
-        yield Located(short(path), 1, "YAML", "the file has no variables, expected each as name: value")
-
-
-def _placed(error: yaml.YAMLError, content: str) -> tuple[int, str, str]:
-    line, text = yaml_fault(error, content)
-    return line, "YAML", text
 
 
 def _text_faults(option: str) -> Iterator[Located]:

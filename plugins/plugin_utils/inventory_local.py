@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.connection
 
 _USUAL = ("ssh", "local", "smart")
 _KEYS = ("ansible_ssh_private_key_file", "ansible_private_key_file")
+_PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password")
 FOLDERS = (
     "gb10_evidence", "gb10_profiles_directory", "gb10_receipts", "vllm_tp2_bench_output", "vllm_tp2_evidence", "vllm_tp2_receipts", "vllm_tp2_report_dest",
     "vllm_tp2_validate_output",
@@ -26,13 +27,14 @@ FOLDERS = (
 def faults(values: Mapping[str, Any], connects: bool) -> Iterator[tuple[str, str]]:
     """Yield (variable, sentence) of each value that names what this computer does not have.
 
-    :param connects: whether this run connects to the hosts. A run that does not may be on a computer without the key.
+    :param connects: whether this run connects to the hosts with a key. A run that does not may be on a computer without it.
     """
     method = values.get("ansible_connection") or "ssh"
     text = connection_fault(method)
     if text:
         yield "ansible_connection", text
-    for name in _KEYS if connects and str(method) == "ssh" else ():
+    with_password = any(values.get(name) for name in _PASSWORDS)  # SSH then goes on without the key
+    for name in _KEYS if connects and str(method) == "ssh" and not with_password else ():
         text = key_file_fault(values.get(name))
         if text:
             yield name, text

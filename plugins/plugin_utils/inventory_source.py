@@ -29,7 +29,7 @@ _RANGE = re.compile(r"\[[0-9A-Za-z]*:[0-9A-Za-z]+(?::[0-9]+)?\]")
 _GROUP_PARTS = ("hosts", "children", "vars")
 
 # Ansible's order of precedence, lowest first.
-_FILE_GROUP, _ALL, _PLAY_ALL, _GROUP, _PLAY_GROUP, _FILE_HOST, _HOST, _PLAY_HOST = range(8)
+_FILE_GROUP, _ALL, _PLAY_ALL, _GROUP, _PLAY_GROUP, _FILE_HOST, _HOST, _PLAY_HOST, _EXTRA = range(9)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Index:
     partial: bool = False
 
     def add(self, kind: str, owner: str, key: str, entry: Entry) -> None:
-        """Add a definition; ``kind`` is ``host`` or ``group``. Hosts and groups themselves have their name as the key."""
+        """Add a definition; ``kind`` is ``host``, ``group`` or, with the path as the owner, ``extra``. A host or group itself has its name as the key."""
         self.entries.setdefault((kind, owner, key), []).append(entry)
 
     def variables(self) -> set[str]:
@@ -101,7 +101,7 @@ class Index:
         return kind, owner, entry
 
 
-def scan(sources: Iterable[str], play_directories: Iterable[str] = (), extra_files: Iterable[str] = ()) -> Index:
+def scan(sources: Iterable[str], play_directories: Iterable[str] = (), extra_files: Iterable[Path] = ()) -> Index:
     """Read every file of an inventory.
 
     :param sources: the absolute paths of the inventory (``ansible_inventory_sources``).
@@ -109,7 +109,8 @@ def scan(sources: Iterable[str], play_directories: Iterable[str] = (), extra_fil
     :param extra_files: files of extra variables (``-e @FILE``), which can be next to an inventory and are not a part of it.
     """
     index = Index()
-    given = {Path(each).resolve() for each in extra_files}
+    extra = [path for path in extra_files if path.exists()]
+    given = {path.resolve() for path in extra}
     for path in [Path(source) for source in sources if os.path.exists(source)]:
         if path.is_file() and path.resolve().parent.name in _FOLDERS:
             text = f"this file has variables and is not an inventory; write -i {os.path.relpath(path.resolve().parents[1])}"
@@ -127,6 +128,8 @@ def scan(sources: Iterable[str], play_directories: Iterable[str] = (), extra_fil
         stages = (_PLAY_ALL, _PLAY_GROUP, _PLAY_HOST) if folder in plays else (_ALL, _GROUP, _HOST)
         _scan_vars(index, folder / "group_vars", "group", stages)
         _scan_vars(index, folder / "host_vars", "host", stages)
+    for path in extra:
+        _scan_extra(index, path)
     return index
 
 
@@ -409,3 +412,11 @@ def _scan_vars(index: Index, folder: Path, kind: str, stages: tuple[int, int, in
             for key, line, value in pairs(node):
                 index.add(kind, owner, key, Entry(path, line, stage, value))
                 _add_part_fault(index, path, key, line, value, "in this file")
+
+
+def _scan_extra(index: Index, path: Path) -> None:
+    node = _compose(index, path, _read(index, path))
+    if not isinstance(node, yaml.MappingNode) and path not in [*index.encrypted, *(each for each, _line, _text in index.unreadable)]:
+        index.unreadable.append((path, 1, "the file has no variables, expected each as name: value"))
+    for key, line, value in pairs(node):
+        index.add("extra", str(path), key, Entry(path, line, _EXTRA, value))

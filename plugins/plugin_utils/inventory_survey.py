@@ -70,7 +70,7 @@ class Survey:
         self.found: list[Fault] = []
         self.values: dict[str, dict[str, Any]] = {}
         self.serving: dict[str, list[str]] = {}
-        self.places = Places(self.index, self.sources, self.groups, extra, inventory_early.extra_places(given))
+        self.places = Places(self.index, self.sources, self.groups, extra, inventory_early.extra_places(given, self.index))
         image, starts = (inventory_only or stage in group_stages for stage in ("image", "vllm_tp2"))
         self.profiles = ProfileChecks(self._add, self.values, self.specs, image, starts)
 
@@ -242,7 +242,8 @@ class Survey:
         for host in self.hosts:
             for key, text in connection.faults(host, self.values[host]):
                 self._add("host", host, key if key in self.values[host] else host, text)
-            for key, text in inventory_local.faults(self.values[host], not self.inventory_only):
+            with_key = not self.inventory_only and not cli_context.CLIARGS.get("ask_pass") and not cli_context.CLIARGS.get("connection_password_file")
+            for key, text in inventory_local.faults(self.values[host], with_key):
                 self._add("host", host, key, text)
             for name, value in self.values[host].items():
                 for below, text in rules.faults(name, value, self.specs[name]) if name in self.specs else ():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._setup.inventory_text import COMMENTS, GROUP, HOSTS, LOGIN, PYTHON, Host, line_of, written
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import pairs
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import pairs, scan
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 _LONGEST = 1 << 20  # bytes of a file
@@ -87,35 +88,21 @@ def read(folder: Path) -> Existing | None:
     texts = {HOSTS: _text(hosts_path), GROUP: _text(group_path) if os.path.lexists(group_path) else ""}
     hosts = [(name, {key: _plain(value) for key, value in _items(node)}) for name, node in _host_nodes(texts[HOSTS], hosts_path)]
     values = {key: _plain(value) for key, value in _items(_node(texts[GROUP], group_path))}
+    index = scan([str(folder)])
+    for path, line, text in index.unreadable[:1]:
+        raise AnsibleActionFail(f"{short(path)}{f':{line}' if line else ''}: {text}. {_BY_HAND}.")
     elsewhere: dict[str, str] = {}
-    for path, key, value in _set_elsewhere(folder, _node(texts[HOSTS], hosts_path)):
-        elsewhere[key] = str(path)
-        values.setdefault(key, _plain(value))
-    in_host_vars: list[dict[str, str]] = []
-    for name, variables in hosts:
-        found = list(_host_vars(folder, name))
-        variables.update((key, value) for _path, key, value in found)
-        in_host_vars.append({key: str(path) for path, key, _value in found})
+    in_host_vars: list[dict[str, str]] = [{} for _host in hosts]
+    names = [name for name, _variables in hosts]
+    for (kind, owner, key), entries in index.entries.items():
+        path, value = entries[-1].path, _plain(entries[-1].node)
+        if kind == "group" and key in _READ and path.resolve() != group_path.resolve():
+            elsewhere[key] = short(path)
+            values.setdefault(key, value)
+        elif kind == "host" and owner in names and key != owner and path.resolve() != hosts_path.resolve():  # wins over hosts.yml
+            hosts[names.index(owner)][1][key] = value
+            in_host_vars[names.index(owner)][key] = short(path)
     return Existing(texts, hosts, values, elsewhere, in_host_vars)
-
-
-def _host_vars(folder: Path, name: str) -> Iterator[tuple[Path, str, Any]]:
-    """Yield (file, variable, value) of the files of one host, which win over hosts.yml."""
-    top = folder / "host_vars"
-    for path in sorted(top.glob("**/*")):
-        owner = path.relative_to(top).parts[0]
-        if owner in (name, f"{name}.yml", f"{name}.yaml") and path.suffix in ("", ".yml", ".yaml") and path.is_file():
-            yield from ((path, key, _plain(value)) for key, value in _items(_node(_text(path), path)))
-
-
-def _set_elsewhere(folder: Path, hosts: Any) -> Iterator[tuple[Path, str, Any]]:
-    """Yield the variables of setup that other places set: vars of the groups in hosts.yml, other files of group_vars."""
-    top = _below(hosts, "gb10")
-    for group in (top, *(group for _name, group in _items(_below(top, "children")))):
-        yield from ((folder / HOSTS, key, value) for key, value in _items(_below(group, "vars")) if key in _READ)
-    for path in sorted((folder / "group_vars").glob("**/*.y*ml")):
-        if path != folder / GROUP:
-            yield from ((path, key, value) for key, value in _items(_node(_text(path), path)) if key in _READ)
 
 
 def _text(path: Path) -> str:

@@ -10,6 +10,7 @@ import pytest
 from ansible import context
 from ansible_collections.gb10.cluster.plugins.inventory import readable
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import scan
 from unit.fixtures.host.tree import write
 
 HOSTS = "gb10:\n  children:\n    pair1:\n      hosts:\n        a: {ansible_host: 10.0.0.1}\n        b: {ansible_host: 10.0.0.2}\n"
@@ -240,5 +241,14 @@ def test_a_start_at_a_task_leaves_out_the_check(playbook: str, ends: bool, tmp_p
 
 def test_the_place_of_an_extra_variable_is_that_of_the_last_definition(tmp_path: Path) -> None:
     write(tmp_path, mine="a: 1\nb: 2\nc: 3\nd: 4\n", second="a: 5\n")
-    found = inventory_early.extra_places([f"@{tmp_path}/mine.yml", "b=1", '{"c": 1}', f"@{tmp_path}/second.yml", "@/nowhere", "{"])
+    options = [f"@{tmp_path}/mine.yml", "b=1", '{"c": 1}', f"@{tmp_path}/second.yml", "@/nowhere", "{"]
+    found = inventory_early.extra_places(options, scan([], [], inventory_early.extra_files(options)))
     assert {key: (entry.path.name, entry.line) for key, entry in found.items()} == {"a": ("second.yml", 1), "d": ("mine.yml", 4)}
+
+
+def test_a_file_of_extra_variables_is_read_as_strictly_as_the_others(tmp_path: Path) -> None:
+    write(tmp_path, twice="vllm_tp2_port: 8000\nvllm_tp2_port: 8001\n", month="a: 2026-13-01\n")
+    options = [f"@{tmp_path}/twice.yml", f"@{tmp_path}/month.yml"]
+    assert scan([], [], inventory_early.extra_files(options)).repeated == [(tmp_path / "twice.yml", 2, "vllm_tp2_port", 1)]
+    (found,) = inventory_early.faults([], [], options)
+    assert found.sentence().endswith("month.yml:1: YAML: the value is not a valid date or number; put it in quotes")

@@ -518,6 +518,14 @@ def test_what_a_value_names_on_this_computer(name: str, value: str, part: str, t
         assert survey({"a": {"ansible_host": "10.0.0.1", **own}, "b": {"ansible_host": "10.0.0.2"}}) == []
 
 
+@pytest.mark.parametrize(("own", "arguments"), [({"ansible_ssh_pass": "hunter2"}, {}), ({}, {"ask_pass": True})])
+def test_a_missing_key_is_accepted_where_ssh_has_a_password(own: dict[str, Any], arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    hosts = {name: {"ansible_ssh_private_key_file": "/nowhere/spark", **own} for name in ("a", "b")}
+    monkeypatch.setattr(context, "CLIARGS", {**context.CLIARGS, **arguments})
+    assert survey(hosts) == []
+
+
 def test_a_file_in_the_place_of_a_folder_is_a_fault_of_an_extra_variable(tmp_path: Path) -> None:
     (tmp_path / "page").touch()
     extra = {"report_dest": str(tmp_path / "page")}
