@@ -14,12 +14,13 @@ from typing import Any
 import ansible_runner
 
 REPO = Path(__file__).resolve().parents[1]
-# Two hosts that are this machine, for .format(python=sys.executable).
+# Two hosts that are this machine, for .format(python=sys.executable). The check of the inventory accepts a loopback address with a port of its own.
 LOCAL_PAIR = """
 gb10:
   vars:
     ansible_become: false
-    ansible_connection: local
+    ansible_connection: ansible.builtin.local
+    ansible_port: 2201
     ansible_python_interpreter: {python}
   children:
     pair1:

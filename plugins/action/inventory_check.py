@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import summary
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import is_check_alone
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_survey import Survey
 
 
@@ -39,7 +40,7 @@ class ActionModule(ActionBase):
         )
         variables = task_vars or {}
         stages = selected(options["group_stages"], variables.get("ansible_run_tags") or ["all"], variables.get("ansible_skip_tags") or [])
-        survey = Survey(variables, load_extra_vars(self._loader), stages, inventory_only=options["examples"] == "warn")
+        survey = Survey(variables, load_extra_vars(self._loader), stages, inventory_only=options["examples"] == "warn" or is_check_alone())
         found = survey.run()
         warnings = [each for each in found if each.warning or (each.example and options["examples"] == "warn")]
         faults = sorted((each for each in found if each not in warnings), key=lambda each: (each.file, each.line))

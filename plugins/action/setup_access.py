@@ -16,7 +16,7 @@ from ansible_collections.gb10.cluster.plugins.lookup.profile import own_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import SETUP_ANSWERS
 from ansible_collections.gb10.cluster.plugins.module_utils._setup.inventory_text import LOGIN, host_names
-from ansible_collections.gb10.cluster.plugins.module_utils._setup.questions import POLICY, WRITE, choice_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._setup.questions import POLICY, STORE, WRITE, choice_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_files
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_access import Access
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_terminal import Terminal
@@ -38,6 +38,7 @@ def _check_answers(extra: Mapping[str, Any]) -> None:
     profiles = [*shipped_profiles(), *(own_profiles(extra.get("gb10_profiles_directory", "own-profiles"), extra.get("gb10_profiles") or {}) or {})]
     later = {
         "setup_profile": lambda text: "" if text.isdigit() else choice_fault(profiles)(text),  # a number of the list
+        "setup_model_store": STORE.check,
         "setup_foreign_policy": POLICY.check,
         "setup_write": WRITE.check,
     }

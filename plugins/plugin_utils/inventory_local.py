@@ -1,19 +1,19 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: what an inventory names on this computer: connection plugins, key files, folders. Controller only."""
+"""PRIVATE: what an inventory and the command line name on this computer: connection plugins, key files, folders. Controller only."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.loader import connection_loader
+from ansible.plugins.loader import become_loader, connection_loader
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.connection import key_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.connection import key_fault, user_fault
 
 _USUAL = ("ssh", "local", "smart")
 _KEYS = ("ansible_ssh_private_key_file", "ansible_private_key_file")
@@ -33,6 +33,9 @@ def faults(values: Mapping[str, Any], connects: bool) -> Iterator[tuple[str, str
     text = connection_fault(method)
     if text:
         yield "ansible_connection", text
+    text = become_fault(values.get("ansible_become_method"))
+    if text:
+        yield "ansible_become_method", text
     with_password = any(values.get(name) for name in _PASSWORDS)  # SSH then goes on without the key
     for name in _KEYS if connects and str(method) == "ssh" and not with_password else ():
         text = key_file_fault(values.get(name))
@@ -42,6 +45,36 @@ def faults(values: Mapping[str, Any], connects: bool) -> Iterator[tuple[str, str
         text = folder_fault(values.get(name))
         if text:
             yield name, text
+
+
+def command_line_faults(arguments: Mapping[str, Any], addresses: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (option, sentence) of each way to the hosts on the command line that leads to none.
+
+    :param addresses: the names and addresses of the hosts.
+    """
+    key = arguments.get("private_key_file")
+    for option, text in (
+        ("-u", user_fault(arguments.get("remote_user"), tuple(addresses))),
+        ("--private-key", key_fault(key) or key_file_fault(key)),
+        ("--become-method", become_fault(arguments.get("become_method"))),
+    ):
+        if text:
+            yield option, text
+
+
+def all_here(values: Mapping[str, Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[str]:
+    """Return the hosts of one serving group that would all be this computer; empty if at most one would be."""
+    # The full name, ansible.builtin.local, is not written by mistake: tests of playbooks have two hosts that are this computer.
+    here = [host for host, each in values.items() if (each.get("ansible_connection") or arguments.get("connection")) == "local"]
+    return here if len(here) > 1 else []
+
+
+def become_fault(value: Any) -> str:
+    """Return what is wrong with the short name of a become plugin; empty if Ansible has it. The name of a collection's plugin is not judged."""
+    name = str(value or "sudo").strip()
+    if "." in name or become_loader.has_plugin(name):
+        return ""
+    return f"is {name!r}, which is not a become plugin of this computer, expected sudo"
 
 
 def connection_fault(value: Any) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import context
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
@@ -34,6 +35,11 @@ def own_playbooks(playbooks: Sequence[str]) -> list[Path]:
     paths = [PLAYBOOKS / f"{each.rpartition('.')[2]}.yml" if each.startswith("gb10.cluster.") else Path(each) for each in playbooks]
     own = [path.resolve() for path in paths]
     return own if all(path.parent == PLAYBOOKS or path == PLAYBOOKS.parent / "site.yml" for path in own) else []
+
+
+def is_check_alone() -> bool:
+    """Report whether inventory.yml was started by itself, and no other playbook imports it."""
+    return [path.name for path in own_playbooks([str(each) for each in context.CLIARGS.get("args") or ()])] == ["inventory.yml"]
 
 
 def tags_of(playbooks: Sequence[str]) -> list[str]:

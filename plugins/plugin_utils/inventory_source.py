@@ -189,6 +189,9 @@ def yaml_fault(error: yaml.YAMLError, text: str = "") -> tuple[int, str]:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
     context = getattr(error, "context", None) or ""
     lines = text.splitlines()
+    conflict = next((number for number, line in enumerate(lines, 1) if re.match(r"(?:<{7}|>{7}) ", line)), 0)
+    if conflict:
+        return conflict, "a merge conflict of git begins here; keep one of its two sides, and remove the lines with <<<<<<<, ======= and >>>>>>>"
     if mark and mark.line < len(lines) and re.match(r" *\t", lines[mark.line]):
         problem = "a tab; YAML indents with spaces"
     elif mark and any(re.search(r"(?:^\s*-|:)\s+\{[{%]", line) for line in lines[(opened or mark).line : mark.line + 1]):
@@ -201,6 +204,8 @@ def yaml_fault(error: yaml.YAMLError, text: str = "") -> tuple[int, str]:
         mark, problem = opened or mark, "the colon after the name is missing, or the space after the colon"
     elif "cannot start any token" in problem:
         problem = "no value begins with this character; put the value in quotes"
+    elif "mapping values are not allowed" in problem:
+        problem = "a second colon in one line, or a line that is indented too far; put a value with a colon in quotes"
     elif "expected '-' indicator" in problem:
         problem = "the lines above it are a list, and this one has no dash; a host, a group or a variable is written without one"
     elif "undefined alias" in problem:
@@ -242,6 +247,14 @@ def altered(node: Any) -> list[tuple[tuple[str, ...], str]]:
     found: list[tuple[tuple[str, ...], Any]] = [((key,), value) for key, _line, value in pairs(node)] or [((), node)]
     made = [(below, each.value, _Trial("").construct_document(each)) for below, each in found if isinstance(each, yaml.ScalarNode)]
     return [(below, str(value)) for below, text, value in made if isinstance(value, (int, float)) and not isinstance(value, bool) and str(value) != text]
+
+
+def in_another_base(node: Any) -> list[tuple[tuple[str | int, ...], str, int]]:
+    """Return (way to the part, its text, the number) of each number in a node that YAML 1.1 reads in another base, such as 011 as 9 and 1:30 as 90."""
+    found: list[tuple[tuple[str | int, ...], Any]] = [((key,), value) for key, _line, value in pairs(node)]
+    found += [((index,), value) for index, value in enumerate(node.value)] if isinstance(node, yaml.SequenceNode) else []
+    numbers = [(below, each) for below, each in found or [((), node)] if getattr(each, "tag", "") == "tag:yaml.org,2002:int"]
+    return [(below, each.value, _Trial("").construct_document(each)) for below, each in numbers if re.match(r"[-+]?0[\d_]|.*:", each.value)]
 
 
 def _nodes(root: Any) -> Iterator[Any]:

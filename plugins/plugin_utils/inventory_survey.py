@@ -29,7 +29,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early, inventory_local, inventory_run, inventory_watch, role_files
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, Places, first_line, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles import FLAGS, ProfileChecks
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import altered, scan
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import altered, in_another_base, scan
 
 _NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
 _DEFAULT_SOURCES = ("/etc/ansible/hosts", "localhost,")  # without -i
@@ -39,6 +39,15 @@ _SHARED = ("roce_mtu", *FLAGS, "vllm_tp2_extra_args", "vllm_tp2_gate")
 # A template that reads these needs the facts of a host.
 _NEEDS_FACTS = re.compile(r"ansible_|hostvars|roce_env|_required\b|gb10\.cluster\.serving_group")
 
+_ENVIRONMENT = re.compile(r"(?:lookup|query|q)\(\s*['\"](?:ansible\.builtin\.)?env['\"]")
+# Why the template of a secret fails, without a part of it.
+_KINDS = (
+    ("file not found", "a file that it reads was not found"),
+    ("could not locate file", "a file that it reads was not found"),
+    ("no filter named", "it uses a filter that does not exist here"),
+    ("undefined", "it uses a variable that is not defined"),
+    ("syntax error", "it is not a valid template"),
+)
 _DIGITS = re.compile(r"\d")
 
 
@@ -166,6 +175,14 @@ class Survey:
                     self.found += check.equal_faults(key, given, name)
             self.profiles.check(name, present)
             self._check_limit(name, members)
+            here = inventory_local.all_here({host: self.values[host] for host in present}, cli_context.CLIARGS)
+            if here:
+                text = f"is local for {', '.join(here)}, so each of them would be this computer; set it only for the machine on which you run Ansible"
+                given = "ansible_connection" in self.values[here[-1]]
+                self._add(*(("host", here[-1], "ansible_connection") if given else ("run", "the command line", "-c")), text)
+        addresses = [str(self.values[host].get("ansible_host") or host) for host in self.hosts if host in self.values]
+        for option, text in inventory_local.command_line_faults(cli_context.CLIARGS, [*self.hosts, *addresses]):
+            self._add("run", "the command line", option, text)
         text = command_line.forks_fault(int(cli_context.CLIARGS.get("forks") or 0) or len(self.hosts), self.serving)
         if text:
             self._add("run", "the command line", "--forks", text)
@@ -190,6 +207,8 @@ class Survey:
                         self.values[host][name] = view[name]
                     except AnsibleError as error:
                         self._add_template_fault(host, name, raw.get(name), first_line(error))
+                    if self.values[host].get(name) == "" and _ENVIRONMENT.search(str(raw.get(name))):
+                        self._add("host", host, name, "reads a variable of the environment that is not set here, or is empty; export it, or remove the line")
         return True
 
     def _add_unreadable(self, host: str, reason: str) -> None:
@@ -204,9 +223,8 @@ class Survey:
             self._add("host", host, name, _NOT_DECRYPTED)
         elif not _NEEDS_FACTS.search(str(raw)):
             secret = names.is_secret(name, self.specs.get(name))
-            self._add(
-                "host", host, name, "its template fails; the reason is not shown, because the value is a secret" if secret else f"its template fails: {reason}"
-            )
+            kind = next((text for part, text in _KINDS if part in reason.lower()), "the reason is not shown, because the value is a secret")
+            self._add("host", host, name, f"its template fails; {kind}" if secret else f"its template fails: {reason}")
 
     def _foreign(self) -> list[str]:
         """Return the patterns of the variables that belong to other collections."""
@@ -227,6 +245,8 @@ class Survey:
             for name in map(str, self.hostvars[host]):
                 if not (name.startswith(tuple(self.prefixes)) or name in written):
                     continue
+                if f"{name}_" in self.prefixes:
+                    texts.setdefault(name, names.mapping_fault(name, self.hostvars.raw_get(host).get(name), self.specs))
                 if name.startswith("ansible"):
                     texts.setdefault(name, connection.name_fault(name))
                 if name not in texts:
@@ -250,6 +270,7 @@ class Survey:
                     self._add("host", host, name, text, below)
             wrong = {fault.place.key for fault in self.found}
             self._check_verbatim(host, wrong)
+            self._check_bases(host)
             for name, text in combinations.faults(self.values[host], self.specs):
                 if name not in wrong and name in self.values[host]:
                     self._add("host", host, name, text)
@@ -272,6 +293,13 @@ class Survey:
             for below, number in altered(definition[2].node) if definition else ():
                 what, value = (f"{below[0]} " if below else ""), "another number" if names.is_secret(name, self.specs[name]) else number
                 self._add("host", host, name, f"{what}has no quotes, and YAML reads it as {value}; put it in quotes", below)
+
+    def _check_bases(self, host: str) -> None:
+        """Numbers that YAML reads in another base: octal ones, and those with a colon."""
+        for name in self.values[host]:
+            definition = self.places.definition(Place("host", host, name)) if name in self.specs and name not in self.extra else None
+            for below, text, number in in_another_base(definition[2].node) if definition and name not in rules.VERBATIM else ():
+                self._add("host", host, name, f"is {text}, which YAML reads as {number}; write the number without a 0 in front and without colons", below)
 
     def _check_extra(self) -> None:
         """Extra variables (-e) of playbooks, and those that nothing reads."""

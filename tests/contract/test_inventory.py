@@ -251,14 +251,14 @@ CASES = [
     ),
     Case(
         "a file that is not YAML",
-        ["{inv}/hosts.yml:3: YAML: mapping values are not allowed in this context"],
+        ["{inv}/hosts.yml:3: YAML: a second colon in one line"],
         hosts("gb10:\n  children\n    pair1:\n"),
         early=True,
     ),
     Case(
         "files of variables that cannot be read",
         [
-            "{inv}/group_vars/gb10.yml:2: YAML: mapping values are not allowed in this context",
+            "{inv}/group_vars/gb10.yml:2: YAML: a second colon in one line",
             "{inv}/host_vars/spark-1.yml:1: YAML: a list",
         ],
         {**hosts(VALID, gb10="a: 1\n b: [\n"), "host_vars/spark-1.yml": "- vllm_tp2_context: 4096\n"},
@@ -440,6 +440,16 @@ def test_site_checks_the_inventory_first_with_any_tag(tag: str, tmp_path: Path, 
     done, _rest = play(tmp_path, hosts(VALID.replace("255.255.2", "255.255.1")), f"--tags {tag}", playbook="site.yml")
     assert len(listed(done)) == 1
     assert done.roles == set()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("playbook", ["inventory", "reboot", "upgrade"])
+def test_settings_that_freeze_nodes_are_refused_before_any_host(playbook: str, tmp_path: Path, marker: Path) -> None:
+    """These playbooks start a group, or check the inventory alone."""
+    done, _rest = play(tmp_path, hosts(VALID, gb10="vllm_tp2_gpu_memory_utilization: 0.95\n"), playbook=f"playbooks/{playbook}.yml")
+    (sentence,) = listed(done)
+    assert "gb10.yml:1: vllm_tp2_gpu_memory_utilization: " in sentence
+    assert done.failures[0][1] == "Check the inventory"
     assert not marker.exists()
 
 

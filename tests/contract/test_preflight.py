@@ -33,12 +33,12 @@ gb10:
   children:
     pair1:
       hosts:
-        one: {{ansible_connection: local}}
-        two: {{ansible_connection: local}}
+        one: {{ansible_connection: ansible.builtin.local}}
+        two: {{ansible_connection: ansible.builtin.local}}
     pair2:
       vars: {{gb10_fabric_cidrs: [192.168.202.0/24, 192.168.203.0/24]}}
       hosts:
-        three: {{ansible_connection: local}}
+        three: {{ansible_connection: ansible.builtin.local}}
         four: {{ansible_host: 127.0.0.1, ansible_port: 1, ansible_ssh_common_args: -o ConnectTimeout=3}}
 """
 # This machine is none of ours: what is wrong with it is not the point here.

@@ -15,7 +15,7 @@ from playbook import REPO, Run, run
 HOSTS = """
 gb10:
   hosts: {{s1: {{ansible_host: 127.0.0.1}}, s2: {{ansible_host: 127.0.0.2}}, s3: {{ansible_host: 127.0.0.3}}, s4: {{ansible_host: 127.0.0.4}}}}
-  vars: {{ansible_connection: local, ansible_become: false, ansible_python_interpreter: {python}}}
+  vars: {{ansible_connection: ansible.builtin.local, ansible_become: false, ansible_python_interpreter: {python}}}
   children:
     pair2: {{hosts: {{s2: , s4: }}, vars: {{gb10_fabric_cidrs: [192.168.202.0/24, 192.168.203.0/24]}}}}
     pair1: {{hosts: {{s1: , s3: }}}}

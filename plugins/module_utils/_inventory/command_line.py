@@ -23,7 +23,8 @@ def tag_faults(given: Mapping[str, Sequence[str]], known: Sequence[str]) -> list
     for option, tags in given.items():
         for tag in tags if known else ():
             if tag not in (*SPECIAL_TAGS, *known):
-                found.append((option, f"{tag} is not a tag of this playbook{did_you_mean(tag, known)}; known are {', '.join(known)}"))
+                hint = "; separate tags with a comma" if " " in tag else did_you_mean(tag, known)
+                found.append((option, f"{tag} is not a tag of this playbook{hint}; known are {', '.join(known)}"))
     return found
 
 
@@ -86,11 +87,13 @@ def source_fault(sources: Iterable[str], missing: Iterable[str], siblings: Itera
 
     :param missing: the sources that do not exist; ``siblings`` are the inventories near them.
     """
-    absent = list(missing)
+    absent, given = list(missing), list(sources)
     if absent:
         known = list(siblings)
         same = next((each for each in known if PurePath(each).name == PurePath(absent[0]).name), "")
         return f"{absent[0]} does not exist{f'; did you mean {same}?' if same else did_you_mean(absent[0], known, 0.75)}"
-    if not list(sources):
+    if not given:
         return "no inventory was given. Add -i inventories/spark-pair"
+    if all("," in each for each in given):
+        return "is a list of hosts, which has no groups; give an inventory such as inventories/mine, which `make pair` writes"
     return ""

@@ -54,6 +54,21 @@ def host_fault(value: Any) -> str:
     return ""
 
 
+def is_here(text: str) -> bool:
+    """Report whether an address or a name is one that only the computer itself reaches."""
+    if not _is_ip(text):
+        return text.lower().rstrip(".") in ("localhost", "localhost.localdomain")
+    ip = ipaddress.ip_address(text)
+    return ip.is_loopback or ip.is_unspecified
+
+
+def _here_fault(text: str, port: Any) -> str:
+    """Return what is wrong with an address that only this computer reaches; with a port of its own it is the end of a tunnel."""
+    if not is_here(text) or str(port or 22) != "22":
+        return ""
+    return f"is {text!r}, which only this computer reaches; give its address in your network, and set ansible_connection: local if Ansible runs on it"
+
+
 def _is_ip(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -82,6 +97,8 @@ def user_fault(value: Any, hosts: tuple[str, ...]) -> str:
 
 def key_fault(value: Any) -> str:
     """Return what is wrong with the path of a private key; empty if nothing is."""
+    if re.fullmatch(r"[^\n]+\.pub\s*", str(value or "")):
+        return f"is {value!r}, which is a public key; write the private one, {str(value).strip().removesuffix('.pub')}"
     if "\n" in str(value or "") or "PRIVATE KEY" in str(value):
         return "contains a key, expected the path of its file on this computer, such as ~/.ssh/id_ed25519; move the key there, with mode 0600"
     return ""
@@ -90,7 +107,8 @@ def key_fault(value: Any) -> str:
 def faults(host: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return (variable, sentence) of each value that leads to no host."""
     address = values.get("ansible_host") or host
-    found = [("ansible_host", host_fault(address)), ("ansible_port", port_fault(values.get("ansible_port")))]
+    port = values.get("ansible_port")
+    found = [("ansible_host", host_fault(address) or _here_fault(str(address).strip(), port)), ("ansible_port", port_fault(port))]
     found += [(name, user_fault(values.get(name), (host, str(address)))) for name in ("ansible_user", "ansible_ssh_user")]
     found += [(name, key_fault(values.get(name))) for name in ("ansible_ssh_private_key_file", "ansible_private_key_file")]
     return [(key, text) for key, text in found if text]

@@ -77,6 +77,14 @@ def _every_task(tasks: Any) -> Iterator[Mapping[str, Any]]:
                 yield from _every_task(task.get(part))
 
 
+def mapping_fault(name: str, value: Any, known: Mapping[str, Any]) -> str:
+    """Return what is wrong with a mapping that has the name of a prefix, such as ``gb10: {profile: ...}``; empty if its keys are those of others."""
+    keys = [str(key) for key in value if key in known or f"{name}_{key}" in known] if isinstance(value, Mapping) else []
+    if not keys:
+        return ""
+    return f"is a mapping, which nothing reads; write each variable on a line of its own, such as {keys[0] if keys[0] in known else f'{name}_{keys[0]}'}: ..."
+
+
 def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str, str], foreign: Sequence[str] = ()) -> str:
     """Return a sentence if a variable looks like one of this collection and is not one, else an empty string.
 

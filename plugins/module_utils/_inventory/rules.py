@@ -23,7 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead impor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import HIGHEST_FLOOR_PERCENT
 from ansible_collections.gb10.cluster.plugins.module_utils._host.watchdog import LEAST_SECONDS, MOST_SECONDS, PANIC_MOST_SECONDS
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import is_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import Found, is_list, shown, type_faults
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import KINDS, Found, is_list, shown, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS
 
 
@@ -84,13 +84,27 @@ def _is_endpoint(text: str) -> bool:
     return re.fullmatch(r"(?:https?://[^\s/@]+(?:/\S*)?)?", text) is not None and not holds_secret("endpoint", text)
 
 
-def _words(expected: str, words: Iterable[str]) -> Rule:
-    known = tuple(words)
-    return Rule(f"{expected}, one of {', '.join(known)}", known.__contains__, known)
+def _is_pages(number: int) -> bool:
+    return number <= HIGHEST_KB and number % 4 == 0
 
+
+def _words(expected: str, words: Iterable[str]) -> Rule:
+    """Return the rule of known words. `expected` names them all only if they are few."""
+    known = tuple(words)
+    return Rule(f"{expected}, one of {', '.join(known)}" if len(known) <= 20 else expected, known.__contains__, known)
+
+
+# capabilities(7)
+CAPABILITIES = (
+    "ALL", "AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH",
+    "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER", "KILL", "LEASE", "LINUX_IMMUTABLE", "MAC_ADMIN", "MAC_OVERRIDE", "MKNOD", "NET_ADMIN",
+    "NET_BIND_SERVICE", "NET_BROADCAST", "NET_RAW", "PERFMON", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYSLOG", "SYS_ADMIN", "SYS_BOOT",
+    "SYS_CHROOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "WAKE_ALARM",
+)  # fmt: skip
 
 _POSITIVE = _number("a number above 0", 0, above=True)
 _FROM_ZERO = _number("a number from 0", 0)
+_PAGES = Rule(f"a multiple of 4 from 0 to {HIGHEST_KB}", lambda text: re.fullmatch(r"\d+(?:\.0)?", text) is not None and _is_pages(int(float(text))))
 _PATH = _pattern("an absolute path without '$', such as /srv/models; write the path of a home directory in full", r"/[^$]*")
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 # Mounted into a container: no part "..", none of what Docker reads as a separator, and not a folder that the system needs for itself.
@@ -150,7 +164,7 @@ RULES: dict[str, Rule] = {
     # preflight
     "preflight_clock_skew_seconds": _FROM_ZERO,
     "preflight_free_gib": _FROM_ZERO,
-    "preflight_ignore": _words("the ID of a check", CHECKS),
+    "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", CHECKS),
     "preflight_image_gib": _FROM_ZERO,
     "preflight_model_gib": _FROM_ZERO,
     "preflight_model_store": _STORE,
@@ -160,10 +174,10 @@ RULES: dict[str, Rule] = {
     "readahead_devices": _pattern("the name of a block device without /dev, such as sda", r"[A-Za-z0-9_.!+-]+"),
     "readahead_guard_floor_gib": _POSITIVE,
     "readahead_guard_interval": _POSITIVE,
-    "readahead_load_kb": _whole(0, HIGHEST_KB),
+    "readahead_load_kb": _PAGES,
     "readahead_mounts": _PATH,
     "readahead_restore_after": _number("60 seconds or more", 60),
-    "readahead_steady_kb": _whole(0, HIGHEST_KB),
+    "readahead_steady_kb": _PAGES,
     # reboot.yml
     "reboot_timeout": _whole(1),
     # roce
@@ -206,7 +220,7 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_bench_requests": _whole(0),
     "vllm_tp2_bench_seconds": _whole(0),
     "vllm_tp2_bench_timeout": _whole(1),
-    "vllm_tp2_cap_add": _pattern("a capability such as SYS_NICE, or ALL", r"[A-Z][A-Z_]*"),
+    "vllm_tp2_cap_add": Rule("a capability of Linux such as SYS_NICE, or ALL", lambda text: text.removeprefix("CAP_") in CAPABILITIES, CAPABILITIES),
     "vllm_tp2_collective_min": _number("a bus bandwidth in GB/s above 0, such as 15", 0, above=True),
     "vllm_tp2_completion_timeout": _whole(1),
     "vllm_tp2_context": _whole(1),
@@ -277,6 +291,8 @@ NOT_EMPTY = {"NCCL_IB_GID_INDEX": "NCCL reads an empty string as index 0 and han
 def faults(name: str, value: Any, spec: Mapping[str, Any]) -> Found:
     """Return ``(way to the part, sentence)`` for everything that is wrong with a value: by its type, else by the rules of this module."""
     found = type_faults(name, value, spec)
+    if name in RULES and spec.get("type") in ("int", "float"):  # a range is more exact than a type
+        found = [(path, text.replace(f"expected {KINDS[spec['type']].one}", f"expected {RULES[name].expected}")) for path, text in found]
     wrong = {path[:1] for path, _text in found}
     if () in wrong or value is None:
         return found

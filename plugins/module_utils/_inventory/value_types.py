@@ -87,7 +87,9 @@ def _expected(spec: Mapping[str, Any]) -> str:
         return "one of " + ", ".join(str(choice) for choice in spec["choices"])
     if kind == "list" and spec.get("elements", "raw") != "raw":
         return f"a list of {KINDS[spec['elements']].many}"
-    return KINDS[kind].one
+    options = spec.get("options") or {}
+    first = next((key for key, option in options.items() if (option or {}).get("required")), next(iter(options), ""))
+    return KINDS[kind].one + (f" such as {{{first}: ...}}" if kind == "dict" and first else "")
 
 
 def type_faults(name: str, value: Any, spec: Mapping[str, Any], secret: bool = False) -> Found:

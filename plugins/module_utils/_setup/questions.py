@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.connection import host_fault, port_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.connection import host_fault, is_here, port_fault
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import RULES
 
 DEFAULT_STORE = "/srv/models"
@@ -35,15 +34,10 @@ def address_fault(value: str) -> str:
     text = value.strip()
     if not text:
         return "is empty, expected an IP address or a name"
-    try:
-        ip = ipaddress.ip_address(text.partition("%")[0])
-        if ip.is_loopback or ip.is_unspecified:
-            return f"is {text!r}, which only this computer reaches; give the address that it has in your network"
-        if ip.version == 6 and ip.is_link_local and "%" not in text:
-            return f"is {text!r}, a link-local address without its interface; write {text}%INTERFACE, or give the IPv4 address"
-    except ValueError:
-        if text.lower().rstrip(".") in ("localhost", "localhost.localdomain"):
-            return f"is {text!r}, which only this computer reaches; give the address that it has in your network"
+    if is_here(text.partition("%")[0]):
+        return f"is {text!r}, which only this computer reaches; give the address that it has in your network"
+    if re.match(r"fe[89ab][0-9a-f]:", text.lower()) and "%" not in text:
+        return f"is {text!r}, a link-local address without its interface; write {text}%INTERFACE, or give the IPv4 address"
     if text.startswith("-"):
         return f"is {text!r}, expected an IP address or a name"
     return host_fault(text)

@@ -54,7 +54,9 @@ def merged(given: Mapping[str, Any] | None) -> dict[str, Any]:
             f"head_seconds of the watch is {out['head_seconds']!r}. Expected: at least {HEAD_SECONDS:.0f}; the head asks every 30 s or more often."
         )
     if out["memory_drop_gib"] < out["memory_floor_gib"]:
-        raise SettingsError("memory_drop_gib of the watch is below memory_floor_gib. Expected: the page cache is dropped before the rank is stopped.")
+        own = next((key for key in ("memory_floor_gib", "memory_drop_gib") if given.get(key) is not None), "memory_drop_gib")
+        figures = f"memory_drop_gib ({out['memory_drop_gib']:g}) is below memory_floor_gib ({out['memory_floor_gib']:g})"
+        raise SettingsError(f"{own} of the watch does not fit: {figures}. Expected: the page cache is dropped before the rank is stopped.")
     return out
 
 

@@ -14,6 +14,7 @@ from ansible_collections.gb10.cluster.plugins.action import setup_access
     [
         ({"setup_profile": "b12x-fp8-1n"}, "setup_profile is 'b12x-fp8-1n', expected one of b12x-fp8-1m.*did you mean"),
         ({"setup_foreign_policy": "adpot"}, "setup_foreign_policy is 'adpot', expected one of .*; did you mean adopt"),
+        ({"setup_model_store": "models"}, "setup_model_store is 'models', expected an absolute path"),
         ({"setup_write": "perhaps"}, "setup_write is 'perhaps', expected yes or no"),
     ],
 )

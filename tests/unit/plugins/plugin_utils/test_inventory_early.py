@@ -26,7 +26,8 @@ def sentences(tmp_path: Path, *options: str) -> list[str]:
     ("content", "line", "part"),
     [
         ("\ta: 1\n", 1, "a tab"),
-        ("a: 1\n b: SECRET\n", 2, "mapping values"),
+        ("a: 1\n b: SECRET\n", 2, "put a value with a colon in quotes"),
+        ("a: 1\n<<<<<<< HEAD\nb: SECRET\n=======\nb: 2\n>>>>>>> theirs\n", 2, "a merge conflict of git begins here"),
         ("a: 1\nb: 'SECRET\n", 2, "a quotation mark opens here"),
         ("a: 1\nb: [SECRET\nc: 1\n", 2, "a bracket opens here"),
         ("a: *SECRET\n", 1, "as an alias, which is not defined; put the value in quotes"),

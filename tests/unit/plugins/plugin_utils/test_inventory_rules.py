@@ -30,7 +30,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "preflight_ignore": ([[], ["arch", "gb10"]], [["arhc"]]),
     "readahead_classes": ([["nvme", "dm"], []], [["nvm"]]),
     "readahead_guard_floor_gib": ([0.5], [0, -1]),
-    "readahead_load_kb": ([0, 8, 65536], [-1, 65537]),
+    "readahead_load_kb": ([0, 8, "512", 65536], [-1, 6, 65537, 65540]),
     "readahead_mounts": ([["/srv"], []], [["srv"]]),
     "roce_addresses": ([["192.168.200.11/24", "10.0.0.1/31"]], [["192.168.200.11"], ["192.168.200.0/24"], ["x/24"], ["192.168.200.11/33"]]),
     "roce_confirm_seconds": ([15, 300], [14, 0, -120]),
@@ -45,7 +45,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "vllm_tp2_gpu_memory_utilization": ([0.8, 1, "0.01", None], [0, 1.01, 80, -0.5, "nan"]),
     "vllm_tp2_memlock": (["unlimited", 8388608, -1, "-1"], ["64m", 0, -2, "lots"]),
     "vllm_tp2_phase_seconds": ([{}, {"load": 1}], [{"load": 0}, {"laod": 1}]),
-    "vllm_tp2_cap_add": ([["SYS_NICE"], ["ALL"], []], [["sys nice"], ["--privileged"]]),
+    "vllm_tp2_cap_add": ([["SYS_NICE"], ["CAP_IPC_LOCK"], ["ALL"], []], [["sys nice"], ["--privileged"], ["DAC_OVERIDE"]]),
     "vllm_tp2_stack": ([67108864, -1], [0, -2]),
     "vllm_tp2_wait_available": ([0, 0.15, 1], [-0.1, 1.1, 70]),
     "weights_hf_endpoint": (["", "https://hub.example.org"], ["hub.example.org"]),
@@ -64,6 +64,21 @@ def test_ranges_and_patterns(name: str) -> None:
     found = [rules.faults(name, value, SPECS[name]) for value in wrong]
     assert [len(each) for each in found] == [1] * len(wrong)
     assert all(", expected " in each[0][1] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "part"),
+    [
+        ("gpu_max_clock_mhz", 2.1, "expected a whole number from 100 to 10000"),
+        ("vllm_tp2_cap_add", ["DAC_OVERIDE"], "did you mean DAC_OVERRIDE?"),
+        ("preflight_ignore", ["gb-10"], "expected the ID of a check of roles"),
+        ("vllm_tp2_sanity_prompts", ["What is 2+2?"], "entry 1 is a string, expected a mapping such as {prompt: ...}"),
+    ],
+)
+def test_what_is_expected_is_complete_and_short(name: str, value: Any, part: str) -> None:
+    ((_path, text),) = rules.faults(name, value, SPECS[name])
+    assert part in text
+    assert len(text) < 200
 
 
 def test_a_range_is_written_with_all_its_digits() -> None:

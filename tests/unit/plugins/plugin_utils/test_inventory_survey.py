@@ -20,16 +20,17 @@ from unit.fixtures.inventory.hosts import PAIR, SECOND, TWO
 
 
 class View(Mapping[str, Any]):
-    """Variables of one host; the template of a (raw text, exception) fails."""
+    """Variables of one host; the template of a (raw text, value) gives the value, or fails if it is an exception."""
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
         self.variables = variables
 
     def __getitem__(self, key: str) -> Any:
         value = self.variables[key]
-        if isinstance(value, tuple):
-            raise value[1]
-        return value
+        result = value[1] if isinstance(value, tuple) else value
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)
@@ -496,6 +497,8 @@ def test_a_profile_without_its_name_is_one_fault(own: dict[str, Any]) -> None:
         ("ansible_connection", "shh", "is not a connection plugin of this computer, expected ssh or local; did you mean ssh?"),
         ("ansible_connection", "local", ""),
         ("ansible_connection", "ansible.builtin.ssh", ""),
+        ("ansible_become_method", "sodu", "is not a become plugin of this computer, expected sudo"),
+        ("ansible_become_method", "su", ""),
         ("ansible_ssh_private_key_file", "{tmp}/spark_1", "does not exist on this computer, expected the file of a private key"),
         ("ansible_ssh_private_key_file", "/" + "k" * 300, "does not exist on this computer"),  # no path: the kernel refuses to look at it
         ("ansible_ssh_private_key_file", "{tmp}/spark", ""),
@@ -539,7 +542,8 @@ def test_a_file_in_the_place_of_a_folder_is_a_fault_of_an_extra_variable(tmp_pat
         ({"webhook": "hooks.example.org/hunter2"}, "webhook is not a URL"),
         ({"restarts": -1}, "restarts of the watch is -1.0. Expected: a number that is not negative"),
         ({"head_seconds": 10}, "head_seconds of the watch is 10.0"),
-        ({"memory_drop_gib": 1}, "memory_drop_gib of the watch is below memory_floor_gib"),
+        ({"memory_drop_gib": 1}, "memory_drop_gib of the watch does not fit: memory_drop_gib (1) is below memory_floor_gib (1.5)"),
+        ({"memory_floor_gib": 6}, "memory_floor_gib of the watch does not fit: memory_drop_gib (4) is below memory_floor_gib (6)"),
         ({"restarts": "many"}, "restarts is 'many', expected a whole number"),
         ({"webhook": "https://hooks.example.org/x?y", "restarts": 0, "head_seconds": "45", "lost_seconds": None}, ""),
     ],
@@ -549,3 +553,65 @@ def test_settings_of_the_watch_that_an_agent_refuses(watch: dict[str, Any], part
     assert len(found) == bool(part)
     assert part in "".join(found)
     assert "hunter2" not in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "part"),
+    [
+        ({"remote_user": "root@10.0.0.1"}, "-u", "set the address in ansible_host"),
+        ({"private_key_file": "id.pub"}, "--private-key", "is a public key; write the private one, id"),
+        ({"private_key_file": "/nowhere/id"}, "--private-key", "does not exist on this computer"),
+        ({"become_method": "sodu"}, "--become-method", "expected sudo"),
+        ({"connection": "local"}, "-c", "is local for a, b, so each of them would be this computer"),
+        ({"connection": "ssh", "remote_user": "nvidia", "become_method": "sudo"}, "", ""),
+    ],
+)
+def test_ways_to_the_hosts_on_the_command_line(arguments: dict[str, Any], option: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setattr(context, "CLIARGS", {**context.CLIARGS, **arguments})
+    found = survey({"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}})
+    assert [(each.file, each.key) for each in found] == ([("the command line", option)] if option else [])
+    assert part in "".join(each.text for each in found)
+
+
+@pytest.mark.parametrize(("local", "faults"), [(["a"], 0), (["a", "b"], 1)])
+def test_at_most_one_host_of_a_group_is_this_computer(local: list[str], faults: int) -> None:
+    found = survey(
+        {host: {"ansible_host": f"10.0.0.{number}", **({"ansible_connection": "local"} if host in local else {})} for number, host in enumerate("ab", 1)}
+    )
+    assert [each.key for each in found] == ["ansible_connection"] * faults
+
+
+@pytest.mark.parametrize(("text", "part"), [("011", "is 011, which YAML reads as 9"), ("1:30", "which YAML reads as 90"), ("11", ""), ("'011'", "")])
+def test_a_number_in_another_base_is_a_fault(text: str, part: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts="all:", group_vars__gb10=f"gb10_fabric_first: {text}\n")
+    value = yaml.safe_load(text)
+    found = survey({"a": {"gb10_fabric_first": value}, "b": {"gb10_fabric_first": value}}, folder)
+    assert places(found) == ([(f"{folder}/group_vars/gb10.yml", 1, "gb10_fabric_first")] if part else [])
+    assert part in "".join(each.text for each in found)
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        ("The 'file' lookup cannot access the file 'hunter2'. file not found", "its template fails; a file that it reads was not found"),
+        ("'hunter2' is undefined", "its template fails; it uses a variable that is not defined"),
+        ("hunter2", "its template fails; the reason is not shown"),
+    ],
+)
+def test_why_the_template_of_a_secret_fails_is_named_without_a_part_of_it(error: str, part: str) -> None:
+    found = [each.text for each in survey({"a": {"vllm_tp2_api_key": ("{{ x }}", AnsibleError(error))}, "b": {}})]
+    assert len(found) == 1
+    assert part in found[0]
+    assert "hunter2" not in found[0]
+
+
+def test_a_secret_of_an_environment_variable_that_is_not_set_is_a_fault() -> None:
+    raw = "{{ lookup('env', 'SPARK_KEY') }}"
+    found = survey({"a": {"vllm_tp2_api_key": (raw, "")}, "b": {"vllm_tp2_api_key": (raw, "a" * 20)}})
+    assert [each.text for each in found] == ["reads a variable of the environment that is not set here, or is empty; export it, or remove the line"]
+
+
+def test_a_list_of_hosts_instead_of_an_inventory() -> None:
+    (found,) = survey({}, "10.0.0.1,10.0.0.2", groups={"all": ["10.0.0.1", "10.0.0.2"]})
+    assert (found.key, "has no groups; give an inventory" in found.text) == ("-i", True)

@@ -13,6 +13,7 @@ SPECS = ["vllm_tp2_context", "weights_timeout", "reboot_all"]
     ("given", "known", "expected"),
     [
         ({"--tags": ["sysctll"], "--skip-tags": []}, TAGS, [("--tags", "did you mean sysctl?")]),
+        ({"--tags": ["sysctl weights"]}, TAGS, [("--tags", "; separate tags with a comma")]),
         ({"--tags": ["all"], "--skip-tags": ["wieghts"]}, TAGS, [("--skip-tags", "did you mean weights?")]),
         ({"--tags": ["sysctl", "never", "tagged"], "--skip-tags": ["weights"]}, TAGS, []),
         ({"--tags": ["anything"], "--skip-tags": []}, [], []),

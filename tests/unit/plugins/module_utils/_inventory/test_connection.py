@@ -25,6 +25,8 @@ def test_an_address_or_a_name_is_accepted(value: str) -> None:
         ("10.77.0.12:22", "set the port in ansible_port"),
         ("[2001:db8::5]:22", "set the port in ansible_port"),
         ("spark 1", "expected an IP address or a name"),
+        ("localhost", "'localhost', which only this computer reaches; give its address in your network"),
+        ("127.0.0.1", "which only this computer reaches"),
         ("https://spark-1", "expected an IP address or a name"),
     ],
 )
@@ -32,6 +34,10 @@ def test_what_leads_to_no_host_is_named_with_the_variable_to_use(value: Any, par
     ((key, text),) = connection.faults("spark-1", {"ansible_host": value})
     assert key == "ansible_host"
     assert part in text
+
+
+def test_the_end_of_a_tunnel_is_accepted() -> None:
+    assert connection.faults("spark-1", {"ansible_host": "localhost", "ansible_port": 2201}) == []
 
 
 @pytest.mark.parametrize(("value", "good"), [(22, True), ("2222", True), (None, True), (0, False), (70000, False), ("ssh", False), (True, False)])
@@ -48,6 +54,7 @@ def test_a_port_is_from_1_to_65535(value: Any, good: bool) -> None:
         ("ansible_ssh_user", "nvidia@spark-1", "set the address in ansible_host"),
         ("ansible_user", "nvidia\n", "a line end"),
         ("ansible_ssh_private_key_file", "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n", "expected the path of its file"),
+        ("ansible_ssh_private_key_file", "~/.ssh/id_ed25519.pub", "which is a public key; write the private one, ~/.ssh/id_ed25519"),
         ("ansible_user", "nvidia", ""),
         ("ansible_user", "me@corp.example.org", ""),
         ("ansible_user", None, ""),

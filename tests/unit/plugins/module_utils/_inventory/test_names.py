@@ -77,3 +77,18 @@ def test_finds_the_facts_of_a_task_file_in_blocks() -> None:
 def test_short_names_are_the_variables_that_defaults_read() -> None:
     defaults = {"role_since": "{{ since | default('10m') }}", "role_store": "{{ gb10_store | default('/srv') }}", "gb10_store": "/srv", "role_size": 3}
     assert names.short_names({name: {"default": default} for name, default in defaults.items()}) == {"since": "role_since"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "part"),
+    [
+        ("gb10", {"gb10_model_store": "/data"}, "write each variable on a line of its own, such as gb10_model_store: ..."),
+        ("vllm_tp2", {"context": 500000}, "such as vllm_tp2_context: ..."),
+        ("docker", {"registry": "example.org"}, ""),
+        ("gb10", "x", ""),
+    ],
+)
+def test_a_mapping_with_the_name_of_a_prefix(name: str, value: Any, part: str) -> None:
+    text = names.mapping_fault(name, value, dict.fromkeys(("gb10_model_store", "vllm_tp2_context")))
+    assert bool(text) is bool(part)
+    assert part in text

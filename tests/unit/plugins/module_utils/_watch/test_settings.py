@@ -22,7 +22,7 @@ def test_a_given_value_replaces_its_default_and_none_does_not() -> None:
         ({"hook": "echo"}, "hook of the watch is 'echo'. Expected: a list of words."),
         ({"textfile": 3}, "textfile of the watch is 3. Expected: str."),
         ({"head_seconds": 5}, "head_seconds of the watch is 5. Expected: at least 45;"),
-        ({"memory_drop_gib": 1.0}, "memory_drop_gib of the watch is below memory_floor_gib."),
+        ({"memory_drop_gib": 1.0}, "memory_drop_gib of the watch does not fit: memory_drop_gib (1) is below"),
     ],
 )
 def test_a_wrong_value_is_refused(given: dict[str, Any], message: str) -> None:
