@@ -188,6 +188,7 @@ ROWS: list[dict[str, Any]] = [
             r"couldn't connect to 'https://huggingface\.co'",
             r"HTTPError: 40[13] Client Error: .{1,80}? for url: https://huggingface\.co/",
             r"httpx\.ConnectError: ",
+            r"Error: .{0,80}\bCAS (?:service error|Client Error)",
             r"HTTPStatusError: Client error '40[13] .{1,80}?' for url 'https://huggingface\.co/",
             r"Error(?:: |\(\")HTTPSConnectionPool\(host='huggingface\.co', port=443\): (?:Max retries exceeded|Read timed out)",
             r"No supported config format found in '?(?P<path>[^\s']{1,300})",
@@ -239,6 +240,7 @@ ROWS: list[dict[str, Any]] = [
             r"HeaderTooLarge",
             r"Error: (?P<message>PytorchStreamReader failed .{1,200})",
             r"UnpicklingError: (?P<message>invalid load key.{0,100})",
+            r"(?P<message>Consistency check failed: file should be of size \d.{1,120})",
         ],
         "kind": "weak",
         "remedy": "Compare this node's copy of the model with the manifest (`ansible-playbook site.yml --tags weights`) and copy the damaged shard again.",
@@ -258,6 +260,7 @@ ROWS: list[dict[str, Any]] = [
             r"(?:_packed|_scale|_scale_inv|_scale_2|_shape)?')[^']{0,200}'?)",
             r"ValueError: (?P<message>(?:too many|not enough) values to unpack.{0,60})",
             r"ValueError: (?P<message>There is no module or parameter named .{1,200})",
+            r"ValueError: (?P<message>'[\w.]{1,160}' was skipped because it is tied to .{1,200}[^\s.])",
             r"RuntimeError: (?P<message>start \(\d{1,12}\) \+ length \(\d{1,12}\) exceeds dimension size.{0,60})",
             r"^\s{0,12}(?P<message>assert (?:param\w{0,20}(?:\.data)?\.(?:shape|size\(\)) == loaded_weight\.(?:shape|size\(\))"
             r"|layer\.[kv]_scale > 0\S{0,4}))\s{0,8}$",
