@@ -65,7 +65,7 @@ ROWS: list[dict[str, Any]] = [
             r"cutlass_gemm_caller",
             r"ptxas fatal",
             r"No compiled \w.{0,60}(?:_mm|[Kk]ernel)\b",
-            r"quantization method \S{1,60} is not supported for the current GPU",
+            r"[Qq]uantization (?:method \S{1,60}|scheme) is not supported for (?:', ')?the current GPU",
             r"Error: .{0,200}not supported on this (?:GPU|device)",
             r"type \w{1,20} not supported in this architecture",
             r"[Ee]rror.{0,200}Unsupported architectur",

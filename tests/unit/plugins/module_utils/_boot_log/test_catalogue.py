@@ -94,7 +94,8 @@ def test_ranks_the_cause_of_a_compilation_before_the_compiler() -> None:
 
 
 def test_reports_what_ptxas_printed_after_the_error_of_triton() -> None:
-    failure = parse(f"{CORE}triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error\n{CORE}{ROWS['ptxas_too_old']['example']}\n")["failure"]
+    log = f"{CORE}triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error\n{CORE}{ROWS['ptxas_too_old']['example']}\n"
+    failure = parse(log)["failure"]
     assert (failure["anchor"], failure["line_number"]) == ("docs/failures.md#ptxas_too_old", 2)
     assert "sm_121a" in failure["remedy"]
 
