@@ -41,9 +41,11 @@ ROWS: list[dict[str, Any]] = [
             r"AttributeError: (?P<message>module '[\w.]{1,80}' has no attribute '\w{1,80}')",
             r"TypeError: (?P<message>[\w.]{1,120}\(\) got an unexpected keyword argument '\w{1,80}')",
             r"Exception: (?P<message>data did not match any variant of untagged enum \w{1,60})",
+            r"ValueError: (?P<message>Tokenizer class \w{1,80} does not exist or is not currently imported)",
         ],
         "kind": "weak",
-        "remedy": "Use another image, or rebuild this one with package versions that match ({message}). `pip check` in the image lists the conflicts.",
+        "remedy": "Use another image, or rebuild this one with package versions that match ({message}). `pip check` in the image lists the conflicts. "
+        "A tokenizer or processor that is missing needs a newer transformers: the model card names its version.",
         "means": "Python packages of the image do not fit each other.",
         "why": "A package was upgraded in the image (protobuf, numpy, torch, transformers), and others were built against the old version.",
         "example": "TypeError: Descriptors cannot be created directly.",
@@ -78,6 +80,7 @@ ROWS: list[dict[str, Any]] = [
             r"(?P<message>Ninja is required)",
             r"(?P<message>Ninja build failed|ninja: build stopped|Error building extension '[^']{1,100}'|Command '\['ninja')",
             r"(?P<message>nvcc fatal .{1,200})",
+            r"Assertion error \(\S{1,300}/jit/kernel_runtime\.hpp:\d{1,5}\): exit_code",  # of cuobjdump
             r"Error: (?P<message>Could not find nvcc|CUDA_HOME environment variable is not set)",
             r"(?P<message>cannot find -lcuda)",
             r"^(?:\S{1,120}: line \d{1,6}: |-?\w{1,12}: )?(?P<message>(?:vllm|python[\d.]{0,6}): command not found|command not found: vllm)$",
@@ -98,6 +101,17 @@ ROWS: list[dict[str, Any]] = [
         "means": "The image is incomplete: a Python module, a library or a compiler is missing.",
         "why": "A fork or nightly image was built without a dependency that this model or backend needs.",
         "example": "ModuleNotFoundError: No module named 'compressed_tensors.compressors.pack_quantized'",
+    },
+    {
+        "class": "toolchain",
+        "case": "model_inspection",
+        "patterns": [r"Model architectures .{1,200} failed to be inspected"],
+        "kind": "weak",
+        "remedy": "Read the ERROR lines above this one (`Error in inspecting model architecture`): the last exception there is the cause. "
+        "Use another image, or rebuild this one without that error.",
+        "means": "vLLM could not import its own code of the model.",
+        "why": "A package that the model's code needs is missing, or does not fit the image's vLLM.",
+        "example": "ValueError: Model architectures ['ExampleForCausalLM'] failed to be inspected. Please check the logs for more details.",
     },
     {
         "class": "toolchain",

@@ -20,14 +20,17 @@ ROWS: list[dict[str, Any]] = [
             r"(?P<what>Failed to initialize the TMA descriptor)",
             r"(?P<what>Unsupported max_mma_kv)",
             r"^(?:\w{1,40}\.){0,8}DSL(?:Cuda)?RuntimeError: (?P<what>.{1,120})",
+            r"Error: (?P<what>Invalid thread config: thread_m_blocks[^\]]{1,120}\]?)",
+            r"Error: (?P<what>FlashAttention (?:forward )?only supports? .{1,80})",
         ],
         "unless": ["Ignoring this choice", "No valid triton configs"],
         "kind": "strong",
         "remedy": "Choose another attention or MoE backend (--attention-backend and --moe-backend in vllm_tp2_extra_args), "
-        "or an image whose kernels are built for sm_121: {what}.",
+        "or an image whose kernels are built for sm_121: {what}. "
+        "If the line names a shape or a data type, another quantization of the model or --kv-cache-dtype auto can help too.",
         "means": "A kernel does not fit the limits of this GPU.",
         "why": "GB10 (sm_121) has 99 KiB of shared memory per block and none of the instructions of sm_90 and sm_100. "
-        "The kernel was written for those, or has no variant for the model's head size.",
+        "The kernel was written for those, or has no variant for the model's shapes or data type.",
         "example": "tvm.error.InternalError: Failed to set the allowed dynamic shared memory size to 143808",
     },
     {
@@ -42,6 +45,17 @@ ROWS: list[dict[str, Any]] = [
     },
     {
         "class": "arch_unsupported",
+        "case": "ptxas_too_old",
+        "patterns": [r"ptxas fatal {0,8}: {0,8}Value '(?P<arch>sm_\w{1,12})' is not defined for option"],
+        "kind": "strong",
+        "remedy": "Use an image whose Triton knows {arch}. If the CUDA toolkit of this image is version 13, set TRITON_PTXAS_PATH and "
+        "TRITON_PTXAS_BLACKWELL_PATH (vllm_tp2_extra_env) to /usr/local/cuda/bin/ptxas.",
+        "means": "The ptxas that Triton brings along does not know this GPU.",
+        "why": "Triton's own ptxas is from a CUDA version before sm_121.",
+        "example": "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
+    },
+    {
+        "class": "arch_unsupported",
         "patterns": [
             r"no kernel image is available",
             r"(?:CUDA error|CUDA driver error|Triton Error \[\w{1,8}\]|failed with error|cudaErrorInvalidDeviceFunction).{0,60}invalid device function",
@@ -51,11 +65,11 @@ ROWS: list[dict[str, Any]] = [
             r"cutlass_gemm_caller",
             r"ptxas fatal",
             r"No compiled \w.{0,60}(?:_mm|[Kk]ernel)\b",
-            r"quantization method \S{1,60} is not supported for the current GPU",
+            r"[Qq]uantization (?:method \S{1,60}|scheme) is not supported for (?:', ')?the current GPU",
             r"Error: .{0,200}not supported on this (?:GPU|device)",
             r"type \w{1,20} not supported in this architecture",
             r"[Ee]rror.{0,200}Unsupported architectur",
-            r"Assertion error \(\S{0,200}(?:deep_?gemm|DeepGEMM)\S{0,200}\): (?P<what>.{1,100})",
+            r"Assertion error \(\S{0,200}(?:deep_?gemm|DeepGEMM|jit_kernels)\S{0,200}\): (?!exit_code)(?P<what>.{1,100})",
             r"Transformers does not recognize this architecture",
             r"Unsupported gpu architecture '(?P<what>\w{1,40})'",
             r"device kernel image is invalid",
@@ -80,7 +94,7 @@ ROWS: list[dict[str, Any]] = [
             r"Could not run '[\w:.]{1,80}' with arguments from the 'CUDA' backend",
             r"'_OpNamespace' '\w{1,40}' object has no attribute '(?P<what>\w{1,80})'",
         ],
-        "unless": ["Ignoring this choice", "No valid triton configs"],
+        "unless": ["Ignoring this choice"],
         "kind": "strong",
         "remedy": "Use an image built for GB10 (arm64, sm_121) and this model, or another attention or MoE backend "
         "(--attention-backend and --moe-backend in vllm_tp2_extra_args).",
@@ -96,6 +110,7 @@ ROWS: list[dict[str, Any]] = [
             r"device-side assert(?!ion)",
             r"NVRM: Xid",
             r"unspecified launch failure",
+            r"Error occurred when running GEMM",
             r"^Failed: Cuda error \S{1,200} '(?P<message>[^']{1,200})",
             r"Check failed: \(?[^()]{0,60}\b(?:cudaSuccess|CUDA_SUCCESS)\b(?P<message>.{1,200})",
             r"Triton Error \[\w{1,8}\]: (?P<message>.{1,200})",

@@ -93,6 +93,22 @@ def test_ranks_the_cause_of_a_compilation_before_the_compiler() -> None:
         assert failure["anchor"] == f"docs/failures.md#{case}"
 
 
+def test_reports_what_ptxas_printed_after_the_error_of_triton() -> None:
+    log = f"{CORE}triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error\n{CORE}{ROWS['ptxas_too_old']['example']}\n"
+    failure = parse(log)["failure"]
+    assert (failure["anchor"], failure["line_number"]) == ("docs/failures.md#ptxas_too_old", 2)
+    assert "sm_121a" in failure["remedy"]
+
+
+def test_ranks_the_exception_of_an_inspected_model_before_the_sentence_about_it() -> None:
+    log = (
+        "ERROR 11-20 10:00:00 [registry.py:905] Error in inspecting model architecture 'ExampleForCausalLM'\n"
+        "ERROR 11-20 10:00:00 [registry.py:905] ModuleNotFoundError: No module named 'example'\n"
+        f"{ROWS['model_inspection']['example']}\n"
+    )
+    assert parse(log)["failure"]["anchor"] == "docs/failures.md#toolchain"
+
+
 def test_ranks_a_crash_before_the_kill_that_follows() -> None:
     log = (
         "Fatal Python error: Segmentation fault\n"
