@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
         found = survey.run()
         warnings = [each for each in found if each.warning or (each.example and options["examples"] == "warn")]
         faults = sorted((each for each in found if each not in warnings), key=lambda each: (each.file, each.line))
-        for each in warnings:
+        for each in warnings if not faults else ():  # of a run that is refused, they are not the matter
             Display().warning(each.sentence())
         result.update(changed=False, faults=len(faults), warned=[each.sentence() for each in warnings])
         if faults:

@@ -18,7 +18,8 @@ from ansible.errors import AnsibleError
 from ansible.inventory.manager import split_host_pattern
 from ansible.parsing.splitter import parse_kv, split_args
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import limit_faults
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import limit_faults, source_fault
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_run
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index, pairs, scan, yaml_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
@@ -47,15 +48,20 @@ def extra_places(options: Iterable[str], index: Index) -> dict[str, Entry]:
     return found
 
 
-def faults(sources: Sequence[str], play_directories: Iterable[str], options: Sequence[str], limit: str = "", start_at: str = "") -> list[Located]:
+def faults(
+    sources: Sequence[str], play_directories: Iterable[str], options: Sequence[str], own: bool = False, limit: str = "", start_at: str = ""
+) -> list[Located]:
     """Return what Ansible cannot read, and what ends it without a play.
 
     :param sources: the absolute paths of the inventory.
     :param options: the values of ``-e``, as they were given.
-    :param limit: the value of ``--limit``; ``start_at`` that of ``--start-at-task``. Empty for playbooks of other collections.
+    :param own: whether all playbooks are of this collection; ``limit`` is then the value of ``--limit``, ``start_at`` that of ``--start-at-task``.
     """
     index = scan(sources, play_directories, extra_files(options))
     found = unreadable(index)
+    missing = inventory_run.missing_sources(sources) if own else []
+    if missing:  # Ansible warns of it, and goes on
+        found.append(Located("the command line", 0, "-i", source_fault(sources, missing, inventory_run.siblings(missing))))
     for option in options:
         found += _missing(option[1:]) if option.startswith("@") else _text_faults(option)
     if start_at:

@@ -14,6 +14,7 @@ import yaml
 from ansible import context
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
+DEFAULT_SOURCES = ("/etc/ansible/hosts", "localhost,")  # without -i
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 
 
@@ -51,7 +52,11 @@ def tags_of(playbooks: Sequence[str]) -> list[str]:
 
 def missing_sources(sources: Sequence[str]) -> list[str]:
     """Return the sources that are paths and do not exist, as the user wrote them."""
-    return [os.path.relpath(each) if os.path.isabs(each) else each for each in sources if "," not in each and not os.path.exists(each)]
+    return [
+        os.path.relpath(each) if os.path.isabs(each) else each
+        for each in sources
+        if "," not in each and each not in DEFAULT_SOURCES and not os.path.exists(each)
+    ]
 
 
 def siblings(missing: Sequence[str]) -> list[str]:

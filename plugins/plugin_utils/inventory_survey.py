@@ -32,7 +32,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles im
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import altered, in_another_base, scan
 
 _NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
-_DEFAULT_SOURCES = ("/etc/ansible/hosts", "localhost,")  # without -i
 # Values that all ranks of a serving group share.
 _TAGS = {"--tags": "ansible_run_tags", "--skip-tags": "ansible_skip_tags"}
 _SHARED = ("roce_mtu", *FLAGS, "vllm_tp2_extra_args", "vllm_tp2_gate")
@@ -65,7 +64,9 @@ class Survey:
         self.extra = extra
         self.group_stages = group_stages
         self.inventory_only = inventory_only
-        self.sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source and str(source) not in _DEFAULT_SOURCES]
+        self.sources = [
+            str(source) for source in task_vars.get("ansible_inventory_sources") or [] if source and str(source) not in inventory_run.DEFAULT_SOURCES
+        ]
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in cli_context.CLIARGS.get("args") or () if os.path.exists(str(each))]
         given = [str(each) for each in cli_context.CLIARGS.get("extra_vars") or ()]
         self.index = scan(self.sources, [*playbooks, str(task_vars.get("playbook_dir") or "."), *playbooks], inventory_early.extra_files(given))

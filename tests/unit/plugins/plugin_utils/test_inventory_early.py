@@ -217,7 +217,7 @@ def test_one_host_in_ini_has_one_fault(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_limit_to_an_unknown_name(limit: str, part: str, tmp_path: Path) -> None:
     write(tmp_path, hosts=HOSTS)
-    found = [each.text for each in inventory_early.faults([str(tmp_path)], [], [], limit)]
+    found = [each.text for each in inventory_early.faults([str(tmp_path)], [], [], True, limit)]
     assert len(found) == bool(part)
     assert part in "".join(found)
 
@@ -225,8 +225,14 @@ def test_a_limit_to_an_unknown_name(limit: str, part: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["plugin: community.docker.docker_containers\n", "gb10:\n  hosts:\n    'a[1:2]':\n"])
 def test_a_limit_is_not_judged_where_hosts_are_not_listed(name: str, tmp_path: Path) -> None:
     write(tmp_path, hosts=HOSTS, more=name)
-    assert inventory_early.faults([str(tmp_path)], [], [], "pair2") == []
-    assert inventory_early.faults([str(tmp_path / "hosts.yml"), "/nowhere/hosts"], [], [], "pair2") == []
+    assert inventory_early.faults([str(tmp_path)], [], [], True, "pair2") == []
+
+
+def test_an_inventory_that_does_not_exist_ends_a_playbook_of_the_collection(tmp_path: Path) -> None:
+    write(tmp_path, hosts=HOSTS)
+    (found,) = inventory_early.faults([str(tmp_path / "hots.yml"), "/etc/ansible/hosts"], [], [], True, "pair2")
+    assert re.search(r"hots.yml does not exist; did you mean \S*/hosts.yml\?$", found.sentence())
+    assert inventory_early.faults(["/nowhere/hosts"], [], []) == []
 
 
 @pytest.mark.parametrize(("playbook", "ends"), [("gb10.cluster.site", True), ("other.yml", False)])
