@@ -292,7 +292,8 @@ def faults(name: str, value: Any, spec: Mapping[str, Any]) -> Found:
     """Return ``(way to the part, sentence)`` for everything that is wrong with a value: by its type, else by the rules of this module."""
     found = type_faults(name, value, spec)
     if name in RULES and spec.get("type") in ("int", "float"):  # a range is more exact than a type
-        found = [(path, text.replace(f"expected {KINDS[spec['type']].one}", f"expected {RULES[name].expected}")) for path, text in found]
+        kind, expected = KINDS[spec["type"]].one, RULES[name].expected
+        found = [(path, text.replace(f"expected {kind}", f"expected {expected if kind in expected else f'{kind}: {expected}'}")) for path, text in found]
     wrong = {path[:1] for path, _text in found}
     if () in wrong or value is None:
         return found

@@ -70,6 +70,7 @@ def test_ranges_and_patterns(name: str) -> None:
     ("name", "value", "part"),
     [
         ("gpu_max_clock_mhz", 2.1, "expected a whole number from 100 to 10000"),
+        ("vllm_tp2_gpu_memory_utilization", "0,8", "expected a number: a share of the memory, above 0"),
         ("vllm_tp2_cap_add", ["DAC_OVERIDE"], "did you mean DAC_OVERRIDE?"),
         ("preflight_ignore", ["gb-10"], "expected the ID of a check of roles"),
         ("vllm_tp2_sanity_prompts", ["What is 2+2?"], "entry 1 is a string, expected a mapping such as {prompt: ...}"),
