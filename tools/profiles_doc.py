@@ -99,12 +99,13 @@ gb10_profiles:
 ### From a recipe of another tool
 
 ```sh
-ansible-playbook playbooks/import.yml -e recipe=flash.yaml                       # a recipe of sparkrun or eugr/spark-vllm-docker
-ansible-playbook playbooks/import.yml -e recipe=docker-compose.yml -e name=mine  # a Compose file, with the .env next to it
+ansible-playbook playbooks/import.yml -e recipe=flash.yaml                               # a recipe of sparkrun or eugr/spark-vllm-docker
+ansible-playbook playbooks/import.yml -e recipe=docker-compose.yml -e profile_name=mine  # a Compose file, with the .env next to it
 ```
 
 It writes `own-profiles/<name>.yml`, contacts no host and executes nothing. `gb10_profile: <name>` selects the profile.
-More options: `-e dest=FILE`, `-e env_file=FILE`, `-e service=NAME` of a Compose file, `-e force=true` to replace a file, `--check --diff`.
+A misspelt `-e` is refused before anything is written.
+More options: `-e dest=DIRECTORY/NAME.yml`, `-e env_file=FILE`, `-e service=NAME` of a Compose file, `-e force=true` to replace a file, `--check --diff`.
 
 | from | into |
 |---|---|
@@ -115,7 +116,8 @@ More options: `-e dest=FILE`, `-e env_file=FILE`, `-e service=NAME` of a Compose
 | `NCCL_IB_HCA`, `NODE_RANK`, `--nnodes`, `network_mode`, `restart`, ... | nothing: the role sets them |
 | secrets, other mounts, `privileged`, `build_args`, `mods`, hooks, other services | nothing: listed as not mapped, with the reason |
 
-- The result and the comments of the file list each field that is not mapped. The list names secrets without their values.
+- The run prints the file, each field that is not mapped with the reason, and the command that validates the profile.
+- The comments of the file list the same fields, and those that the collection sets. Secrets are named without their values.
 - The profile is checked as `validate.yml` checks one. Nothing is written if it is not valid.
 - A Compose file sees only its `.env`, not the environment of the controller.
 - An engine other than vLLM is an error.

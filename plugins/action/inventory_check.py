@@ -36,19 +36,22 @@ class ActionModule(ActionBase):
             argument_spec={
                 "examples": {"type": "str", "choices": ["fail", "warn"], "default": "fail"},
                 "group_stages": {"type": "list", "elements": "str", "default": []},
+                "extra_only": {"type": "bool", "default": False},
             }
         )
         variables = task_vars or {}
         stages = selected(options["group_stages"], variables.get("ansible_run_tags") or ["all"], variables.get("ansible_skip_tags") or [])
         survey = Survey(variables, load_extra_vars(self._loader), stages, inventory_only=options["examples"] == "warn" or is_check_alone())
-        found = survey.run()
+        found = survey.run_extra() if options["extra_only"] else survey.run()
         warnings = [each for each in found if each.warning or (each.example and options["examples"] == "warn")]
         faults = sorted((each for each in found if each not in warnings), key=lambda each: (each.file, each.line))
         for each in warnings if not faults else ():  # of a run that is refused, they are not the matter
             Display().warning(each.sentence())
         result.update(changed=False, faults=len(faults), warned=[each.sentence() for each in warnings])
         if faults:
-            result.update(failed=True, msg=summary(faults))
+            result.update(failed=True, msg=summary(faults, "The command line" if options["extra_only"] else "The inventory"))
+        elif options["extra_only"]:
+            result["msg"] = "The extra variables are valid."
         else:
             result["msg"] = f"The inventory is valid: {len(survey.hosts)} hosts."
         return result

@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
@@ -24,27 +27,37 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_impor
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import RecipeError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import own_playbooks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
-HEADINGS = {"mapped": "Mapped", "decided": "Set by the collection", "unmapped": "Not mapped"}
+HEADINGS = {"decided": "Set by the collection", "unmapped": "Not mapped"}
+EXPECTED = "expected a recipe of sparkrun or eugr/spark-vllm-docker, or a Docker Compose file"
+NO_INVENTORY = ("/etc/ansible/hosts", "localhost,")  # what Ansible reads without -i
+DIRECTORY = "own-profiles"  # the default of gb10_profiles_directory
 
 
-def read(path: Path, what: str) -> str:
+def read(path: Path, what: str, remedy: str) -> str:
     """Return the text of a file of the user."""
     try:
         return bounded.text(str(path), LONGEST, "strict")
-    except (OSError, UnicodeDecodeError) as error:
-        raise AnsibleActionFail(f"{path}: the {what} cannot be read: {error}. Give another file") from None
+    except FileNotFoundError:
+        near = [str(path.parent / each.name) for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise AnsibleActionFail(f"{path}: the {what} was not found{did_you_mean(str(path), near, 0.8) or '.'} {remedy}.") from None
+    except OSError as error:
+        raise AnsibleActionFail(f"{path}: the {what} cannot be read: {error.strerror}. {remedy}.") from None
+    except UnicodeDecodeError:
+        raise AnsibleActionFail(f"{path}: the {what} is not text in UTF-8. {remedy}.") from None
 
 
 def load(path: Path) -> Any:
     """Return the content of a YAML file. The parser's message can quote the file, which can contain secrets: only the place is shown."""
     try:
-        return yaml.load(read(path, "recipe"), Loader=SafeLoader)  # noqa: S506  either loader is a safe one
+        return yaml.load(read(path, "recipe", "Give its path with -e recipe=FILE"), Loader=SafeLoader)  # noqa: S506  either loader is a safe one
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        raise AnsibleActionFail(f"{path}{f':{mark.line + 1}' if mark else ''}: the recipe is not valid YAML") from None
+        raise AnsibleActionFail(f"{path}{f':{mark.line + 1}' if mark else ''}: the file is not valid YAML, {EXPECTED}.") from None
 
 
 def one_line(text: str) -> str:
@@ -52,13 +65,26 @@ def one_line(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def sections(found: Imported, names: tuple[str, ...]) -> list[str]:
-    """Return what became of the fields, as lines."""
+def sections(found: Imported) -> list[str]:
+    """Return what the profile does not have of the fields, as lines."""
     lines = []
-    for name in names:
+    for name, heading in HEADINGS.items():
         entries = getattr(found, name)
-        lines += [f"{HEADINGS[name]}:" if entries else f"{HEADINGS[name]}: nothing", *(one_line(f"{field}: {text}") for field, text in entries)]
+        lines += [f"{heading}:" if entries else f"{heading}: nothing", *(one_line(f"{field}: {text}") for field, text in entries)]
     return lines
+
+
+def next_command(dest: Path) -> str:
+    """Return the command that validates the profile of a file, with the inventories of this run."""
+    given = [str(each) for each in context.CLIARGS.get("args") or () if own_playbooks([str(each)])]
+    words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", (given or ["playbooks/import.yml"])[0])]
+    sources = [str(each) for each in context.CLIARGS.get("inventory") or () if str(each) not in NO_INVENTORY]
+    for source in sources or ["inventories/spark-pair"]:
+        words += ["-i", short(Path(source)) if os.path.isabs(source) else source]
+    words += ["-e", f"gb10_profile={dest.stem}"]
+    if dest.parent != Path(DIRECTORY):
+        words += ["-e", f"gb10_profiles_directory={dest.parent}"]
+    return shlex.join(words)
 
 
 def checked(name: str, raw: dict[str, Any]) -> list[str]:
@@ -74,19 +100,21 @@ def checked(name: str, raw: dict[str, Any]) -> list[str]:
     except (ProfileError, compose.ServingError, kv_estimate.PlanError) as error:
         faults = [str(error)]
     if faults:
-        raise AnsibleActionFail(f"The profile is not valid, and nothing was written: {'; '.join(faults)}. Correct the recipe")
+        raise AnsibleActionFail(f"The profile is not valid, and nothing was written: {'; '.join(faults)}. Correct the recipe.")
     return [*plan["warnings"], *([f"The inventory check refuses it: {plan['unsafe']}"] if plan["unsafe"] else [])]
 
 
 def refusals(name: str, dest: Path, text: str, force: bool) -> str:
     """Return the present text of the file. Raise AnsibleActionFail if it must not be replaced."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,59}", name):
-        raise AnsibleActionFail(f"The name of the profile is {name!r}, expected lower-case letters, digits, '.', '_' and '-'. Give one with -e name=NAME")
+        raise AnsibleActionFail(f"The name of the profile is {name!r}, expected lower-case letters, digits, '.', '_' and '-'. Use -e profile_name=NAME.")
     if name in shipped_profiles():
-        raise AnsibleActionFail(f"{name} is the name of a shipped profile, which the new one would change. Give another one with -e name=NAME")
-    before = read(dest, "profile") if dest.exists() else ""
+        raise AnsibleActionFail(f"{name} is the name of a shipped profile, which the new one would change. Give another one with -e profile_name=NAME.")
+    if dest.name != f"{name}.yml":
+        raise AnsibleActionFail(f"{dest} is not named {name}.yml, so the profile {name} would not be found. Give -e dest={dest.with_name(f'{name}.yml')}.")
+    before = read(dest, "profile", "Give another file with -e dest=DIRECTORY/NAME.yml") if dest.exists() else ""
     if before and before != text and not force:
-        raise AnsibleActionFail(f"{dest} exists with another content. Give another name with -e name=NAME, or replace the file with -e force=true")
+        raise AnsibleActionFail(f"{dest} exists with another content. Give another name with -e profile_name=NAME, or replace the file with -e force=true.")
     return before
 
 
@@ -113,14 +141,14 @@ class ActionModule(ActionBase):
         )
         recipe = Path(args["recipe"])
         variables = Path(args["env_file"]) if args["env_file"] else recipe.parent / ".env"
-        env = env_file.parse(read(variables, "environment file")) if args["env_file"] or variables.is_file() else {}
+        env = env_file.parse(read(variables, "environment file", "Give its path with -e env_file=FILE")) if args["env_file"] or variables.is_file() else {}
         try:
             found = convert(load(recipe), env, args["service"])
         except RecipeError as error:
-            raise AnsibleActionFail(f"{recipe}: {error}") from error
-        name = args["name"] or found.name
+            raise AnsibleActionFail(f"{recipe}: {error}.") from None
+        name = args["name"] or (Path(args["dest"]).stem if args["dest"] else found.name)
         found.profile["sources"] = [f"Imported from {one_line(recipe.name)}, a {found.kind}"]
-        head = [f"Profile {name}, made by playbooks/import.yml of {one_line(recipe.name)}, a {found.kind}.", *sections(found, ("decided", "unmapped"))]
+        head = [f"Profile {name}, made by playbooks/import.yml of {one_line(recipe.name)}, a {found.kind}.", *sections(found)]
         text = "---\n" + "".join(f"# {line}\n" for line in head) + compose_yaml(found.profile)
         dest = Path(args["dest"]) if args["dest"] else Path(args["directory"]) / f"{name}.yml"
         before = refusals(name, dest, text, args["force"])
@@ -128,16 +156,18 @@ class ActionModule(ActionBase):
         changed = before != text
         if changed and not self._task.check_mode:
             write(dest, text)
-        done = "is unchanged" if not changed else "would be written" if self._task.check_mode else "is written"
+        state = "unchanged" if not changed else "would be written" if self._task.check_mode else "written"
+        document = {
+            "schema": "gb10.cluster/import/1", "profile": name, "path": str(dest), "state": state, "recipe": str(recipe), "kind": found.kind,
+            "mapped": [{"field": one_line(field), "key": one_line(key)} for field, key in found.mapped],
+            **{each: [{"field": one_line(field), "reason": one_line(reason)} for field, reason in getattr(found, each)] for each in HEADINGS},
+            "next": "" if state == "would be written" else next_command(dest),
+        }  # fmt: skip
         return {
             "changed": changed,
-            "name": name,
-            "path": str(dest),
-            "unmapped": [one_line(entry) for entry, _reason in found.unmapped],
-            "msg": [f"{dest} {done}: gb10_profile: {name}", *sections(found, tuple(HEADINGS))],
+            "document": document,
             "warnings": warnings,
             "diff": {"before": before, "after": text, "before_header": str(dest), "after_header": str(dest)},
-            "_ansible_verbose_always": True,
         }
 
 
@@ -151,4 +181,4 @@ def write(dest: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()
-        raise AnsibleActionFail(f"{dest} cannot be written: {error}. Give another file with -e output=FILE") from None
+        raise AnsibleActionFail(f"{dest} cannot be written: {error.strerror}. Give another file with -e dest=DIRECTORY/NAME.yml.") from None

@@ -39,6 +39,11 @@ options:
     type: list
     elements: str
     default: []
+  extra_only:
+    description: Check only the extra variables (C(-e)), for a playbook that needs no inventory.
+    type: bool
+    default: false
+    version_added: 0.2.0
 extends_documentation_fragment:
   - gb10.cluster.attributes.info
 seealso:

@@ -12,7 +12,8 @@ short_description: Make a profile of a recipe of another tool
 version_added: 0.2.0
 description:
   - Converts a recipe of sparkrun, a recipe of eugr/spark-vllm-docker, or a Docker Compose file with its C(.env) into a profile of your own.
-  - Each field is mapped to a key of the profile, set by the collection, or listed as not mapped. The result and the comments of the file have the lists.
+  - Each field is mapped to a key of the profile, set by the collection, or listed as not mapped. The result has the lists. The comments of the
+    file have all but what is mapped.
   - The profile is checked as C(validate.yml) checks one. Nothing is written if it is not valid.
   - Secrets are named, and their values are neither written nor printed. Nothing of the recipe is executed.
   - This is an action plugin. It runs on the controller and contacts no host. The playbook C(import.yml) runs it.
@@ -28,10 +29,11 @@ options:
     type: path
     required: true
   name:
-    description: The name of the profile. The default follows from the recipe's name, or from the service of the Compose file.
+    description:
+      - The name of the profile. The default is the name of O(dest), or follows from the recipe's name or from the service of the Compose file.
     type: str
   dest:
-    description: The file to write, instead of C(NAME.yml) in O(directory).
+    description: The file to write, C(NAME.yml) in another directory than O(directory).
     type: path
   env_file:
     description: The environment file of the Compose file. The default is C(.env) next to it. The controller's environment is not read.
@@ -65,26 +67,52 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-msg:
-  description: The file, and what became of each field.
+document:
+  description: The file, and what became of each field. M(gb10.cluster.show) prints it.
   returned: success
-  type: list
-  elements: str
-  sample: ["own-profiles/my-pair.yml is written: gb10_profile: my-pair", "Not mapped:", "privileged: the role drops all capabilities but IPC_LOCK"]
-name:
-  description: The name of the profile.
-  returned: success
-  type: str
-  sample: my-pair
-path:
-  description: The file.
-  returned: success
-  type: str
-  sample: own-profiles/my-pair.yml
-unmapped:
-  description: The fields that are not mapped.
-  returned: success
-  type: list
-  elements: str
-  sample: [privileged]
+  type: dict
+  contains:
+    schema:
+      description: V(gb10.cluster/import/1).
+      type: str
+      returned: success
+    profile:
+      description: The name of the profile.
+      type: str
+      returned: success
+    path:
+      description: The file.
+      type: str
+      returned: success
+    state:
+      description: V(written), V(unchanged), or V(would be written) in check mode.
+      type: str
+      returned: success
+    recipe:
+      description: The file of the recipe.
+      type: str
+      returned: success
+    kind:
+      description: The kind of the recipe.
+      type: str
+      returned: success
+    mapped:
+      description: The fields that are mapped, each with C(field) and C(key), the key of the profile.
+      type: list
+      elements: dict
+      returned: success
+    decided:
+      description: The fields that the collection sets, each with C(field) and C(reason).
+      type: list
+      elements: dict
+      returned: success
+    unmapped:
+      description: The fields that are not mapped, each with C(field) and C(reason).
+      type: list
+      elements: dict
+      returned: success
+    next:
+      description: The command that validates the profile. Empty in check mode if the file is not written yet.
+      type: str
+      returned: success
 """

@@ -36,10 +36,10 @@ class Located:
         return f"{where}: {self.key}: {self.text}"
 
 
-def summary(found: Sequence[Located]) -> str:
+def summary(found: Sequence[Located], what: str = "The inventory") -> str:
     """Return the faults for a person, numbered."""
     listed = "".join(f"\n{number}. {each.sentence()}" for number, each in enumerate(found, 1))
-    return f"The inventory has {len(found)} fault{'s' if len(found) != 1 else ''}; no host was touched.{listed}"
+    return f"{what} has {len(found)} fault{'s' if len(found) != 1 else ''}; no host was touched.{listed}"
 
 
 class Places:

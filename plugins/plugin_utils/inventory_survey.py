@@ -97,6 +97,20 @@ class Survey:
             self._check()
         return repeated + list(dict.fromkeys(self.places.locate(fault) for fault in self.found))
 
+    def run_extra(self) -> list[Located]:
+        """Return the faults of the extra variables alone, for a playbook that needs no inventory."""
+        self.values = {host: {"gb10_foreign_variables": self.hostvars[host].get("gb10_foreign_variables")} for host in self.hosts}
+        known, foreign = {**self.specs, **self.short}, self._foreign()
+        for name, value in self.extra.items():
+            text = names.unknown_variable(name, known, self.prefixes, foreign)
+            if text:
+                self._add("run", inventory_early.EXTRA, name, text)
+            elif name in self.specs and not names.is_computed(value):
+                for below, fault in rules.faults(name, value, self.specs[name]):
+                    self._add("run", inventory_early.EXTRA, name, fault, below)
+        self._check_extra()
+        return [self.places.locate(fault) for fault in self.found]
+
     def _add(self, kind: str, name: str, key: str, text: str, below: tuple[str | int, ...] = (), among: tuple[str, ...] = (), example: bool = False) -> None:
         self.found.append(Fault(Place(kind, name, key, below), text, example, among))
 
@@ -313,7 +327,8 @@ class Survey:
             elif name == "_raw_params":
                 self._add("run", "the extra variables (-e)", "-e", command_line.raw_fault(str(value), [*known, *self.short]))
             elif not name.startswith(("ansible", *self.prefixes)) and name not in reported and not any(fnmatch.fnmatchcase(name, each) for each in foreign):
-                text = command_line.extra_fault(name, known, self.short, self.prefixes)
+                text = command_line.extra_fault(name, self.specs, [*self.short, *PLAYBOOK_SPEC], self.prefixes)
+                text = text.replace(" name?", " profile_name?")  # the older spelling
                 if text:
                     self._add("run", "the extra variables (-e)", name, text)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,8 @@ def imported(inventory: Path, *arguments: str, **variables: Any) -> Run:
     return run(inventory.parent, "playbooks/import.yml", inventory, *arguments, variables=given)
 
 
-def report(outcome: Run) -> list[str]:
-    (result,) = [event["event_data"]["res"] for event in outcome.events if event["event"] == "runner_on_ok" and event["event_data"]["task"] == "Import"]
-    lines: list[str] = result["msg"]
-    return lines
-
-
 def test_a_compose_file_is_imported_selected_and_validated(inventory: Path) -> None:
-    compose = {"recipe": RECIPES / "docker-compose.yml", "env_file": RECIPES / "flash.env", "name": "mine"}
+    compose = {"recipe": RECIPES / "docker-compose.yml", "env_file": RECIPES / "flash.env", "profile_name": "mine"}
     file = inventory.parent / "own/mine.yml"
     checked = imported(inventory, "--check", "--diff", **compose)
     assert (checked.rc, len(checked.changed), file.exists()) == (0, 1, False)
@@ -48,10 +44,11 @@ def test_a_compose_file_is_imported_selected_and_validated(inventory: Path) -> N
 
     first = imported(inventory, **compose)
     assert (first.rc, first.hosts, len(first.changed)) == (0, {"localhost"}, 1)
-    lines, text = report(first), file.read_text(encoding="utf-8")
-    for line in lines[lines.index("Not mapped:") :]:
-        assert f"# {line}\n" in text, "the file names what is not mapped"
-    assert "privileged: the role drops all capabilities but IPC_LOCK" in lines
+    lines, text = [line.split("  ", 1) for line in first.stdout.splitlines() if "  " in line], file.read_text(encoding="utf-8")
+    assert f"{file} is written: profile mine, made of a Docker Compose file." in first.stdout.splitlines()
+    assert ["privileged", "the role drops all capabilities but IPC_LOCK"] in [[field, reason.strip()] for field, reason in lines]
+    assert "# privileged: the role drops all capabilities but IPC_LOCK\n" in text, "the file names what is not mapped"
+    assert "reserved name" not in first.stdout
     secrets = ("hf_abcdefghijklmnopqrstuvwx2", "plain-words-for-the-api", "pw123456")
     assert [secret for secret in secrets if secret in text + first.text() + checked.text()] == []
 
@@ -61,3 +58,29 @@ def test_a_compose_file_is_imported_selected_and_validated(inventory: Path) -> N
     valid = run(inventory.parent, "playbooks/validate.yml", inventory, variables={"gb10_profile": "mine", "validate_show": True})
     assert (valid.rc, valid.failures) == (0, [])
     assert "UCX_MEM_MMAP_HOOK_MODE: none" in json.dumps(valid.events)
+
+
+@pytest.mark.parametrize(
+    ("playbook", "arguments", "sentence"),
+    [
+        ("import", ["recipe=compose.yml", "nam=mine"], "nam: is not a variable of this collection; did you mean profile_name?"),
+        ("import", ["recpie=flash.yaml"], "recpie: is not a variable of this collection; did you mean recipe?"),
+        ("import", ["recipe=compose.yml", "force=maybe"], "force: is 'maybe', expected true or false"),
+        ("profiles", ["gb10_profle=fp8-512k"], "gb10_profle: is not a variable of the cluster; did you mean gb10_profile?"),
+    ],
+)
+def test_a_wrong_extra_variable_is_refused_without_an_inventory(playbook: str, arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    """Nothing is written then."""
+    (tmp_path / "compose.yml").write_bytes((RECIPES / "docker-compose.yml").read_bytes())
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), str(REPO / f"playbooks/{playbook}.yml")]
+    environment = {"ANSIBLE_CONFIG": str(REPO / "ansible.cfg"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    words = [word for each in arguments for word in ("-e", each)]
+    done = subprocess.run([*command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert f"1. the extra variables (-e): {sentence}\n" in done.stdout
+    assert [path.name for path in tmp_path.glob("*profiles*")] == []
+
+
+def test_the_older_spelling_of_the_name_is_read(inventory: Path) -> None:
+    outcome = imported(inventory, "--check", recipe=RECIPES / "sparkrun.yaml", name="mine")
+    assert f"{inventory.parent}/own/mine.yml would be written: profile mine, made of a recipe of sparkrun." in outcome.stdout.splitlines()

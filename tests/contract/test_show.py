@@ -82,7 +82,22 @@ def test_profiles_is_one_document_as_json_and_refuses_another_word(tmp_path: Pat
     (document,) = documents(play(tmp_path, "profiles", "-e", "output=json"))
     assert (document["schema"], document["selected"], document["profiles"][0]["name"]) == ("gb10.cluster/profiles/1", "b12x-fp8-1m", "b12x-fp8-1m")
     screen = play(tmp_path, "profiles", "-e", "output=jsno", code=2)
-    assert "output (-e) is 'jsno', expected one of text, json; did you mean json?" in screen
+    assert "the extra variables (-e): output: is 'jsno', expected one of text, json; did you mean json?" in " ".join(screen.split())
+
+
+def test_import_is_a_text_or_a_document(tmp_path: Path) -> None:
+    recipe = f"recipe={REPO}/tests/unit/fixtures/recipes/sparkrun.yaml"
+    lines = play(tmp_path, "import", "-e", recipe).splitlines()
+    assert "own-profiles/next-80b.yml is written: profile next-80b, made of a recipe of sparkrun." in lines
+    assert starts(lines, "not mapped ", "why")[0].split()[0] == "recipe_version"
+    (document,) = documents(play(tmp_path, "import", "-e", recipe, "-e", "output=json"))
+    assert (document["schema"], document["profile"], document["state"]) == ("gb10.cluster/import/1", "next-80b", "unchanged")
+    row = next(line for line in (REPO / "docs/output.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `import` |"))
+    assert [key for key in document if key != "schema" and f"`{key}`" not in row] == []
+    assert f"Next: {document['next']}" in lines
+    assert document["next"] == "ansible-playbook gb10.cluster.validate -i hosts.yml -e gb10_profile=next-80b"
+    screen = play(tmp_path, *document["next"].removeprefix("ansible-playbook gb10.cluster.").split()[:1], "-e", "gb10_profile=next-80b")
+    assert "pair1: valid." in screen
 
 
 TWO_GROUPS = f"""{LOCAL_PAIR}

@@ -116,8 +116,11 @@ PLAYBOOK_SPEC: dict[str, dict[str, Any]] = {
     "reboot_all": {"type": "bool", "default": False},
     "reboot_timeout": {"type": "int", "default": 900},
     "recipe": {"type": "path", "default": ""},
-    "name": {"type": "str", "default": ""},
+    "profile_name": {"type": "str", "default": ""},
+    "name": {"type": "str", "default": ""},  # the older spelling of profile_name
     "dest": {"type": "path", "default": ""},
+    "env_file": {"type": "path", "default": ""},
+    "service": {"type": "str", "default": ""},
     "output": {"type": "str", "choices": ["text", "json"], "default": "text"},
     "force": {"type": "bool", "default": False},
     # setup.yml checks them itself.

@@ -243,3 +243,14 @@ def validated_lines(document: Mapping[str, Any]) -> list[str]:
     for each in shown:
         out += ["", f"# {document['group']} rank {each['rank']} on {each['host']}: compose.yaml", *each["compose"].splitlines()]
     return [*out, "", verdict] if shown else out
+
+
+def imported_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return what import.yml reports: the file, what is not mapped, and the next command. The comments of the file have the rest."""
+    state, decided = document["state"], document["decided"]
+    out = ["", f"{document['path']} {'' if state == 'would be written' else 'is '}{state}: profile {document['profile']}, made of a {document['kind']}.", ""]
+    unmapped = [(each["field"], each["reason"]) for each in document["unmapped"]]
+    out += columns(("not mapped", "why"), unmapped) if unmapped else ["Nothing is left out: each field is mapped, or set by the collection."]
+    if decided:
+        out += ["", f"Set by the collection: {len(decided)} of the fields; the comments of the file list them."]
+    return [*out, "", f"Next: {document['next']}" if document["next"] else "To write the file, run the command without --check."]

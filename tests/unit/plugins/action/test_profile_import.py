@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.action import profile_import as plugin
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import PLAYBOOKS
 
 RECIPES = Path(__file__).parents[2] / "fixtures/recipes"
 RECIPE = "model: org/m\ncontainer: vllm:1\ndefaults: {tensor_parallel: 2, gpu_memory_utilization: 0.8, served_model_name: m}\n"
@@ -48,11 +50,11 @@ def test_writes_once_and_keeps_a_file_with_other_content(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["eugr.yaml", "sparkrun.yaml", "docker-compose.yml"])
 def test_each_kind_is_written_with_what_is_not_mapped(name: str, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text((RECIPES / "flash.env").read_text())  # next to the recipe
-    out = run(tmp_path, (RECIPES / name).read_text(), name="mine")
+    out = run(tmp_path, (RECIPES / name).read_text(), name="mine")["document"]
     text = (tmp_path / "own/mine.yml").read_text()
     assert yaml.safe_load(text)["engine"]["args"]["tensor-parallel-size"] == "{ranks}"
     assert out["unmapped"]
-    assert [entry for entry in out["unmapped"] if f"\n# {entry}: " not in text] == []
+    assert [each for key in ("unmapped", "decided") for each in out[key] if "\n# {field}: {reason}\n".format(**each) not in text] == []
     assert "hf_abcdefghijklmnopqrstuvwx" not in text + str(out)
 
 
@@ -61,21 +63,48 @@ def test_a_utilization_that_freezes_nodes_is_a_warning(tmp_path: Path) -> None:
     assert text.startswith("The inventory check refuses it: m: gpu-memory-utilization 0.9 is above 0.82")
 
 
-def test_writes_to_another_file(tmp_path: Path) -> None:
-    assert run(tmp_path, dest=str(tmp_path / "x/y.yml"), name="z")["path"] == str(tmp_path / "x/y.yml")
-    assert (tmp_path / "x/y.yml").read_text().startswith("---\n# Profile z, made by playbooks/import.yml of recipe.yaml, a recipe of sparkrun.\n")
+def test_another_file_gives_the_profile_its_name(tmp_path: Path) -> None:
+    document = run(tmp_path, dest=str(tmp_path / "x/y.yml"))["document"]
+    assert (document["path"], document["profile"]) == (str(tmp_path / "x/y.yml"), "y")
+    assert (tmp_path / "x/y.yml").read_text().startswith("---\n# Profile y, made by playbooks/import.yml of recipe.yaml, a recipe of sparkrun.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "directory", "command"),
+    [
+        ({}, "own-profiles", "ansible-playbook playbooks/validate.yml -i inventories/spark-pair -e gb10_profile=m"),
+        (
+            {"args": ("gb10.cluster.import",), "inventory": ("/etc/ansible/hosts",)},
+            "my own",
+            "ansible-playbook gb10.cluster.validate -i inventories/spark-pair -e gb10_profile=m -e 'gb10_profiles_directory=my own'",
+        ),
+        (
+            {"args": (str(PLAYBOOKS / "import.yml"),), "inventory": ("a,b,", "/nowhere/lab")},
+            "own-profiles",
+            f"ansible-playbook {PLAYBOOKS}/validate.yml -i a,b, -i /nowhere/lab -e gb10_profile=m",
+        ),
+    ],
+)
+def test_the_next_command_selects_the_profile(arguments: dict[str, Any], directory: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the inventories of this run. A file that is not written cannot be validated."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(context, "CLIARGS", arguments)
+    found = [run(tmp_path, check=check, directory=directory)["document"] for check in (True, False, True)]
+    assert [(each["state"], each["next"]) for each in found] == [("would be written", ""), ("written", command), ("unchanged", command)]
 
 
 @pytest.mark.parametrize(
     ("text", "arguments", "error"),
     [
-        ("a: [", {}, r"recipe\.yaml:2: the recipe is not valid YAML"),
-        ("HF_TOKEN: 'hf_abcdefghijklmnopqrstuvwx9\n", {}, r"recipe\.yaml:2: the recipe is not valid YAML"),
-        (b"\xff\xfe", {}, "cannot be read"),
+        ("a: [", {}, r"recipe\.yaml:2: the file is not valid YAML, expected a recipe of sparkrun"),
+        ("HF_TOKEN: 'hf_abcdefghijklmnopqrstuvwx9\n", {}, r"recipe\.yaml:2: the file is not valid YAML, expected a recipe of sparkrun"),
+        (b"\xff\xfe", {}, r"recipe\.yaml: the recipe is not text in UTF-8\. Give its path with -e recipe=FILE\.$"),
         ("x: 1", {}, "neither services"),
         (RECIPE, {"name": "../x"}, "expected lower-case letters"),
         (RECIPE, {"name": "fp8-1m"}, "is the name of a shipped profile"),
-        (RECIPE, {"env_file": "/nowhere/.env"}, "environment file cannot be read"),
+        (RECIPE, {"name": "m", "dest": "own/n.yml"}, r"own/n\.yml is not named m\.yml, .* Give -e dest=own/m\.yml\.$"),
+        (RECIPE, {"dest": "own/n.yaml"}, r"own/n\.yaml is not named n\.yml, .* Give -e dest=own/n\.yml\.$"),
+        (RECIPE, {"env_file": "/nowhere/.env"}, r"^/nowhere/\.env: the environment file was not found\. Give its path with -e env_file=FILE\.$"),
         (RECIPE.replace("vllm:1", "'vllm 1'"), {}, "nothing was written: .*image.reference"),
         (RECIPE.replace("0.8", "80"), {}, "nothing was written: .*gpu-memory-utilization"),
         (RECIPE.replace("served_model_name: m", "port: 8000, max_model_len: many"), {}, "nothing was written: .*max-model-len"),
@@ -89,13 +118,27 @@ def test_refuses_and_writes_nothing(text: str | bytes, arguments: dict[str, Any]
     assert caught.value.__cause__ is None or "hf_abc" not in str(caught.value.__cause__)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named_with_its_cause_once(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("a file")
-    with pytest.raises(AnsibleActionFail, match=r"own/m\.yml cannot be written"):
+    with pytest.raises(AnsibleActionFail, match=r"own/m\.yml cannot be written: [\w ]+\. Give another file with -e dest=DIRECTORY/NAME\.yml\.$"):
         run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "error"),
+    [
+        ("recipe.yml", r"/recipe\.yml: the recipe was not found; did you mean \S+/recipe\.yaml\? Give its path with -e recipe=FILE\.$"),
+        ("no/where", r"/no/where: the recipe was not found\. Give its path with -e recipe=FILE\.$"),
+        ("", r": the recipe cannot be read: Is a directory\. Give its path with -e recipe=FILE\.$"),
+    ],
+)
+def test_a_recipe_that_cannot_be_read_is_named_with_its_cause_once(recipe: str, error: str, tmp_path: Path) -> None:
+    """Ansible adds the causes of an error to its message."""
+    with pytest.raises(AnsibleActionFail, match=error):
+        run(tmp_path, recipe=str(tmp_path / recipe))
 
 
 def test_text_of_a_recipe_cannot_leave_its_comment(tmp_path: Path) -> None:
     out = run(tmp_path, RECIPE + '"evil\\nengine: {}\\u2028x": 1\n')
-    text = Path(out["path"]).read_text()
+    text = Path(out["document"]["path"]).read_text()
     assert "\n# evil engine: {} x: a profile has no key for it\n" in text

@@ -386,6 +386,31 @@ def test_a_wrong_extra_variable_is_reported_once(extra: dict[str, Any], key: str
     assert [(each.key, part in each.text) for each in survey(hosts, extra=extra)] == [(key, True)]
 
 
+@pytest.mark.parametrize(
+    ("extra", "found"),
+    [
+        ({"nam": "mine"}, ["nam: is not a variable of this collection; did you mean profile_name?"]),
+        ({"recpie": "flash.yaml"}, ["recpie: is not a variable of this collection; did you mean recipe?"]),
+        ({"servce": "web"}, ["servce: is not a variable of this collection; did you mean service?"]),
+        ({"gb10_profle": "fp8-512k"}, ["gb10_profle: is not a variable of the cluster; did you mean gb10_profile?"]),
+        ({"force": "maybe"}, ["force: is 'maybe', expected true or false"]),
+        ({"gb10_profiles_directory": [1]}, ["gb10_profiles_directory: is a list, expected a path"]),
+        ({"gb10_rank": "{{ 1 }}"}, []),
+        ({"gb10_mine": 1}, []),
+        ({"recipe": "flash.yaml", "name": "mine", "profile_name": "mine", "env_file": ".env", "since": "2h", "my_own": 1}, []),
+    ],
+)
+def test_extra_variables_are_checked_without_an_inventory(extra: dict[str, Any], found: list[str]) -> None:
+    """Of an inventory that is given all the same, only the names of other collections count."""
+    cases: list[tuple[Any, dict[str, Any]]] = [({"all": []}, {}), (PAIR, {"a": {"gb10_foreign_variables": ["gb10_mine"], "vllm_tp2_contxt": 1}})]
+    for groups, hosts in cases:
+        task_vars = {"groups": groups, "hostvars": HostVars(hosts), "ansible_inventory_sources": ["/etc/ansible/hosts"], "playbook_dir": "/nowhere"}
+        expected = found or [f"{name}: " for name in extra if name == "gb10_mine" and not hosts]
+        sentences = [each.sentence() for each in inventory_survey.Survey(task_vars, extra).run_extra()]
+        assert len(sentences) == len(expected)
+        assert all(each.startswith(f"the extra variables (-e): {part}") for each, part in zip(sentences, expected, strict=True))
+
+
 def test_a_second_inventory_that_does_not_exist_ends_the_check(tmp_path: Path) -> None:
     write(tmp_path / "lab", hosts="all:")
     given = {"ansible_inventory_sources": [str(tmp_path / "lab"), str(tmp_path / "lba")]}

@@ -147,3 +147,28 @@ def test_sheet_names_the_defaults_of_the_collection() -> None:
     assert '  - engine.args.default-chat-template-kwargs: {"thinking": false, "enable_thinking": false}' in part
     assert not [line for line in part if "NCCL_DEBUG:" in line]
     assert "Default of the collection" not in t.sheet(resolve("fp8-1m", SHIPPED))
+
+
+def test_an_import_prints_the_file_what_is_not_mapped_and_the_next_command() -> None:
+    document: dict[str, Any] = {
+        "path": "own-profiles/mine.yml", "state": "written", "profile": "mine", "kind": "Docker Compose file", "decided": [{}, {}],
+        "unmapped": [{"field": "privileged", "reason": "the role drops it"}], "next": "ansible-playbook playbooks/validate.yml",
+    }  # fmt: skip
+    assert t.imported_lines(document) == [
+        "",
+        "own-profiles/mine.yml is written: profile mine, made of a Docker Compose file.",
+        "",
+        "not mapped  why",
+        "privileged  the role drops it",
+        "",
+        "Set by the collection: 2 of the fields; the comments of the file list them.",
+        "",
+        "Next: ansible-playbook playbooks/validate.yml",
+    ]
+    assert t.imported_lines({**document, "state": "would be written", "decided": [], "unmapped": [], "next": ""})[1:] == [
+        "own-profiles/mine.yml would be written: profile mine, made of a Docker Compose file.",
+        "",
+        "Nothing is left out: each field is mapped, or set by the collection.",
+        "",
+        "To write the file, run the command without --check.",
+    ]
