@@ -94,7 +94,7 @@ gb10_profiles:
 - A profile must not contain secrets. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
 - The shipped profiles listen on all addresses of the head, as their seeds do. The first run makes an API key; see [security.md](security.md).
 
-- A profile can also be a file, `own-profiles/mine.yml`, with the keys below `mine`. `gb10_profiles_directory` is the folder.
+- A profile can also be a file, `own-profiles/mine.yml`, with the keys below `mine` and without the line `mine:`. `gb10_profiles_directory` is the folder.
 
 ### From a recipe of another tool
 

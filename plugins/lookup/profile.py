@@ -76,6 +76,7 @@ _list:
   elements: dict
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -98,17 +99,25 @@ def shipped_profiles(directory: Path = PROFILES_DIR) -> Mapping[str, Any]:
     """Return the collection's own profiles, name to raw mapping."""
     if not directory.is_dir():
         raise AnsibleError(f"the collection's profiles are not at {directory}: the installation is incomplete, install it again")
-    return _Profiles(directory)
+    return Profiles(directory)
 
 
 def own_profiles(directory: object, given: Any) -> Any:
     """Return the user's profiles: one a file of the directory, if it exists, and those of the inventory, which win."""
-    folder = Path(str(directory)).expanduser() if directory else None
-    files = _Profiles(folder) if folder and folder.is_dir() else {}
+    files = Profiles(Path(os.path.expanduser(str(directory)))) if directory else {}
     return {**files, **given} if files and isinstance(given, Mapping) else given
 
 
-class _Profiles(Mapping[str, Any]):
+class UnreadableProfileError(AnsibleError):
+    """The file of a profile cannot be read: the line, 0 if it is not known, and the reason."""
+
+    def __init__(self, path: Path, line: int, reason: str) -> None:
+        super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
+        self.line = line
+        self.reason = reason
+
+
+class Profiles(Mapping[str, Any]):
     """The profiles of a directory, name to raw mapping. A file is read when its profile is needed."""
 
     def __init__(self, directory: Path) -> None:
@@ -117,12 +126,25 @@ class _Profiles(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.read:
-            path = self.paths[name]
+            path, text = self.paths[name], ""
             try:
-                self.read[name] = yaml.load(path.read_text(encoding="utf-8"), Loader=SafeLoader)  # noqa: S506  a safe loader
-            except (OSError, yaml.YAMLError) as exc:
-                raise AnsibleError(f"profile {name}: {path} is not valid YAML: {exc}") from exc
+                text = path.read_text(encoding="utf-8")
+                self.read[name] = yaml.load(text, Loader=SafeLoader)  # noqa: S506  a safe loader
+            except yaml.YAMLError as error:
+                from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import yaml_fault  # each task reads profiles, few have a fault
+
+                raise UnreadableProfileError(path, *yaml_fault(error, text)) from None  # its own sentence quotes the file
+            except (OSError, ValueError, RecursionError) as error:
+                raise UnreadableProfileError(path, 0, f"the file cannot be read ({getattr(error, 'strerror', None) or error})") from error
         return self.read[name]
+
+    def each(self) -> Iterator[tuple[str, Any, UnreadableProfileError | None]]:
+        """Yield the name of each profile with its mapping, or with the error of its file."""
+        for name in self:
+            try:
+                yield name, self[name], None
+            except UnreadableProfileError as error:
+                yield name, None, error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.paths)

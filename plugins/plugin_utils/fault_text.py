@@ -15,7 +15,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh
 LONGEST = 8
 _ITEMS = 40
 _EXCERPT = 4
-_CORE = re.compile(r"\A(?:(?:Task failed|Action failed|Module failed|Unexpected AnsibleActionFail error|Failed to connect to the host via ssh): ?)+")
+_CORE = re.compile(
+    r"\A(?:(?:Task failed|Action failed|Module failed|Unexpected AnsibleActionFail error|Failed to connect to the host via ssh): ?)*"
+    # The sentence of a lookup of this collection is complete.
+    r"(?:(?:(?:Finalization of task args for '[^']*' failed|Error while resolving value for '[^']*'): )*The lookup plugin 'gb10\.cluster\.\w+' failed: )?"
+)
 # A message of the agent has the remedy before the state that the group is left in, and the role adds the evidence.
 _PARTS = re.compile(r"(?<=[.!?]) (?=Remedy: |Evidence: |Release [0-9a-f]+, |The last good release |All ranks of |It is not known )")
 _COMMAND = re.compile(r"`([^`\n]{3,300})`")

@@ -99,7 +99,7 @@ def folder_fault(value: Any) -> str:
     """Return why a folder cannot be made or read; empty if it can. What does not exist yet is made later."""
     if not isinstance(value, str) or not value.strip():
         return ""
-    path = Path(value).expanduser()
+    path = Path(os.path.expanduser(value))  # pathlib raises an error for the home of an unknown user
     above = next((each for each in (path, *path.parents) if os.path.lexists(each)), None)
     if above is None or not os.path.isfile(above):
         return ""

@@ -79,13 +79,13 @@ class Places:
     def locate(self, fault: Fault) -> Located:
         """Return a fault with its file, and the line if there is one."""
         place = fault.place
+        if place.kind == "file":
+            return Located(short(Path(place.name)), int(place.below[0]), place.key, fault.text)
         given = self.files.get(place.key)
         if given and place.key in self.extra:
             return Located(short(given.path), given.line_of(place.below), place.key, fault.text, fault.example)
         if place.kind == "run":
             return Located(place.name, 0, place.key, fault.text)
-        if place.kind == "file":
-            return Located(short(Path(place.name)), int(place.below[0]), place.key, fault.text)
         if place.key in self.extra:
             return Located("the extra variables (-e)", 0, place.key, fault.text, fault.example)
         candidates = [self.definition(place), *(self.definition(place._replace(name=host)) for host in fault.among)]

@@ -9,3 +9,4 @@ from __future__ import annotations
 _NAME = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 IMAGE = rf"(?:(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d+/))(?::\d+)?/)?{_NAME}(?:/{_NAME})*(?::\w[\w.-]{{0,127}})?"
 EXPECTED = "an image name in lower case like registry/name:tag"
+PINNED = f"{EXPECTED}, or with @sha256: and 64 hexadecimal digits at its end"

@@ -125,7 +125,7 @@ _LIMIT = _pattern(
     "unlimited, a number of bytes such as 8388608, a size such as 64m, or leave",
     r"(?i:leave|unlimited|infinity|-1|0*[1-9]\d*\s*[kmgt]?(?:i?b)?)",
 )
-_IMAGE = _pattern(image_names.EXPECTED, rf"{image_names.IMAGE}(?:@sha256:[0-9a-f]{{64}})?")
+_IMAGE = _pattern(image_names.PINNED, rf"{image_names.IMAGE}(?:@sha256:[0-9a-f]{{64}})?")
 LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _LABEL = _pattern("a name of letters, digits, dots, dashes and underscores, such as before", LABEL)
 _PORT_OR_ANY = _number("a port from 1 to 65535, or 0 for any free port", 0, 65535)

@@ -127,6 +127,8 @@ class _Checker:
         if not _fits(value, spec.kind):
             quoted = spec.kind == "str" and isinstance(value, (int, float))
             hint = f': write it in quotes, "{str(value).lower() if isinstance(value, bool) else value}"' if quoted else ""
+            if isinstance(value, str) and spec.fields:
+                hint = f"; write {next((key for key, sub in spec.fields.items() if sub.required), next(iter(spec.fields)))}: ... below it"
             return self.note(path, f"is {shown(value)}, expected {KINDS[spec.kind][1]}{hint}")
         if spec.kind == "str":
             return self._string(value, spec, path)
@@ -273,7 +275,8 @@ def _check_container(container: Mapping[str, Any], note: Any) -> None:
         if len(parts) not in (2, 3) or not all(parts) or not parts[1].startswith("/"):
             note(f"container.volumes[{i}]", f"is {volume!r}, expected host:container or host:container:ro")
         elif not parts[0].startswith(("/", "{model_store}")):
-            note(f"container.volumes[{i}]", f"mounts {parts[0]!r}, expected an absolute path or {{model_store}}")
+            hint = did_you_mean(parts[0].partition("/")[0], ["{model_store}"])
+            note(f"container.volumes[{i}]", f"mounts {parts[0]!r}, expected an absolute path or {{model_store}}{hint}")
     for i, path in enumerate(container["cache_dirs"]):
         rest = path[len("{model_store}/") :] if path.startswith("{model_store}/") else ""
         if not rest.strip("/") or ".." in rest.split("/"):

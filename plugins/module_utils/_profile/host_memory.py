@@ -44,15 +44,17 @@ def _remains(share: float, row: Mapping[str, Any]) -> str:
     free = free_gib(share, row["total_gib"])
     left = f"about {free:.1f} GiB remain free" if free >= 0.05 else "nothing remains free"
     total, host = row["total_gib"], row["host"]
+    if share > 1:
+        return f"These are {share * total:.1f} GiB, {(share - 1) * total:.1f} GiB more than {host} has ({total:.1f}), and the host uses about {OUTSIDE_GIB:.1f}"
     return f"Of {total:.1f} GiB on {host}, {(1 - share) * total:.1f} GiB stay for the host, which uses about {OUTSIDE_GIB:.1f}: {left}"
 
 
-def judge(share: float, limit: float | None, what: str, of: str, rows: Sequence[Mapping[str, Any]]) -> Finding:
+def judge(share: float, limit: float | None, what: str, remedy: str, rows: Sequence[Mapping[str, Any]]) -> Finding:
     """Compare the engine's share of the memory with the highest that is reported to serve.
 
     :param share: the engine's share of the memory of the node with the least.
     :param limit: the profile's own limit; None for that of the seeds.
-    :param what: what sets the share, as it begins a sentence. ``of`` is what to set instead.
+    :param what: what sets the share, as it begins a sentence. ``remedy`` is what to do instead.
     :param rows: ``host`` and ``total_gib`` of each rank. The smallest node decides.
     """
     row = min(rows, key=lambda each: float(each["total_gib"]))
@@ -62,7 +64,7 @@ def judge(share: float, limit: float | None, what: str, of: str, rows: Sequence[
         whose = "that the seeds report to serve" if limit is None else "that this profile is reported to serve"
         return Finding(
             f"{what} is above {highest:g}, the highest {whose}. {remains}. A node without free memory freezes until it is power-cycled.",
-            f"Set {of} to {highest:g} or less",
+            remedy,
         )
     if (1 - share) * row["total_gib"] < (1 - PRACTICAL) * SPARK_GIB - 0.05:
         return Finding(warning=f"{what} leaves less memory than {PRACTICAL:g} of {SPARK_GIB:g} GiB, the practical maximum of the seeds. {remains}.")

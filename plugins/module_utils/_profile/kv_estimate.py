@@ -395,15 +395,17 @@ def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Fi
     result["unsafe"] = None
     if profile["container"]["gpus"] == "none":
         return
-    share, what, of = figures.utilization, f"gpu-memory-utilization {figures.utilization:g}", "gpu-memory-utilization (vllm_tp2_gpu_memory_utilization)"
+    share, what = figures.utilization, f"gpu-memory-utilization {figures.utilization:g}"
+    remedy = f"Set gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) to {figures.limit:g} or less"
     if args.get("gpu-memory-utilization") is None:
         what = f"gpu-memory-utilization is not set, and vLLM's default {figures.utilization:g}"
     if figures.pinned is not None:
         # vLLM ignores the utilization then. Without the weights, their share is not known.
         share = (figures.pinned + figures.weights + (figures.reserve or 0.0)) / min(row["total_gib"] for row in rows) if figures.weights else 0.0
         what = f"the share {share:.2f} that the weights, the reserve and {figures.pinned:.1f} GiB of pinned KV cache take"
-        of = "kv-cache-memory-bytes for a share"
-    found = [host_memory.judge(share, plan["utilization_limit"], what, of, rows), host_memory.custom_ops(args, plan["at"], "defaults" not in profile)]
+        left = int((figures.limit * min(row["total_gib"] for row in rows) - (figures.weights or 0.0) - (figures.reserve or 0.0)) * GIB)
+        remedy = f"Set kv-cache-memory-bytes to {left} or less" if left > 0 else "Use a smaller model or more nodes"
+    found = [host_memory.judge(share, plan["utilization_limit"], what, remedy, rows), host_memory.custom_ops(args, plan["at"], "defaults" not in profile)]
     result["warnings"] += [finding.warning for finding in found if finding.warning]
     refusals = [finding for finding in found if finding.fact]
     if allow:
@@ -443,7 +445,12 @@ def _judge_pool(result: dict[str, Any], figures: _Figures, gate: Mapping[str, An
     pool = f"Estimated KV pool: {expected:,} tokens ({error})"
     kind = "" if figures.pinned is None else " pinned"
     least = f"{short['host']} (rank {short['rank']}) has the least memory: {short['kv_gib']:.1f} GiB{kind} for the KV cache"
-    if figures.pinned is None:
+    if figures.pinned is None and short["kv_gib"] < 0:
+        least = (
+            f"{short['host']} (rank {short['rank']}) has no memory for the KV cache: {short['weights_gib']:.1f} GiB of weights and "
+            f"{short['reserve_gib']:.1f} GiB reserve are {-short['kv_gib']:.1f} GiB more than its budget of {short['budget_gib']:.1f} GiB"
+        )
+    elif figures.pinned is None:
         least += f" of {short['budget_gib']:.1f} GiB after {short['weights_gib']:.1f} GiB of weights and {short['reserve_gib']:.1f} GiB reserve"
     if needed is not None and result["high_tokens"] < needed:
         result.update(verdict="refused", remedy=_pool_remedy(result, figures, gate))

@@ -15,6 +15,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check, human_int, shown, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import SCHEMA
 
 # Keys that a resolved profile has besides those of the schema. ``defaults`` has the paths of what :func:`_pair_defaults` set; a shipped one has none.
 ADDED = ("name", "lineage", "defaults")
@@ -67,9 +68,10 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
         from_user = allow_user and current in users
         if not from_user and current not in shipped:
             if current == child:
-                raise ProfileError(f"profile {current}: extends itself, and no shipped profile has its name. Name another one, or leave extends out")
+                remedy = "Name another one, or leave extends out"
+                raise ProfileError(f"profile {current}: extends names the profile itself, and no shipped profile has this name. {remedy}")
             known = sorted(set(shipped) | set(users))
-            what = f"profile {child}: extends {current!r}, which" if child else f"gb10_profile: {current!r}"
+            what = f"profile {child}: extends is {current!r}, which" if child else f"gb10_profile: {current!r}"
             hint = f"known are: {', '.join(known)} (a profile of your own goes into gb10_profiles, or as a file into gb10_profiles_directory)"
             raise ProfileError(f"{what} is not a known profile{did_you_mean(current, known)}; {hint}")
         if (current, from_user) in seen:
@@ -79,6 +81,11 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
         raw = users[current] if from_user else shipped[current]
         if not isinstance(raw, Mapping):
             raise ProfileError(f"profile {current}: is {shown(raw)}, expected a mapping")
+        name_line = next((key for key in ("gb10_profiles", current) if key not in SCHEMA.fields and isinstance(raw.get(key), Mapping)), "")
+        if name_line:
+            remedy = f"remove the line {name_line}: and indent the lines below it less"
+            has = "a profile has its name from its file, or from its line in gb10_profiles"
+            raise ProfileError(f"profile {current}: {name_line} is not a key of a profile; {remedy}, because {has}")
         near = "" if "extends" in raw else nearest("extends", raw, 0.8)
         if near:  # what the profile would inherit is missing too
             raise ProfileError(f"profile {current}: {near} is not a key of a profile; did you mean extends?")
@@ -108,7 +115,7 @@ def _add_layer(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
     if model is not None and _at(layer, "model", "id") not in (None, model):
         out.pop("plan", None)
     image, over = _at(base, "image"), _at(layer, "image")
-    if image is not None and _at(over, "reference") not in (None, image.get("reference")):
+    if isinstance(image, Mapping) and _at(over, "reference") not in (None, image.get("reference")):
         out["image"] = {key: value for key, value in image.items() if key not in OF_ONE_IMAGE or key in over}
     for flag, bounds in INVALIDATED_BOUNDS:
         before, after = _at(base, "engine", "args", flag), _at(layer, "engine", "args", flag)

@@ -80,6 +80,7 @@ def _environment(doc: str) -> Field:
     return Field("dict", doc, {}, element=Field("str"), pattern=r"[A-Za-z_][A-Za-z0-9_]*", pattern_text="a variable name (letters, digits, _)")
 
 
+_DIGEST = "sha256: and 64 hexadecimal digits"
 _COMMIT: dict[str, Any] = {"pattern": r"[0-9a-f]{40}", "pattern_text": "the 40 hexadecimal digits of a commit"}
 _PIN: dict[str, Any] = {
     "pattern": r"[A-Za-z0-9][\w.-]*(?:\[[\w,-]+\])?==[\w.+!-]+",
@@ -165,8 +166,8 @@ SCHEMA = _table(
     ),
     image=_table(
         "The container image.",
-        reference=_text("Name and tag.", required=True, pattern=IMAGE, pattern_text=EXPECTED),
-        digest=_text("Pin: sha256:...", nullable=True, pattern=r"sha256:[0-9a-f]{64}", pattern_text="sha256: and 64 hexadecimal digits"),
+        reference=_text("Name and tag.", required=True, pattern=IMAGE, pattern_text=f"{EXPECTED}; a digest goes into image.digest, as {_DIGEST}"),
+        digest=_text("Pin: sha256:...", nullable=True, pattern=r"sha256:[0-9a-f]{64}", pattern_text=_DIGEST),
         pull=Field("bool", "Whether a registry has it; false for an image that is built or loaded.", True),
         size_gib=Field("number", "Size of the image on disk as published, GiB.", nullable=True, minimum=0),
         download_gib=Field("number", "Compressed size of the pull as published, GiB.", nullable=True, minimum=0),

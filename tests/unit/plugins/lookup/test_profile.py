@@ -48,9 +48,12 @@ def test_faults_are_ansible_errors() -> None:
 
 
 def test_unreadable_yaml_and_missing_directory(tmp_path: Path) -> None:
-    (tmp_path / "bad.yml").write_text("a: [")
-    with pytest.raises(AnsibleError, match=r"profile bad: .*bad\.yml is not valid YAML"):
+    (tmp_path / "date.yml").write_text("summary: 2024-13-01")
+    (tmp_path / "bad.yml").write_text("a: b: c")
+    with pytest.raises(AnsibleError, match=r"bad\.yml:1: the file is not valid YAML here \("):
         lookup.shipped_profiles(tmp_path)["bad"]
+    with pytest.raises(AnsibleError, match=r"date\.yml: the file cannot be read \(month must be in 1\.\.12"):
+        lookup.shipped_profiles(tmp_path)["date"]
     with pytest.raises(AnsibleError, match="installation is incomplete"):
         lookup.shipped_profiles(tmp_path / "none")
 
@@ -62,6 +65,6 @@ def test_files_of_the_directory_are_profiles_and_the_inventory_wins(tmp_path: Pa
     filed, both, mine = run(["filed", "both", "mine"], gb10_profiles_directory=str(tmp_path), gb10_profiles=own)
     assert (filed["gate"]["context"], both["summary"], mine["lineage"]) == (500000, "inventory", ["fp8-1m", "filed", "mine"])
     assert run(["both"], gb10_profiles_directory=str(tmp_path / "none"), gb10_profiles=own)[0]["summary"] == "inventory"
-    (tmp_path / "bad.yml").write_text("a: [")
-    with pytest.raises(AnsibleError, match=r"profile bad: .*bad\.yml is not valid YAML"):
+    (tmp_path / "bad.yml").write_text("a: b: c")
+    with pytest.raises(AnsibleError, match=r"bad\.yml:1: the file is not valid YAML here \("):
         run(["both"], gb10_profiles_directory=str(tmp_path))

@@ -47,6 +47,14 @@ def test_a_sentence_is_divided_into_verdict_evidence_and_remedy() -> None:
         ({"msg": "words"}, ["Try: words"]),
         ({"msg": ["First.", "second"]}, ["First.", "second"]),
         ({"msg": "Task failed: Action failed: A sentence."}, ["A sentence."]),
+        (
+            {
+                "msg": "Task failed: Finalization of task args for 'gb10.cluster.show' failed: Error while resolving value for 'data': "
+                "The lookup plugin 'gb10.cluster.profile' failed: gb10_profile: 'x' is not a known profile"
+            },
+            ["Try: gb10_profile: 'x' is not a known profile"],
+        ),
+        ({"msg": "Task failed: The lookup plugin 'env' failed: A sentence."}, ["The lookup plugin 'env' failed: A sentence."]),
         ({}, ["Try: failed without a message; -v prints the result."]),
         ({"msg": "secret", "_ansible_no_log": True}, ["Try: failed; its output is hidden (no_log)."]),
         ({"msg": "Task failed: Module failed: boom"}, ["Try: boom.", "Run again with -vvv for the traceback."]),

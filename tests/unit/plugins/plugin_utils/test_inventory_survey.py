@@ -274,6 +274,77 @@ def test_a_parallel_size_of_a_profile_is_the_line_to_change(tmp_path: Path) -> N
     assert (found.line, found.key, "tensor-parallel-size 4 x" in found.text) == (7, "gb10_profiles", True)
 
 
+_MINE = f"extends: {DEFAULT_PROFILE}\n"
+_ARGS = f"{_MINE}engine:\n  args:\n    "
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("summary: s\nmodel: {id: m, path: m}\nimage: x\n", "mine.yml:3: image: is the string 'x', expected a mapping; write reference: ... below it"),
+        (f"{_MINE}container:\n  memlock: lots\n", "mine.yml:3: container.memlock: is the string 'lots', expected a whole number"),
+        (f"{_MINE}container:\n  volumes:\n    - a:/b\n", "mine.yml:4: container.volumes[0]: mounts 'a', expected an absolute path"),
+        ("[a]\n", "mine.yml: mine: is a list, expected a mapping"),
+        ("extends: fp8-1mm\n", "mine.yml:1: extends: is 'fp8-1mm', which is not a known profile; did you mean fp8-1m?"),
+        (f"mine:\n  {_MINE}", "mine.yml:1: mine: is not a key of a profile; remove the line mine: and indent the lines below it less"),
+        (f"{_MINE}summary: a\nsummary: b\n", "mine.yml:3: summary: is set twice, first in line 2; remove one"),
+        (f"{_ARGS}kv-cache-memory-bytes: 64424509440\n", "mine.yml:4: engine.args.kv-cache-memory-bytes: the share 1.21 that the weights"),
+        (f"{_ARGS}gpu-memory-utilization: 0.9\n", "mine.yml:4: engine.args.gpu-memory-utilization: gpu-memory-utilization 0.9 is above 0.82"),
+        (f"{_ARGS}max-model-len: 9000000\n", "mine.yml:4: engine.args.max-model-len: Estimated KV pool: "),
+        (f"{_ARGS}gpu-memory-utilization: 0.6\n    max-model-len: 900000\n", "mine.yml:4: engine.args.gpu-memory-utilization: Estimated KV pool: "),
+        (f"{_ARGS}tensor-parallel-size: 4\n", "mine.yml:4: engine.args.tensor-parallel-size: tensor-parallel-size 4 x "),
+        (f"{_ARGS}max-num-seqs: false\n", "mine.yml:4: engine.args.max-num-seqs: is false, expected a number"),
+        (f"{_MINE}engine:\n  api:\n    port: 22\n", "mine.yml:4: engine.api.port: port 22 is used by SSH (ansible_port) and by the API"),
+        (f"{_MINE}gate:\n  expressions:\n    - a b\n", "mine.yml:4: gate.expressions[0]: the expression 'a b' is not valid JMESPath"),
+        (f"{_MINE}container:\n  volumes:\n    - '{{model_store}}:/m'\n", "mine.yml:4: container.volumes[0]: is '{model_store}:/m', which lets the engine"),
+        (f"{_MINE} engine: x\n", "mine.yml:2: YAML: the file is not valid YAML here (mapping values are not allowed in this context)"),
+        (f"{_MINE}summary: !vault x\n", "mine.yml:2: YAML: the file is not valid YAML here (could not determine a constructor for the tag '!vault')"),
+    ],
+)
+def test_a_fault_of_a_profile_in_a_file_has_its_line_and_key(tmp_path: Path, text: str, sentence: str) -> None:
+    """If the profile is selected, and if another one extends it."""
+    (tmp_path / "mine.yml").write_text(text, encoding="utf-8")
+    for more in ({"gb10_profile": "mine"}, {"gb10_profile": "other", "gb10_profiles": {"other": {"extends": "mine"}}}):
+        own = {"gb10_profiles_directory": str(tmp_path), **more}
+        (found,) = survey({"a": own, "b": own}, stages=["vllm_tp2"], extra=more)
+        assert found.sentence().startswith(f"{tmp_path}/{sentence}")
+
+
+@pytest.mark.parametrize(("flag", "value"), [("kv-cache-memory-bytes", 64424509440), ("gpu-memory-utilization", 0.9), ("max-model-len", 9000000)])
+def test_memory_is_a_fault_of_the_argument_of_a_profile_that_sets_it(tmp_path: Path, flag: str, value: float) -> None:
+    args = f"    engine:\n      args:\n        {flag}: {value}\n"
+    text = f"gb10_profile: mine\ngb10_profiles:\n  mine:\n    extends: base\n  base:\n    extends: {DEFAULT_PROFILE}\n{args}"
+    own = yaml.safe_load(text)
+    (found,) = survey({"a": own, "b": own}, write(tmp_path, hosts="all:", group_vars__gb10=text), stages=["vllm_tp2"])
+    assert places([found]) == [(f"{tmp_path}/group_vars/gb10.yml", 9, "gb10_profiles")]
+
+
+def test_a_file_of_a_profile_that_is_not_read_is_the_only_fault(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(_MINE, encoding="utf-8")
+    (tmp_path / "broken.yml").write_text("a: b: c", encoding="utf-8")
+    directory = {"gb10_profiles_directory": str(tmp_path)}
+    broken = [f"{tmp_path}/broken.yml:1: YAML: the file is not valid YAML here (mapping values are not allowed in this context)"]
+    for name, sentences in (
+        (DEFAULT_PROFILE, broken),
+        ("broken", broken),
+        ("mine", [*broken, f"{tmp_path}/mine.yaml: mine: is not read, because of its ending; rename it to mine.yml"]),
+    ):
+        own = {**directory, "gb10_profile": name}
+        assert [each.sentence() for each in survey({"a": own, "b": own})] == sentences
+
+
+@pytest.mark.parametrize("selected", [DEFAULT_PROFILE, "mine"])
+def test_a_folder_of_profiles_that_the_user_names_must_exist(tmp_path: Path, selected: str) -> None:
+    (tmp_path / "profiles").mkdir()
+    for directory, hint in ((f"{tmp_path}/profils/", f"; did you mean {tmp_path}/profiles?"), ("~unknown-user/p", "")):
+        own = {"gb10_profiles_directory": directory, "gb10_profile": selected}
+        (found,) = survey({"a": own, "b": own})
+        text = f"is {directory!r}, a folder that does not exist here; create it, correct the path, or leave the variable out{hint}"
+        assert (found.key, found.text) == ("gb10_profiles_directory", text)
+    own["gb10_profiles_directory"] = "own-profiles"
+    assert [each.key for each in survey({"a": own, "b": own})] == (["gb10_profile"] if selected == "mine" else [])
+
+
 def test_one_group_has_one_profile() -> None:
     (found,) = survey({"b": {"gb10_profile": "fp8-1m"}})
     assert (found.key, f"{DEFAULT_PROFILE} and fp8-1m" in found.text) == ("gb10_profile", True)

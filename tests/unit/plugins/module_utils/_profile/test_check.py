@@ -106,6 +106,7 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"env": {3: "x"}}, "env", "the number 3"),
         ({"container": {"volumes": ["/a"]}}, "container.volumes[0]", "host:container"),
         ({"container": {"volumes": ["a:/b"]}}, "container.volumes[0]", "an absolute path or {model_store}"),
+        ({"container": {"volumes": ["{model_stor}/x:/b"]}}, "container.volumes[0]", "; did you mean {model_store}?"),
         ({"container": {"cache_dirs": ["/"]}}, "container.cache_dirs[0]", "it is removed"),
         ({"container": {"cache_dirs": ["{model_store}/../x"]}}, "container.cache_dirs[0]", "it is removed"),
         ({"container": {"cache_dirs": ["{model_store}/"]}}, "container.cache_dirs[0]", "it is removed"),
@@ -119,7 +120,9 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"ranks": {"min": 3, "max": 2}}, "ranks", "min 3 above max 2"),
         ({"deviations": [{"keys": ["a"]}]}, "deviations[0].why", "is missing"),
         ({"published": {"a": [1]}}, "published.a", "a string, a number"),
-        ({"gate": "strict"}, "gate", "a mapping"),
+        ({"gate": "strict"}, "gate", "a mapping; write context: ... below it"),
+        ({"image": "vllm/vllm-openai:x"}, "image", "a mapping; write reference: ... below it"),
+        ({"image": {"reference": "ghcr.io/me/vllm@sha256:abc123"}}, "image.reference", "a digest goes into image.digest, as sha256: and 64 hexadecimal digits"),
     ],
 )
 def test_fault_has_the_key_and_what_is_expected(over: dict[str, Any], key: str, expected: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -96,6 +97,13 @@ def test_pinned_memory_counts_instead_of_the_utilization() -> None:
     assert plan("dspark-nvfp4-1m", args)["unsafe"] is None
     refused = plan("dspark-nvfp4-1m", {**args, "kv-cache-memory-bytes": "30G"})["unsafe"]
     assert "the share 0.93 that the weights, the reserve and 30.0 GiB of pinned KV cache take is above 0.82" in refused
+    (fits,) = re.findall(r"Set kv-cache-memory-bytes to (\d+) or less", refused)
+    assert plan("dspark-nvfp4-1m", {**args, "kv-cache-memory-bytes": fits})["unsafe"] is None
+
+
+def test_a_share_of_more_than_the_node_is_named_as_such() -> None:
+    refused = plan("dspark-nvfp4-1m", {"kv-cache-memory-bytes": "60G"})["unsafe"]
+    assert "These are 142.9 GiB, 21.2 GiB more than spark-a has (121.7), and the host uses about 16.9." in refused
 
 
 def test_the_smaller_node_of_a_pair_decides() -> None:

@@ -235,6 +235,11 @@ def test_the_remedy_always_fits() -> None:
         assert k.make_plan(profile("dspark-nvfp4-1m", **{"gpu-memory-utilization": wanted.group(1)}), ranks(SPARK, SPARK))["verdict"] == "ok"
 
 
+def test_weights_that_do_not_fit_leave_no_negative_memory() -> None:
+    plan = k.make_plan(profile("dspark-nvfp4-1m", **{"gpu-memory-utilization": "0.5"}), ranks(SPARK, SPARK))
+    assert re.search(r"has no memory for the KV cache: 75\.0 GiB of weights and .* reserve are [\d.]+ GiB more than its budget of 60\.8 GiB", plan["msg"])
+
+
 def test_a_context_longer_than_the_pool() -> None:
     longer = resolve(
         "p",

@@ -76,9 +76,11 @@ def test_user_profiles_extend_user_profiles() -> None:
     ("users", "name", "text"),
     [
         ({}, "dspark-nvfp4", "gb10_profile: 'dspark-nvfp4' is not a known profile; did you mean dspark-nvfp4-"),
-        ({"a": {"extends": "fp8-1n"}}, "a", "profile a: extends 'fp8-1n', which is not a known profile; did you mean fp8-1m?"),
+        ({"a": {"extends": "fp8-1n"}}, "a", "profile a: extends is 'fp8-1n', which is not a known profile; did you mean fp8-1m?"),
         ({"a": {"extends": "b"}, "b": {"extends": "a"}}, "a", "(a -> b -> a)"),
-        ({"a": {"extends": "a"}}, "a", "profile a: extends itself"),
+        ({"a": {"extends": "a"}}, "a", "profile a: extends names the profile itself"),
+        ({"a": {"a": {"extends": "fp8-1m"}}}, "a", "profile a: a is not a key of a profile; remove the line a: and indent the lines below it less"),
+        ({"a": {"gb10_profiles": {"a": {}}}}, "a", "profile a: gb10_profiles is not a key of a profile; remove the line gb10_profiles:"),
         ({"a": {"extends": ["b"]}}, "a", "profile a: extends is a list"),
         ({"a": "b"}, "a", "profile a: is the string 'b', expected a mapping"),
         ({"a": {"extnds": "fp8-1m"}}, "a", "profile a: extnds is not a key of a profile; did you mean extends?"),
