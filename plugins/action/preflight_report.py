@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def _document(group: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
 def _write(path: str, document: dict[str, Any], ranks: list[findings.Rank]) -> None:
     """Write the report. Raises OSError."""
     facts = {rank.host: {key: value for key, value in rank.facts.items() if key not in ("invocation", "changed", "warnings")} for rank in ranks}
-    target = Path(path).expanduser().absolute()
+    target = Path(os.path.expanduser(path)).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(str(target), json.dumps({**document, "facts": facts}, indent=2, sort_keys=True, default=str) + "\n", 0o600)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class ActionModule(NodeResults):
             text = f"No evidence could be read: {out.get('msg') or out.get('module_stderr') or 'no reason given'}\n"
         if not dest:
             return {**out, "text": text}
-        path = Path(str(dest)).expanduser()
+        path = Path(os.path.expanduser(str(dest)))
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         stable, mark, live = str(text).rpartition(f"{FIGURES}\n")
         parts = {path: stable, path.with_suffix(".figures.txt"): live} if mark and not src else {path: str(text)}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -83,7 +84,7 @@ class ActionModule(ActionBase):
         if args["show"]:
             checked["compose"] = text
         if args["dest"]:
-            folder = Path(args["dest"]).expanduser() / group["name"] / f"rank{group['rank']}-{host}"
+            folder = Path(os.path.expanduser(args["dest"])) / group["name"] / f"rank{group['rank']}-{host}"
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / "compose.yaml").write_text(text, encoding="utf-8")

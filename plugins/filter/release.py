@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def judged_receipt(infos: Any, release: str, folder: str = "") -> dict[str, Any]
     found = releases.judged_receipt(infos, release)
     if found or not folder:
         return found
-    place = Path(str(folder)).expanduser()
+    place = Path(os.path.expanduser(str(folder)))
     texts = []
     for path in [place / "last-good.json", *sorted(place.glob(f"*-{release}-passed.json"), reverse=True)]:
         try:

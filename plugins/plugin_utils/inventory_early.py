@@ -29,7 +29,7 @@ EXTRA = "the extra variables (-e)"
 
 def extra_files(options: Iterable[str]) -> list[Path]:
     """Return the files of extra variables."""
-    return [Path(each[1:]).expanduser() for each in options if each.startswith("@")]
+    return [Path(os.path.expanduser(each[1:])) for each in options if each.startswith("@")]
 
 
 def extra_places(options: Iterable[str], index: Index) -> dict[str, Entry]:
@@ -91,7 +91,7 @@ def _kind(path: Path) -> str:
 
 
 def _missing(name: str) -> Iterator[Located]:
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if not path.exists():
         near = [str(path.parent / each.name) for each in path.parent.iterdir()] if path.parent.is_dir() else []
         yield Located(EXTRA, 0, f"@{name}", f"{name} was not found{did_you_mean(str(path), near)}")

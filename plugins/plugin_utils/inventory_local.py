@@ -87,7 +87,7 @@ def connection_fault(value: Any) -> str:
 
 def key_file_fault(value: Any) -> str:
     """Return why SSH cannot read a private key; empty if it can. An agent can have a key whose file is elsewhere."""
-    path = Path(str(value or "")).expanduser()
+    path = Path(os.path.expanduser(str(value or "")))
     if not path.is_absolute() or "%" in str(value) or "$" in str(value) or key_fault(value) or os.path.exists(path) or os.environ.get("SSH_AUTH_SOCK"):
         return ""
     # os.path and not pathlib: a folder that this user may not read is then one without the key.

@@ -232,7 +232,7 @@ class ProfileChecks:
             for text in writable_weights(profile, str(store)):
                 self._add_profile_fault(host, text)
         context = self.values[host].get("image_build_context")
-        if self.image and isinstance(context, str) and context and not Path(context).expanduser().exists():
+        if self.image and isinstance(context, str) and context and not Path(os.path.expanduser(context)).exists():
             self.add("host", host, "image_build_context", f"{context} does not exist here; expected a folder or an archive with the image's sources")
         owned = context or self.values[host].get("image_distribution") == "send"
         if self.image and profile["image"]["build"] and profile["image"]["build"]["missing"] and not owned:

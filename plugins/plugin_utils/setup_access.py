@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ class Access:
         """Return the machine, after its host key is known and the login by key works."""
         port = self._given(questions.PORT, "port", known.get("ansible_port"))
         key = self._given(questions.KEY, "key", known.get("ansible_ssh_private_key_file"))
-        if key and not Path(key).expanduser().is_file():
+        if key and not Path(os.path.expanduser(key)).is_file():
             raise AnsibleActionFail(f"The SSH key {key} is not a file on this computer. Correct {questions.KEY.variable} or ansible_ssh_private_key_file.")
         while True:
             way: Ssh | Local = Local() if self._is_local(address, known) else Ssh(address, user, port, key)

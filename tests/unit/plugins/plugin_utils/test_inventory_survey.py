@@ -297,7 +297,7 @@ _ARGS = f"{_MINE}engine:\n  args:\n    "
         (f"{_MINE}engine:\n  api:\n    port: 22\n", "mine.yml:4: engine.api.port: port 22 is used by SSH (ansible_port) and by the API"),
         (f"{_MINE}gate:\n  expressions:\n    - a b\n", "mine.yml:4: gate.expressions[0]: the expression 'a b' is not valid JMESPath"),
         (f"{_MINE}container:\n  volumes:\n    - '{{model_store}}:/m'\n", "mine.yml:4: container.volumes[0]: is '{model_store}:/m', which lets the engine"),
-        (f"{_MINE} engine: x\n", "mine.yml:2: YAML: the file is not valid YAML here (mapping values are not allowed in this context)"),
+        (f"{_MINE} engine: x\n", "mine.yml:2: YAML: the file is not valid YAML here (a second colon in one line"),
         (f"{_MINE}summary: !vault x\n", "mine.yml:2: YAML: the file is not valid YAML here (could not determine a constructor for the tag '!vault')"),
     ],
 )
@@ -323,7 +323,7 @@ def test_a_file_of_a_profile_that_is_not_read_is_the_only_fault(tmp_path: Path) 
     (tmp_path / "mine.yaml").write_text(_MINE, encoding="utf-8")
     (tmp_path / "broken.yml").write_text("a: b: c", encoding="utf-8")
     directory = {"gb10_profiles_directory": str(tmp_path)}
-    broken = [f"{tmp_path}/broken.yml:1: YAML: the file is not valid YAML here (mapping values are not allowed in this context)"]
+    broken = [f"{tmp_path}/broken.yml:1: YAML: the file is not valid YAML here (a second colon in one line, or a line that is indented too far; put a value with a colon in quotes)"]
     for name, sentences in (
         (DEFAULT_PROFILE, broken),
         ("broken", broken),
@@ -598,6 +598,7 @@ def test_a_profile_without_its_name_is_one_fault(own: dict[str, Any]) -> None:
         ("ansible_ssh_private_key_file", "{tmp}/spark_1", "does not exist on this computer, expected the file of a private key"),
         ("ansible_ssh_private_key_file", "/" + "k" * 300, "does not exist on this computer"),  # no path: the kernel refuses to look at it
         ("ansible_ssh_private_key_file", "{tmp}/spark", ""),
+        ("ansible_ssh_private_key_file", "~nobody-here/spark", ""),  # a home of nobody: not an absolute path
         ("ansible_ssh_private_key_file", "{tmp}/%h", ""),
         ("gb10_receipts", "{tmp}/spark/receipts", "is a file here, expected a folder"),
         ("gb10_receipts", "{tmp}/new/receipts", ""),
