@@ -321,9 +321,9 @@ def test_memory_is_a_fault_of_the_argument_of_a_profile_that_sets_it(tmp_path: P
 
 def test_a_file_of_a_profile_that_is_not_read_is_the_only_fault(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(_MINE, encoding="utf-8")
-    (tmp_path / "broken.yml").write_text("a: b: c", encoding="utf-8")
     directory = {"gb10_profiles_directory": str(tmp_path)}
-    broken = [f"{tmp_path}/broken.yml:1: YAML: the file is not valid YAML here (a second colon in one line, or a line that is indented too far; put a value with a colon in quotes)"]
+    (tmp_path / "broken.yml").write_text("a: @b", encoding="utf-8")
+    broken = [f"{tmp_path}/broken.yml:1: YAML: the file is not valid YAML here (no value begins with this character; put the value in quotes)"]
     for name, sentences in (
         (DEFAULT_PROFILE, broken),
         ("broken", broken),
