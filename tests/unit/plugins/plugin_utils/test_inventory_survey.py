@@ -598,7 +598,7 @@ def test_a_profile_without_its_name_is_one_fault(own: dict[str, Any]) -> None:
         ("ansible_ssh_private_key_file", "{tmp}/spark_1", "does not exist on this computer, expected the file of a private key"),
         ("ansible_ssh_private_key_file", "/" + "k" * 300, "does not exist on this computer"),  # no path: the kernel refuses to look at it
         ("ansible_ssh_private_key_file", "{tmp}/spark", ""),
-        ("ansible_ssh_private_key_file", "~nobody-here/spark", ""),  # a home of nobody: not an absolute path
+        ("ansible_ssh_private_key_file", "~unknown-user/spark", ""),  # not an absolute path
         ("ansible_ssh_private_key_file", "{tmp}/%h", ""),
         ("gb10_receipts", "{tmp}/spark/receipts", "is a file here, expected a folder"),
         ("gb10_receipts", "{tmp}/new/receipts", ""),
