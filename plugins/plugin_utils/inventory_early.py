@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import yaml
+from ansible import constants, context
 from ansible.errors import AnsibleError
 from ansible.inventory.manager import split_host_pattern
 from ansible.parsing.splitter import parse_kv, split_args
@@ -24,6 +25,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places impo
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index, pairs, scan, yaml_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
+NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
 EXTRA = "the extra variables (-e)"
 
 
@@ -67,9 +69,33 @@ def faults(
     if start_at:
         text = "it leaves out the check of the inventory, and tasks on which later ones depend; select a role with --tags, such as --tags sysctl"
         found.append(Located("the command line", 0, "--start-at-task", text))
+    if own:
+        found += _strategy_faults() + _not_decrypted(index)
     if limit and not found:
         found += [Located("the command line", 0, "--limit", text) for text in limit_faults(split_host_pattern(limit), _names(index, sources))]
     return found
+
+
+def _strategy_faults() -> list[Located]:
+    """What of Ansible's settings leaves out the check of the inventory, or plays that have to run in step."""
+    found = []
+    skipped = next((tag for tag in context.CLIARGS.get("skip_tags") or () for tag in str(tag).split(",") if tag in ("all", "always", "tagged")), "")
+    if skipped:
+        text = f"{skipped} leaves out the check of the inventory; name the roles that are not to run, such as --skip-tags weights"
+        found.append(Located("the command line", 0, "--skip-tags", text))
+    if not str(constants.DEFAULT_STRATEGY).endswith(("linear", "debug")):
+        text = f"is {constants.DEFAULT_STRATEGY!r}, expected linear: the ranks of a group wait for each other; remove it from ansible.cfg or the environment"
+        found.append(Located("the settings of Ansible", 0, "strategy", text))
+    return found
+
+
+def _not_decrypted(index: Index) -> list[Located]:
+    """Encrypted files that Ansible reads for each play, in a run without a vault password."""
+    given = [context.CLIARGS.get(name) for name in ("ask_vault_pass", "ask_vault_passwords", "vault_password_files", "vault_ids")]
+    if any(given) or constants.DEFAULT_VAULT_PASSWORD_FILE or constants.DEFAULT_VAULT_IDENTITY_LIST:
+        return []
+    of_all = [path for path, _kind, owner in index.owners if owner == "all"]
+    return [Located(short(path), 0, "vault", f"the file {NOT_DECRYPTED}") for path in index.encrypted if path in of_all]
 
 
 def _names(index: Index, sources: Iterable[str]) -> list[str]:

@@ -172,6 +172,8 @@ def _compose(index: Index, path: Path, text: str) -> Any:
         return None
     for event in events:
         tag = getattr(event, "tag", None) or "!"
+        if tag == "!vault" and getattr(event, "style", "|") in (None, "") and event.value.startswith("$ANSIBLE_VAULT;"):
+            index.unreadable.append((path, event.start_mark.line + 1, "the encrypted text needs a | after !vault, and its lines below it"))
         if event.start_mark and tag not in _TAGS and not tag.startswith("tag:yaml.org,2002:"):
             # The tag is not shown: it can be a password that starts with an exclamation mark.
             hint = did_you_mean(tag, _TAGS[1:])
@@ -196,6 +198,8 @@ def yaml_fault(error: yaml.YAMLError, text: str = "") -> tuple[int, str]:
         problem = "a tab; YAML indents with spaces"
     elif mark and any(re.search(r"(?:^\s*-|:)\s+\{[{%]", line) for line in lines[(opened or mark).line : mark.line + 1]):
         problem = "a template that begins a value needs quotes"
+    elif "unknown escape" in problem:
+        problem = "a backslash in double quotes; put the value in single quotes, and write a path of the nodes as /srv/models"
     elif "flow node" in context:
         problem = "a bracket is not closed, or a value is missing"
     elif opened and ("quoted scalar" in context or "flow" in context):

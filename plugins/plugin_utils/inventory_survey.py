@@ -26,17 +26,16 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
     Fault,
     Place,
 )
-from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early, inventory_local, inventory_run, inventory_watch, role_files
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early, inventory_local, inventory_run, inventory_watch, lock_file, role_files
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, Places, first_line, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles import FLAGS, ProfileChecks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import altered, in_another_base, scan
 
-_NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
 # Values that all ranks of a serving group share.
 _TAGS = {"--tags": "ansible_run_tags", "--skip-tags": "ansible_skip_tags"}
 _SHARED = ("roce_mtu", *FLAGS, "vllm_tp2_extra_args", "vllm_tp2_gate")
-# A template that reads these needs the facts of a host.
-_NEEDS_FACTS = re.compile(r"ansible_|hostvars|roce_env|_required\b|gb10\.cluster\.serving_group")
+# A template that reads these can be made later.
+_LATER = re.compile(r"hostvars|roce_env|_required\b|gb10\.cluster\.serving_group")
 
 _ENVIRONMENT = re.compile(r"(?:lookup|query|q)\(\s*['\"](?:ansible\.builtin\.)?env['\"]")
 # Why the template of a secret fails, without a part of it.
@@ -78,6 +77,7 @@ class Survey:
         self.tags = {option: [str(tag) for tag in task_vars.get(key) or ()] for option, key in _TAGS.items()}
         self.in_run = [host for host in self.hosts if host in played] if cli_context.CLIARGS.get("subset") else self.hosts
         self.found: list[Fault] = []
+        self.warned: list[Located] = []
         self.values: dict[str, dict[str, Any]] = {}
         self.serving: dict[str, list[str]] = {}
         self.places = Places(self.index, self.sources, self.groups, extra, inventory_early.extra_places(given, self.index))
@@ -95,7 +95,7 @@ class Survey:
         # If a file cannot be read, Ansible fails on the first variable without its name. Other faults follow from it.
         if not self.index.unreadable and self._read_values():
             self._check()
-        return repeated + list(dict.fromkeys(self.places.locate(fault) for fault in self.found))
+        return self.warned + repeated + list(dict.fromkeys(self.places.locate(fault) for fault in self.found))
 
     def run_extra(self) -> list[Located]:
         """Return the faults of the extra variables alone, for a playbook that needs no inventory."""
@@ -154,6 +154,8 @@ class Survey:
             numbered = {_DIGITS.sub("", each) for each in names_of[kind] if each != ROOT_GROUP}
             if owner not in names_of[kind] and hint and _DIGITS.sub("", owner) not in numbered and not self._is_in_another_inventory(owner):
                 self._add("file", str(path), owner, f"no host reads this file: there is no {kind} {owner}{hint}", (0,))
+            elif owner not in names_of[kind] and any(re.match(rf"{re.escape(name)}(?![0-9-]|[A-Za-z])", owner) for name in names_of[kind]):
+                self.warned.append(Located(short(path), 0, owner, f"no host reads this file: there is no {kind} {owner}", warning=True))
         read = {(kind, owner) for _path, kind, owner in self.index.owners}  # next to a file that is read, another one is a backup
         for path, kind, owner in self.index.unread:
             if owner in names_of[kind] and path.is_symlink() and not path.exists():
@@ -201,6 +203,7 @@ class Survey:
         text = command_line.forks_fault(int(cli_context.CLIARGS.get("forks") or 0) or len(self.hosts), self.serving)
         if text:
             self._add("run", "the command line", "--forks", text)
+        self._check_lock()
         self._check_extra()
         self._check_failure_classes()
         self._check_watch()
@@ -231,12 +234,14 @@ class Survey:
             self._add("host", host, host, f"Ansible cannot read its variables: {reason}")
             return
         for path in self.index.encrypted:
-            self._add("file", str(path), "vault", f"the file {_NOT_DECRYPTED}", (0,))
+            self._add("file", str(path), "vault", f"the file {inventory_early.NOT_DECRYPTED}", (0,))
 
     def _add_template_fault(self, host: str, name: str, raw: Any, reason: str) -> None:
         if "vault" in reason.lower():
-            self._add("host", host, name, _NOT_DECRYPTED)
-        elif not _NEEDS_FACTS.search(str(raw)):
+            self._add("host", host, name, inventory_early.NOT_DECRYPTED)
+        elif not _LATER.search(str(raw)) and "ansible_" in str(raw):
+            self._add("host", host, name, "its template reads facts of a machine, which these playbooks do not gather; write the value")
+        elif not _LATER.search(str(raw)):
             secret = names.is_secret(name, self.specs.get(name))
             kind = next((text for part, text in _KINDS if part in reason.lower()), "the reason is not shown, because the value is a secret")
             self._add("host", host, name, f"its template fails; {kind}" if secret else f"its template fails: {reason}")
@@ -331,6 +336,15 @@ class Survey:
                 text = text.replace(" name?", " profile_name?")  # the older spelling
                 if text:
                     self._add("run", "the extra variables (-e)", name, text)
+
+    def _check_lock(self) -> None:
+        """The lock file, which a run reads when images and weights are there."""
+        given = next((str(each["gb10_lock_file"]) for each in self.values.values() if each.get("gb10_lock_file")), "")
+        path = os.path.expanduser(given) or os.path.join(self.index.directories[0] if self.index.directories else ".", lock_file.NAME)
+        try:
+            lock_file.read(path)
+        except AnsibleError:
+            self._add("file", path, "gb10_lock_file", "is not a lock file of this collection, or cannot be read; correct or delete it", (0,))
 
     def _check_failure_classes(self) -> None:
         """The user's failure classes, which the gate reads during a boot."""

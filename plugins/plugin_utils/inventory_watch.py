@@ -18,6 +18,9 @@ def faults(value: Mapping[str, Any]) -> list[tuple[str, str]]:
     webhook = value.get("webhook")
     if webhook and not re.fullmatch(r"https?://[^\s/]+(?:/\S*)?", str(webhook)):
         found.append(("webhook", "webhook is not a URL that begins with http:// or https:// and has a host, such as https://hooks.example.org/pair1"))
+    textfile = str(value.get("textfile") or "")
+    if textfile and (not textfile.startswith("/") or textfile.endswith(".prom")):
+        found.append(("textfile", f"textfile is {textfile!r}, expected the folder of node_exporter's collector, such as /var/lib/prometheus/node-exporter"))
     numbers = {key: float(each) for key, each in value.items() if each is not None and isinstance(DEFAULTS.get(key), (int, float)) and key != "enabled"}
     try:
         merged(numbers)

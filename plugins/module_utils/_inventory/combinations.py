@@ -19,7 +19,7 @@ _LOW, _HIGH = "roce_bandwidth_hotplug_low_gbps", "roce_bandwidth_hotplug_high_gb
 def faults(values: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return (variable, sentence) of each. Values of a wrong type are reported by the rules and make no fault here."""
     chosen = {name: values[name] if values.get(name) is not None else spec.get("default") for name, spec in specs.items()}
-    return [each for each in (_kernel_settings(chosen), _bandwidth(chosen), _interfaces(chosen, values)) if each[1]]
+    return [each for each in (_kernel_settings(chosen), _bandwidth(chosen), _interfaces(chosen, values), _keys(values)) if each[1]]
 
 
 def _kernel_settings(chosen: Mapping[str, Any]) -> tuple[str, str]:
@@ -33,6 +33,13 @@ def _kernel_settings(chosen: Mapping[str, Any]) -> tuple[str, str]:
         key, _space, text = str(error).partition(" ")
         return key, text.rstrip(".")
     return "", ""
+
+
+def _keys(values: Mapping[str, Any]) -> tuple[str, str]:
+    own, environment = values.get("vllm_tp2_api_key"), values.get("vllm_tp2_secret_env")
+    other = environment.get("VLLM_API_KEY") if isinstance(environment, Mapping) else None
+    differ = own and other and str(own) != str(other)
+    return "vllm_tp2_api_key", "is not the key that vllm_tp2_secret_env has as VLLM_API_KEY; remove one of them" if differ else ""
 
 
 def _bandwidth(chosen: Mapping[str, Any]) -> tuple[str, str]:

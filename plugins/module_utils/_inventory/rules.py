@@ -104,6 +104,9 @@ CAPABILITIES = (
 
 _POSITIVE = _number("a number above 0", 0, above=True)
 _FROM_ZERO = _number("a number from 0", 0)
+_GIB = _number("a number of GiB from 0, without the unit", 0)
+_SECONDS = _number("a whole number from 1, in seconds, such as 2700 for 45 minutes", 1, whole=True)
+_DURATION = _pattern("a duration such as 30s or 1m30s", r"(?:\d+(?:\.\d+)?(?:us|ms|s|m|h))+")
 _PAGES = Rule(f"a multiple of 4 from 0 to {HIGHEST_KB}", lambda text: re.fullmatch(r"\d+(?:\.0)?", text) is not None and _is_pages(int(float(text))))
 _PATH = _pattern("an absolute path without '$', such as /srv/models; write the path of a home directory in full", r"/[^$]*")
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
@@ -115,10 +118,8 @@ _STORE = _pattern(
     rf"(?!.*/\.\.(?:/|$))(?!(?:/+\.?)+$)(?!{_SYSTEM})/+[^/:${CONTROL}][^:${CONTROL}]*(?<! )",
     exact=True,
 )
-_FOLDER = _pattern(
-    "an absolute path below /, without '..' and '$', such as /opt/gb10-cluster/vllm_tp2",
-    rf"(?!.*/\.\.(?:/|$))/+[^/${CONTROL}][^${CONTROL}]*",
-)
+_BELOW_ROOT = rf"(?!.*/\.\.(?:/|$))/+[^/${CONTROL}][^${CONTROL}]*"
+_FOLDER = _pattern("an absolute path below /, without '..' and '$', such as /opt/gb10-cluster/vllm_tp2", _BELOW_ROOT)
 _LOCAL = _pattern("a path on this computer, without '$'; write the path of a home directory in full", rf"[^${CONTROL}]*")
 _SIZE = _pattern("a size such as 50m or 1g", r"(?=.*[1-9])\d+(?:\.\d+)?(?:[kKmMgGtT]i?)?[bB]?")
 _LIMIT = _pattern(
@@ -131,9 +132,10 @@ _LABEL = _pattern("a name of letters, digits, dots, dashes and underscores, such
 _PORT_OR_ANY = _number("a port from 1 to 65535, or 0 for any free port", 0, 65535)
 # The largest floor that the role accepts on a node of 128 GB, the largest that is sold.
 HIGHEST_FLOOR_KB = 128_000_000 * HIGHEST_FLOOR_PERCENT // 100
-_IDENTITY = _number("a number from 0, or -1", -1)
+_IDENTITY = _number("a numeric id, as `id -u NAME` prints it, or -1", -1)
 
-# Variable -> what its value may be; `name[].key` is a key of the entries of a list. Other variables may have all values of their type.
+# Variable -> what its value may be; `name[].key` is a key of the entries of a list, `name.key` one of a mapping.
+# Other variables may have all values of their type.
 RULES: dict[str, Rule] = {
     "gb10_evidence": _LOCAL,
     "gb10_foreign_variables": _pattern("the name of a variable, with * and ? for any characters", r"[\w*?]+"),
@@ -152,7 +154,7 @@ RULES: dict[str, Rule] = {
     "docker_stack": _LIMIT,
     "docker_packages": _pattern("the name of a package, such as docker.io", r"[a-z0-9][a-z0-9+.-]+(?:[:=/][\w.+~:-]+)?"),
     "docker_serving_label": _pattern("the name of a label, such as gb10.cluster.group", r"[A-Za-z0-9][A-Za-z0-9._/-]*"),
-    "docker_start_timeout": _whole(1),
+    "docker_start_timeout": _SECONDS,
     # gpu
     "gpu_max_clock_mhz": _whole(100, 10000),
     # image
@@ -160,13 +162,13 @@ RULES: dict[str, Rule] = {
     "image_keep": _whole(0),
     "image_reference": _IMAGE,
     "image_port": _PORT_OR_ANY,
-    "image_timeout": _whole(1),
+    "image_timeout": _SECONDS,
     # preflight
     "preflight_clock_skew_seconds": _FROM_ZERO,
-    "preflight_free_gib": _FROM_ZERO,
+    "preflight_free_gib": _GIB,
     "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", CHECKS),
-    "preflight_image_gib": _FROM_ZERO,
-    "preflight_model_gib": _FROM_ZERO,
+    "preflight_image_gib": _GIB,
+    "preflight_model_gib": _GIB,
     "preflight_model_store": _STORE,
     "preflight_report": _LOCAL,
     # readahead
@@ -179,7 +181,7 @@ RULES: dict[str, Rule] = {
     "readahead_restore_after": _number("60 seconds or more", 60),
     "readahead_steady_kb": _PAGES,
     # reboot.yml
-    "reboot_timeout": _whole(1),
+    "reboot_timeout": _SECONDS,
     # roce
     "roce_addresses": Rule("an IPv4 address of a host with its prefix, such as 192.168.200.11/24", _is_interface),
     "roce_bandwidth_hotplug_high_gbps": _FROM_ZERO,
@@ -187,12 +189,12 @@ RULES: dict[str, Rule] = {
     "roce_bandwidth_iterations": _whole(0),
     "roce_bandwidth_port": _number("a port from 1 to 65535", 1, 65535),
     "roce_bandwidth_rail_gbps": _FROM_ZERO,
-    "roce_bandwidth_seconds": _whole(1),
+    "roce_bandwidth_seconds": _SECONDS,
     "roce_confirm_seconds": _number("15 seconds or more, in which the controller can reconnect", 15),
     "roce_interfaces": _pattern("the name of a network interface, such as enp1s0f0np0", r"[A-Za-z0-9_.-]{1,15}"),
     "roce_min_speed_mbps": _whole(0),
     "roce_mtu": _number("1280 to 9978 bytes: 9000 on a direct cable, 1500 if the switch carries no more", 1280, 9978),
-    "roce_ping_seconds": _whole(1),
+    "roce_ping_seconds": _SECONDS,
     # sysctl
     "sysctl_dirty_background_ratio": _whole(0, 100, "leave"),
     "sysctl_dirty_ratio": _whole(0, 100, "leave"),
@@ -219,10 +221,10 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_bench_request_rate": _FROM_ZERO,
     "vllm_tp2_bench_requests": _whole(0),
     "vllm_tp2_bench_seconds": _whole(0),
-    "vllm_tp2_bench_timeout": _whole(1),
+    "vllm_tp2_bench_timeout": _SECONDS,
     "vllm_tp2_cap_add": Rule("a capability of Linux such as SYS_NICE, or ALL", lambda text: text.removeprefix("CAP_") in CAPABILITIES, CAPABILITIES),
     "vllm_tp2_collective_min": _number("a bus bandwidth in GB/s above 0, such as 15", 0, above=True),
-    "vllm_tp2_completion_timeout": _whole(1),
+    "vllm_tp2_completion_timeout": _SECONDS,
     "vllm_tp2_context": _whole(1),
     "vllm_tp2_directory": _FOLDER,
     "vllm_tp2_evidence": _LOCAL,
@@ -237,7 +239,12 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_max_num_seqs": _whole(1),
     "vllm_tp2_memlock": _pattern("unlimited, or a number of bytes such as 8388608", r"unlimited|infinity|-1|0*[1-9]\d*"),
     "vllm_tp2_model_store": _STORE,
-    "vllm_tp2_phase_seconds": _whole(1),
+    "vllm_tp2_phase_seconds": _SECONDS,
+    "vllm_tp2_healthcheck.interval": _DURATION,
+    "vllm_tp2_healthcheck.retries": _whole(1),
+    "vllm_tp2_healthcheck.start_interval": _DURATION,
+    "vllm_tp2_healthcheck.start_period": _DURATION,
+    "vllm_tp2_healthcheck.timeout": _DURATION,
     "vllm_tp2_idle_power_w": _POSITIVE,
     "vllm_tp2_sanity_concurrency": _whole(1),
     "vllm_tp2_smoke_requests": _whole(1),
@@ -248,22 +255,22 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_receipts": _LOCAL,
     "vllm_tp2_rollback_release": _pattern("a release of status.yml such as 4f0c1d2e3f40, or empty", r"(?:[A-Za-z0-9][A-Za-z0-9_-]{0,63})?"),
     "vllm_tp2_stack": _pattern("a number of bytes such as 67108864, or -1 for unlimited", r"-1|0*[1-9]\d*"),
-    "vllm_tp2_timeout": _whole(1),
+    "vllm_tp2_timeout": _SECONDS,
     "vllm_tp2_validate_output": _LOCAL,
     "vllm_tp2_wait_available": _number("a share of the memory, from 0 to 1, such as 0.7", 0, 1),
     "vllm_tp2_wait_seconds": _whole(0),
     # weights
     "weights_download_image": _IMAGE,
-    "weights_download_timeout": _whole(1),
+    "weights_download_timeout": _SECONDS,
     "weights_hf_endpoint": Rule("a URL without a user, a password and a key, such as https://hub.example.org", _is_endpoint),
     "weights_model_store": _STORE,
     "weights_owner": _IDENTITY,
     "weights_owner_group": _IDENTITY,
-    "weights_path": _FOLDER,
+    "weights_path": _pattern("the absolute path of the model's folder, such as /srv/models/deepseek-ai/DeepSeek-V4-Flash", _BELOW_ROOT),
     "weights_port": _PORT_OR_ANY,
-    "weights_reserve_gib": _FROM_ZERO,
+    "weights_reserve_gib": _GIB,
     "weights_streams": _whole(1),
-    "weights_timeout": _whole(1),
+    "weights_timeout": _SECONDS,
 }
 
 # Variables that name the host with the reference files.
@@ -278,6 +285,8 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 # Mappings of environment variables; a null removes a variable.
 ENVIRONMENTS = ("vllm_tp2_extra_env", "vllm_tp2_fabric_env", "vllm_tp2_secret_env")
+# Variables with a value of its own for each rank.
+OF_RANK = ("NODE_RANK", "HEADLESS", "MASTER_ADDR", "MASTER_PORT")
 # Secrets that are sent in a header of HTTP.
 SENT = ("VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 # Variables that are stored with the secrets of the environment.
@@ -335,13 +344,14 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
             for key in value
             if key not in known
         ]
-        parts = [((str(key),), f"{key} ", each) for key, each in value.items()]
+        parts = [((str(key),), f"{key} ", each) for key, each in value.items() if key in known]
     elif is_list(value):
         parts = [((index,), f"entry {index + 1} ", each) for index, each in enumerate(value)]
         for index, each in enumerate(value):
             for key, entry in each.items() if isinstance(each, Mapping) and rule is None else ():
                 found += [((index, key), f"entry {index + 1} {key} {text}") for _path, text in _value_faults(f"{name}[].{key}", entry, hide)]
-    for path, what, each in parts if rule else ():
+    for path, what, each in parts:
+        rule = RULES.get(".".join([name, *map(str, path)]), RULES.get(name))
         text = str(each) if rule and rule.exact else str(each).strip(" ")  # a line end is a fault
         if rule and each is not None and not rule.fits(text):
             found.append((path, f"{what}is {shown(each, hide)}, expected {rule.expected}{did_you_mean(text, rule.words) if not hide else ''}"))
@@ -358,6 +368,10 @@ def _environment_faults(value: Mapping[str, Any], secret: bool) -> Found:
             text = f"has {'a key' if secret else f'the key {shown(name)}'}, expected the name of an environment variable (letters, digits, _)"
         elif isinstance(each, Mapping) or is_list(each):
             text = f"{name} is {shown(each)}, expected a string or a number"
+        elif name in OF_RANK and each is not None:
+            text = f"{name} is set for each rank by the collection, and a rank with another's value does not start; remove it"
+        elif secret and re.fullmatch(r"\$(?:\w+|\{\w+\})", str(each)):
+            text = f"{name} is the name of a shell variable, which is not expanded here; write \"{{{{ lookup('env', 'NAME') }}}}\", or encrypt the value"
         elif isinstance(each, str) and each.lstrip().startswith("$ANSIBLE_VAULT;"):
             text = f"{name} is an encrypted text that Ansible does not decrypt; write !vault before the |"
         elif isinstance(each, str) and re.search(r"[\n\r\0]", each):

@@ -29,6 +29,8 @@ DEFAULTS: dict[str, Any] = {
 }
 
 HEAD_SECONDS = 45.0
+# With 0, a group that serves well would have a fault in each look.
+_ABOVE_ZERO = ("stopped_seconds", "wedge_seconds", "metrics_seconds", "completion_seconds", "completion_timeout")
 
 
 class SettingsError(ValueError):
@@ -49,6 +51,9 @@ def merged(given: Mapping[str, Any] | None) -> dict[str, Any]:
                 raise SettingsError(f"{key} of the watch is {value!r}. Expected: a number that is not negative.")
         elif not isinstance(value, type(default)):
             raise SettingsError(f"{key} of the watch is {value!r}. Expected: {'a list of words' if default == [] else type(default).__name__}.")
+    zero = next((key for key in _ABOVE_ZERO if out[key] == 0), "")
+    if zero:
+        raise SettingsError(f"{zero} of the watch is 0. Expected: a number above 0; the default is {DEFAULTS[zero]:g}.")
     if out["head_seconds"] < HEAD_SECONDS:
         raise SettingsError(
             f"head_seconds of the watch is {out['head_seconds']!r}. Expected: at least {HEAD_SECONDS:.0f}; the head asks every 30 s or more often."

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible import context
+from ansible import constants, context
 from ansible_collections.gb10.cluster.plugins.inventory import readable
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import scan
@@ -38,6 +38,8 @@ def sentences(tmp_path: Path, *options: str) -> list[str]:
         ("a: 1\nb: 2026-13-45\n", 2, "not a valid date or number"),
         ("a: 1\n\u00a0roce_mtu: 9000\n", 2, "U+00A0, which looks like a space or like nothing; type the key again: roce_mtu"),
         ("b: 2\na:1\n", 2, "the colon after the name is missing, or the space after the colon"),
+        ('a: "D:\\SECRET"\n', 1, "a backslash in double quotes; put the value in single quotes"),
+        ("a: !vault $ANSIBLE_VAULT;1.1;AES256\n  SECRET\n", 1, "the encrypted text needs a | after !vault"),
         ("a: @SECRET\n", 1, "no value begins with this character; put the value in quotes"),
         ("a: !env SECRET\n", 1, "does not know the tag here; put"),
         ("a: !vualt |\n  x\n", 1, "the tag here; did you mean !vault?"),
@@ -259,3 +261,27 @@ def test_a_file_of_extra_variables_is_read_as_strictly_as_the_others(tmp_path: P
     assert scan([], [], inventory_early.extra_files(options)).repeated == [(tmp_path / "twice.yml", 2, "vllm_tp2_port", 1)]
     (found,) = inventory_early.faults([], [], options)
     assert found.sentence().endswith("month.yml:1: YAML: the value is not a valid date or number; put it in quotes")
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "key"),
+    [
+        ({"skip_tags": ["image,always"]}, True, "--skip-tags"),
+        ({"skip_tags": ("tagged",)}, True, "--skip-tags"),
+        ({"skip_tags": ["always"]}, False, ""),
+        ({"skip_tags": ["image"]}, True, ""),
+        ({}, True, "vault"),
+        ({"vault_password_files": ("x",)}, True, ""),
+    ],
+)
+def test_what_leaves_out_the_check_or_ends_it(given: dict[str, Any], own: bool, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, hosts=HOSTS, **({"group_vars__all": "$ANSIBLE_VAULT;1.1;AES256\n6162\n"} if key == "vault" or "vault_password_files" in given else {}))
+    monkeypatch.setattr(context, "CLIARGS", given)
+    assert [each.key for each in inventory_early.faults([str(tmp_path)], [], [], own)] == ([key] if key else [])
+
+
+@pytest.mark.parametrize(("strategy", "faults"), [("free", 1), ("linear", 0), ("mitogen_linear", 0)])
+def test_a_strategy_without_steps_is_a_fault(strategy: str, faults: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, hosts=HOSTS)
+    monkeypatch.setattr(constants, "DEFAULT_STRATEGY", strategy)
+    assert len(inventory_early.faults([str(tmp_path)], [], [], True)) == faults

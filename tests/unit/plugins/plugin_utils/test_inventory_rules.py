@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -43,6 +44,10 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     ),
     "sysctl_min_free_percent_other": ([2.5, 6, 10], [0, 11]),
     "vllm_tp2_gpu_memory_utilization": ([0.8, 1, "0.01", None], [0, 1.01, 80, -0.5, "nan"]),
+    "vllm_tp2_healthcheck": (
+        [{}, {"interval": "1m30s", "retries": 5, "disable": True, "test": ["CMD", "true"]}],
+        [{"interval": 30}, {"retries": "three"}, {"timeout": "10 s"}, {"interva": "1s"}],
+    ),
     "vllm_tp2_memlock": (["unlimited", 8388608, -1, "-1"], ["64m", 0, -2, "lots"]),
     "vllm_tp2_phase_seconds": ([{}, {"load": 1}], [{"load": 0}, {"laod": 1}]),
     "vllm_tp2_cap_add": ([["SYS_NICE"], ["CAP_IPC_LOCK"], ["ALL"], []], [["sys nice"], ["--privileged"], ["DAC_OVERIDE"]]),
@@ -54,7 +59,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
 
 
 def test_every_rule_is_of_a_variable() -> None:
-    assert {name.partition("[]")[0] for name in rules.RULES} | set(rules.SOURCES) <= {*SPECS, *PLAYBOOK_SPEC}
+    assert {re.split(r"\[|\.", name)[0] for name in rules.RULES} | set(rules.SOURCES) <= {*SPECS, *PLAYBOOK_SPEC}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -73,11 +78,17 @@ def test_ranges_and_patterns(name: str) -> None:
         ("vllm_tp2_gpu_memory_utilization", "0,8", "expected a number: a share of the memory, above 0"),
         ("vllm_tp2_cap_add", ["DAC_OVERIDE"], "did you mean DAC_OVERRIDE?"),
         ("preflight_ignore", ["gb-10"], "expected the ID of a check of roles"),
+        ("weights_owner", "nvidia", "a numeric id, as `id -u NAME` prints it"),
+        ("weights_reserve_gib", "50GB", "expected a number of GiB from 0, without the unit"),
+        ("reboot_timeout", "10m", "expected a whole number from 1, in seconds"),
+        ("vllm_tp2_extra_env", {"NODE_RANK": "1"}, "NODE_RANK is set for each rank by the collection"),
+        ("vllm_tp2_secret_env", {"HF_TOKEN": "$HF_TOKEN"}, "HF_TOKEN is the name of a shell variable, which is not expanded here"),
+        ("vllm_tp2_api_key", "${API_KEY}", "is the name of a shell variable"),
         ("vllm_tp2_sanity_prompts", ["What is 2+2?"], "entry 1 is a string, expected a mapping such as {prompt: ...}"),
     ],
 )
 def test_what_is_expected_is_complete_and_short(name: str, value: Any, part: str) -> None:
-    ((_path, text),) = rules.faults(name, value, SPECS[name])
+    ((_path, text),) = rules.faults(name, value, {**SPECS, **PLAYBOOK_SPEC}[name])
     assert part in text
     assert len(text) < 200
 

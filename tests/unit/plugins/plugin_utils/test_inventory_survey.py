@@ -132,7 +132,7 @@ def test_tags_select_stages(run: list[str], skip: list[str], left: list[str]) ->
     ("name", "raw", "error", "part"),
     [
         pytest.param("vllm_tp2_directory", "{{ x }}", "'x' is undefined", "'x' is undefined", id="undefined"),
-        pytest.param("vllm_tp2_directory", "{{ ansible_facts.y }}", "'y' is undefined", "", id="a fact"),
+        pytest.param("vllm_tp2_directory", "{{ ansible_facts.y }}", "'y' is undefined", "reads facts of a machine", id="a fact"),
         pytest.param("vllm_tp2_extra_env", {"A": ["{{ hostvars['b'].y }}"]}, "'y' is undefined", "", id="a fact of another host"),
         pytest.param("vllm_tp2_group", "{{ lookup('gb10.cluster.serving_group') | combine({}) }}", "failed: 'b'", "", id="the host's group"),
         pytest.param("vllm_tp2_api_key", "{{ x }}", "could not parse hunter2", "the reason is not shown", id="secret"),
@@ -641,6 +641,8 @@ def test_a_file_in_the_place_of_a_folder_is_a_fault_of_an_extra_variable(tmp_pat
         ({"head_seconds": 10}, "head_seconds of the watch is 10.0"),
         ({"memory_drop_gib": 1}, "memory_drop_gib of the watch does not fit: memory_drop_gib (1) is below memory_floor_gib (1.5)"),
         ({"memory_floor_gib": 6}, "memory_floor_gib of the watch does not fit: memory_drop_gib (4) is below memory_floor_gib (6)"),
+        ({"completion_timeout": 0}, "completion_timeout of the watch is 0. Expected: a number above 0; the default is 30"),
+        ({"textfile": "/var/lib/x/gb10.prom"}, "textfile is '/var/lib/x/gb10.prom', expected the folder"),
         ({"restarts": "many"}, "restarts is 'many', expected a whole number"),
         ({"webhook": "https://hooks.example.org/x?y", "restarts": 0, "head_seconds": "45", "lost_seconds": None}, ""),
     ],
@@ -712,3 +714,26 @@ def test_a_secret_of_an_environment_variable_that_is_not_set_is_a_fault() -> Non
 def test_a_list_of_hosts_instead_of_an_inventory() -> None:
     (found,) = survey({}, "10.0.0.1,10.0.0.2", groups={"all": ["10.0.0.1", "10.0.0.2"]})
     assert (found.key, "has no groups; give an inventory" in found.text) == ("-i", True)
+
+
+def test_two_different_keys_of_the_api_are_a_fault() -> None:
+    own = {"vllm_tp2_api_key": "a" * 20, "vllm_tp2_secret_env": {"VLLM_API_KEY": "b" * 20}}
+    assert [each.key for each in survey({"a": own, "b": own})] == ["vllm_tp2_api_key"]
+    same = {**own, "vllm_tp2_secret_env": {"VLLM_API_KEY": "a" * 20}}
+    assert survey({"a": same, "b": same}) == []
+
+
+@pytest.mark.parametrize("name", ["gb10 - Copy", "gb10 (1)", "gb10_old"])
+def test_a_copy_of_a_file_of_variables_is_a_warning(name: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts="gb10: {hosts: {a: , b: }}\n", group_vars__gb10="roce_mtu: 9000\n")
+    (folder / f"group_vars/{name}.yml").write_text("roce_mtu: 1500\n", encoding="utf-8")
+    (found,) = survey({"a": {}, "b": {}}, folder)
+    assert (found.warning, found.text) == (True, f"no host reads this file: there is no group {name}")
+
+
+@pytest.mark.parametrize(("text", "faults"), [("just a text\n", 1), ("images: [a]\n", 1), ("images:\n  x: {digest: y}\n", 0), ("", 0)])
+def test_a_lock_file_that_cannot_be_read_is_a_fault_before_a_run(text: str, faults: int, tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts="gb10: {hosts: {a: , b: }}\n")
+    (folder / ".gb10.lock.yml").write_text(text, encoding="utf-8")
+    found = survey({"a": {}, "b": {}}, folder)
+    assert [each.sentence().partition(": ")[0] for each in found] == [f"{folder}/.gb10.lock.yml"] * faults
