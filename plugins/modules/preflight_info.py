@@ -235,7 +235,6 @@ reboot_reasons:
 """
 
 import os
-from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
@@ -243,6 +242,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture as roce_capture
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
+from ansible_collections.gb10.cluster.plugins.module_utils._host import command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts, parse
 
@@ -266,22 +266,13 @@ def main() -> None:
     if not os.path.isdir(root):
         module.fail_json(msg=f"root is {root}, which is not a folder on this machine. Set the folder that has proc/, sys/ and cmd/")
 
-    def run(argv: Sequence[str]) -> tuple[int, str, str]:
-        wanted = argv[2] if argv[0] == "timeout" else argv[0]
-        program = module.get_bin_path(wanted)
-        if not program:
-            return 127, "", f"{wanted}: command not found"
-        words = [program if word == wanted else word for word in argv]  # sshd requires an absolute path
-        rc, out, err = module.run_command(words, environ_update={"LC_ALL": "C.UTF-8"}, errors="surrogate_then_replace")
-        return int(rc), str(out), str(err)
-
     capture = roce_capture.read_tree(root)
     if root == "/":
-        roce_capture.run_commands(capture, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
+        roce_capture.run_commands(capture, command.run_command, module.get_bin_path)
         ssh = roce_capture.find_ssh_connection(os.getpid(), roce_capture.TreeReader("/"))
     else:
         ssh = capture.commands.get("ssh-connection")
-    node = Node(root, run if root == "/" else no_commands)
+    node = Node(root, facts.live_runner(module.get_bin_path) if root == "/" else no_commands)
     try:
         foreign = foreign_config(capture)
     except NoYamlError as exc:

@@ -173,15 +173,16 @@ def _ini(text: str) -> dict[str, list[tuple[str, str]]]:
 
 def _read_keyfile(path: str, text: str, devices: Sequence[Device]) -> ConfigFile:
     data = {section: dict(items) for section, items in _ini(text).items()}
+    wired = data.get("ethernet") or data.get("802-3-ethernet") or {}  # the second is its old name, which NetworkManager still reads
     name = data.get("connection", {}).get("interface-name", "")
     pattern = data.get("match", {}).get("interface-name", "")
-    mac = data.get("ethernet", {}).get("mac-address", "").lower()
+    mac = wired.get("mac-address", "").lower()
     claims = []
     for device in devices:
         if device.name == name or (pattern and fnmatch.fnmatchcase(device.name, pattern)) or (mac and device.mac and device.mac.lower() == mac):
             four = data.get("ipv4", {})
             addresses = tuple(v.split(",")[0] for k, v in sorted(four.items()) if re.match(r"^address\d+$", k))
-            mtu = data.get("ethernet", {}).get("mtu", "")
+            mtu = wired.get("mtu", "")
             claims.append(Claim(device.name, addresses, int(mtu) if mtu.isdigit() and mtu != "0" else None, four.get("method") == "auto"))
     return ConfigFile(path, "NetworkManager", MARKER in text, True, None, None, tuple(claims))
 

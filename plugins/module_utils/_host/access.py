@@ -33,21 +33,28 @@ PYTHON = Cause(
     "no module runs without it",
     "install python3 (3.9 or later) there (apt install python3), or set ansible_python_interpreter",
 )
+OLD = PYTHON._replace(found="the Python interpreter is too old")
 SPACE = Cause("reachable", "no space is left", "no module runs without a temporary directory", "remove files there (df -h, docker system df) and run again")
 
 _CAUSES = (
-    (WRONG, r"incorrect \w+ password"),
-    (SUDOERS, r"not in the sudoers file|is not allowed to (?:run|execute)|may not run sudo"),
-    (SUDO, r"missing \w+ password|password is required|a terminal is required"),
+    (WRONG, r"incorrect \w+ password|incorrect password attempt"),
+    (
+        SUDOERS,
+        r"not in the sudoers file|ist nicht in der sudoers-Datei|n'apparaît pas dans le fichier sudoers|is not allowed to (?:run|execute)|may not run sudo",
+    ),
+    (SUDO, r"missing \w+ password|password is required|a terminal is required|interactive authentication is required"),
+    # sudo prints its messages in the language of the node.
+    (SUDO, r"^sudo: [^/\n]*(?:passwor[dt]|mot de passe|contraseña|senha|wachtwoord|hasł|парол|パスワード|密码|密碼|암호)"),
     (PROMPT, r"waiting for privilege escalation prompt"),
     (SPACE, r"no space left on device|no usable temporary directory|disk quota exceeded"),
+    (OLD, r"requires (?:a minimum of )?Python (?:version )?[\d.]+(?: or newer|\. Current version)"),
     (PYTHON, r"module interpreter .* was not found|python[\d.]*: (?:(?:command )?not found|no such file)|discover .*python|no python interpreters? found"),
 )
 
 
 def cause_of(text: str) -> Cause | None:
     """Return the cause that a failure's text names; None if it names another one."""
-    return next((cause for cause, pattern in _CAUSES if re.search(pattern, text, re.IGNORECASE)), None)
+    return next((cause for cause, pattern in _CAUSES if re.search(pattern, text, re.IGNORECASE | re.MULTILINE)), None)
 
 
 def text_of(result: Mapping[str, Any]) -> str:

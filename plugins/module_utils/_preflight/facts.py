@@ -16,7 +16,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
@@ -24,13 +24,15 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import parse
 
 Record = dict[str, Any]
 
 GIB = 1 << 30
+GRACE = 5.0  # seconds for a program that timeout(1) has ended
 # name below cmd/ of a captured tree -> the command that prints it on a live node
 RECORDED: dict[str, list[str]] = {
     "nvidia-smi.txt": ["timeout", "20", "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
@@ -45,6 +47,22 @@ RECORDED: dict[str, list[str]] = {
 }
 
 
+def live_runner(find: Callable[[str], str | None]) -> Runner:
+    """Return the Runner of the live node; `find` returns the path of a program. A program that does not end is left behind, with rc 124."""
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        wanted = argv[2] if argv[0] == "timeout" else argv[0]
+        program = find(wanted)
+        if not program:
+            return 127, "", f"{wanted}: command not found"
+        words = [program if word == wanted else word for word in argv]  # sshd requires an absolute path
+        # timeout(1) waits for a program that a lost GPU keeps in the kernel.
+        seconds = float(argv[1]) + GRACE if argv[0] == "timeout" else SECONDS
+        return run_command(words, seconds, env={"LC_ALL": "C.UTF-8"})
+
+    return run
+
+
 def command(node: Node, name: str) -> tuple[int, str]:
     """Return (rc, output) of a command: recorded in a captured tree (rc 0), else run. rc 127: not installed."""
     recorded = node.read(f"/cmd/{name}")
@@ -56,14 +74,14 @@ def command(node: Node, name: str) -> tuple[int, str]:
 
 def machine(node: Node, smi: Sequence[str]) -> Record:
     """Return product, vendor and processor, and what identifies the machine as a GB10."""
-    product = (node.read("/sys/class/dmi/id/product_name") or "").strip("\0 \n")
-    vendor = (node.read("/sys/class/dmi/id/sys_vendor") or "").strip("\0 \n")
+    names = ("product_name", "product_version", "product_family", "sys_vendor")  # Lenovo has the model in the version and the family
+    product, version, family, vendor = ((node.read(f"/sys/class/dmi/id/{name}") or "").strip("\0 \n") for name in names)
     pci = []
     for name in node.listdir("/sys/bus/pci/devices"):
         base = f"/sys/bus/pci/devices/{name}"
         pci.append(((node.read(f"{base}/vendor") or "").strip(), (node.read(f"{base}/device") or "").strip()))
     evidence = parse.gb10_evidence(
-        product,
+        (product, version, family),
         (node.read("/proc/device-tree/model") or "") + " " + (node.read("/proc/device-tree/compatible") or ""),
         node.read("/etc/fastos-release") or "",
         pci,

@@ -32,11 +32,13 @@ def begins(version: str, start: str) -> bool:
     return bool(wanted) and numbers(version)[: len(wanted)] == wanted
 
 
-def gb10_evidence(product: str, device_tree: str, fastos: str, pci: Iterable[tuple[str, str]], gpus: Sequence[str]) -> list[str]:
-    """Return what identifies a machine as a GB10; empty for other machines. OEM models have product names of their own."""
-    found = []
-    if re.search(r"DGX[ _-]?Spark|\bGB10\b|\bGX10\b", product, re.IGNORECASE):
-        found.append(f"product name {product}")
+# Product names of the DGX Spark and of the OEM models.
+_PRODUCTS = re.compile(r"DGX[ _-]?Spark|\bGB10\b|\bGX10\b|\bZGX Nano\b|\bThinkStation PGX\b|\bEdgeXpert|\bAI TOP ATOM\b|\bVeriton GN100\b", re.IGNORECASE)
+
+
+def gb10_evidence(products: Iterable[str], device_tree: str, fastos: str, pci: Iterable[tuple[str, str]], gpus: Sequence[str]) -> list[str]:
+    """Return what identifies a machine as a GB10; empty for other machines. `products` are product name, version and family of DMI."""
+    found = [f"product name {name}" for name in products if _PRODUCTS.search(name)][:1]
     if re.search(r"DGX[ _-]?Spark|GB10", device_tree, re.IGNORECASE):
         found.append("device tree")
     if re.search(r"^\s*NAME\s*=\s*\"?DGX SPARK FASTOS", fastos, re.IGNORECASE | re.MULTILINE):
@@ -91,7 +93,8 @@ def read_smi(rc: int, text: str) -> tuple[list[str], str, str]:
     names, version = [], ""
     for line in text.splitlines():
         words = [word.strip() for word in line.split(",")]
-        if len(words) == 2 and re.fullmatch(r"\d{3,}(\.\d+)+", words[1]):
+        # [GPU is lost], [Unknown Error] and ERR! are no names.
+        if len(words) == 2 and re.fullmatch(r"\d{3,}(\.\d+)+", words[1]) and not re.match(r"\[|ERR!", words[0]):
             names.append(words[0])
             version = words[1]
     if names and rc == 0:
@@ -224,7 +227,8 @@ class LogSign(NamedTuple):
 
 LOG_SIGNS = {
     "fatal_aer": LogSign(
-        r"mlx5_core.*(?:slot reset|PCI error|device state: .*fatal)|AER:.*(?:Uncorrect\w+ \(Fatal\)|fatal error).*|pcieport .*AER: .*\bFatal\b",
+        r"mlx5_core.*(?:slot reset|PCI error|device state: .*fatal)|AER:.*(?:Uncorrect\w+ \(Fatal\)|fatal error).*"
+        r"|PCIe Bus Error: severity=Uncorrect\w+ \(Fatal\)|pcieport .*AER: .*\bFatal\b",
         "the kernel reset a PCIe slot after a fatal error. If it is the slot of the ConnectX-7, RDMA hangs and the node can lock up",
         "connect the cable, reboot both nodes, and install the same firmware on both. If it occurs again, contact the vendor",
     ),
@@ -241,11 +245,19 @@ LOG_SIGNS = {
 }
 
 
+# An oops of the Wi-Fi driver: its first line, and the next line that names one of its functions. The list of all modules names none.
+_WIFI_OOPS = re.compile(
+    r"(?:Unable to handle kernel|\bOops: |kernel BUG at).*\n(?:(?!.*end trace ).*\n){0,80}?(?P<line>.*(?:Workqueue: .*|\+0x\w+/0x\w+ )\[mt7\d.*)"
+)
+
+
 def kernel_log(text: str) -> list[Record]:
     """Return {id, count, line (the last)} of each sign in the kernel log. The 27 W line and single NV_ERR_NO_MEMORY lines are healthy."""
     found = []
     for name, sign in LOG_SIGNS.items():
         lines = [line.strip() for line in text.splitlines() if re.search(sign.pattern, line)]
+        if name == "wifi_oops":
+            lines += [match["line"].strip() for match in _WIFI_OOPS.finditer(text)]
         if lines:
             found.append({"id": name, "count": len(lines), "line": re.sub(r"^\[[^\]]*\]\s*", "", lines[-1])[:200]})
     return found

@@ -123,11 +123,12 @@ def _version_of(facts: Facts, component: str) -> str:
 
 
 class Parity(NamedTuple):
-    """A value that should be equal on all ranks. Ranks where it is empty are not compared."""
+    """A value that should be equal on all ranks. Ranks where it is empty are not compared. `compared`: the part of it that counts."""
 
     check: str
     found: str
     value: Callable[[Facts], str]
+    compared: Callable[[str], str] = str
 
 
 def _memory(facts: Facts) -> str:
@@ -156,7 +157,7 @@ PARITIES = (
     Parity("ota_parity", "DGX OS differs", _dgx_os),
     Parity("kernel_parity", "the kernel differs", lambda facts: "" if facts["container"] else str(facts["kernel"]["release"])),
     Parity("driver_parity", "the NVIDIA driver differs", lambda facts: str(facts["driver"]["loaded"])),
-    Parity("image_store_parity", "the image stores differ", _image_store),
+    Parity("image_store_parity", "the image stores differ", _image_store, lambda shown: shown.partition(" ")[0]),  # storage drivers do not matter
 )
 
 
@@ -178,7 +179,7 @@ def _compare(found: FindingCollector, ranks: Sequence[Rank], parity: Parity) -> 
         value = parity.value(rank.facts)
         if value:
             hosts.setdefault(value, []).append(rank.host)
-    if len(hosts) < 2:
+    if len({parity.compared(value) for value in hosts}) < 2:
         return
     branches = {numbers(value)[:1] for value in hosts}
     severity = "error" if parity.check == "driver_parity" and len(branches) > 1 else "warning"

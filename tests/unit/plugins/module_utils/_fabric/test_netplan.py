@@ -58,14 +58,15 @@ def test_keyfiles_and_networkd_files_count() -> None:
         {
             "etc/NetworkManager/system-connections/ring.nmconnection": f"[connection]\nid=ring\ninterface-name={P0}\n[ethernet]\nmtu=9000\n"
             "[ipv4]\naddress1=198.18.0.1/21,198.18.0.9\nmethod=manual\n",
+            "etc/NetworkManager/system-connections/old.nmconnection": "[connection]\nid=o\n[802-3-ethernet]\nmac-address=4C:BB:47:2C:00:02\nmtu=1500\n",
             "etc/NetworkManager/system-connections/wifi.nmconnection": "[connection]\nid=w\ninterface-name=wlP9s9\n",
             "etc/systemd/network/10-en.network": "[Match]\nName=en*\n[Network]\nAddress=10.0.0.1/24\n",
             "etc/systemd/network/20-mgmt.network": "[Match]\nName=enP7s7\n[Network]\nDHCP=yes\n",
         }
     )
-    assert [(item["kind"], item["interfaces"]) for item in found] == [("NetworkManager", [P0]), ("networkd", [P0, P2])]
-    assert found[0]["addresses"] == {P0: ["198.18.0.1/21"]}
-    assert found[0]["mtu"] == {P0: 9000}
+    assert [(item["kind"], item["interfaces"]) for item in found] == [("NetworkManager", [P2]), ("NetworkManager", [P0]), ("networkd", [P0, P2])]
+    assert found[1]["addresses"] == {P0: ["198.18.0.1/21"]}
+    assert [item["mtu"] for item in found[:2]] == [{P2: 1500}, {P0: 9000}]
 
 
 def test_our_own_file_is_not_foreign_and_neither_is_a_hidden_one() -> None:

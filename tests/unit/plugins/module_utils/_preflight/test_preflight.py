@@ -15,6 +15,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import catalogue, checks, findings, known_versions, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts as node_facts
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import Tree, from_pair, spark
@@ -25,6 +26,11 @@ DRIVER = "580.173.02"
 KERNEL = "6.17.0-1032-nvidia"
 FIRMWARE = json.dumps({"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.45.4028"}, {"Name": "UEFI", "Version": "2.155.11"}]})
 LOCKED = "Max locked memory         8388608              8388608              bytes\n"
+OOPS = (
+    "[ 9.1] Unable to handle kernel NULL pointer dereference at virtual address 0000000000000010\n"
+    "[ 9.1] Internal error: Oops: 0000000096000006 [#1] SMP\n[ 9.2] Modules linked in: mt7925e mt7925_common mt792x_lib nvidia(O) mlx5_ib\n"
+)
+END = "[ 9.5] ---[ end trace 0000000000000000 ]---\n"
 Change = Callable[["Tree"], None]
 ID = "a" * 64
 
@@ -228,6 +234,14 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
     ("old ConnectX", "known_bad_firmware", "0",
      [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.40.1000"}]}')], "info", "28.40.1000"),
     ("no GPU", "gpu_lost", "1", [put("cmd/nvidia-smi.txt", "No devices were found\n")], "error", "No devices were found"),
+    ("lost GPU", "gpu_lost", "1", [put("cmd/nvidia-smi.txt", f"[GPU is lost], {DRIVER}\n")], "error", "[GPU is lost]"),
+    ("fatal PCIe error", "kernel_log", "0",
+     [put("cmd/dmesg.txt", "[ 9.1] mlx5_core 0000:01:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Inaccessible, (Unregistered Agent ID)\n")],
+     "warning", "1 such line(s)"),
+    ("Wi-Fi oops", "kernel_log", "1", [put("cmd/dmesg.txt", OOPS + "[ 9.3] pc : mt7925_vif_connect_iter+0x40/0x150 [mt7925_common]\n" + END)], "warning",
+     "1 such line(s) since the boot: pc : mt7925_vif_connect_iter"),
+    ("Wi-Fi oops further down", "kernel_log", "1",
+     [put("cmd/dmesg.txt", OOPS + "[ 9.3] pc : dma_free+0x1/0x2\n[ 9.4]  mt792x_dma_cleanup+0x40/0x60 [mt792x_lib]\n" + END)], "warning", "mt792x_dma_cleanup"),
     ("AER", "kernel_log", "0", [put("cmd/dmesg.txt", "[ 9.1] mlx5_core 0000:01:00.0: mlx5_pci_slot_reset Device state = 2 slot reset\n" * 2)], "warning",
      "2 such line(s) since the boot: mlx5_core 0000:01:00.0"),
     ("memory of no process", "memory_stuck", "0", [put("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0))], "error", "36.69 GiB of 121.69 GiB"),
@@ -277,6 +291,51 @@ def test_reports_each_fault_with_host_and_remedy(pair: Pair, name: str, nodes: s
     hosts = ["spark-1", "spark-2"] if name.endswith("_parity") else [f"spark-{int(nodes) + 1}"]
     assert any((entry["severity"], entry["hosts"]) == (severity, hosts) and part in findings.block(entry) for entry in found), found
     assert all(entry["matters"] and entry["remedy"] for entry in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OOPS + "[ 9.3] pc : nvidia_ioctl+0x40/0x150 [nvidia]\n" + END + "[ 12.0]  mt792x_dma_cleanup+0x40/0x60 [mt792x_lib]\n",
+        "[ 9.1] WARNING: CPU: 1 PID: 5 at drivers/net/wireless/x.c:1\n[ 9.3] pc : mt7925_x+0x40/0x150 [mt7925_common]\n" + END,
+        "[ 9.1] mlx5_core 0000:01:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)\n",
+    ],
+)
+def test_messages_of_others_have_no_finding(pair: Pair, text: str) -> None:
+    pair.trees[0].file("cmd/dmesg.txt", text)
+    assert pair.judge()["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("product", "more"),
+    [
+        ("Dell Pro Max with GB10 FCM1253", ""), ("HP ZGX Nano G1n AI Station", ""), ("30KL0005GF", "product_version"), ("30KL0005GF", "product_family"),
+        ("EdgeXpert", ""), ("AI TOP ATOM", ""), ("Veriton GN100", ""), ("GX10", ""),
+    ],
+)  # fmt: skip
+def test_an_oem_model_without_a_driver_is_a_gb10(pair: Pair, product: str, more: str) -> None:
+    tree = pair.trees[0]
+    tree.file("sys/class/dmi/id/product_name", product + "\n")
+    tree.file("cmd/nvidia-smi.txt", "No devices were found\n")
+    if more:
+        tree.file(f"sys/class/dmi/id/{more}", "ThinkStation PGX\n")
+    assert [entry["id"] for entry in pair.judge()["findings"]] == ["gpu_lost"]
+    assert pair.facts(0)["machine"]["evidence"] == [f"product name {'ThinkStation PGX' if more else product}"]
+
+
+def test_storage_drivers_of_one_image_store_do_not_matter(pair: Pair) -> None:
+    info(Driver="btrfs", DriverStatus=[["Btrfs", ""]])(pair.trees[0])
+    assert pair.judge()["findings"] == []
+
+
+def test_a_program_that_does_not_end_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_facts, "GRACE", 0.2)
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n")
+    program.chmod(0o755)
+    run = node_facts.live_runner(lambda name: str(program) if name == "nvidia-smi" else None)
+    assert run(["timeout", "0.2", "nvidia-smi", "-L"])[0] == 124
+    assert run(["modinfo", "nvidia"]) == (127, "", "modinfo: command not found")
 
 
 def rebuild(pair: Pair, number: int, **how: Any) -> None:
