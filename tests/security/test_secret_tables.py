@@ -64,6 +64,7 @@ TOKENS = [
     "CCIPAT_·Ab12Cd34Ef56Gh78_0123456789abcdef", "xkeysib-·0123456789abcdef0123456789abcdef-Ab12Cd34Ef56Gh78", "LTAI·Ab12Cd34Ef56Gh78Ij90",
     "dt0c01.·AB12CD34EF56GH78IJ90KL12.AB12CD34EF56GH78IJ90KL12MN34OP56", "ATCTT·3xFfGN0Ab12Cd34Ef56Gh78", "ATBB·Ab12Cd34Ef56Gh78Ij90Kl12Mn34Op56",
     "SWMTKN-·1-0123456789abcdef0123456789abcdef-ab12cd34ef56gh78", "eyJh·dXRocyI6eyJhLmlvIjp7ImF1dGgiOiJtZTpzM2NyZXRLRVk3YVoifX19",
+    "newsvc_·v2_Ab12Cd34Ef56Gh78Ij90Kl12Mn34Op56Qr78",
     "1234567890:·Bc12Cd34Ef56Gh78Ij90Kl12Mn34Op56Qr7",
     "ops_·eyJzaWduSW5BZGRyZXNzIjoibXkuMXBhc3N3b3JkLmNvbSJ9Ab12", "fw_·3ZAb12Cd34Ef56Gh78Ij90Kl",
 ]  # fmt: skip
@@ -330,6 +331,8 @@ HARMLESS = [
     "sshpass: invalid option", "vault login failed", "vault login -method=ldap", "echo root | getent passwd", "echo 1 | sudo tee /proc/sys/vm/drop_caches",
     "cat <<EOF\nroot:x\nEOF", "sudo tee /etc/a <<EOF\na b\nEOF", "nmcli con up Home", "the user set password aging", "openssl passwd -6", "user: me passed: 3",
     "integrity sha256-uNiVztksCsDhcc0u9e8BgrJXVGDRczYzFZsTMeKLYeQ", "kernel_0123456789abcdef0123456789abcdef", "jina_embeddings_v3", "gemma_e2b_instruct_v1",
+    "undefined symbol: _ZN5torch3jit14InterpreterStateImpl7runImplERSt6vectorIN3c106IValueESaIS4_EE",
+    "undefined symbol: _ZNK3c104cuda4impl13CUDAGuardImpl9getDeviceERKN2at6TensorES2Ev",
     "triton_poi_fused_add_native_layer_norm_0d1d2d3de", "NVIDIA_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "curl -X PUT http://a:80/b", "curl --url http://a:80",
     "env names: HF_TOKEN, VLLM_API_KEY", "(HF_TOKEN, WANDB_API_KEY)", "['HF_TOKEN', 'WANDB_API_KEY']", "secret_env_names=['HF_TOKEN']",
 ]  # fmt: skip

@@ -98,7 +98,7 @@ _TOOLS = {
         "a": r"redis-cli",
         "w": r"ldap\w{2,8}",
         "b": r"htpasswd",
-        "pass": r"openssl",
+        "word": r"openssl",
     }.items()
 }
 _USER_TOOLS = re.compile(r"\b(?:curl|wget|https?|smbclient|rpcclient|etcdctl|ctr)\b[^\n|;]*\Z")
@@ -390,7 +390,7 @@ def short_flags(text: str) -> Spans:
     out = [each.span(each.lastindex or 0) for each in _HERE.finditer(text) if _READS.search(text, max(0, each.start() - 200), each.start())]
     for match in _SHORT.finditer(text):
         flag, group = match.group(1) or "", match.lastindex or 0
-        tools = _TOOLS[flag if len(flag) == 1 else "pass" if flag.startswith("pass") else "b"] if flag else _USER_TOOLS
+        tools = _TOOLS[flag if len(flag) == 1 else "word" if flag.startswith("pass") else "b"] if flag else _USER_TOOLS
         if tools.search(text, max(0, match.start() - 200), match.start() + 1):
             out.append(match.span(group))
     return out
