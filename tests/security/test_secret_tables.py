@@ -59,6 +59,13 @@ TOKENS = [
     "pul-·0123456789abcdef0123456789abcdef01234567", "sntrys_·Ab12Cd34Ef56Gh78Ij90", "glsa_·Ab12Cd34Ef56Gh78Ij90Kl12Mn34Op_5a6b7c8d",
     "glc_·Ab12Cd34Ef56Gh78Ij90", "NRAK-·AB12CD34EF56GH78IJ90KL12MN3", "dp.·pt.Ab12Cd34Ef56Gh78Ij90Kl12Mn34Op56", "wandb_·v1_Ab12Cd34Ef56Gh78Ij90",
     "Ab12·Cd34Ef56Gh.atlasv1.Ab12Cd34Ef56Gh78Ij90Kl12Mn34Op56Qr78St90Uv12Wx34Yz56", "tgp_·v1_Ab12Cd34Ef56Gh78Ij90",
+    "csk-·ab12cd34ef56gh78ij90kl12mn34op56qr78st90uv12wx34", "pcsk_·5mQ2_Ab12Cd34Ef56Gh78Ij90Kl12", "lsv2_·pt_0123456789abcdef0123456789abcdef_0123456789",
+    "tvly-·dev-Ab12Cd34Ef56Gh78Ij90", "e2b_·0123456789abcdef0123456789abcdef01234567", "sqp_·0123456789abcdef0123456789abcdef01234567",
+    "CCIPAT_·Ab12Cd34Ef56Gh78_0123456789abcdef", "xkeysib-·0123456789abcdef0123456789abcdef-Ab12Cd34Ef56Gh78", "LTAI·Ab12Cd34Ef56Gh78Ij90",
+    "dt0c01.·AB12CD34EF56GH78IJ90KL12.AB12CD34EF56GH78IJ90KL12MN34OP56", "ATCTT·3xFfGN0Ab12Cd34Ef56Gh78", "ATBB·Ab12Cd34Ef56Gh78Ij90Kl12Mn34Op56",
+    "SWMTKN-·1-0123456789abcdef0123456789abcdef-ab12cd34ef56gh78", "eyJh·dXRocyI6eyJhLmlvIjp7ImF1dGgiOiJtZTpzM2NyZXRLRVk3YVoifX19",
+    "newsvc_·v2_Ab12Cd34Ef56Gh78Ij90Kl12Mn34Op56Qr78",
+    "1234567890:·Bc12Cd34Ef56Gh78Ij90Kl12Mn34Op56Qr7",
     "ops_·eyJzaWduSW5BZGRyZXNzIjoibXkuMXBhc3N3b3JkLmNvbSJ9Ab12", "fw_·3ZAb12Cd34Ef56Gh78Ij90Kl",
 ]  # fmt: skip
 #: Sentences, § is the secret.
@@ -225,6 +232,19 @@ TEXTS = [
     "JSESSIONID=§", "apiKey=§", "dbPassword: '§'", "hfToken: §", "secretAccessKey = §", "ApiKey: §", "api-key: §", "api.key: §", "API Key: §",
     "Access Key ID: §", "Secret Key = §", "config:api:key=§", "api_keys[0]=§", "config['api_key']['value'] = '§'", "api_keys.0=§", "passwords: §",
     "password1=§", "PASSWORD: §",
+    "curl -sSfu me:§ http://a", "curl -skume:§ http://a", "['curl', '-u', 'me:§', 'http://a']", "curl --cert a.pem:§ https://a", "etcdctl --user root:§ get /",
+    "ctr images pull --user me:§ a.io/b", "http://u:ab/@§@proxy:3128",
+    "http://u:ab%2F%40§@proxy:3128", 'sudo -S apt update <<< "§"', "sudo -S true <<EOF\n§\nEOF",
+    "chpasswd <<< 'root:§'", "chpasswd <<EOF\nroot:a\nme:§\nEOF", "echo § | cryptsetup luksOpen /dev/a b", "echo '§' | passwd --stdin me",
+    "echo §|sudo -kS true",
+    "echo § | sudo --stdin ls", "echo '§' | su -c reboot", "echo § | kinit me", "(echo §; echo §) | smbpasswd -s -a me", "sqlcmd -U sa -P § -Q x",
+    "cqlsh -u c -p § h",
+    "racadm -r b -u root -p § x", "htpasswd -nb me § > f", "openssl passwd -6 §", "rabbitmqctl add_user me §", "rabbitmqctl change_password me §",
+    "ipmitool user set password 2 §", "wpa_passphrase Home §", 'wpa_passphrase Home "a §"', "mc alias set lab http://a:9000 me §",
+    "nmcli con modify Home wifi-sec.psk §", "nmcli dev wifi connect Home password '§' ifname wlan0", "keytool -list -storepass §",
+    "ansible-vault encrypt_string '§' --name x", "vault login §", "bindpw §", 'masterauth "a §"', "export SSHPASS='§'", "PGPASS: §", "user=me pass=§ host=h",
+    '{"username": "me", "pass": "§"}', "[a]\nuser=me\npass=§", '{"key": "API_KEY", "val": "§"}',
+    "https://a.office.com/webhook/12345678-a@b/IncomingWebhook/0123456789abcdef§/c", "api_key = load('§')", "token = Ab12cD34(§)",
 ]  # fmt: skip
 #: Texts that the gate or the user needs as they are.
 HARMLESS = [
@@ -302,6 +322,18 @@ HARMLESS = [
     "[signed-by=/usr/share/keyrings/docker.gpg]", "NO_PUBKEY 7EA0A9C3F273FCD8", "Key-Type: default", "vllm_tp2_api_key_file", "gb10_secret_env",
     "task path: /x/roles/api_key/tasks/main.yml:12", "TASK [vllm_tp2 : Read the API key] ***", "ok: [spark-1] => (item=HF_TOKEN)", "HF_TOKEN is not set",
     "HF_TOKEN: not set", "VLLM_API_KEY is set in the open environment", "Remove HF_TOKEN from vllm_tp2_extra_env and put it into vllm_tp2_secret_env",
+    "secrets: 2 files", "secrets: 3", "passwords: 0", "credentials: 2 found", "cookies: 3", '{"prompt_tokens_details": {"cached_tokens": 128}}',
+    "'completion_tokens_details': {'reasoning_tokens': 12}", '    api_key = os.environ.get("VLLM_API_KEY")', '    token = os.environ["HF_TOKEN"]',
+    "    token = self.tokenizer.decode(ids)", "    token = get_token()", "    token = await self.queue.get()", "    secret = self.read_secret(path)",
+    '    hf_token = kwargs.pop("token", None)', "    password = module.params['password']", "    token = self._encode(self.name, key=password)",
+    "mysql -p -h db app", "mysql -p -u root db", "mysql -P 3306 -u root db", "redis-cli -h h -p 6379 ping", "unzip -p model.zip config.json",
+    "openssl s_client -port 443", "tests/hooks/test_forward_hooks_v2.py:12", "/app/webhook/v1beta1/validation_of_models.go", "sshpass -e ssh h",
+    "sshpass: invalid option", "vault login failed", "vault login -method=ldap", "echo root | getent passwd", "echo 1 | sudo tee /proc/sys/vm/drop_caches",
+    "cat <<EOF\nroot:x\nEOF", "sudo tee /etc/a <<EOF\na b\nEOF", "nmcli con up Home", "the user set password aging", "openssl passwd -6", "user: me passed: 3",
+    "integrity sha256-uNiVztksCsDhcc0u9e8BgrJXVGDRczYzFZsTMeKLYeQ", "kernel_0123456789abcdef0123456789abcdef", "jina_embeddings_v3", "gemma_e2b_instruct_v1",
+    "undefined symbol: _ZN5torch3jit14InterpreterStateImpl7runImplERSt6vectorIN3c106IValueESaIS4_EE",
+    "undefined symbol: _ZNK3c104cuda4impl13CUDAGuardImpl9getDeviceERKN2at6TensorES2Ev",
+    "triton_poi_fused_add_native_layer_norm_0d1d2d3de", "NVIDIA_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "curl -X PUT http://a:80/b", "curl --url http://a:80",
     "env names: HF_TOKEN, VLLM_API_KEY", "(HF_TOKEN, WANDB_API_KEY)", "['HF_TOKEN', 'WANDB_API_KEY']", "secret_env_names=['HF_TOKEN']",
 ]  # fmt: skip
 
@@ -324,6 +356,8 @@ def test_a_secret_in_this_text_is_masked() -> None:
         "setx HF_TOKEN §", "ENV HF_TOKEN §", "aws configure set aws_secret_access_key §", "--pass §", "ID_TOKEN=§", "openssl rsa -passin pass:§",
         "{'api_key': {'main': '§'}}",
         "api_keys:\n- §\n", "password: &a §", "<password>§</password>", '{"name": "HF_TOKEN", "value": "§"}', "PGPASSWORD=§", "curl -u me:§ http://a",
+        "SSHPASS=§",
+        "sudo -S ls <<< '§'", "echo § | passwd --stdin me", "nmcli dev wifi connect a password §", "requirepass §", "user=me pass=§", "SSHPASS='§'",
         "%7B%22api_key%22%3A%20%22§%22%7D", "&quot;api_key&quot;: &quot;§&quot;", "password -> §", "sshpass -p § ssh h", "password=SecretStr('§')",
     ],
 )  # fmt: skip

@@ -40,7 +40,7 @@ _REST = re.compile(r"(?: ID(?=\s?[:=]))?((?:[\w-]|\.(?=\w)){0,64}(?:\[\d{1,4}\])
 #: What stands between a name and its value: `= : =>`, a hint of a type, the key `value`, or the end of an XML element.
 _SIGN = re.compile(
     r"\s{0,8}:\s{0,3}[A-Za-z_]\w{0,20}(?:\[\w{1,20}\])?\s{1,3}=(?=\s)|\s{0,40}(?:={1,2}>|:=|={1,2}|:{1,2}|-{1,2}>)"
-    r"|[\s,\"'{/>]{1,60}(?:\w{1,12}=[\"']?\w{1,20}[\"']?\s{1,3})?[\\\"']{0,4}(?i:value|default)[\\\"']{0,4}\s{0,3}[:=]"
+    r"|[\s,\"'{/>]{1,60}(?:\w{1,12}=[\"']?\w{1,20}[\"']?\s{1,3})?[\\\"']{0,4}(?i:val(?:ue)?|default)[\\\"']{0,4}\s{0,3}[:=]"
     r"|\"\r?\n\r?\n|\n  [^\n]{1,300}?\binput_value="
 )
 _PARAMETER = re.compile(r"[^&\s\"'<>`]{1,4000}")
@@ -68,6 +68,13 @@ _BARE = re.compile(r"(?:[^\s\"'`,;&)}\]]|(?:[,;&)}\]]{1,8}|[\"'`])(?=[^\s\"'`,;&
 _LINE = re.compile(r"[^\n]{1,4000}")
 #: What may precede a name that begins a line: there its value goes to the end of the line.
 _LINE_START = re.compile(r"(?:[\dT:.-]{19,29}Z? )?(?:\([\w =]{1,60}\) )?\s{0,40}(?:- |export |set |declare -x |> |\| )?[\"']?")
+#: A call or an element of a mapping, and the begin of a call that takes the name of a secret.
+_OPERAND = r"\*{0,2}[A-Za-z_][\w.\[\]]{0,60}(?:=[A-Za-z_][\w.]{0,60})?"
+_CODE = re.compile(
+    r"(?:await )?[A-Za-z_]\w{0,40}(?:\(\))?(?:\.[A-Za-z_]\w{0,40}){0,8}"
+    rf"(?:\((?:{_OPERAND}(?:, {_OPERAND}){{0,7}})?\)|\[[\"'][A-Za-z_]{{1,60}}[\"']\])(?:\.[A-Za-z_]\w{{0,40}}(?:\(\))?){{0,4}}"
+)
+_LOOK_UP = re.compile(r"(?:get|getenv|pop)\([\"']\Z")
 _MIXED = re.compile(r"[A-Za-z]\d|\d[A-Za-z]")
 _PROSE = frozenset((
     "a", "an", "the", "missing", "not", "no", "invalid", "required", "empty", "set", "unset", "wrong", "incorrect", "expired", "used", "given",
@@ -79,22 +86,52 @@ _ARGUMENT = re.compile(r"(?!--)(?:\\{1,7}\"[^\"\\\n]{1,2000}\\{1,7}\"|\"(?:\\.|[
 _NEXT_ARGUMENT = re.compile(r"(?:\\{0,7}[\"']?,\s{0,80}|[ \t]{1,8}|\x00|\s{0,8}\n\s{0,40}-\s{1,8})(?=[^\s|>&;<-])")
 #: A letter for a password or a user, and the tools it is one of. They are searched for in the 200 characters before.
 _SHORT = re.compile(
-    r"(?<=[\s\"'])-(?:pass(?:in|out)?\b|[pPaw]|b [^\s]{1,80} [^\s]{1,80}(?= ))[ ,\"']{0,4}((?:pass:)?[^\s\"']{2,200})"
-    r"|\s(?:-[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:%\"']{1,100}[:%]([^\s\"']{1,200})"
+    r"(?<=[\s\"'])-(pass(?:in|out)?\b|[pPaw]|(?=\w{0,4}n)\w{0,3}b\w{0,2} \S{1,80}(?= )|\w{0,3}b\w{0,2} \S{1,80} \S{1,80}(?= ))"
+    r"[ ,\"']{0,4}(?!-\w(?![^\s\"']))((?:pass:)?[^\s\"']{2,200})"
+    r"|[\s\"'](?:-[a-zA-Z]{0,8}?[uU]|--(?:(?:proxy-)?user|cert))[ =,\"']{0,4}[^\s:%\"',]{1,100}[:%]([^\s\"']{1,200})"
 )
-_TOOLS = re.compile(
-    r"(?:\b(?:mysql\w{0,10}|mariadb\w{0,10}|sshpass|mongo\w{0,8}|ldap\w{2,8}|mosquitto_\w{3}|ipmitool|(?:un)?zip|7z\w?|redis-cli"
-    r"|htpasswd|openssl|passwd|user(?:add|mod))\b"
-    r"|\b(?:docker|podman|az|oc|helm) (?:registry )?login\b)[^\n|;]*\Z"
+_TOOLS = {
+    letter: re.compile(rf"\b(?:{tools})\b[^\n|;]*\Z")
+    for letter, tools in {
+        "p": r"mysql\w{0,10}|mariadb\w{0,10}|sshpass|mongo\w{0,8}|7z\w?|user(?:add|mod)|cqlsh|racadm|(?:docker|podman|az|oc|helm) (?:registry )?login",
+        "P": r"ipmitool|(?:un)?zip|mosquitto_\w{3}|sqlcmd|bcp",
+        "a": r"redis-cli",
+        "w": r"ldap\w{2,8}",
+        "b": r"htpasswd",
+        "word": r"openssl",
+    }.items()
+}
+_USER_TOOLS = re.compile(r"\b(?:curl|wget|https?|smbclient|rpcclient|etcdctl|ctr)\b[^\n|;]*\Z")
+#: What reads a password from its standard input.
+_READERS = (
+    r"(?:--password-stdin|\bsudo (?:-\S{1,20} ){0,4}(?:-\w{0,4}S|--stdin)\b|(?<![/\w])(?<!getent )\w{0,3}passwd\b|\bcryptsetup\b|\bkinit\b|\bsu -"
+    r"|--passphrase-fd\b)"
 )
-_USER_TOOLS = re.compile(r"\b(?:curl|wget|https?|smbclient|rpcclient)\b[^\n|;]*\Z")
+_WORD_OR_QUOTED = r"(?:\"([^\"\n]{1,200})|'([^'\n]{1,200})|([^\s\"'-][^\s\"']{0,200}))"
+_HERE = re.compile(rf"<<(?:<\s{{0,2}}{_WORD_OR_QUOTED}|-?\s?[\"']?\w{{1,20}}[\"']?\n([^\n]{{1,200}}(?:\n[\w.-]{{1,32}}:\S{{1,200}}){{0,9}}))")
+_READS = re.compile(rf"{_READERS}[^\n|;<]*\Z")
 _SHAPES = (
     re.compile(r"(?i)\bbearer[\s,]{1,4}[\"']?(?!(?:tokens?|auth\w*|scheme|header|is|and|or|in|of)\b)([^\s\"'`,;)}\]]{3,2000})"),
-    re.compile(r"\blogin\s{1,8}\S{1,100}\s{1,8}(?:account\s{1,8}\S{1,100}\s{1,8})?password\s{1,8}(\S{1,200})"),
-    re.compile(r"\b(?:echo|printf)\s{1,4}(?:-n\s|%s\s)?([^\n|]{1,200}?)\s{0,4}\|[^|\n]{0,120}(?:--password-stdin|sudo -S|chpasswd)"),
+    re.compile(r"login\s{1,8}\S{1,100}\s{1,8}(?:account\s{1,8}\S{1,100}\s{1,8})?password\s{1,8}(\S{1,200})"),
+    re.compile(rf"\b(?:echo|printf)\s{{1,4}}(?:-n\s|%s\s)?([^\n|]{{1,200}}?)\s{{0,4}}\|[^|\n]{{0,120}}?{_READERS}"),
+    re.compile(
+        r"\b(?:wpa_passphrase|rabbitmqctl (?:add_user|change_password)|user set password|openssl passwd|mc alias set \S{1,60} \S{1,100})"
+        rf" \S{{1,100}} {_WORD_OR_QUOTED}"
+    ),
+    re.compile(rf"nmcli [^\n|;]{{0,200}}?[ .](?:psk|password|wep-key\d?) {_WORD_OR_QUOTED}"),
+    re.compile(rf"(?m)^\s{{0,40}}(?:requirepass|masterauth|bindpw|rootpw)\s{{1,8}}{_WORD_OR_QUOTED}[\"']?\r?$"),
+    re.compile(r"vault login (?:-\S{1,60} )?(?=\S{0,40}\d)([\w.][\w.-]{7,200})"),
     re.compile(r"(?i)\bkey\s{0,4}(?:=>|\bis\b)\s{0,4}[\"']?((?=[\w-]{0,40}\d)(?=[\w-]{0,40}[A-Za-z])[\w-]{6,200})(?![\w.])"),
-    re.compile(r"\bwandb\W{1,4}login\W{1,4}(?:--relogin )?([0-9a-f]{32,64})\b"),
-    re.compile(r"[\"'](?:(?<=\blogin\(.)|(?<=ConvertTo-SecureString .)|(?i:(?<=\bidentified by .)|(?<=\bwith password .)))([^\"'\n]{4,200})[\"']"),
+    re.compile(r"wandb\W{1,4}login\W{1,4}(?:--relogin )?([0-9a-f]{32,64})\b"),
+    re.compile(
+        r"[\"'](?:(?<=\blogin\(.)|(?<=ConvertTo-SecureString .)|(?<=encrypt_string .)|(?i:(?<=\bidentified by .)|(?<=\bwith password .)))"
+        r"([^\"'\n]{4,200})[\"']"
+    ),
+    re.compile(
+        r"(?i)\b(?:user(?:_?name)?|login|email)[\"']?\s{0,3}[:=]\s{0,3}[\"']?[^\s\"',;]{1,80}[\"']?[\s,;&]{1,20}[\"']?(?:pass|pwd|pw)[\"']?"
+        r"\s{0,3}[:=]\s{0,3}"
+        r"(?:\"([^\"\n]{1,200})|'([^'\n]{1,200})|([^\s\"',;&}]{1,200}))"
+    ),
     re.compile(r"BasicAuth\([^)\n]{0,100},\s?[\"']([^\"'\n]{1,200})[\"']"),
     re.compile(r"\"[kd]\"\s?:\s?\"([\w-]{10,2000})\""),
 )
@@ -114,7 +151,7 @@ def spans_of(text: str) -> Spans:
     for pattern in (USER_INFO, FORMS):
         out += [match.span() for match in pattern.finditer(text)]
     for shape in (*_SHAPES, _PGPASS):
-        out += [match.span(1) for match in shape.finditer(text)]
+        out += [match.span(match.lastindex or 0) for match in shape.finditer(text)]
     return out
 
 
@@ -184,6 +221,8 @@ def _value(text: str, begin: int, name: str, at: int, near: int) -> Spans:
         return []
     if not whole and name.lower().endswith("auth") and lead.group(3) is None and not is_generated(value):
         return []  # settings of an authentication
+    if _is_code(value) if whole and sign[0] == " =" else _LOOK_UP.search(lead[0]) and (_is_name(value) or not is_generated(value, 1)):
+        return []
     over_the_end = "\n" in lead.group(1) and whole and not lead.group(3)
     if over_the_end and not is_generated(value, 1):
         return []
@@ -231,8 +270,15 @@ def _is_name(value: str) -> bool:
     return re.fullmatch(r"[A-Z]+(?:_[A-Z]+)+|[a-z0-9]+(?:_[a-z0-9]+){2,}", value) is not None
 
 
+def _is_code(value: str) -> bool:
+    """Whether a value is the right side of an assignment, as a traceback prints the lines of a program."""
+    return _CODE.fullmatch(value) is not None and not is_generated(value)
+
+
 def _is_none(name: str, value: str, whole: bool) -> bool:
     """Whether the value of a name with the look of a secret is none: nothing, a switch, a count of tokens, prose, or code."""
+    if re.search(r"[^s]s\Z", name.lower()) and re.fullmatch(r"\d{1,3}(?: [a-z]{1,20})?", value):
+        return True  # a number of them
     if is_plain(value):
         count = "token" in name.lower() and (name.lower().endswith("s") or re.fullmatch(r"\d{6,}", value) is None)
         return count or value.strip().lower() in ("none", "null", "true", "false", "auto", "")
@@ -340,10 +386,11 @@ def _arguments(text: str, match: re.Match[str]) -> Spans:
 
 
 def short_flags(text: str) -> Spans:
-    """Return the places of passwords after arguments of one letter, such as mysql -p and curl -u."""
-    out = []
+    """Return the places of passwords after arguments of one letter, such as mysql -p and curl -u, and in what a shell gives to a command."""
+    out = [each.span(each.lastindex or 0) for each in _HERE.finditer(text) if _READS.search(text, max(0, each.start() - 200), each.start())]
     for match in _SHORT.finditer(text):
-        tools, group = (_TOOLS, 1) if match.group(1) else (_USER_TOOLS, 2)
+        flag, group = match.group(1) or "", match.lastindex or 0
+        tools = _TOOLS[flag if len(flag) == 1 else "word" if flag.startswith("pass") else "b"] if flag else _USER_TOOLS
         if tools.search(text, max(0, match.start() - 200), match.start() + 1):
             out.append(match.span(group))
     return out
