@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -35,12 +36,48 @@ def expression_fault(expression: str) -> str:
     except jmespath.exceptions.JMESPathError as error:
         reason = " ".join(str(error).split()).partition(", for expression")[0]
         return f"the expression {expression!r} is not valid JMESPath: {reason}; write it like pool.concurrency >= `4`"
-    fault = next(_unknown(parsed), "")
+    fault = next(_unknown(parsed), "") or next(_quoted(parsed), "") or _number(parsed)
     return fault and f"the expression {expression!r} {fault}"
 
 
+# Facts that are numbers.
+_NUMBERS = tuple(f"pool.{key}" for key in ("tokens", "concurrency", "context", "effective_tokens"))
+_QUOTED = r"-?\d+(?:\.\d+)?"
+
+
+def _path(node: Mapping[str, Any]) -> str:
+    """Return the path of a node that only names keys; empty for another node."""
+    if node["type"] == "field":
+        return str(node["value"])
+    parts = [_path(child) for child in node["children"]] if node["type"] == "subexpression" else [""]
+    return ".".join(parts) if all(parts) else ""
+
+
+def _quoted(node: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each comparison with a text that can never hold. JMESPath orders numbers only, and a number never equals a text."""
+    children = node["children"]
+    if node["type"] == "comparator":
+        for one, other in (children, children[::-1]):
+            text, ordered = one.get("value"), node["value"] not in ("eq", "ne")
+            if one["type"] == "literal" and isinstance(text, str) and (ordered or _path(other) in _NUMBERS):
+                number = f"; write `{text}` in backticks" if re.fullmatch(_QUOTED, text) else ", and JMESPath needs a number here, such as `1.5`"
+                yield f"compares with the text {text!r}{number}"
+    for child in children:
+        if isinstance(child, Mapping):
+            yield from _quoted(child)
+
+
+def _number(node: Mapping[str, Any]) -> str:
+    """Return a text if the result is a number of the facts: any number passes."""
+    if node["type"] in ("and_expression", "or_expression"):  # on the left of &&, it is known or not
+        return next(filter(None, map(_number, node["children"][node["type"] == "and_expression" :])), "")
+    path = _path(node)
+    return f"is a number, expected true or false; compare it, such as {path} >= `4`" if path in _NUMBERS else ""
+
+
 def _near(name: str, known: list[str]) -> str:
-    return did_you_mean(name, known) or f"; known are {known}"
+    number = f"; write the number as `{name}` in backticks" if re.fullmatch(_QUOTED, name) else ""
+    return number or did_you_mean(name, known) or f"; known are {known}"
 
 
 def _unknown(node: Mapping[str, Any]) -> Iterator[str]:

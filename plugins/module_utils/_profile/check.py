@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.build_data import check_build
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SCHEMA, Field
 
@@ -39,6 +40,8 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "scalar": ((str, int, float, bool), "a string, a number, true or false"),
     "criterion": ((str, Mapping), "a string, or a mapping of expression, name and remedy"),
 }
+# Lists of the words of a command.
+_COMMANDS = ("command", "entrypoint", "shell", "head_args", "worker_args")
 _INVALID: Any = object()
 
 
@@ -99,6 +102,24 @@ def _fits(value: object, kind: str) -> bool:
     return True
 
 
+def _type_hint(value: Any, spec: Field, path: str) -> str:
+    """Return how to write a value of the wrong type; empty if nothing is known."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if spec.kind == "str" and isinstance(value, (int, float)):
+        return f': write it in quotes, "{str(value).lower() if isinstance(value, bool) else value}"'
+    if spec.kind == "str" and isinstance(value, Mapping) and path.startswith("container.volumes["):
+        return "; write host:container:ro"
+    if spec.kind == "map" and number and "min" in spec.fields:
+        return f", such as {{min: {value}}}"
+    if isinstance(value, str) and spec.fields:
+        main = [key for key, sub in spec.fields.items() if sub.required or key == "dockerfile"]
+        return f"; write {[*main, *spec.fields][0]}: ... below it"
+    if spec.kind == "list" and spec.element and spec.element.kind == "str" and isinstance(value, str) and len(value) <= 60:
+        words = value.split() if path.rpartition(".")[2] in _COMMANDS else [value]
+        return f", such as [{', '.join(word if re.fullmatch(r'[A-Za-z/][A-Za-z0-9_./-]*', word) else json.dumps(word) for word in words)}]"
+    return ""
+
+
 def _steps(path: str) -> str:
     return path.replace("[", ".[") + "."
 
@@ -125,11 +146,7 @@ class _Checker:
         if value is None and (spec.nullable or spec.kind == "argument"):
             return None
         if not _fits(value, spec.kind):
-            quoted = spec.kind == "str" and isinstance(value, (int, float))
-            hint = f': write it in quotes, "{str(value).lower() if isinstance(value, bool) else value}"' if quoted else ""
-            if isinstance(value, str) and spec.fields:
-                hint = f"; write {next((key for key, sub in spec.fields.items() if sub.required), next(iter(spec.fields)))}: ... below it"
-            return self.note(path, f"is {shown(value)}, expected {KINDS[spec.kind][1]}{hint}")
+            return self.note(path, f"is {shown(value)}, expected {KINDS[spec.kind][1]}{_type_hint(value, spec, path)}")
         if spec.kind == "str":
             return self._string(value, spec, path)
         if spec.kind == "list" and spec.element:
@@ -199,6 +216,7 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in profile.get(table, {}).items():
             if holds_secret(key, value):
                 checker.note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
+    _check_placeholders(profile, checker.note)
     build = profile.get("image", {}).get("build")
     if build is not None and checker.sound("image.build"):
         check_build(build, checker.note)
@@ -230,11 +248,22 @@ def _is_count(value: object) -> bool:
     return not isinstance(value, bool) and re.fullmatch(r"[1-9][0-9]*|\{\w+\}", str(value)) is not None
 
 
+def _is_json(value: object) -> bool:
+    try:
+        json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return False
+    return True
+
+
+_JSON_ARGS = ("speculative-config", "compilation-config", "override-generation-config", "default-chat-template-kwargs", "hf-overrides", "kv-transfer-config")
+
 # Argument -> its check, and what is expected. vLLM refuses such a value only when it boots, after image and weights are on the nodes.
 _ARG_VALUES = {
     "gpu-memory-utilization": (_is_share, "a share of the memory, above 0 and at most 1, such as 0.8"),
     "max-model-len": (_is_context, "a number of tokens such as 131072 or 128k, or auto"),
     **dict.fromkeys(_COUNTS, (_is_count, "a whole number from 1")),
+    **dict.fromkeys(_JSON_ARGS, (_is_json, "a mapping, such as {key: value}, or JSON")),
 }
 
 
@@ -269,14 +298,56 @@ def _check_args(args: Mapping[str, Any], note: Any) -> None:
             note(path, f'is {shown(value)}, but the collection writes this argument itself: {remedy}, or use "{managed}" to choose its place')
 
 
+_STORE = "{model_store}"
+_ARGUMENTS = ", ".join(f'{flag}: "{placeholder}"' for flag, placeholder in PLACEHOLDERS.items())
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield the strings of a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list)):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(each)
+
+
+def _placeholders(value: Any) -> Iterator[str]:
+    """Yield what looks like a placeholder. JSON, Jinja templates and variables of a shell have none."""
+    for text in _strings(value):
+        if not text.startswith(('{"', "[")) and "{{" not in text and "{%" not in text:
+            yield from re.findall(r"(?<!\$)\{[a-z_]+\}", text)
+
+
+def _check_placeholders(profile: Mapping[str, Any], note: Any) -> None:
+    """Record each placeholder where nothing replaces it."""
+    engine, model, box = profile.get("engine", {}), profile.get("model", {}), profile.get("container", {})
+    ray = engine.get("ray", {})
+    places = [(f"engine.args.{key}", value) for key, value in engine.get("args", {}).items() if key.replace("_", "-") not in PLACEHOLDERS]
+    places += [(f"engine.ray.{key}", ray.get(key)) for key in ("head_args", "worker_args")]
+    places += [(f"model.{key}", model.get(key)) for key in ("path", "relative_path")]
+    places += [(f"container.volumes[{i}]", volume) for i, volume in enumerate(box.get("volumes", []))]
+    env = [(f"{table}.{key}", value) for table in ("env", "head_env", "worker_env") for key, value in profile.get(table, {}).items()]
+    own = [_STORE, *PLACEHOLDERS.values()]
+    for path, value in places + env:
+        volume, variable = path.startswith("container."), path.partition(".")[0].endswith("env")
+        # The value of a variable can be a template of its reader, such as {time} {message}.
+        found = [each for each in _placeholders(value) if not variable or each == value or ("_" in each and nearest(each, own, 0.8))]
+        wrong = next((each for each in found if not (volume and each == _STORE)), "")
+        if volume and wrong:
+            note(path, f"has {wrong}, which is not a placeholder{did_you_mean(wrong, [_STORE])}; only {_STORE} is replaced here")
+        elif wrong and nearest(wrong, own) == _STORE:
+            note(path, f"has {wrong}, which is not replaced here: write the path in the container; only volumes and cache_dirs have {_STORE}")
+        elif wrong:
+            note(path, f"has {wrong}, which is not replaced here: write the value itself; placeholders of engine.args are {_ARGUMENTS}")
+
+
 def _check_container(container: Mapping[str, Any], note: Any) -> None:
     for i, volume in enumerate(container["volumes"]):
         parts = volume.split(":")
         if len(parts) not in (2, 3) or not all(parts) or not parts[1].startswith("/"):
             note(f"container.volumes[{i}]", f"is {volume!r}, expected host:container or host:container:ro")
-        elif not parts[0].startswith(("/", "{model_store}")):
-            hint = did_you_mean(parts[0].partition("/")[0], ["{model_store}"])
-            note(f"container.volumes[{i}]", f"mounts {parts[0]!r}, expected an absolute path or {{model_store}}{hint}")
+        elif not re.match(r"/|\{[a-z_]+\}", parts[0]):  # a placeholder has its own check
+            note(f"container.volumes[{i}]", f"mounts {parts[0]!r}, expected an absolute path or {{model_store}}")
     for i, path in enumerate(container["cache_dirs"]):
         rest = path[len("{model_store}/") :] if path.startswith("{model_store}/") else ""
         if not rest.strip("/") or ".." in rest.split("/"):

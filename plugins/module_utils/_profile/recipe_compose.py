@@ -29,7 +29,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_field
     set_store,
     text_of,
 )  # fmt: skip
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import RecipeError, expand, run
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import COMPOSE, RecipeError, expand, run
 
 
 def from_compose(data: Mapping[str, Any], env: Mapping[str, str], service: str) -> Imported:
@@ -39,7 +39,7 @@ def from_compose(data: Mapping[str, Any], env: Mapping[str, str], service: str) 
     values = _env_file(env)
     read: set[str] = set()
     box = _expanded(raw, values, missing, read)
-    out = new_import("Docker Compose file", text_of(data.get("name") or name), "")
+    out = new_import(COMPOSE, text_of(data.get("name") or name), "")
     environment = box.get("environment") or {}
     if isinstance(environment, list):
         environment = dict((text_of(each).partition("=")[::2] if "=" in text_of(each) else (text_of(each), None)) for each in environment)

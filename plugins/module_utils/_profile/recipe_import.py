@@ -36,7 +36,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_field
     set_store,
     text_of,
 )  # fmt: skip
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import RecipeError, fill, run
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import COMPOSE, RecipeError, fill, kind_of, run
 
 MOST_ENTRIES = 5000
 DEFAULT_ALIASES = {"tensor_parallel": "tensor-parallel-size", "pipeline_parallel": "pipeline-parallel-size", "data_parallel": "data-parallel-size"}
@@ -55,10 +55,11 @@ def convert(data: Any, env: Mapping[str, str] | None = None, service: str = "") 
         raise RecipeError("it is not a mapping, expected a recipe of sparkrun or eugr/spark-vllm-docker, or a Docker Compose file")
     if _entries(data) > MOST_ENTRIES:
         raise RecipeError(f"it has more than {MOST_ENTRIES} entries")
-    if isinstance(data.get("services"), Mapping):
+    kind = kind_of(data)
+    if kind == COMPOSE:
         out = from_compose(data, env or {}, service)
-    elif "model" in data or "command" in data:
-        out = _recipe(data)
+    elif kind:
+        out = _recipe(data, kind)
     else:
         raise RecipeError("it has neither services (Docker Compose) nor model or command (sparkrun, eugr/spark-vllm-docker)")
     out.profile = without(out.profile, {value for value in out.secrets if len(value) >= SHORTEST})
@@ -78,9 +79,7 @@ def _entries(data: Any) -> int:
     return count
 
 
-def _recipe(data: Mapping[str, Any]) -> Imported:
-    eugr = str(data.get("recipe_version")) == "1" or "build_args" in data or "mods" in data
-    kind = "recipe of eugr/spark-vllm-docker" if eugr else "recipe of sparkrun"
+def _recipe(data: Mapping[str, Any], kind: str) -> Imported:
     runtime = text_of(data.get("runtime"))
     if runtime in OTHER_ENGINES:
         raise RecipeError(f"runtime is {runtime!r}, and the collection serves vLLM only")
@@ -91,7 +90,7 @@ def _recipe(data: Mapping[str, Any]) -> Imported:
     defaults = mapping(data, "defaults")
     collect_secrets(out, {**mapping(data, "env"), **defaults})
     set_image(out, "container", text_of(data.get("container")))
-    if eugr:
+    if "eugr" in kind:
         listed = [f"{key} {plain(data[key])}" for key in ("build_args", "mods") if data.get(key)]
         out.profile["image"]["build"] = {"note": f"github.com/eugr/spark-vllm-docker: {'; '.join(listed) or 'its image of that name'}."}
     words, used = _recipe_command(out, data)

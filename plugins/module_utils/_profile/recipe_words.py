@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+COMPOSE = "Docker Compose file"
 #: Longest text after variables were replaced: values that contain each other grow fast.
 LONGEST = 1 << 16
 DEEPEST = 20
@@ -35,6 +36,16 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _PUNCTUATION = ";&|()<>\n"
+
+
+def kind_of(data: Mapping[str, Any]) -> str:
+    """Return what kind of recipe a file is; empty if it is none."""
+    if isinstance(data.get("services"), Mapping):
+        return COMPOSE
+    if "model" not in data and "command" not in data:
+        return ""
+    eugr = str(data.get("recipe_version")) == "1" or "build_args" in data or "mods" in data
+    return "recipe of eugr/spark-vllm-docker" if eugr else "recipe of sparkrun"
 
 
 class RecipeError(ValueError):

@@ -15,10 +15,14 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check, human_int, shown, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import SCHEMA
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import kind_of
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE, SCHEMA
 
 # Keys that a resolved profile has besides those of the schema. ``defaults`` has the paths of what :func:`_pair_defaults` set; a shipped one has none.
 ADDED = ("name", "lineage", "defaults")
+# Keys of a recipe at its top, which a profile has not, and keys that only a profile has there.
+RECIPE_KEYS = frozenset(("services", "command", "defaults", "runtime", "recipe_version"))
+PROFILE_KEYS = frozenset(("extends", "summary", "image", "engine", "gate"))
 # A changed argument makes these inherited bounds of the gate meaningless. The bounds of the layer itself always count.
 INVALIDATED_BOUNDS = (
     ("max-model-len", ("concurrency",)),
@@ -73,7 +77,8 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
             known = sorted(set(shipped) | set(users))
             what = f"profile {child}: extends is {current!r}, which" if child else f"gb10_profile: {current!r}"
             hint = f"known are: {', '.join(known)} (a profile of your own goes into gb10_profiles, or as a file into gb10_profiles_directory)"
-            raise ProfileError(f"{what} is not a known profile{did_you_mean(current, known)}; {hint}")
+            near = f"; remove what follows {current.strip()}, a line end or a space" if current.strip() in known else did_you_mean(current, known)
+            raise ProfileError(f"{what} is not a known profile{near}; {hint}")
         if (current, from_user) in seen:
             loop = [entry[0] for entry in seen[seen.index((current, from_user)) :]] + [current]
             raise ProfileError(f"profile {name}: extends is a circular reference ({' -> '.join(loop)}). Remove extends from one of them")
@@ -81,6 +86,10 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
         raw = users[current] if from_user else shipped[current]
         if not isinstance(raw, Mapping):
             raise ProfileError(f"profile {current}: is {shown(raw)}, expected a mapping")
+        kind = kind_of(raw) if RECIPE_KEYS.intersection(raw) and not PROFILE_KEYS.intersection(raw) else ""
+        if kind:
+            remedy = "move it to a file elsewhere, and make a profile of it with ansible-playbook playbooks/import.yml -e recipe=FILE"
+            raise ProfileError(f"profile {current}: is a {kind}, expected a profile; {remedy}")
         name_line = next((key for key in ("gb10_profiles", current) if key not in SCHEMA.fields and isinstance(raw.get(key), Mapping)), "")
         if name_line:
             remedy = f"remove the line {name_line}: and indent the lines below it less"
@@ -139,7 +148,9 @@ def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | No
     """
     users = {} if users is None else users
     if not isinstance(users, Mapping):
-        raise ProfileError(f"gb10_profiles is {shown(users)}, expected a mapping of profile names to profiles")
+        raise ProfileError(
+            f"gb10_profiles is {shown(users)}, expected a mapping of profile names to profiles, such as {{mine: {{extends: {DEFAULT_PROFILE}}}}}"
+        )
     numbers = [key for key in users if not isinstance(key, str)]
     if numbers:
         raise ProfileError(f"gb10_profiles has the key {numbers[0]}, expected a string: write it in quotes")

@@ -15,6 +15,12 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.gate_expressions impo
         ("ranks[0].versoin == 'a' && pool.tokens", "did you mean version?"),
         ("length(rank[].nccl) > `1`", "did you mean ranks?"),
         ("lenght(ranks) > `1`", "calls lenght(), which is not a function of JMESPath; did you mean length()?"),
+        ("pool.concurrency >= '1.5'", "compares with the text '1.5'; write `1.5` in backticks"),
+        ("ranks[?restarts < '2']", "write `2` in backticks"),
+        ("pool.tokens == '5'", "write `5` in backticks"),
+        ("head.version >= 'v1'", "compares with the text 'v1', and JMESPath needs a number here"),
+        ('pool.concurrency >= "1.5"', "reads 1.5, which is not a fact of the gate; write the number as `1.5` in backticks"),
+        ("head.version == '1' && pool.concurrency", "is a number, expected true or false; compare it, such as pool.concurrency >= `4`"),
         ("pool.tokens >> `2`", "is not valid JMESPath"),
     ],
 )
@@ -33,6 +39,9 @@ def test_a_name_that_no_fact_has(expression: str, part: str) -> None:
         "sort_by(ranks, &version)[0].version",
         "head.{a: version}.a",
         "containers[0].running",
+        "head.version == '1.5'",
+        "pool.source != 'none'",
+        "pool.tokens && pool.tokens > `4`",
         "`true`",
     ],
 )

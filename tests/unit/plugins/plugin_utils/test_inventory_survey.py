@@ -239,16 +239,19 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
         ({"vllm_tp2_extra_args": {"port": 9000}}, [("vllm_tp2_extra_args", "engine.args.port")]),
         ({"vllm_tp2_extra_args": {"max_model_len": 5}}, [("vllm_tp2_extra_args", "engine.args.max_model_len")]),
         ({"vllm_tp2_extra_args": {"--max-num-seqs": 5}}, [("vllm_tp2_extra_args", "expected a flag without its dashes")]),
+        ({"vllm_tp2_extra_args": {"speculative-config": "method=mtp"}}, [("vllm_tp2_extra_args", "is the string 'method=mtp', expected a mapping, such as")]),
+        ({"gb10_profile": "fp8-1m\n"}, [("gb10_profile", "is not a known profile; remove what follows fp8-1m")]),
+        (gate("pool.concurrency >= '1.5'"), [("vllm_tp2_gate", "write `1.5` in backticks")]),
         (gate(effective_token={"min": 5}), [("vllm_tp2_gate", "gate.effective_token")]),
         (gate(effective_tokens=5), [("vllm_tp2_gate", "gate.effective_tokens is")]),
         (
             {**gate(context=4096), "vllm_tp2_context": 500000, "vllm_tp2_extra_args": {"nnodes": 3}},
             [("vllm_tp2_extra_args", "engine.args.nnodes"), ("vllm_tp2_gate", "gate.context is 4096")],
         ),
-        (gate("pool.tokens", "pool.x >="), [("vllm_tp2_gate", "'pool.x >='")]),
+        (gate("pool.tokens > `1`", "pool.x >="), [("vllm_tp2_gate", "'pool.x >='")]),
         (gate({"expression": "pool.x >=", "remedy": "lower the context"}), [("vllm_tp2_gate", "'pool.x >='")]),
         (gate({"expression": "pool.x", "remedi": "lower it"}), [("vllm_tp2_gate", "did you mean remedy?")]),
-        (gate({"expression": "pool.tokens", "name": "x", "remedy": "lower it"}, "head.nccl.ib && ranks[1].ready"), []),
+        (gate({"expression": "pool.tokens > `1`", "name": "x", "remedy": "lower it"}, "head.nccl.ib && ranks[1].ready"), []),
         (gate("pool.tokenz >= `2`"), [("vllm_tp2_gate", "tokenz, which is not a fact of the gate; did you mean tokens?")]),
         (
             {"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m", "gate": {"expressions": ["a b"]}}}},
@@ -285,6 +288,11 @@ _ARGS = f"{_MINE}engine:\n  args:\n    "
         (f"{_MINE}container:\n  memlock: lots\n", "mine.yml:3: container.memlock: is the string 'lots', expected a whole number"),
         (f"{_MINE}container:\n  volumes:\n    - a:/b\n", "mine.yml:4: container.volumes[0]: mounts 'a', expected an absolute path"),
         ("[a]\n", "mine.yml: mine: is a list, expected a mapping"),
+        (
+            "recipe_version: '2'\nmodel: a/b\nruntime: vllm\ncontainer: c\ndefaults: {port: 8000}\ncommand: vllm serve {model}\n",
+            "mine.yml: mine: is a recipe of sparkrun, expected a profile; move it to a file elsewhere, and make a profile of it with "
+            "ansible-playbook playbooks/import.yml -e recipe=FILE",
+        ),
         ("extends: fp8-1mm\n", "mine.yml:1: extends: is 'fp8-1mm', which is not a known profile; did you mean fp8-1m?"),
         (f"mine:\n  {_MINE}", "mine.yml:1: mine: is not a key of a profile; remove the line mine: and indent the lines below it less"),
         (f"{_MINE}summary: a\nsummary: b\n", "mine.yml:3: summary: is set twice, first in line 2; remove one"),

@@ -85,7 +85,7 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"engine": {"api": {"port": 70000}}}, "engine.api.port", "at most 65535"),
         ({"engine": {"api": {"port": "8000"}}}, "engine.api.port", "a whole number"),
         ({"engine": {"api": {"port": True}}}, "engine.api.port", "a whole number"),
-        ({"engine": {"command": "vllm serve"}}, "engine.command", "a list"),
+        ({"engine": {"command": "vllm serve"}}, "engine.command", "a list, such as [vllm, serve]"),
         (args(**{"--seed": 1}), "engine.args.--seed", "a flag without its dashes"),
         (args(x=[[1]]), "engine.args.x", "a string, a number"),
         (args(api_key="s3cret"), "engine.args.api-key", "VLLM_API_KEY"),
@@ -123,6 +123,19 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"gate": "strict"}, "gate", "a mapping; write context: ... below it"),
         ({"image": "vllm/vllm-openai:x"}, "image", "a mapping; write reference: ... below it"),
         ({"image": {"reference": "ghcr.io/me/vllm@sha256:abc123"}}, "image.reference", "a digest goes into image.digest, as sha256: and 64 hexadecimal digits"),
+        ({"ranks": 2}, "ranks", "a mapping, such as {min: 2}"),
+        ({"gate": {"effective_tokens": 1500000}}, "gate.effective_tokens", "a mapping, such as {min: 1500000}"),
+        (build(steps=["recipe/Dockerfile"]), "image.build.steps[0]", "a mapping; write dockerfile: ... below it"),
+        ({"container": {"volumes": [{"type": "bind"}]}}, "container.volumes[0]", "a string; write host:container:ro"),
+        ({"container": {"volumes": "{model_store}:/b:ro"}}, "container.volumes", 'a list, such as ["{model_store}:/b:ro"]'),
+        ({"container": {"volumes": ["/a/{model_stor}:/b"]}}, "container.volumes[0]", "; did you mean {model_store}?"),
+        (args(data_parallel_address="{head_ip}"), "engine.args.data-parallel-address", "has {head_ip}, which is not replaced here: write the value itself"),
+        (args(chat_template="{model_stor}/x.jinja"), "engine.args.chat-template", "write the path in the container; only volumes and cache_dirs have"),
+        (args(speculative_config={"model": "{model_store}/x"}), "engine.args.speculative-config", "has {model_store}, which is not replaced here"),
+        ({"model": {"id": "a", "path": "{model_store}/a"}}, "model.path", "has {model_store}, which is not replaced here"),
+        ({"env": {"A": "{model_stor}/a"}}, "env.A", "has {model_stor}, which is not replaced here"),
+        ({"env": {"A": "{rank}"}}, "env.A", "placeholders of engine.args are served-model-name"),
+        (args(speculative_config="method=mtp,n=2"), "engine.args.speculative-config", "a mapping, such as {key: value}, or JSON"),
     ],
 )
 def test_fault_has_the_key_and_what_is_expected(over: dict[str, Any], key: str, expected: str) -> None:
@@ -132,6 +145,18 @@ def test_fault_has_the_key_and_what_is_expected(over: dict[str, Any], key: str, 
     assert fault.startswith(f"profile x: {key} ")
     assert expected in fault
     assert "s3cret" not in fault
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        args(chat_template="{% for m in messages %}{m}{% endfor %}", x='{"a": "{rank}"}', y="${HOME}/x", compilation_config=3, hf_overrides='{"a": 1}'),
+        args(limit_mm_per_prompt="image=1", chat_template="{{messages}}"),
+        {"env": {"LOGURU_FORMAT": "{time} {rank} {message}"}},
+    ],
+)
+def test_accepts_templates_and_json(over: dict[str, Any]) -> None:
+    checked(**over)
 
 
 def test_reports_all_faults_at_once() -> None:

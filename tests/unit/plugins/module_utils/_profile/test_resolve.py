@@ -76,6 +76,10 @@ def test_user_profiles_extend_user_profiles() -> None:
     ("users", "name", "text"),
     [
         ({}, "dspark-nvfp4", "gb10_profile: 'dspark-nvfp4' is not a known profile; did you mean dspark-nvfp4-"),
+        ({}, "fp8-1m\n", "gb10_profile: 'fp8-1m\\n' is not a known profile; remove what follows fp8-1m, a line end or a space"),
+        ({"a": {"model": "x/y", "runtime": "vllm", "defaults": {}, "env": {}}}, "a", "profile a: is a recipe of sparkrun, expected a profile; move it"),
+        ({"a": {"recipe_version": "1", "command": "vllm serve x", "container": "c"}}, "a", "profile a: is a recipe of eugr/spark-vllm-docker"),
+        ({"a": {"services": {"v": {"image": "x"}}}}, "a", "is a Docker Compose file, expected a profile; move it to a file elsewhere, and make"),
         ({"a": {"extends": "fp8-1n"}}, "a", "profile a: extends is 'fp8-1n', which is not a known profile; did you mean fp8-1m?"),
         ({"a": {"extends": "b"}, "b": {"extends": "a"}}, "a", "(a -> b -> a)"),
         ({"a": {"extends": "a"}}, "a", "profile a: extends names the profile itself"),
@@ -85,7 +89,7 @@ def test_user_profiles_extend_user_profiles() -> None:
         ({"a": "b"}, "a", "profile a: is the string 'b', expected a mapping"),
         ({"a": {"extnds": "fp8-1m"}}, "a", "profile a: extnds is not a key of a profile; did you mean extends?"),
         ({5: {"extends": "fp8-1m"}}, "nope", "gb10_profiles has the key 5, expected a string"),
-        ("nope", "a", "gb10_profiles is the string 'nope', expected a mapping"),
+        ("nope", "a", "gb10_profiles is the string 'nope', expected a mapping of profile names to profiles, such as {mine: {extends: "),
     ],
 )
 def test_fault_of_inheritance_has_the_profile(users: Any, name: str, text: str) -> None:
