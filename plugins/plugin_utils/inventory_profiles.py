@@ -25,7 +25,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_local import folder_fault
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_local import folder_fault, sources_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import steps
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, scan
 
@@ -232,8 +232,9 @@ class ProfileChecks:
             for text in writable_weights(profile, str(store)):
                 self._add_profile_fault(host, text)
         context = self.values[host].get("image_build_context")
-        if self.image and isinstance(context, str) and context and not Path(os.path.expanduser(context)).exists():
-            self.add("host", host, "image_build_context", f"{context} does not exist here; expected a folder or an archive with the image's sources")
+        text = sources_fault(context) if self.image and isinstance(context, str) and context else ""
+        if text:
+            self.add("host", host, "image_build_context", f"{context} {text}; expected a folder or an archive with the image's sources")
         owned = context or self.values[host].get("image_distribution") == "send"
         if self.image and profile["image"]["build"] and profile["image"]["build"]["missing"] and not owned:
             self.add("host", host, "gb10_profile", missing_image(profile), example=True)
@@ -315,7 +316,7 @@ class ProfileChecks:
             text = plan["unsafe"]
         except kv_estimate.PlanError as error:
             text = str(error)
-        keys = ("vllm_tp2_context", "vllm_tp2_gpu_memory_utilization", "vllm_tp2_extra_args", "vllm_tp2_gate")
+        keys: tuple[str, ...] = ("vllm_tp2_context", "vllm_tp2_gpu_memory_utilization", "vllm_tp2_extra_args", "vllm_tp2_gate")
         if text:
             keys, remedy = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization"), text
         elif plan.get("verdict") == "refused" and values.get("vllm_tp2_plan", "enforce") == "enforce":

@@ -172,7 +172,8 @@ def _compose(index: Index, path: Path, text: str) -> Any:
         return None
     for event in events:
         tag = getattr(event, "tag", None) or "!"
-        if tag == "!vault" and getattr(event, "style", "|") in (None, "") and event.value.startswith("$ANSIBLE_VAULT;"):
+        plain = getattr(event, "style", "|") in (None, "") and str(getattr(event, "value", "")).startswith("$ANSIBLE_VAULT;")
+        if event.start_mark and tag == "!vault" and plain:
             index.unreadable.append((path, event.start_mark.line + 1, "the encrypted text needs a | after !vault, and its lines below it"))
         if event.start_mark and tag not in _TAGS and not tag.startswith("tag:yaml.org,2002:"):
             # The tag is not shown: it can be a password that starts with an exclamation mark.

@@ -195,8 +195,8 @@ class Survey:
             here = inventory_local.all_here({host: self.values[host] for host in present}, cli_context.CLIARGS)
             if here:
                 text = f"is local for {', '.join(here)}, so each of them would be this computer; set it only for the machine on which you run Ansible"
-                given = "ansible_connection" in self.values[here[-1]]
-                self._add(*(("host", here[-1], "ansible_connection") if given else ("run", "the command line", "-c")), text)
+                in_file = "ansible_connection" in self.values[here[-1]]
+                self._add(*(("host", here[-1], "ansible_connection") if in_file else ("run", "the command line", "-c")), text)
         addresses = [str(self.values[host].get("ansible_host") or host) for host in self.hosts if host in self.values]
         for option, text in inventory_local.command_line_faults(cli_context.CLIARGS, [*self.hosts, *addresses]):
             self._add("run", "the command line", option, text)

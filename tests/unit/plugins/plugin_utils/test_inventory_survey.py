@@ -522,8 +522,14 @@ def test_sources_of_an_image_that_do_not_exist_are_a_fault_of_a_run_that_builds(
     assert survey({"a": own, "b": own}) == []
     (found,) = survey({"a": own, "b": own}, stages=["image"])
     assert (found.key, "does not exist here" in found.text) == ("image_build_context", True)
+    (tmp_path / "recipe").touch()
+    (found,) = survey({"a": own, "b": own}, stages=["image"])
+    assert "is a file here; expected a folder or an archive" in found.text
+    (tmp_path / "recipe").rename(tmp_path / "recipe.tar.gz")
     (tmp_path / "recipe").mkdir()
     assert survey({"a": own, "b": own}, stages=["image"]) == []
+    archive = {"image_build_context": f"{tmp_path}/recipe.tar.gz"}
+    assert survey({"a": archive, "b": archive}, stages=["image"]) == []
 
 
 @pytest.mark.parametrize("key", ["vllm_tp2_gpu_memory_utilization", "vllm_tp2_context"])
