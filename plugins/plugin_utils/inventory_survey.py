@@ -31,12 +31,11 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places impo
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles import FLAGS, ProfileChecks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import altered, in_another_base, scan
 
-# Values that all ranks of a serving group share.
 _TAGS = {"--tags": "ansible_run_tags", "--skip-tags": "ansible_skip_tags"}
+# Values that all ranks of a serving group share.
 _SHARED = ("roce_mtu", *FLAGS, "vllm_tp2_extra_args", "vllm_tp2_gate")
 # A template that reads these can be made later.
 _LATER = re.compile(r"hostvars|roce_env|_required\b|gb10\.cluster\.serving_group")
-
 _ENVIRONMENT = re.compile(r"(?:lookup|query|q)\(\s*['\"](?:ansible\.builtin\.)?env['\"]")
 # Why the template of a secret fails, without a part of it.
 _KINDS = (
@@ -240,7 +239,8 @@ class Survey:
         if "vault" in reason.lower():
             self._add("host", host, name, inventory_early.NOT_DECRYPTED)
         elif not _LATER.search(str(raw)) and "ansible_" in str(raw):
-            self._add("host", host, name, "its template reads facts of a machine, which these playbooks do not gather; write the value")
+            text = "its template reads a variable of Ansible that is not set here, and these playbooks gather no facts of a machine; write the value"
+            self._add("host", host, name, text)
         elif not _LATER.search(str(raw)):
             secret = names.is_secret(name, self.specs.get(name))
             kind = next((text for part, text in _KINDS if part in reason.lower()), "the reason is not shown, because the value is a secret")

@@ -132,7 +132,7 @@ def test_tags_select_stages(run: list[str], skip: list[str], left: list[str]) ->
     ("name", "raw", "error", "part"),
     [
         pytest.param("vllm_tp2_directory", "{{ x }}", "'x' is undefined", "'x' is undefined", id="undefined"),
-        pytest.param("vllm_tp2_directory", "{{ ansible_facts.y }}", "'y' is undefined", "reads facts of a machine", id="a fact"),
+        pytest.param("vllm_tp2_directory", "{{ ansible_facts.y }}", "'y' is undefined", "gather no facts", id="a fact"),
         pytest.param("vllm_tp2_extra_env", {"A": ["{{ hostvars['b'].y }}"]}, "'y' is undefined", "", id="a fact of another host"),
         pytest.param("vllm_tp2_group", "{{ lookup('gb10.cluster.serving_group') | combine({}) }}", "failed: 'b'", "", id="the host's group"),
         pytest.param("vllm_tp2_api_key", "{{ x }}", "could not parse hunter2", "the reason is not shown", id="secret"),
