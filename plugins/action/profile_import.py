@@ -28,13 +28,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import own_playbooks
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, own_playbooks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
 HEADINGS = {"decided": "Set by the collection", "unmapped": "Not mapped"}
 EXPECTED = "expected a recipe of sparkrun or eugr/spark-vllm-docker, or a Docker Compose file"
-NO_INVENTORY = ("/etc/ansible/hosts", "localhost,")  # what Ansible reads without -i
 DIRECTORY = "own-profiles"  # the default of gb10_profiles_directory
 
 
@@ -78,7 +77,7 @@ def next_command(dest: Path) -> str:
     """Return the command that validates the profile of a file, with the inventories of this run."""
     given = [str(each) for each in context.CLIARGS.get("args") or () if own_playbooks([str(each)])]
     words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", (given or ["playbooks/import.yml"])[0])]
-    sources = [str(each) for each in context.CLIARGS.get("inventory") or () if str(each) not in NO_INVENTORY]
+    sources = [str(each) for each in context.CLIARGS.get("inventory") or () if str(each) not in DEFAULT_SOURCES]
     for source in sources or ["inventories/spark-pair"]:
         words += ["-i", short(Path(source)) if os.path.isabs(source) else source]
     words += ["-e", f"gb10_profile={dest.stem}"]
@@ -139,6 +138,8 @@ class ActionModule(ActionBase):
                 "force": {"type": "bool", "default": False},
             }
         )
+        if re.match(r"https?://", args["recipe"]):
+            raise AnsibleActionFail("The recipe is an address, expected a file. Download it, and give its path with -e recipe=FILE.")
         recipe = Path(args["recipe"])
         variables = Path(args["env_file"]) if args["env_file"] else recipe.parent / ".env"
         env = env_file.parse(read(variables, "environment file", "Give its path with -e env_file=FILE")) if args["env_file"] or variables.is_file() else {}

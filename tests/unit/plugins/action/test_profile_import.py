@@ -138,6 +138,11 @@ def test_a_recipe_that_cannot_be_read_is_named_with_its_cause_once(recipe: str, 
         run(tmp_path, recipe=str(tmp_path / recipe))
 
 
+def test_an_address_is_to_be_downloaded_first(tmp_path: Path) -> None:
+    with pytest.raises(AnsibleActionFail, match=r"^The recipe is an address, expected a file\. Download it"):
+        run(tmp_path, recipe="https://example.org/flash.yaml")
+
+
 def test_text_of_a_recipe_cannot_leave_its_comment(tmp_path: Path) -> None:
     out = run(tmp_path, RECIPE + '"evil\\nengine: {}\\u2028x": 1\n')
     text = Path(out["document"]["path"]).read_text()
