@@ -193,7 +193,8 @@ PATTERNS = [
     "a is not a valid token ", "a:1:a:a:a\n", "://hook/", "$6$a", "1//", "sk-1", "M.a", "a.atlasv1.", "password=SecretStr(", "password: &a ", "key name value=",
     "('token', 'a1b'), ", "-token a1b2c3 ", "key\n  input_value=", "?session=a1&", "token........", "token a1b2c3d4 ", "  - token:\n", "key=a1b2c3;",
     "auth=auth(", "token=a.token ", "key:=", "key: str = ", "ENV a ", "token 'a ", ", 'a', ",
-    "<<a\n", "<<<a ", "sudo -a ", "sudo -S <<<a ", "chpasswd <<a\na:b\n", "echo a|sudo -a ", "nmcli password a ", "user=a pass=", "a-A1b", "hook/a1", "eyJa+", "://a:b@c@",
+    "<<a\n", "<<<a ", "sudo -a ", "sudo -S <<<a ", "chpasswd <<a\na:b\n", "echo a|sudo -a ", "nmcli password a ", "user=a pass=",
+    "a-A1b", "hook/a1", "eyJa+", "://a:b@c@",
     "token = a.get('", "token = a(b, c, ", "token = a.b.", "htpasswd -nb a ", "openssl passwd a ", "user set password ",
 ]  # fmt: skip
 
