@@ -263,7 +263,7 @@ class Survey:
                 self._add(kind, owner, name, f"is not the name of a variable, because of its dashes; write {right}")
         for host in self.hosts:
             for name in map(str, self.hostvars[host]):
-                if not (name.startswith(tuple(self.prefixes)) or name in written):
+                if not (f"{name}_".startswith(tuple(self.prefixes)) or name in written):
                     continue
                 if f"{name}_" in self.prefixes:
                     texts.setdefault(name, names.mapping_fault(name, self.hostvars.raw_get(host).get(name), self.specs))

@@ -751,3 +751,11 @@ def test_a_lock_file_that_cannot_be_read_is_a_fault_before_a_run(text: str, faul
     (folder / ".gb10.lock.yml").write_text(text, encoding="utf-8")
     found = survey({"a": {}, "b": {}}, folder)
     assert [each.sentence().partition(": ")[0] for each in found] == [f"{folder}/.gb10.lock.yml"] * faults
+
+
+def test_a_mapping_with_the_name_of_the_group_has_its_line(tmp_path: Path) -> None:
+    folder = write(tmp_path, hosts="gb10: {hosts: {a: , b: }}\n", group_vars__gb10="gb10:\n  gb10_model_store: /data\n")
+    own = {"gb10": {"gb10_model_store": "/data"}}
+    (found,) = survey({"a": own, "b": own}, folder)
+    assert places([found]) == [(f"{folder}/group_vars/gb10.yml", 1, "gb10")]
+    assert "write each variable on a line of its own" in found.text
