@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         given = {key: self._templar.template(variables.get(key)) for key in ("gb10_lock_file", "gb10_lock_update", "inventory_dir")}
         inventory = given["inventory_dir"] if os.path.isdir(given["inventory_dir"] or "") else "."  # -i host, has none, which Ansible writes as "None"
-        path = os.path.abspath(os.path.expanduser(given["gb10_lock_file"] or os.path.join(inventory, lock_file.NAME)))
+        path = lock_file.path_of(given["gb10_lock_file"], inventory)
         update = boolean(given["gb10_lock_update"] or False, strict=False)
         try:
             folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)

@@ -19,6 +19,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
@@ -27,14 +28,13 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_impor
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import RecipeError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, own_playbooks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
 HEADINGS = {"decided": "Set by the collection", "unmapped": "Not mapped"}
 EXPECTED = "expected a recipe of sparkrun or eugr/spark-vllm-docker, or a Docker Compose file"
-DIRECTORY = "own-profiles"  # the default of gb10_profiles_directory
 
 
 def read(path: Path, what: str, remedy: str) -> str:
@@ -42,8 +42,8 @@ def read(path: Path, what: str, remedy: str) -> str:
     try:
         return bounded.text(str(path), LONGEST, "strict")
     except FileNotFoundError:
-        near = [str(path.parent / each.name) for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise AnsibleActionFail(f"{path}: the {what} was not found{did_you_mean(str(path), near, 0.8) or '.'} {remedy}.") from None
+        hint = did_you_mean(str(path), neighbours(path), 0.8) or "."
+        raise AnsibleActionFail(f"{path}: the {what} was not found{hint} {remedy}.") from None
     except OSError as error:
         raise AnsibleActionFail(f"{path}: the {what} cannot be read: {error.strerror}. {remedy}.") from None
     except UnicodeDecodeError:
@@ -81,7 +81,7 @@ def next_command(dest: Path) -> str:
     for source in sources or ["inventories/spark-pair"]:
         words += ["-i", short(Path(source)) if os.path.isabs(source) else source]
     words += ["-e", f"gb10_profile={dest.stem}"]
-    if dest.parent != Path(DIRECTORY):
+    if dest.parent != Path(default_of("gb10_profiles_directory")):
         words += ["-e", f"gb10_profiles_directory={dest.parent}"]
     return shlex.join(words)
 

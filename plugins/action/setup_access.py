@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gb10.cluster.plugins.lookup.profile import own_profiles, shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import SETUP_ANSWERS
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import SETUP_ANSWERS, default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._setup.inventory_text import LOGIN, host_names
 from ansible_collections.gb10.cluster.plugins.module_utils._setup.questions import POLICY, STORE, WRITE, choice_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_files
@@ -35,7 +35,8 @@ def _check_names(extra: Mapping[str, Any]) -> None:
 
 def _check_answers(extra: Mapping[str, Any]) -> None:
     """Raise AnsibleActionFail for an answer to a later question that is not valid, before a machine is reached."""
-    profiles = [*shipped_profiles(), *(own_profiles(extra.get("gb10_profiles_directory", "own-profiles"), extra.get("gb10_profiles") or {}) or {})]
+    folder = "gb10_profiles_directory"
+    profiles = [*shipped_profiles(), *(own_profiles(extra.get(folder, default_of(folder)), extra.get("gb10_profiles") or {}) or {})]
     later = {
         "setup_profile": lambda text: "" if text.isdigit() else choice_fault(profiles)(text),  # a number of the list
         "setup_model_store": STORE.check,

@@ -26,7 +26,6 @@ EXAMPLES = r"""
 
 import os
 from functools import cache
-from typing import Any
 
 from ansible import context
 from ansible.plugins.inventory import BaseInventoryPlugin
@@ -38,9 +37,9 @@ PARSER_ERROR = 4  # the exit code of Ansible for a file that it cannot parse
 
 
 @cache  # once for a command, and not once for each file
-def stop_if_unreadable(sources: tuple[str, ...], playbooks: tuple[str, ...], options: tuple[str, ...], *more: Any) -> None:
+def stop_if_unreadable(sources: tuple[str, ...], playbooks: tuple[str, ...], options: tuple[str, ...], own: bool, limit: str, start_at: str) -> None:
     """End the command if a file or an extra variable cannot be read, or if no play would run."""
-    found = inventory_early.faults(sources, playbooks, options, *more)
+    found = inventory_early.faults(sources, playbooks, options, own, limit, start_at)
     if found:
         Display().error(summary(found), wrap_text=False)
         # Ansible catches every exception of an inventory plugin and goes on to the next one.
@@ -57,6 +56,7 @@ class InventoryModule(BaseInventoryPlugin):
         given = context.CLIARGS
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in given.get("args") or () if os.path.isfile(str(each))]
         own = inventory_run.own_playbooks([str(each) for each in given.get("args") or ()])
-        words = [str(given.get(name) or "") for name in ("subset", "start_at_task")] if own else []
-        stop_if_unreadable(tuple(map(str, given.get("inventory") or ())), tuple(playbooks), tuple(map(str, given.get("extra_vars") or ())), bool(own), *words)
+        limit, start_at = (str(given.get(name) or "") if own else "" for name in ("subset", "start_at_task"))
+        sources, options = (tuple(map(str, given.get(name) or ())) for name in ("inventory", "extra_vars"))
+        stop_if_unreadable(sources, tuple(playbooks), options, bool(own), limit, start_at)
         return False

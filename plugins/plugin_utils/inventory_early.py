@@ -21,7 +21,7 @@ from ansible.parsing.splitter import parse_kv, split_args
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import limit_faults, source_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_run
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, short
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, neighbours, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index, pairs, scan, yaml_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
@@ -40,7 +40,7 @@ def extra_places(options: Iterable[str], index: Index) -> dict[str, Entry]:
     for option in options:
         if option.startswith("@"):
             (path,) = extra_files([option])
-            found.update({key: entries[-1] for (_kind, owner, key), entries in index.entries.items() if owner == str(path)})
+            found.update({key: entries[-1] for (kind, owner, key), entries in index.entries.items() if (kind, owner) == ("extra", str(path))})
             continue
         try:
             names = [key for key, _line, _value in pairs(yaml.compose(option, Loader=SafeLoader))] if option.startswith("{") else parse_kv(option)
@@ -70,13 +70,13 @@ def faults(
         text = "it leaves out the check of the inventory, and tasks on which later ones depend; select a role with --tags, such as --tags sysctl"
         found.append(Located("the command line", 0, "--start-at-task", text))
     if own:
-        found += _strategy_faults() + _not_decrypted(index)
+        found += _setting_faults() + _not_decrypted(index)
     if limit and not found:
         found += [Located("the command line", 0, "--limit", text) for text in limit_faults(split_host_pattern(limit), _names(index, sources))]
     return found
 
 
-def _strategy_faults() -> list[Located]:
+def _setting_faults() -> list[Located]:
     """What of Ansible's settings leaves out the check of the inventory, or plays that have to run in step."""
     found = []
     skipped = next((tag for tag in context.CLIARGS.get("skip_tags") or () for tag in str(tag).split(",") if tag in ("all", "always", "tagged")), "")
@@ -119,8 +119,7 @@ def _kind(path: Path) -> str:
 def _missing(name: str) -> Iterator[Located]:
     path = Path(os.path.expanduser(name))
     if not path.exists():
-        near = [str(path.parent / each.name) for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        yield Located(EXTRA, 0, f"@{name}", f"{name} was not found{did_you_mean(str(path), near)}")
+        yield Located(EXTRA, 0, f"@{name}", f"{name} was not found{did_you_mean(str(path), neighbours(path))}")
 
 
 def _text_faults(option: str) -> Iterator[Located]:

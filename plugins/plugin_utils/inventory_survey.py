@@ -238,10 +238,12 @@ class Survey:
     def _add_template_fault(self, host: str, name: str, raw: Any, reason: str) -> None:
         if "vault" in reason.lower():
             self._add("host", host, name, inventory_early.NOT_DECRYPTED)
-        elif not _LATER.search(str(raw)) and "ansible_" in str(raw):
+        elif _LATER.search(str(raw)):
+            return
+        elif "ansible_" in str(raw):
             text = "its template reads a variable of Ansible that is not set here, and these playbooks gather no facts of a machine; write the value"
             self._add("host", host, name, text)
-        elif not _LATER.search(str(raw)):
+        else:
             secret = names.is_secret(name, self.specs.get(name))
             kind = next((text for part, text in _KINDS if part in reason.lower()), "the reason is not shown, because the value is a secret")
             self._add("host", host, name, f"its template fails; {kind}" if secret else f"its template fails: {reason}")
@@ -339,8 +341,8 @@ class Survey:
 
     def _check_lock(self) -> None:
         """The lock file, which a run reads when images and weights are there."""
-        given = next((str(each["gb10_lock_file"]) for each in self.values.values() if each.get("gb10_lock_file")), "")
-        path = os.path.expanduser(given) or os.path.join(self.index.directories[0] if self.index.directories else ".", lock_file.NAME)
+        given = next((each["gb10_lock_file"] for each in self.values.values() if each.get("gb10_lock_file")), "")
+        path = lock_file.path_of(given, self.index.directories[0] if self.index.directories else ".")
         try:
             lock_file.read(path)
         except AnsibleError:

@@ -5,10 +5,17 @@
 
 from __future__ import annotations
 
+import os
+
 import yaml
 from ansible.errors import AnsibleActionFail
 
 NAME = ".gb10.lock.yml"
+
+
+def path_of(given: object, folder: object) -> str:
+    """Return the path of the lock file: the one that is given (``gb10_lock_file``), or that of an inventory's folder."""
+    return os.path.abspath(os.path.expanduser(str(given or os.path.join(str(folder), NAME))))
 
 
 def read(path: str) -> dict[str, dict[str, dict[str, str]]]:

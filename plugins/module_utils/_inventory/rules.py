@@ -84,10 +84,6 @@ def _is_endpoint(text: str) -> bool:
     return re.fullmatch(r"(?:https?://[^\s/@]+(?:/\S*)?)?", text) is not None and not holds_secret("endpoint", text)
 
 
-def _is_pages(number: int) -> bool:
-    return number <= HIGHEST_KB and number % 4 == 0
-
-
 def _words(expected: str, words: Iterable[str]) -> Rule:
     """Return the rule of known words. `expected` names them all only if they are few."""
     known = tuple(words)
@@ -107,7 +103,7 @@ _FROM_ZERO = _number("a number from 0", 0)
 _GIB = _number("a number of GiB from 0, without the unit", 0)
 _SECONDS = _number("a whole number from 1, in seconds, such as 2700 for 45 minutes", 1, whole=True)
 _DURATION = _pattern("a duration such as 30s or 1m30s", r"(?:\d+(?:\.\d+)?(?:us|ms|s|m|h))+")
-_PAGES = Rule(f"a multiple of 4 from 0 to {HIGHEST_KB}", lambda text: re.fullmatch(r"\d+(?:\.0)?", text) is not None and _is_pages(int(float(text))))
+_PAGES = Rule(f"a multiple of 4 from 0 to {HIGHEST_KB}", lambda text: _whole(0, HIGHEST_KB).fits(text) and float(text) % 4 == 0)
 _PATH = _pattern("an absolute path without '$', such as /srv/models; write the path of a home directory in full", r"/[^$]*")
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 # Mounted into a container: no part "..", none of what Docker reads as a separator, and not a folder that the system needs for itself.
