@@ -553,7 +553,7 @@ def node_files(machine: Machine) -> Path:
 
 
 def memory_of(total: int, free: int, available: int) -> tuple[Any, ...]:
-    return [], {}, {"total_kib": total << 20, "free_kib": free << 20, "available_kib": available << 20}, ""
+    return [], [], {}, {"total_kib": total << 20, "free_kib": free << 20, "available_kib": available << 20}, ""
 
 
 def test_free_memory_counts_for_a_start_once_the_page_cache_was_dropped(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
