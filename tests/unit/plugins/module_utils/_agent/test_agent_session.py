@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol, session
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Local, Peer, ssh_argv
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer, Session, ssh_argv
 from unit.fixtures.agent.wire import FakeRank, configuration, descriptors, until, write_ssh
 
 LIMIT = 30.0
@@ -185,8 +185,8 @@ def test_leaks_no_descriptors_and_no_processes(wire: Wire, monkeypatch: pytest.M
     assert not any(Path(f"/proc/{pid}").exists() for pid in wire.pids())
 
 
-def local(handle: Callable[[dict[str, Any]], dict[str, Any]], wake: Callable[[], None] = lambda: None) -> Local:
-    return Local(0, "lab-1", "pair1", "a1b2c3", handle, wake)
+def local(handle: Callable[[dict[str, Any]], dict[str, Any]], wake: Callable[[], None] = lambda: None) -> Session:
+    return Session(0, "lab-1", "pair1", "a1b2c3", lambda request, _timeout: handle(request), wake)
 
 
 def test_rank_0_is_called_in_the_same_way() -> None:
