@@ -178,7 +178,7 @@ class RankService:
         if caller.generation < owner["generation"]:
             raise refused(f"{self.host} has seen generation {owner['generation']} of the group {self.group}. Generation {caller.generation} is superseded.")
 
-    def _authorize(self, caller: Caller, unowned: bool = False) -> None:
+    def _authorize(self, caller: Caller, unowned: bool) -> None:
         """Keep the caller's generation if it is newer. Raises RankError if the caller may not change anything. `unowned` accepts a rank without owner."""
         with self._records:
             owner = self._owner()
