@@ -84,6 +84,16 @@ class Group(NamedTuple):
     bandwidth_not: str = ""  # why the bandwidth test that was asked for did not run
 
 
+def _merge(entries: list[Record], new: Record) -> None:
+    """Add an entry, or its hosts to an equal one. `where` is a host, or several."""
+    hosts = [new["where"]] if isinstance(new["where"], str) else list(new["where"])
+    same = next((each for each in entries if {**each, "where": new["where"]} == new), None)
+    if same is None:
+        entries.append({**new, "where": hosts})
+    else:
+        same["where"] += [host for host in hosts if host not in same["where"]]
+
+
 class Findings:
     """Collects findings, what was not checked, and the figures of the areas."""
 
@@ -106,21 +116,11 @@ class Findings:
         area, command = PREFLIGHT.get(name) or OWN.get(name) or ("kernel", "")
         entry = {"id": name, "area": area, "severity": severity, "found": found.rstrip("."), "matters": _MATTERS.get(name, ""), "remedy": remedy.rstrip(".")}
         entry |= {"command": command, **more}
-        hosts = [where] if isinstance(where, str) else list(where)
-        same = next((each for each in self.found if all(each[key] == value for key, value in entry.items())), None)
-        if same is None:
-            self.found.append({**entry, "where": hosts})
-        else:
-            same["where"] += [host for host in hosts if host not in same["where"]]
+        _merge(self.found, {**entry, "where": where})
 
     def skip(self, area: str, where: str | Sequence[str], reason: str) -> None:
         """Note what was not checked."""
-        hosts = [where] if isinstance(where, str) else list(where)
-        same = next((each for each in self.skipped if (each["area"], each["reason"]) == (area, reason)), None)
-        if same is None:
-            self.skipped.append({"area": area, "where": hosts, "reason": reason})
-        else:
-            same["where"] += [host for host in hosts if host not in same["where"]]
+        _merge(self.skipped, {"area": area, "where": where, "reason": reason})
 
     def of_preflight(self) -> None:
         """The checks of preflight. The kernel log is left to the journal where that was read."""
