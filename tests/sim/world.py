@@ -79,18 +79,18 @@ class SimStore:
 
 
 class World:
-    """The group, and what is done to it. `boots` has the kinds of the next boots of each release; the last one repeats."""
+    """The group, and what is done to it."""
 
-    def __init__(self, boots: Mapping[str, list[str]] | None = None, hosts: tuple[str, ...] = ("one", "two")) -> None:
+    def __init__(self) -> None:
         self.now, self.wall_offset = 0.0, 0.0
         self.settings = merged({"enabled": False})  # of the watch
         self.watch: Watch | None = None
         self.requests, self.wedged = 0, False  # held by the engine; a wedge generates no token
         self.stop_seconds = 2.0  # how long an engine takes to stop
-        self.boots = {name: list(kinds) for name, kinds in (boots or {}).items()}
+        self.boots: dict[str, list[str]] = {}  # by release, the kinds of its next boots; the last one repeats
         self.pairs: dict[str, tuple[str, set[int]]] = {}
-        self.ranks = [SimRank(self, number, host) for number, host in enumerate(hosts)]
-        self.oom_kills = [0] * len(hosts)
+        self.ranks = [SimRank(self, number, host) for number, host in enumerate(("one", "two"))]
+        self.oom_kills = [0, 0]
         self.removed_at: dict[int, float] = {}
         self.clock, self.store = VirtualClock(self), SimStore(self)
         self.actor: Actor | None = None
@@ -104,13 +104,10 @@ class World:
         self.failed_saves = 0
         self.locally_stopped = self.allow_errors = False
         self.last_fault = -1e9
-        self.busy_since: float | None = 0.0
         self.mixed = self.half = 0.0
         self.generation = 0
-        self.seen = [0] * len(hosts)
+        self.seen = [0, 0]
         self.judged: tuple[int, bool] = (0, False)  # generation, final
-        self.serves_since: float | None = None
-        self.deadline = 1e9
         self.refusals: list[str] = []
         self.ended_at: dict[int, float] = {}
         self._tokens = 0.0
@@ -301,10 +298,6 @@ class World:
     def is_in(self, phase: str) -> bool:
         """Tell whether the agent is in a phase."""
         return self.actor is not None and bool(self.actor._outcome["phase"] == phase)
-
-    def did(self, number: int) -> list[str]:
-        """Return what was done to a rank's container."""
-        return self.ranks[number].history
 
     def containers_started(self) -> list[str]:
         """Return the starts on all ranks."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
-from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, write_ssh
+from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, fake_ssh
 
 ROOT = Path(__file__).parents[5]
 RUNNING = {
@@ -62,10 +61,7 @@ class Group:
 
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
-    ssh = write_ssh(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SSH_LOG", str(tmp_path / "ssh.log"))
-    monkeypatch.setenv("FAKE_SSH_SOCKET", str(tmp_path / "run1" / "session.sock"))
+    fake_ssh(monkeypatch, tmp_path, tmp_path / "run1/session.sock")
     monkeypatch.setenv("SUDO_USER", "admin")
     monkeypatch.setattr(socket, "gethostname", lambda: "lab-1")
     monkeypatch.setattr(commands, "POLL_SECONDS", 5.0)

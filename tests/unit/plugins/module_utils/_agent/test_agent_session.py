@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import protoco
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer, Session, ssh_argv
-from unit.fixtures.agent.wire import FakeRank, configuration, descriptors, until, write_ssh
+from unit.fixtures.agent.wire import FakeRank, configuration, descriptors, fake_ssh, until
 
 LIMIT = 30.0
 
@@ -38,10 +38,7 @@ class Wire:
 
 @pytest.fixture
 def wire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
-    ssh = write_ssh(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SSH_LOG", str(tmp_path / "ssh.log"))
-    monkeypatch.setenv("FAKE_SSH_SOCKET", str(tmp_path / "run" / "session.sock"))
+    fake_ssh(monkeypatch, tmp_path, tmp_path / "run/session.sock")
     found = Wire(tmp_path)
     yield found
     found.service.close()
