@@ -313,6 +313,11 @@ class World:
             reasons = [f"rank {rank.number} on {rank.host} is not running" for rank in self.ranks if rank.runs() != release]
         return self._ask("serving", release, by, reasons, takeover, {**OPTIONS, **options})
 
+    def change(self, release: str, **options: Any) -> dict[str, Any]:
+        """Desire a release, let the agent work until the outcome is final, and return it."""
+        self.desire(release, **options)
+        return self.settle()
+
     def stop(self, by: str = "admin@first") -> dict[str, Any] | None:
         """Desire a stop."""
         if self.actor is None or self.crashed:
