@@ -297,7 +297,7 @@ class CallbackModule(Default):
             self._report.change(self.host_label(result), result.task._uuid, self._name(result.task))
         part = part_of(result.task, self._play)[0]
         if action == SUMMARY and result.result.get("lines"):
-            self._report.reported(part, is_summary=True)
+            self._report.reported(part)
         if RUN.shows and action == SHOW:
             self._report.text(part, result.host.get_name(), result.task._uuid, result.result.get("lines") or [], is_report=True)
         elif action in DEBUG and not (result.task.loop and "results" in result.result):

@@ -223,12 +223,7 @@ def main() -> None:
     params = module.params
     folder = os.path.join(params["directory"], params["group"])
     current = node.current_of(folder)
-    containers, image, memory, problem = node.look(params["group"], params["image"], params["docker_socket"])
-    kept = node.releases_in(folder)
-    try:
-        node.bind(kept, containers, params["docker_socket"])
-    except client.DockerError as error:
-        problem = problem or str(error)
+    containers, kept, image, memory, problem = node.look(params["group"], folder, params["image"], params["docker_socket"])
     receipt = node.receipt_of(folder, node.judged(current, containers))
     weights = node.weights_of(params["model"])
     differ = releases.weights_differ(receipt.get("weights") or {}, weights)

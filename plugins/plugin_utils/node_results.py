@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
@@ -59,14 +59,9 @@ def stage(value: Any) -> str:
     return "" if good else "a stage and its time"
 
 
-def sign(value: Any) -> str:
-    """Return what is expected in place of this value: a sign in the kernel log."""
-    return "" if isinstance(value, str) and value in LOG_SIGNS else f"one of {', '.join(LOG_SIGNS)}"
-
-
-def kind(value: Any) -> str:
-    """Return what is expected in place of this value: a kind of fault in the kernel log."""
-    return "" if isinstance(value, str) and value in KINDS else f"one of {', '.join(KINDS)}"
+def one_of(known: Collection[str]) -> Callable[[Any], str]:
+    """Return what checks that a value is one of these texts."""
+    return lambda value: "" if isinstance(value, str) and value in known else f"one of {', '.join(known)}"
 
 
 def absent(value: Any) -> str:
@@ -79,6 +74,7 @@ def scalar_value(value: Any) -> str:
     return "" if value is None or isinstance(value, (str, bool)) or not scalar(value, float) else "a text or a number"
 
 
+FILE = {"path": manifest.below, "size": whole, "sha256": manifest.digest_form, "mtime_ns": whole}
 CHECK = {"name": str, "ok?": bool}
 SPECULATION = {
     "drafts?": whole, "draft_tokens?": whole, "accepted_tokens?": whole, "generated_tokens?": whole, "accepted_per_position?": [whole], "acceptance?": count,
@@ -135,7 +131,7 @@ PREFLIGHT = {
     "containers": [{"name": str, "image": str, "state": str, "labels": {str: str}, "vllm": bool, "gpu": bool, "restart": str}],
     "disks": [{"path": str, "device?": TEXT, "free_gib": count, "read_only?": bool}], "model": {"present_gib": count},
     "listening": [{"port": whole, "address": str, "process?": TEXT, "container?": TEXT, "pid?": whole}],
-    "memlock": {"known": bool, "bytes": (whole, None), "may_raise": bool}, "kernel_log": [{"id": sign, "count": whole, "line": str}],
+    "memlock": {"known": bool, "bytes": (whole, None), "may_raise": bool}, "kernel_log": [{"id": one_of(LOG_SIGNS), "count": whole, "line": str}],
     "agent": ({"installed": absent}, {
         "installed": bool, "group": str, "rank": whole, "pending": bool, "active": (bool, None), "error": str, "sshd_problems": [str],
         "peers": [{"host": str, "address": str, "ok": bool, "error": str}],
@@ -143,7 +139,7 @@ PREFLIGHT = {
 }  # fmt: skip
 DOCTOR = {
     "kernel": {
-        "events": [{"id": kind, "boot": int, "count": whole, "first": line, "last": line, "line": str}], "skipped": {str: str}, "unclean": line,
+        "events": [{"id": one_of(KINDS), "boot": int, "count": whole, "first": line, "last": line, "line": str}], "skipped": {str: str}, "unclean": line,
     },
     "gpus": [{**dict.fromkeys(("temperature_c", "power_w", "utilization", "sm_mhz", "max_mhz"), (float, None)), "reasons": whole}],
     "gpu_error": str, "zones": [{"name": str, "temperature_c": float, "critical_c": (float, None)}],
@@ -177,7 +173,7 @@ FORMS: dict[str, Any] = {
     "agent": {"public_key?": line, "head_id?": line, "host_keys?": [line], "ssh_port?": whole, "version?": str, "problems?": [str]},
     "api_key": {"new?": bool, "path?": str},
     "collective_test": {"result?": COLLECTIVE},
-    "compile_cache": {"files": [{"path": manifest.below, "size": whole, "sha256": manifest.digest_form, "mtime_ns": whole}], "removed": [str]},
+    "compile_cache": {"files": [FILE], "removed": [str]},
     "desired_state": {"generation": whole, "joined": bool, "desired": DESIRED},
     "docker_engine": {"changes?": [str], "msg?": str},
     "doctor_info": DOCTOR,
@@ -186,7 +182,7 @@ FORMS: dict[str, Any] = {
         "reference": str, "exists": bool, "id": str, "repo_digests": [str], "layers": [str], "fingerprint": str, "store": str, "architecture": str,
         "build?": TEXT, "chains": [str], "served?": TEXT, "surplus?": whole, "free_bytes": count, "size": count,
     }},
-    "image_layers": {"files": [{"path": manifest.below, "size": whole, "sha256": manifest.digest_form, "mtime_ns": whole}]},
+    "image_layers": {"files": [FILE]},
     "image_sources": {"path?": str, "labels?": {str: line}},
     "image_record": {"removed": [str], "left": [str]},
     "kv_pool_plan": {"verdict?": str, "msg?": str, "unsafe?": TEXT},

@@ -244,10 +244,9 @@ class RunReport:
         """Keep the latest progress of a host."""
         self._progress[seen.host] = seen
 
-    def reported(self, part: str, is_summary: bool) -> None:
-        """Note that a task has printed a report of its own."""
-        self._reported = True
-        self._summed = self._summed or is_summary
+    def reported(self, part: str) -> None:
+        """Note that a task has printed the summary of the run."""
+        self._reported = self._summed = True
         if part in self._parts:
             self._parts[part].reported = True
 

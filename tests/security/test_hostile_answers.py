@@ -178,7 +178,7 @@ def use(path: str) -> None:
     calls = (
         lambda: client.version(path), lambda: log.state_of(client.inspect("abc", path)), lambda: client.list_containers(["a=b"], path),
         lambda: list(node.containers_of("pair1", path)), lambda: node.image_of("vllm", path), lambda: images.info("vllm", path),
-        lambda: list(log.records(client.logs("abc", 0, path))), lambda: node.look("pair1", "vllm", path),
+        lambda: list(log.records(client.logs("abc", 0, path))), lambda: node.look("pair1", "/none", "vllm", path),
     )  # fmt: skip
     for call in calls:
         client._negotiated[path] = "/v1.45"

@@ -334,6 +334,13 @@ HARMLESS = [
     "undefined symbol: _ZN5torch3jit14InterpreterStateImpl7runImplERSt6vectorIN3c106IValueESaIS4_EE",
     "undefined symbol: _ZNK3c104cuda4impl13CUDAGuardImpl9getDeviceERKN2at6TensorES2Ev",
     "triton_poi_fused_add_native_layer_norm_0d1d2d3de", "NVIDIA_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "curl -X PUT http://a:80/b", "curl --url http://a:80",
+    "max_num_batched_tokens=8192, num_speculative_tokens=5", "pad_token_id=0 eos_token='</s>'", "GPU KV cache size: 1,990,142 tokens",
+    "--tokenizer-mode=deepseek_v4 --tool-call-parser x", "hf_overrides={}, hf_config_path=None, hf_token=None", "'api_key': None, 'port': 8000",
+    "prompt_tokens: 12, completion_tokens: 3", "Avg prompt throughput: 1.2 tokens/s, Running: 1 reqs", "author: someone else", "KeyError: 'layers.0.w'",
+    "Authentication is not enabled", "bearer token required", "the key is missing", "authentication: password is required", "PWD=/root/x",
+    "HF_TOKEN_PATH=/root/.cache/token", "--max-num-batched-tokens 8192", "ssh_host_key_path: /etc/ssh", "task-offloading sk-learn disk-usage",
+    "http://192.168.200.11:8000/v1", "Maximum concurrency for 4,096 tokens per request: 1,024.00x", "tokens: [1, 2, 3]", "api_key=[]",
+    "skip_tokenizer_init=False",
     "env names: HF_TOKEN, VLLM_API_KEY", "(HF_TOKEN, WANDB_API_KEY)", "['HF_TOKEN', 'WANDB_API_KEY']", "secret_env_names=['HF_TOKEN']",
 ]  # fmt: skip
 

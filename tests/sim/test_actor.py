@@ -65,8 +65,7 @@ def test_a_release_that_passes_serves_and_is_recorded_on_all_ranks() -> None:
 
 def test_a_new_release_that_fails_gives_way_to_the_last_good_one() -> None:
     world = pair(new=["flag"])
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert order(world)[2:] == ["two starts new", "one starts new", "one halts new", "two halts new", "two starts old", "one starts old"]
     assert world.serves("old")
     assert (found["result"], found["release"], found["evidence"]) == ("failed", "old", ["new"])
@@ -79,8 +78,7 @@ def test_the_failed_verdict_is_an_event_before_the_last_good_release_starts() ->
     world = pair(new=["oom"])
     seen: list[Any] = []
     world.when(lambda: any(event["kind"] == "verdict" for event in world.store.kept), lambda: seen.extend([world.outcome()["verdict"]["class"], *order(world)]))
-    world.desire("new")
-    world.settle()
+    world.change("new")
     assert seen[0] == "cuda_oom"
     assert "two starts old" not in seen
     assert "two starts old" in order(world)
@@ -88,8 +86,7 @@ def test_the_failed_verdict_is_an_event_before_the_last_good_release_starts() ->
 
 def test_a_release_that_fails_without_an_earlier_one_leaves_the_group_stopped() -> None:
     world = fresh(new=["flag"])
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert (found["result"], found["release"]) == ("failed", "")
     assert not any(rank.runs() for rank in world.ranks)
     assert found["sentence"].endswith("All ranks of pair1 are stopped, and no earlier release passed its gate on all of them.")
@@ -97,18 +94,15 @@ def test_a_release_that_fails_without_an_earlier_one_leaves_the_group_stopped() 
 
 def test_no_release_takes_its_place_if_rollback_is_off() -> None:
     world = pair(new=["flag"])
-    world.desire("new", rollback=False)
-    assert world.settle()["sentence"].endswith("All ranks of pair1 are stopped.")
+    assert world.change("new", rollback=False)["sentence"].endswith("All ranks of pair1 are stopped.")
     assert not any(rank.runs() for rank in world.ranks)
 
 
 def test_a_passed_release_waits_for_a_node_that_reboots_in_its_boot() -> None:
     world = pair(new=["good"])
-    world.desire("new")
-    assert world.settle()["result"] == "serves"
+    assert world.change("new")["result"] == "serves"
     during(world, "judging", lambda: world.reboot(1, 70.0), 5.0)
-    world.desire("new", reasons=["restart"], wait_seconds=180)
-    found = world.settle()
+    found = world.change("new", reasons=["restart"], wait_seconds=180)
     assert (found["result"], found["attempt"]) == ("serves", 2)
     assert any(event["text"].startswith("pair1 waits up to 180 s: rank 1 on two does not answer") for event in world.store.kept)
     assert world.serves("new")
@@ -118,8 +112,7 @@ def test_a_passed_release_starts_again_after_transient_failures_with_growing_pau
     world = pair(old=["killed"], new=["good"])
     world.kill(1)
     world.run(10)
-    world.desire("old", attempts=4)
-    found = world.settle()
+    found = world.change("old", attempts=4)
     times = starts(world)
     assert len(times) == 4
     gaps = [after - before for before, after in zip(times, times[1:])]
@@ -136,8 +129,7 @@ def test_a_passed_release_serves_if_a_later_attempt_passes() -> None:
     world = pair(old=["killed", "killed", "good"])
     world.kill(0, "oom")
     world.run(10)
-    world.desire("old")
-    found = world.settle()
+    found = world.change("old")
     assert (found["result"], found["attempt"]) == ("serves", 3)
     assert len(found["warnings"]) == 2
     assert "Attempt 2 of 3 failed" in found["warnings"][1]
@@ -149,8 +141,7 @@ def test_a_passed_release_is_held_after_a_lasting_failure() -> None:
     world.ranks[0].releases["new"]["receipt"] = {"passed": True}
     world.kill(1)
     world.run(10)
-    world.desire("old")
-    found = world.settle()
+    found = world.change("old")
     assert (found["result"], found["verdict"]["class"], found["attempt"]) == ("held", "weights_missing", 1)
     assert len(starts(world)) == 1
     assert not any("starts new" in line for line in world.log), "never another release without being asked"
@@ -158,8 +149,7 @@ def test_a_passed_release_is_held_after_a_lasting_failure() -> None:
 
 def test_a_last_good_release_that_fails_too_leaves_the_group_stopped() -> None:
     world = pair(old=["oom"], new=["flag"])
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert not any(rank.runs() for rank in world.ranks)
     assert [rank.evidence for rank in world.ranks] == [["new", "old-rollback"]] * 2
     assert "The last good release old did not start again either (pair1: rank 1 on two: cuda_oom:" in found["sentence"]
@@ -170,8 +160,7 @@ def test_a_last_good_release_that_fails_too_leaves_the_group_stopped() -> None:
 def test_no_release_starts_while_a_rank_is_not_proven_to_be_stopped(fault: str) -> None:
     world = pair(new=["flag"])
     world.when(lambda: "one starts new" in order(world), lambda: getattr(world, fault)(1, 400.0), 1.0)
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert not any("starts old" in line for line in world.log)
     assert world.ranks[0].runs() == ""
     assert "No release is started: rank 1 on two " in found["sentence"]
@@ -187,8 +176,7 @@ def test_a_stop_wins_in_every_phase(phase: str) -> None:
         world.run(10)
     answers: list[Any] = []
     during(world, phase, lambda: answers.append((world.outcome()["phase"], world.stop("other@second"))))
-    world.desire("old" if phase == "paused" else "new")
-    found = world.settle()
+    found = world.change("old" if phase == "paused" else "new")
     assert (found["result"], found["sentence"]) == ("stopped", "pair1 is stopped.")
     assert answers == [(phase, {"generation": 3, "joined": False})]
     done = len(world.containers_started())
@@ -221,8 +209,7 @@ def test_the_same_values_join_a_group_that_serves() -> None:
 
 def test_a_restart_request_restarts_a_pair_that_serves() -> None:
     world = pair()
-    world.desire("old", reasons=["a restart was asked for"])
-    assert world.settle()["result"] == "serves"
+    assert world.change("old", reasons=["a restart was asked for"])["result"] == "serves"
     assert order(world) == ["one halts old", "two halts old", "two starts old", "one starts old"]
     assert [label[:8] for label in world.ranks[1].evidence] == ["restart-"]
 
@@ -252,8 +239,7 @@ def test_an_agent_that_is_killed_at_any_moment_continues(where: str, kinds: list
 def test_a_boot_that_goes_on_while_the_agent_is_down_is_not_started_again() -> None:
     world = pair(new=["slow"])
     during(world, "judging", world.crash, 15.0)
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert found["result"] == "serves"
     assert order(world).count("one starts new") == 1
 
@@ -262,8 +248,7 @@ def test_a_boot_that_goes_on_while_the_agent_is_down_is_not_started_again() -> N
 def test_a_receipt_that_cannot_be_written_is_a_warning(number: int) -> None:
     world = pair(new=["good"])
     during(world, "judging", lambda: world.fill_disk(number, 600.0))
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     host = world.ranks[number].host
     assert found["result"] == "serves"
     assert any(text.startswith(f"{host} could not record the release: ") and "No space left on device" in text for text in found["warnings"])
@@ -275,8 +260,7 @@ def test_a_warning_of_the_gate_is_in_the_outcome_and_the_group_serves(monkeypatc
     concluded = Judge.concluded
     monkeypatch.setattr(Judge, "concluded", lambda judge, seconds: concluded(judge, seconds) | {"warnings": ["pair1: decode_slow: too slow."]})
     world = pair(new=["good"])
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert (found["result"], found["warnings"]) == ("serves", ["pair1: decode_slow: too slow."])
 
 
@@ -284,8 +268,7 @@ def test_a_warning_of_the_gate_is_in_the_outcome_and_the_group_serves(monkeypatc
 def test_a_store_that_fails_changes_no_verdict(count: int) -> None:
     world = pair(new=["good"])
     during(world, "starting", lambda: world.fail_saves(count))
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert world.failed_saves > 0
     assert (found["result"], found["verdict"]["passed"], found["sentence"]) == ("serves", True, "pair1 serves release new.")
     world.run(60)
@@ -351,8 +334,7 @@ def test_a_head_that_returns_obeys_a_stop_on_a_worker(ahead: int) -> None:
     assert world.desired()["by"] == "a stop on two"
     world.run(200)
     assert not any(rank.runs() for rank in world.ranks)
-    world.desire("old")
-    assert world.settle()["result"] == "serves", "a later request starts it again"
+    assert world.change("old")["result"] == "serves", "a later request starts it again"
 
 
 def test_a_head_that_did_not_hear_of_a_stop_on_a_worker_obeys_it() -> None:
@@ -380,8 +362,7 @@ def test_a_second_stop_on_a_worker_ends_a_start_that_waits() -> None:
 def test_a_stop_on_a_worker_during_a_boot_is_obeyed() -> None:
     world = pair(new=["slow"])
     during(world, "judging", world.ranks[1].stop_here, 5.0)
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert (found["result"], world.desired()["by"]) == ("stopped", "a stop on two")
     assert not any(rank.runs() for rank in world.ranks)
 
@@ -408,8 +389,7 @@ def test_a_hold_delays_the_next_attempt() -> None:
     held: list[float] = []
     during(world, "paused", lambda: held.append(world.now))
     during(world, "paused", lambda: world.hold(1, 100.0))
-    world.desire("old")
-    assert world.settle()["result"] == "serves"
+    assert world.change("old")["result"] == "serves"
     assert starts(world)[1] > held[0] + 100
 
 
@@ -418,8 +398,7 @@ def test_a_hold_delays_the_return_to_the_last_good_release() -> None:
     held: list[float] = []
     world.when(lambda: "one halts new" in order(world), lambda: held.append(world.now))
     world.when(lambda: "one halts new" in order(world), lambda: world.hold(0, 100.0))
-    world.desire("new")
-    assert world.settle()["release"] == "old"
+    assert world.change("new")["release"] == "old"
     assert starts(world)[1] > held[0] + 100
 
 
@@ -433,8 +412,7 @@ def test_a_stop_does_not_wait_for_a_hold() -> None:
 def test_a_rank_of_another_head_is_neither_started_nor_stopped() -> None:
     world = pair(new=["good"])
     world.ranks[1].owner = {"group": GROUP, "head": OTHER_HEAD}
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert found["result"] == "failed"
     assert "rank 1 on two cannot be used: two has another owner" in found["sentence"]
     assert found["sentence"].endswith("Nothing was changed.")
@@ -467,8 +445,7 @@ def test_a_pair_of_an_older_version_is_adopted_without_a_restart() -> None:
 def test_a_missing_release_stops_nothing() -> None:
     world = pair(new=["good"])
     del world.ranks[1].releases["new"]
-    world.desire("new")
-    assert world.settle()["sentence"].startswith("pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml")
+    assert world.change("new")["sentence"].startswith("pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml")
     assert world.serves("old")
 
 
@@ -478,8 +455,7 @@ def test_a_node_that_is_lost_before_the_change_stops_nothing(fault: str) -> None
     getattr(world, fault)(1, 300.0)
     if fault == "reboot":
         world.run(1)
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert found["verdict"]["class"] == "node_lost"
     assert "rank 1 on two does not answer" in found["sentence"]
     assert not any("halts" in line for line in world.log)
@@ -488,8 +464,7 @@ def test_a_node_that_is_lost_before_the_change_stops_nothing(fault: str) -> None
 def test_a_session_that_is_cut_for_a_moment_does_not_end_a_boot() -> None:
     world = pair(new=["slow"])
     during(world, "judging", lambda: world.cut(1, 15.0), 10.0)
-    world.desire("new")
-    assert world.settle()["result"] == "serves"
+    assert world.change("new")["result"] == "serves"
 
 
 @pytest.mark.parametrize(("options", "result"), [({}, "serves"), ({"wait_seconds": 0}, "failed")])
@@ -505,15 +480,13 @@ def test_a_clock_that_steps_does_not_end_a_boot() -> None:
     world = pair(new=["slow"])
     during(world, "judging", lambda: world.step_wall(-86400.0))
     during(world, "judging", lambda: world.step_wall(2 * 86400.0), 10.0)
-    world.desire("new")
-    assert world.settle()["result"] == "serves"
+    assert world.change("new")["result"] == "serves"
 
 
 def test_a_rank_that_dies_while_the_receipt_is_recorded_is_started_again() -> None:
     world = pair(new=["good"])
     during(world, "recording", lambda: world.kill(1))
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert (found["result"], found["attempt"]) == ("serves", 2)
     assert world.serves("new")
     assert "killed" in found["warnings"][0]
@@ -522,11 +495,9 @@ def test_a_rank_that_dies_while_the_receipt_is_recorded_is_started_again() -> No
 def test_the_result_of_the_collective_test_is_in_the_receipt_of_its_release_alone() -> None:
     tested = {"class": "", "failed": False, "msg": "gloo over TCP.", "gb_s": 0.5}
     world = pair(new=["good"])
-    world.desire("new", collective=tested)
-    assert world.settle()["verdict"]["receipt"]["collective"] == tested
+    assert world.change("new", collective=tested)["verdict"]["receipt"]["collective"] == tested
     world = pair(new=["garbled"], old=["good"])
-    world.desire("new", collective=tested)
-    world.settle()
+    world.change("new", collective=tested)
     assert world.serves("old")
     kept = world.ranks[0].releases["old"]["receipt"]
     assert kept["passed"]
@@ -543,8 +514,7 @@ def test_an_error_in_the_judgement_leaves_a_pair_as_it_is(monkeypatch: pytest.Mo
     world = pair(new=["good"])
     world.allow_errors = True
     monkeypatch.setattr("ansible_collections.gb10.cluster.plugins.module_utils._gate.judge.Judge.concluded", lambda *_args: 1 / 0)
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert found["verdict"]["class"] == "gate_error"
     assert found["sentence"].endswith("The containers are left as they are.")
     assert world.serves("new")
@@ -552,8 +522,7 @@ def test_an_error_in_the_judgement_leaves_a_pair_as_it_is(monkeypatch: pytest.Mo
 
 def test_the_head_does_not_start_if_the_worker_did_not() -> None:
     world = pair(new=["image"])
-    world.desire("new", rollback=False)
-    found = world.settle()
+    found = world.change("new", rollback=False)
     assert found["verdict"]["class"] == "start_failed"
     assert "No such image" in found["sentence"]
     assert not any("one starts new" in line for line in world.log)
@@ -575,16 +544,14 @@ def test_every_attempt_that_loses_a_node_counts() -> None:
 
     for number in (1, 2):
         world.when(functools.partial(boots, number), lambda: world.cut(1, 35.0), 3.0)
-    world.desire("old", reasons=["restart"], attempts=2, wait_seconds=180)
-    found = world.settle()
+    found = world.change("old", reasons=["restart"], attempts=2, wait_seconds=180)
     assert (found["result"], found["verdict"]["class"], found["attempt"]) == ("held", "node_lost", 2)
 
 
 def test_a_return_that_goes_on_while_the_agent_is_down_is_not_started_again() -> None:
     world = pair(new=["flag"], old=["slow"])
     world.when(lambda: "one starts old" in order(world), world.crash, 20.0)
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert (found["result"], found["release"], world.serves("old")) == ("failed", "old", True)
     assert (order(world).count("one starts old"), order(world)[-1]) == (1, "one starts old")
 
@@ -600,8 +567,7 @@ def test_an_outcome_of_an_earlier_generation_is_not_recorded() -> None:
 
 def test_each_start_begins_and_ends_the_load_phase_of_the_disks() -> None:
     world = pair(new=["good"])
-    world.desire("new")
-    world.settle()
+    world.change("new")
     world.run(5)
     assert [rank.phases for rank in world.ranks] == [["load", "steady"]] * 2
 
@@ -610,8 +576,7 @@ def test_page_cache_is_dropped_on_all_ranks_before_a_start_waits_for_free_memory
     world = pair(new=["good"])
     for rank in world.ranks:
         rank.cache_gib = 90  # 20 GiB free of the 84 GiB that are wanted
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert (found["result"], found["warnings"]) == ("serves", [])
     assert [(rank.reclaimed, rank.cache_gib) for rank in world.ranks] == [(1, 0)] * 2
 
@@ -620,8 +585,7 @@ def test_a_rank_that_cannot_drop_its_page_cache_is_one_warning_and_its_available
     world = pair(new=["oom", "oom"], old=["good"])
     world.ranks[1].cache_gib = 90
     world.ranks[1].no_reclaim = "This node is a container (docker)."
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert (found["result"], found["release"]) == ("failed", "old")
     assert [text for text in found["warnings"] if "container" in text] == [f"rank 1 on {world.ranks[1].host}: This node is a container (docker)."]
     assert world.ranks[1].reclaimed > 1
@@ -631,16 +595,14 @@ def test_page_cache_that_comes_back_during_the_wait_is_dropped_again() -> None:
     world = pair(new=["good"])
     world.ranks[1].hog_until = world.now + 90.0
     world.when(lambda: world.ranks[1].reclaimed == 1, lambda: setattr(world.ranks[1], "cache_gib", 90), 5.0)
-    world.desire("new", wait_seconds=600)
-    assert world.settle()["result"] == "serves"
+    assert world.change("new", wait_seconds=600)["result"] == "serves"
     assert 1 < world.ranks[1].reclaimed < 5
 
 
 def test_a_rank_whose_memory_stays_short_ends_the_start_of_the_group() -> None:
     world = pair(new=["good"])
     world.ranks[1].hog_until = world.now + 1000.0
-    world.desire("new", rollback=False, wait_seconds=30)
-    found = world.settle()
+    found = world.change("new", rollback=False, wait_seconds=30)
     assert found["result"] == "failed"
     assert f"rank 1 on {world.ranks[1].host}: 20.0 GiB of 120.0 GiB of memory are free" in found["sentence"]
     assert not any(rank.runs() for rank in world.ranks)
@@ -649,16 +611,14 @@ def test_a_rank_whose_memory_stays_short_ends_the_start_of_the_group() -> None:
 def returned() -> World:
     """A pair that serves release old again, after release new has failed: nothing is asked of it that it does not do."""
     world = pair(new=["flag"])
-    world.desire("new")
-    assert world.settle()["release"] == "old"
+    assert world.change("new")["release"] == "old"
     return world
 
 
 def test_a_release_that_serves_again_is_taken_over_without_a_restart() -> None:
     world = returned()
     before = order(world)
-    world.desire("old")
-    assert (world.settle()["result"], order(world)) == ("serves", before)
+    assert (world.change("old")["result"], order(world)) == ("serves", before)
 
 
 @pytest.mark.parametrize("fault", ["rank", "process"])
@@ -669,8 +629,7 @@ def test_a_release_that_serves_no_more_is_not_taken_over(fault: str) -> None:
     else:
         world.ranks[1].process_fault = "the engine process 7 is stopped"
         world.fault("an engine process of two is stopped")
-    world.desire("old", reasons=[])
-    assert world.settle()["result"] == "serves"
+    assert world.change("old", reasons=[])["result"] == "serves"
     assert world.serves("old")
     assert order(world).count("two starts old") == 2
 
@@ -680,8 +639,7 @@ def test_a_pair_that_serves_is_not_restarted_without_a_reason() -> None:
     world.cut(1, 12.0)
     world.lose_state()
     world.run(7, until=lambda: world.actor is not None)
-    world.desire("old")
-    found = world.settle()
+    found = world.change("old")
     assert (found["result"], found["release"]) == ("serves", "old")
     assert order(world) == []
 
@@ -690,8 +648,7 @@ def test_a_boot_after_a_death_is_judged_again_by_a_restarted_agent() -> None:
     world = pair(new=["good", "killed"])
     during(world, "recording", lambda: world.kill(1))
     world.when(lambda: order(world).count("one starts new") == 2, world.crash, 2.0)
-    world.desire("new", attempts=2)
-    found = world.settle()
+    found = world.change("new", attempts=2)
     assert (found["result"], found["verdict"]["class"]) == ("held", "killed")
     assert not any(rank.runs() for rank in world.ranks)
 
@@ -708,8 +665,7 @@ def test_a_stop_that_is_under_way_ends_before_a_later_request_reads_the_ranks() 
     world = pair(new=["good"])
     world.stop_seconds = 20.0
     during(world, "halting", lambda: world.desire("old", by="bob@desk", takeover=True))
-    world.desire("new", by="ann@laptop")
-    assert world.settle()["result"] == "serves"
+    assert world.change("new", by="ann@laptop")["result"] == "serves"
     assert world.serves("old")
     world.run(60)
     assert world.serves("old")

@@ -215,8 +215,7 @@ def test_an_agent_that_is_killed_during_a_recovery_goes_on() -> None:
 def test_the_last_good_release_that_took_over_is_watched_too() -> None:
     world = watched()
     world.boots["new"] = ["flag"]
-    world.desire("new")
-    found = world.settle()
+    found = world.change("new")
     assert (found["result"], found["release"]) == ("failed", "old")
     world.run(10)
     world.kill(1)

@@ -79,18 +79,18 @@ class SimStore:
 
 
 class World:
-    """The group, and what is done to it. `boots` has the kinds of the next boots of each release; the last one repeats."""
+    """The group, and what is done to it."""
 
-    def __init__(self, boots: Mapping[str, list[str]] | None = None, hosts: tuple[str, ...] = ("one", "two")) -> None:
+    def __init__(self) -> None:
         self.now, self.wall_offset = 0.0, 0.0
         self.settings = merged({"enabled": False})  # of the watch
         self.watch: Watch | None = None
         self.requests, self.wedged = 0, False  # held by the engine; a wedge generates no token
         self.stop_seconds = 2.0  # how long an engine takes to stop
-        self.boots = {name: list(kinds) for name, kinds in (boots or {}).items()}
+        self.boots: dict[str, list[str]] = {}  # by release, the kinds of its next boots; the last one repeats
         self.pairs: dict[str, tuple[str, set[int]]] = {}
-        self.ranks = [SimRank(self, number, host) for number, host in enumerate(hosts)]
-        self.oom_kills = [0] * len(hosts)
+        self.ranks = [SimRank(self, number, host) for number, host in enumerate(("one", "two"))]
+        self.oom_kills = [0, 0]
         self.removed_at: dict[int, float] = {}
         self.clock, self.store = VirtualClock(self), SimStore(self)
         self.actor: Actor | None = None
@@ -104,13 +104,10 @@ class World:
         self.failed_saves = 0
         self.locally_stopped = self.allow_errors = False
         self.last_fault = -1e9
-        self.busy_since: float | None = 0.0
         self.mixed = self.half = 0.0
         self.generation = 0
-        self.seen = [0] * len(hosts)
+        self.seen = [0, 0]
         self.judged: tuple[int, bool] = (0, False)  # generation, final
-        self.serves_since: float | None = None
-        self.deadline = 1e9
         self.refusals: list[str] = []
         self.ended_at: dict[int, float] = {}
         self._tokens = 0.0
@@ -302,10 +299,6 @@ class World:
         """Tell whether the agent is in a phase."""
         return self.actor is not None and bool(self.actor._outcome["phase"] == phase)
 
-    def did(self, number: int) -> list[str]:
-        """Return what was done to a rank's container."""
-        return self.ranks[number].history
-
     def containers_started(self) -> list[str]:
         """Return the starts on all ranks."""
         return [entry for rank in self.ranks for entry in rank.history if entry.startswith("start")]
@@ -319,6 +312,11 @@ class World:
         if reasons is None:
             reasons = [f"rank {rank.number} on {rank.host} is not running" for rank in self.ranks if rank.runs() != release]
         return self._ask("serving", release, by, reasons, takeover, {**OPTIONS, **options})
+
+    def change(self, release: str, **options: Any) -> dict[str, Any]:
+        """Desire a release, let the agent work until the outcome is final, and return it."""
+        self.desire(release, **options)
+        return self.settle()
 
     def stop(self, by: str = "admin@first") -> dict[str, Any] | None:
         """Desire a stop."""

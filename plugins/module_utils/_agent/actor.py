@@ -110,7 +110,6 @@ class Actor:
         known = found.get("generation") == self._desired["generation"]
         self._outcome = {**fresh_outcome(int(self._desired["generation"])), **(found if known else {})}
         self._events = collections.deque(store.events(), maxlen=EVENTS_IN_MEMORY)
-        self._next = int(self._events[-1]["n"]) + 1 if self._events else 1
         self.listener: Callable[[Mapping[str, Any]], None] = lambda _event: None  # is called with each event
         self.continued = -1 if self._outcome["final"] else int(self._desired["generation"])  # a generation that was not settled when the agent started
         self.looked = False  # whether the workers' authority was read since this start
@@ -265,10 +264,10 @@ class Actor:
     def event(self, kind: str, text: str, seconds: float | None = None, **more: str) -> None:
         """Record an event; a disk that cannot take it does not matter."""
         with self.lock:
-            entry: dict[str, Any] = {"n": self._next, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": text, **more}
+            number = int(self._events[-1]["n"]) + 1 if self._events else 1
+            entry: dict[str, Any] = {"n": number, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": text, **more}
             if seconds is not None:
                 entry["seconds"] = round(seconds, 1)
-            self._next += 1
             self._events.append(entry)
             with contextlib.suppress(OSError):
                 self.store.append(entry)

@@ -152,7 +152,7 @@ class Converge(Authority):
             verdict = before["verdict"]
         elif continued:
             verdict = self._judge(self.release, manifest, {})
-        elif not self.desired["reasons"] and self._serves_already(looks):
+        elif not self.desired["reasons"] and self.passed_before and all(releases.runs(each, self.release) for each in looks):
             self.actor.settle(self.generation, "serves", f"{self.group} serves release {self.release}.", release=self.release)
             return
         else:
@@ -189,9 +189,6 @@ class Converge(Authority):
         missing = [f"{self.name(index)}: {phrase}" for index, each in enumerate(looks) for phrase in self.lacks(each)]
         if missing:
             raise Failed(f"{self.group}: {'; '.join(missing)}. Nothing was changed. Remedy: run site.yml, which restores image, weights and files.")
-
-    def _serves_already(self, looks: Sequence[dict[str, Any]]) -> bool:
-        return self.passed_before and all(releases.runs(each, self.release) for each in looks)
 
     def _halt_before(self, looks: Sequence[dict[str, Any]]) -> None:
         """Stop what runs of the group, and prove it. What died, or is restarted although it was current, leaves its evidence. Raises Failed."""

@@ -78,7 +78,6 @@ class Listener:
     def __init__(self, path: str, handle: Handle, host: str, *, mode: int = 0o600, group: str = "") -> None:
         """Open the socket and accept connections in a thread. Raises OSError."""
         self.path, self._handle, self._host = path, handle, host
-        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._socket = bound(path, mode, group)
@@ -99,12 +98,14 @@ class Listener:
 
     def _begin(self, connection: socket.socket) -> None:
         connection.settimeout(IDLE_SECONDS)
-        if not self._slots.acquire(blocking=False):
+        with self._lock:
+            accepted = len(self._open) < MAX_CONNECTIONS
+            if accepted:
+                self._open.add(connection)
+        if not accepted:
             with contextlib.suppress(OSError), connection:
                 connection.sendall(protocol.encode(protocol.failure(f"The agent on {self._host} has {MAX_CONNECTIONS} connections open. Try again later.")))
             return
-        with self._lock:
-            self._open.add(connection)
         try:
             threading.Thread(target=self._serve, args=(connection,), daemon=True, name="gb10-connection").start()
         except RuntimeError as error:
@@ -115,7 +116,6 @@ class Listener:
         with self._lock:
             self._open.discard(connection)
         connection.close()
-        self._slots.release()
 
     def _serve(self, connection: socket.socket) -> None:
         try:

@@ -175,7 +175,7 @@ class Observation:
         limit = float(self.settings["completion_seconds"]) + float(self.settings["completion_timeout"])
         if self._silent_since is not None and self.clock.monotonic() - self._silent_since >= limit:
             return [Fault("engine_failed", f"{name}: the API has not answered for {limit:.0f} s")]
-        if self._wedge.state(idle_power_w) == "wedged":
+        if self._wedge.wedged(idle_power_w):
             held, seconds = int(self._figures.get("running") or 0), float(self.settings["wedge_seconds"])
             what = f"{held} request{'s' if held != 1 else ''} held, no token for {seconds:.0f} s, and the engine does not work"
             return [Fault("wedge", f"{name}: {what}")]

@@ -12,7 +12,6 @@ from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.listener import log
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import hook, textfile
@@ -39,7 +38,7 @@ class Outside:
             threading.Thread(target=self._tell, args=({**event, "group": self.group, "host": self.host},), daemon=True, name="gb10-hook").start()
 
     def _tell(self, event: dict[str, Any]) -> None:
-        for problem in hook.notify(self.settings, event, run_command):
+        for problem in hook.notify(self.settings, event):
             log(problem)
 
     def sampled(self, sample: Mapping[str, Any], asked_at: float) -> None:

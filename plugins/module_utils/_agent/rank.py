@@ -178,7 +178,7 @@ class RankService:
         if caller.generation < owner["generation"]:
             raise refused(f"{self.host} has seen generation {owner['generation']} of the group {self.group}. Generation {caller.generation} is superseded.")
 
-    def _authorize(self, caller: Caller, unowned: bool = False) -> None:
+    def _authorize(self, caller: Caller, unowned: bool) -> None:
         """Keep the caller's generation if it is newer. Raises RankError if the caller may not change anything. `unowned` accepts a rank without owner."""
         with self._records:
             owner = self._owner()
@@ -277,27 +277,18 @@ class RankService:
     # Reading.
 
     def _look(self, release: str, free_share: float | None, free_only: bool = False) -> dict[str, Any]:
-        containers, _image, memory, problem = node.look(self.group, "", self.docker_socket)
-        releases = node.releases_in(self.folder)
-        try:
-            node.bind(releases, containers, self.docker_socket)
-        except client.DockerError as error:
-            problem = problem or str(error)
-            for container in containers:
-                container.setdefault("image_fingerprint", "")
+        containers, releases, _image, memory, problem = node.look(self.group, self.folder, "", self.docker_socket)
         current = node.current_of(self.folder)
-        receipt = node.receipt_of(self.folder, [release])
         manifest = self._manifest(release)
-        weights = node.weights_of(str(manifest.get("model") or ""))
         return {
             "containers": containers,
             "engine_error": problem,
             "memory": memory,
             "current": current,
             "releases": releases,
-            "receipt": receipt,
+            "receipt": node.receipt_of(self.folder, [release]),
             "manifest": manifest,
-            "weights": weights,
+            "weights": node.weights_of(str(manifest.get("model") or "")),
             "stopped": node.stopped_of(self.folder),
             "processes": node.look_twice(containers, node.receipt_of(self.folder, node.judged(current, containers)), os.path.join(self._root, "proc")),
             "missing": self._missing(release, releases, manifest) if release else [],
@@ -399,7 +390,7 @@ class RankService:
 
     def _fabric(self, release: str) -> tuple[list[str], str]:
         """Resolve the fabric variables of this start. Return the words of Compose that add them, and why they cannot be resolved."""
-        wanted = node.read_json(os.path.join(self.folder, "releases", release, "release.json")).get("fabric")
+        wanted = self._manifest(release).get("fabric")
         if not isinstance(wanted, dict):
             return [], ""
         env, problem = fabric.resolve(wanted, self._run, self._root)
@@ -431,17 +422,14 @@ class RankService:
         return problems
 
     def _containers(self) -> list[dict[str, Any]]:
-        """Return the group's containers. Raises RankError if the Docker Engine does not answer."""
-        containers, _image, _memory, problem = node.look(self.group, "", self.docker_socket)
-        if problem:
-            raise RankError(problem)
-        return containers
+        """Return the group's containers. Raises DockerError if the Docker Engine does not answer."""
+        return list(node.containers_of(self.group, self.docker_socket))
 
     def _running(self) -> list[str]:
         return [str(each["name"]) for each in self._containers() if each["running"]]
 
     def _stop(self, label: str, problems: list[str], kill: bool = False) -> dict[str, Any]:
-        """Stop this rank, keep evidence with this label, remove the containers and read back what runs. Raises RankError."""
+        """Stop this rank, keep evidence with this label, remove the containers and read back what runs. Raises DockerError."""
         found = self._containers()
         running = [str(each["name"]) for each in found if each["running"]]
         if running:
@@ -472,7 +460,7 @@ class RankService:
             return "", f"The evidence of {self.host} is not kept: {reason(error)}."
 
     def _remove(self, found: list[dict[str, Any]]) -> str:
-        """Remove the group's containers. Return the last message of the Docker Engine if one is left. Raises RankError."""
+        """Remove the group's containers. Return the last message of the Docker Engine if one is left. Raises DockerError."""
         info = {"releases": node.releases_in(self.folder), "containers": found, "current": node.current_of(self.folder)}
         release = release_on_disk(info)
         if release:

@@ -21,7 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import A
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.listener import Listener, log
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import Outside
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import HEAD_VERBS, RankError, RankLost
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Local, Peer
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer, Session
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import READ_VERBS, SESSION_VERBS
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
@@ -183,7 +183,9 @@ class Service:
             from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
             from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
 
-            ranks: list[Rank] = [Local(0, self.host, group, head, self._rank.handle, self.clock.job_ended), *self._peers]
+            handle = self._rank.handle
+            own = Session(0, self.host, group, head, lambda request, _timeout: dict(handle(request)), self.clock.job_ended)  # it bounds its verbs itself
+            ranks: list[Rank] = [own, *self._peers]
             self._actor = Actor(group, ranks, self.store, self.clock, search=_search())
             watch = self._watch = Watch(self._actor, chosen)
             self._actor.listener = self._outside.tell

@@ -118,38 +118,24 @@ def ask(argv: list[str], line: bytes, timeout: float) -> bytes:
     raise RankLost(cause_of(text, process.returncode))
 
 
-class _Caller:
-    """What Peer and Local share: the envelope of requests, and the thread of a call."""
+class Session:
+    """The calls of one rank: the envelope of requests, and the thread of a call. `send` takes a request and its timeout, and returns the reply."""
 
-    def __init__(self, number: int, host: str, group: str, head: str, wake: Callable[[], None] | None) -> None:
+    def __init__(
+        self, number: int, host: str, group: str, head: str, send: Callable[[dict[str, Any], float], dict[str, Any]], wake: Callable[[], None] | None = None
+    ) -> None:
+        """`wake` is called at the end of each call."""
         self.number, self.host = number, host
         self.generation = 0  # set by the actor
-        self._group, self._head, self._wake = group, head, wake
+        self._group, self._head, self._send, self._wake = group, head, send, wake
 
     def begin(self, verb: str, limit: float, /, **arguments: Any) -> ThreadJob:
         """Start a verb that may take `limit` seconds."""
         request = {**arguments, "v": protocol.PROTOCOL, "verb": verb, "group": self._group, "head": self._head, "generation": self.generation}
         return ThreadJob(lambda: replies.checked(verb, protocol.reply_of(self._send(request, limit))), limit, self._wake)
 
-    def _send(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        raise NotImplementedError
 
-
-class Local(_Caller):
-    """Rank 0, in the agent's own process. `handle` is that of a RankService."""
-
-    def __init__(
-        self, number: int, host: str, group: str, head: str, handle: Callable[[dict[str, Any]], dict[str, Any]], wake: Callable[[], None] | None = None
-    ) -> None:
-        """Keep the service's function."""
-        super().__init__(number, host, group, head, wake)
-        self._handle = handle
-
-    def _send(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:  # noqa: ARG002  rank 0 bounds its verbs itself
-        return self._handle(request)
-
-
-class Peer(_Caller):
+class Peer(Session):
     """A worker, over OpenSSH. `peer` is its entry in the configuration."""
 
     def __init__(
@@ -157,10 +143,10 @@ class Peer(_Caller):
         run_dir: str = config.RUN, master: bool = True,
     ) -> None:  # fmt: skip
         """Keep the address; each call is a process of ssh."""
-        super().__init__(int(peer["rank"]), str(peer["host"]), group, head, wake)
+        super().__init__(int(peer["rank"]), str(peer["host"]), group, head, self._ask, wake)
         self._argv = ssh_argv(peer, keys_dir, run_dir, master=master)
 
-    def _send(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         line = ask(self._argv, protocol.encode(request), timeout)
         try:
             return protocol.decode(line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 FILE = "/etc/ssh/sshd_config"
 NO_RUN_DIRECTORY = "privilege separation directory"  # absent until the first connection with socket activation
@@ -75,9 +75,6 @@ def problems(text: str, *, user: str, groups: Sequence[str], host: str, address:
     def listed(key: str) -> list[str]:
         return [word for value in settings.get(key, []) for word in value.split()]
 
-    def matching(key: str, matches: Callable[[str], bool]) -> list[str]:
-        return [pattern for pattern in listed(key) if matches(pattern)]
-
     def user_matches(pattern: str) -> bool:
         return user_match(user, host, address, pattern)
 
@@ -91,14 +88,12 @@ def problems(text: str, *, user: str, groups: Sequence[str], host: str, address:
 
     if first("pubkeyauthentication", "yes") != "yes":
         add(f"PubkeyAuthentication {first('pubkeyauthentication', 'yes')}", f"Set PubkeyAuthentication yes in a block Match User {user} before it")
-    for pattern in matching("denyusers", user_matches):
-        add(f"DenyUsers {pattern}", f"Change DenyUsers so that it does not match {user}")
-    if listed("allowusers") and not matching("allowusers", user_matches):
-        add(f"AllowUsers {' '.join(listed('allowusers'))}", f"Add {user} to AllowUsers")
-    for pattern in matching("denygroups", group_matches):
-        add(f"DenyGroups {pattern}", f"Change DenyGroups so that it does not match the group {user}")
-    if listed("allowgroups") and not matching("allowgroups", group_matches):
-        add(f"AllowGroups {' '.join(listed('allowgroups'))}", f"Add the group {user} to AllowGroups")
+    for kind, who, matches in (("Users", user, user_matches), ("Groups", f"the group {user}", group_matches)):
+        allowed = listed(f"allow{kind.lower()}")
+        for pattern in filter(matches, listed(f"deny{kind.lower()}")):
+            add(f"Deny{kind} {pattern}", f"Change Deny{kind} so that it does not match {who}")
+        if allowed and not any(map(matches, allowed)):
+            add(f"Allow{kind} {' '.join(allowed)}", f"Add {who} to Allow{kind}")
     files = first("authorizedkeysfile", ".ssh/authorized_keys").split()
     if not any(each in (".ssh/authorized_keys", "%h/.ssh/authorized_keys") for each in files):
         add(f"AuthorizedKeysFile {' '.join(files)}", "Add .ssh/authorized_keys to AuthorizedKeysFile")
@@ -114,10 +109,6 @@ def problems(text: str, *, user: str, groups: Sequence[str], host: str, address:
     if first("refuseconnection", "no") == "yes":
         add("RefuseConnection yes", f"Set RefuseConnection no in a block Match User {user} before it")
     accepted = next((settings[key][0] for key in ("pubkeyacceptedalgorithms", "pubkeyacceptedkeytypes") if key in settings), "ssh-ed25519")
-    if not any(glob_match("ssh-ed25519", each) for each in _split(accepted)):
+    if not any(glob_match("ssh-ed25519", each.strip()) for each in accepted.split(",")):
         add("PubkeyAcceptedAlgorithms without ssh-ed25519", "Add ssh-ed25519 to PubkeyAcceptedAlgorithms")
     return out
-
-
-def _split(values: str) -> Iterable[str]:
-    return (value.strip() for value in values.split(","))

@@ -46,17 +46,7 @@ def whole(low: int, high: int, default: Any = REQUIRED) -> Argument:
     return Argument(f"a whole number from {low} to {high}", lambda value: _is_number(value) and isinstance(value, int) and low <= value <= high, default)
 
 
-def mapping(default: Any = REQUIRED) -> Argument:
-    """Return an argument that is a mapping."""
-    return Argument("a mapping", lambda value: isinstance(value, dict), default)
-
-
-def mappings(default: Any = REQUIRED) -> Argument:
-    """Return an argument that is a list of mappings."""
-    return Argument("a list of mappings", lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value), default)
-
-
-def switch(default: Any = REQUIRED) -> Argument:
+def switch(default: Any) -> Argument:
     """Return an argument that is true or false."""
     return Argument("true or false", lambda value: isinstance(value, bool), default)
 
@@ -89,6 +79,8 @@ RELEASE_OR_NONE = matching(r"(?:[0-9a-z]{3,64})?", "the id of a release, 3 to 64
 LABEL = matching(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,99})?", "letters, digits, dots, dashes and underscores, at most 100, or an empty text", "")
 NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "letters, digits, dots, dashes and underscores, at most 100")
 URL = matching(r"http://[A-Za-z0-9.\-\[\]:]{1,255}(?:/[!-~]{0,1000})?", "a URL that begins with http://", OMIT)
+MAPPING = Argument("a mapping", lambda value: isinstance(value, dict))
+MAPPINGS = Argument("a list of mappings", lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value), OMIT)
 CURSOR = matching(r"(?:\d{1,20}(?::\d{1,9})?)?", "the cursor of an earlier slice", OMIT)
 CALLER: dict[str, Argument] = {"group": NAME, "head": NAME, "generation": whole(0, MOST)}
 
@@ -125,7 +117,7 @@ VERBS: dict[str, Verb] = {
         {
             "release": RELEASE_OR_NONE,
             "url": URL,
-            "requests": mappings(OMIT),
+            "requests": MAPPINGS,
             "model": text(1000, OMIT),
             "concurrency": whole(1, 64, OMIT),
             "timeout": number(0.01, 3600, OMIT),
@@ -137,7 +129,7 @@ VERBS: dict[str, Verb] = {
     "halt": Verb("work", {"label": LABEL, "mark": text(200, ""), "kill": switch(False)}),
     "watch": Verb("read", {"release": RELEASE_OR_NONE, "known": whole(0, MOST, 0), "wait": number(0, 60, 0)}),
     "engine": Verb("read", {"release": RELEASE_OR_NONE}),
-    "record": Verb("work", {"release": RELEASE, "receipt": mapping()}),
+    "record": Verb("work", {"release": RELEASE, "receipt": MAPPING}),
     "memory": Verb("local", {}),
     "stop_here": Verb("local", {"by": text(200, "")}),
     "hold": Verb("local", {"name": NAME, "reason": text(500), "seconds": number(1, 7 * 86400), "by": text(200, "")}),

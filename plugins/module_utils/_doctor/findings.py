@@ -20,32 +20,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.group import
 
 Record = dict[str, Any]
 
-_MATTERS = {
-    "gpu_hot": "a hot GPU slows down, and the pair runs at the speed of its slower node",
-    "gpu_power": "the pair runs at the speed of its slower node; a reboot does not clear this state of the power supply",
-    "sensor_hot": "the node switches itself off at the critical temperature",
-    "unclean_end": "the node lost its power, froze or reset: memory, power supply and heat are the usual causes",
-    "roce_problem": "NCCL does not reach the other rank, or uses TCP at a tenth of the speed",
-    "bandwidth": "the pair runs at the speed of its slowest rail",
-    "collective": "the ranks do not work together over these rails, and a boot hangs or is slow",
-    "engine_down": "the group has no service until it is started again",
-    "engine_wedged": "no request ends, although container and /health look good",
-    "engine_unserved": "clients get no reply",
-    "engine_unknown": "a group serves with all ranks or not at all",
-    "engine_starting": "the group has no service until the boot is judged",
-    "engine_stopped": "the group has no service; it was stopped on request",
-    "engine_absent": "nothing is installed, or the service was removed",
-    "agent_hold": "the agent starts nothing while a rank has a hold",
-    "restarts": "each restart is minutes without service, and a release that crashes again and again is held",
-    "boot_failed": "the next start fails in the same way until the cause is corrected",
-    "boot_log": "the next start fails in the same way until the cause is corrected",
-    "release_differs": "the next run of site.yml starts another release: minutes without service",
-    "release_files": "a restart after a fault or a reboot needs these files",
-    "image_moved": "the next start uses another image than the one that was judged",
-    "weights_differ": "the next boot loads other weights than the ones that were judged",
-    "no_way_back": "if the next boot fails, there is less to go back to",
-    **dict.fromkeys(("settings_sysctl", "settings_readahead", "settings_gpu", "settings_docker"), "the node runs with other settings than the inventory has"),
-}
 #: state of the group -> (ID, severity); the others are healthy
 _STATES = {
     "starting": ("engine_starting", "info"),
@@ -84,6 +58,16 @@ class Group(NamedTuple):
     bandwidth_not: str = ""  # why the bandwidth test that was asked for did not run
 
 
+def _merge(entries: list[Record], new: Record) -> None:
+    """Add an entry, or its hosts to an equal one. `where` is a host, or several."""
+    hosts = [new["where"]] if isinstance(new["where"], str) else list(new["where"])
+    same = next((each for each in entries if {**each, "where": new["where"]} == new), None)
+    if same is None:
+        entries.append({**new, "where": hosts})
+    else:
+        same["where"] += [host for host in hosts if host not in same["where"]]
+
+
 class Findings:
     """Collects findings, what was not checked, and the figures of the areas."""
 
@@ -103,24 +87,14 @@ class Findings:
 
     def add(self, name: str, severity: str, where: str | Sequence[str], found: str, remedy: str = "", **more: str) -> None:
         """Add a finding. Equal ones of several hosts become one."""
-        area, command = PREFLIGHT.get(name) or OWN.get(name) or ("kernel", "")
-        entry = {"id": name, "area": area, "severity": severity, "found": found.rstrip("."), "matters": _MATTERS.get(name, ""), "remedy": remedy.rstrip(".")}
+        area, command, matters = OWN.get(name) or (*PREFLIGHT.get(name, ("kernel", "")), "")
+        entry = {"id": name, "area": area, "severity": severity, "found": found.rstrip("."), "matters": matters, "remedy": remedy.rstrip(".")}
         entry |= {"command": command, **more}
-        hosts = [where] if isinstance(where, str) else list(where)
-        same = next((each for each in self.found if all(each[key] == value for key, value in entry.items())), None)
-        if same is None:
-            self.found.append({**entry, "where": hosts})
-        else:
-            same["where"] += [host for host in hosts if host not in same["where"]]
+        _merge(self.found, {**entry, "where": where})
 
     def skip(self, area: str, where: str | Sequence[str], reason: str) -> None:
         """Note what was not checked."""
-        hosts = [where] if isinstance(where, str) else list(where)
-        same = next((each for each in self.skipped if (each["area"], each["reason"]) == (area, reason)), None)
-        if same is None:
-            self.skipped.append({"area": area, "where": hosts, "reason": reason})
-        else:
-            same["where"] += [host for host in hosts if host not in same["where"]]
+        _merge(self.skipped, {"area": area, "where": where, "reason": reason})
 
     def of_preflight(self) -> None:
         """The checks of preflight. The kernel log is left to the journal where that was read."""

@@ -210,10 +210,11 @@ def containers_of(group: str, engine: str) -> Iterator[dict[str, Any]]:
             yield state
 
 
-def look(group: str, image: str, engine: str) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, int], str]:
-    """Return the group's containers, the image, the memory, and why the engine could not be asked."""
+def look(group: str, folder: str, image: str, engine: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any], dict[str, int], str]:
+    """Return the group's containers, the releases in its folder, the image, the memory, and why the engine could not be asked."""
     containers: list[dict[str, Any]] = []
     found: dict[str, Any] = dict(NO_IMAGE)
+    releases = releases_in(folder)
     problem = ""
     try:
         found = image_of(image, engine)
@@ -221,7 +222,11 @@ def look(group: str, image: str, engine: str) -> tuple[list[dict[str, Any]], dic
     except client.DockerError as error:
         problem = str(error)
     memory = log.memory_of(bounded.text("/proc/meminfo"))
-    return containers, found, memory, problem
+    try:
+        bind(releases, containers, engine)
+    except client.DockerError as error:
+        problem = problem or str(error)
+    return containers, releases, found, memory, problem
 
 
 def not_free(containers: list[dict[str, Any]], memory: dict[str, int], share: float, free_only: bool, machine: Node) -> str:

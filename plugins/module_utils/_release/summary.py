@@ -28,9 +28,8 @@ def boot_stages(receipt: Mapping[str, Any]) -> str:
     stages = [s for s in (ranks[0].get("stages") or []) if s[0]] if ranks else []
     if not stages:
         return ""
-    ends = [when for _name, when in stages[1:]] + [float(receipt.get("seconds") or stages[-1][1])]
-    parts = [f"{'starting' if name == 'none' else name} {seconds_text(end - when)}" for (name, when), end in zip(stages, ends) if end - when >= 1]
-    return ", ".join(parts)
+    times = stage_times(stages, float(receipt.get("seconds") or stages[-1][1]))
+    return ", ".join(f"{'starting' if name == 'none' else name} {seconds_text(spent)}" for name, spent in times if spent >= 1)
 
 
 def key_command(path: str) -> str:

@@ -10,21 +10,14 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
+
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import LATE, run_command
 
 HOOK_SECONDS = 10.0
 WEBHOOK_SECONDS = 5.0
-LATE = 124
-
-
-class Run(Protocol):
-    """Runs a command without a shell, without its output if `discard`. rc is 127 if it cannot be run, and 124 with a message if it was ended."""
-
-    def __call__(
-        self, argv: Sequence[str], timeout: float, *, env: Mapping[str, str] | None, stdin: str | None, discard: bool
-    ) -> tuple[int, str, str]: ...  # fmt: skip
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -46,17 +39,17 @@ def post_json(url: str, body: bytes) -> int:
         return error.code
 
 
-def notify(settings: Mapping[str, Any], event: Mapping[str, Any], run: Run, post: Callable[[str, bytes], int] = post_json) -> list[str]:
+def notify(settings: Mapping[str, Any], event: Mapping[str, Any]) -> list[str]:
     """Send an event to the hook and to the webhook that are set. Return a sentence for each that failed."""
     text = json.dumps(event, sort_keys=True, default=str)
-    failed = [_run_hook(settings["hook"], event, text, run) if settings.get("hook") else ""]
-    failed.append(_post(settings["webhook"], text.encode(), post) if settings.get("webhook") else "")
+    failed = [_run_hook(settings["hook"], event, text) if settings.get("hook") else ""]
+    failed.append(_post(settings["webhook"], text.encode()) if settings.get("webhook") else "")
     return [sentence for sentence in failed if sentence]
 
 
-def _run_hook(words: Sequence[str], event: Mapping[str, Any], text: str, run: Run) -> str:
+def _run_hook(words: Sequence[str], event: Mapping[str, Any], text: str) -> str:
     env = {f"GB10_{key.upper()}": str(event.get(key, "")).replace("\0", "") for key in ("kind", "cause", "group", "text")}
-    code, _out, error = run(words, HOOK_SECONDS, env=env, stdin=text, discard=True)
+    code, _out, error = run_command(words, HOOK_SECONDS, env=env, stdin=text, discard=True)
     if code == 0:
         return ""
     # Arguments of the command can be secrets.
@@ -64,7 +57,7 @@ def _run_hook(words: Sequence[str], event: Mapping[str, Any], text: str, run: Ru
     return f"The hook {words[0]} failed: {reason}."
 
 
-def _post(url: str, body: bytes, post: Callable[[str, bytes], int]) -> str:
+def _post(url: str, body: bytes) -> str:
     """Return why the webhook did not take the event. Path and user of the URL can be secrets, also in the messages of the libraries."""
     try:
         parts = urlsplit(url)
@@ -75,16 +68,16 @@ def _post(url: str, body: bytes, post: Callable[[str, bytes], int]) -> str:
         return "The webhook is not an http or https URL."
     found: list[str] = []
     # A timeout of the socket does not bound the name lookup, nor a reply in small pieces.
-    thread = threading.Thread(target=lambda: found.append(_reason(url, body, post)), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(_reason(url, body)), daemon=True)
     thread.start()
     thread.join(WEBHOOK_SECONDS)
     reason = found[0] if found else f"it did not answer within {WEBHOOK_SECONDS:g} s"
     return f"The webhook at {place} failed: {reason}." if reason else ""
 
 
-def _reason(url: str, body: bytes, post: Callable[[str, bytes], int]) -> str:
+def _reason(url: str, body: bytes) -> str:
     try:
-        status = post(url, body)
+        status = post_json(url, body)
     except (OSError, http.client.HTTPException, ValueError) as error:
         cause = getattr(error, "reason", error)
         return str(getattr(cause, "strerror", None) or type(cause).__name__)

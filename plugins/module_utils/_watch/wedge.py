@@ -24,61 +24,47 @@ class Reading(NamedTuple):
     """What one second shows of an engine. gpus: the GPUs of one rank or of several. cpu_seconds: used since the start of the engine's processes."""
 
     now: float
-    running: int
     tokens: float
     gpus: Sequence[gpu.Reading]
     cpu_seconds: float | None
 
 
 class Wedge:
-    """The rule over one engine. Units: seconds, W, percent of a GPU, seconds of CPU time per second."""
+    """The rule over one engine, which needs readings of `window` seconds."""
 
-    def __init__(self, window: float, margin_w: float = gpu.MARGIN_W, busy_percent: float = BUSY_PERCENT, cpu_share: float = CPU_SHARE) -> None:
+    def __init__(self, window: float) -> None:
         self.window = window
-        self.margin_w = margin_w
-        self.busy_percent = busy_percent
-        self.cpu_share = cpu_share
         self._last: Reading | None = None
         self._still: deque[Reading] = deque()  # requests run and tokens stand still; the oldest one begins the window
-        self._moved: float | None = None
         self._frozen: float | None = None  # since when requests run and tokens stand still
 
     def add(self, now: float, running: int, tokens: float, gpus: Sequence[gpu.Reading], cpu_seconds: float | None) -> None:
         """Take a reading. If two are more than half a window apart, the window begins again: nothing is known of the time between."""
-        last, self._last = self._last, Reading(now, running, tokens, gpus, cpu_seconds)
-        moved = last is not None and tokens != last.tokens
-        if running == 0 or moved or last is None or not 0 <= now - last.now <= self.window / 2:
+        last, self._last = self._last, Reading(now, tokens, gpus, cpu_seconds)
+        if running == 0 or last is None or tokens != last.tokens or not 0 <= now - last.now <= self.window / 2:
             self._still.clear()
             self._frozen = None
         elif self._frozen is None:
             self._frozen = now
         if running == 0:
-            self._moved = None
             return
-        if moved:
-            self._moved = now
         self._still.append(self._last)
         while len(self._still) > 1 and self._still[1].now <= now - self.window:
             self._still.popleft()
 
-    def state(self, idle_power_w: float | None) -> str:
-        """Return idle, working, computing or wedged; empty if the readings do not decide yet."""
-        if self._last is None or self._last.running == 0:
-            return "" if self._last is None else "idle"
-        first, last = self._still[0], self._still[-1]
-        if last.now - first.now < self.window:
-            return "working" if self._moved is not None and last.now - self._moved < self.window else ""
-        return self._gpu(idle_power_w) if any(reading.gpus for reading in self._still) else self._cpu(first, last)
+    def wedged(self, idle_power_w: float | None) -> bool:
+        """Return whether the readings of the whole window show a wedge."""
+        if not self._still or self._still[-1].now - self._still[0].now < self.window:
+            return False
+        return self._gpu(idle_power_w) if any(reading.gpus for reading in self._still) else self._cpu(self._still[0], self._still[-1])
 
-    def _gpu(self, idle: float | None) -> str:
-        idles = [gpu.at_idle([power for power, _percent in reading.gpus if power is not None], idle, self.margin_w) for reading in self._still]
-        spins = [max((percent for _power, percent in reading.gpus if percent is not None), default=0.0) >= self.busy_percent for reading in self._still]
+    def _gpu(self, idle: float | None) -> bool:
+        idles = [gpu.at_idle([power for power, _percent in reading.gpus if power is not None], idle) for reading in self._still]
+        spins = [max((percent for _power, percent in reading.gpus if percent is not None), default=0.0) >= BUSY_PERCENT for reading in self._still]
         frozen = self._still[-1].now - self._frozen if self._frozen is not None else 0.0
-        if all(idles) and (all(spins) or frozen >= LONG * self.window):  # an engine that is stuck on the CPU does not spin on the GPU
-            return "wedged"
-        return "computing" if idles[-1] is False else ""
+        return all(idles) and (all(spins) or frozen >= LONG * self.window)  # an engine that is stuck on the CPU does not spin on the GPU
 
-    def _cpu(self, first: Reading, last: Reading) -> str:
-        if first.cpu_seconds is None or last.cpu_seconds is None or last.cpu_seconds < first.cpu_seconds:
-            return ""
-        return "wedged" if last.cpu_seconds - first.cpu_seconds <= self.cpu_share * (last.now - first.now) else "computing"
+    def _cpu(self, first: Reading, last: Reading) -> bool:
+        if first.cpu_seconds is None or last.cpu_seconds is None:
+            return False
+        return 0 <= last.cpu_seconds - first.cpu_seconds <= CPU_SHARE * (last.now - first.now)

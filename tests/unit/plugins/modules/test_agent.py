@@ -465,21 +465,17 @@ def test_sshd_with_socket_activation_gets_its_run_directory(worker: Machine) -> 
 
 
 @pytest.mark.parametrize(
-    ("group", "message"),
+    ("options", "message"),
     [
-        ({}, "group needs name, rank and hosts"),
-        ({"name": "../x", "rank": 0, "hosts": ["a"]}, "not a valid name"),
-        ({"name": "pair1", "rank": 2, "hosts": ["a", "b"]}, "do not agree"),
+        ({"group": {}}, "group needs name, rank and hosts"),
+        ({"group": {"name": "../x", "rank": 0, "hosts": ["a"]}}, "not a valid name"),
+        ({"group": {"name": "pair1", "rank": 2, "hosts": ["a", "b"]}}, "do not agree"),
+        ({"peers": [{**PEER, "rank": 2}]}, r"peers has the ranks \[2\]. Give ranks 1 to 1, each once"),
     ],
 )
-def test_an_invalid_group_is_refused(head: Machine, group: dict[str, Any], message: str) -> None:
+def test_an_invalid_group_or_list_of_workers_is_refused(head: Machine, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InstallError, match=message):
-        head.agent(group=group)
-
-
-def test_peers_must_be_all_workers(head: Machine) -> None:
-    with pytest.raises(InstallError, match=r"peers has the ranks \[2\]. Give ranks 1 to 1, each once"):
-        head.agent(peers=[{**PEER, "rank": 2}])
+        head.agent(**options)
 
 
 def test_a_worker_without_new_host_keys_keeps_the_pinned_ones(head: Machine) -> None:

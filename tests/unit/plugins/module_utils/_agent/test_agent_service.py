@@ -25,7 +25,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import LiveClock, Service
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
-from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, descriptors, until, write_ssh
+from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, descriptors, fake_ssh, until
 
 LIMIT = 30.0
 COLLECTIONS = Path(__file__).parents[5] / "collections"
@@ -250,15 +250,8 @@ def test_a_worker_names_the_head(worker: Node, verb: str) -> None:
 
 
 @pytest.fixture
-def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ssh = write_ssh(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SSH_LOG", str(tmp_path / "ssh.log"))
-    monkeypatch.setenv("FAKE_SSH_SOCKET", str(tmp_path / "worker" / "run" / "session.sock"))
-
-
-@pytest.fixture
-def pair(head: Node, fake_ssh: None, tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+def pair(head: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    fake_ssh(monkeypatch, tmp_path, tmp_path / "worker/run/session.sock")
     node = Node(tmp_path / "worker", rank=1)
     node.rank.answers["hello"] = lambda _request: protocol.success({**HELLO, "protocol": protocol.PROTOCOL, "host": "lab-2"})
     node.service.start()
@@ -274,10 +267,10 @@ def test_peers_calls_each_worker_and_changes_nothing(pair: tuple[Node, Node]) ->
     assert (head.actor.steps, head.actor.asked, head.rank.requests) == (1, [], [])
 
 
-def test_peers_waits_for_a_silent_worker_only_until_the_limit(head: Node, fake_ssh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_waits_for_a_silent_worker_only_until_the_limit(pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SSH_MODE", "silent")
     monkeypatch.setattr(module, "HELLO_SECONDS", 0.2)
-    (entry,) = head.call("peers")["peers"]
+    (entry,) = pair[0].call("peers")["peers"]
     assert entry["ok"] is False
     assert entry["error"].startswith("no reply within 0.")
 

@@ -13,8 +13,8 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol, session
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Local, Peer, ssh_argv
-from unit.fixtures.agent.wire import FakeRank, configuration, descriptors, until, write_ssh
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer, Session, ssh_argv
+from unit.fixtures.agent.wire import FakeRank, configuration, descriptors, fake_ssh, until
 
 LIMIT = 30.0
 
@@ -38,10 +38,7 @@ class Wire:
 
 @pytest.fixture
 def wire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
-    ssh = write_ssh(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SSH_LOG", str(tmp_path / "ssh.log"))
-    monkeypatch.setenv("FAKE_SSH_SOCKET", str(tmp_path / "run" / "session.sock"))
+    fake_ssh(monkeypatch, tmp_path, tmp_path / "run/session.sock")
     found = Wire(tmp_path)
     yield found
     found.service.close()
@@ -185,8 +182,8 @@ def test_leaks_no_descriptors_and_no_processes(wire: Wire, monkeypatch: pytest.M
     assert not any(Path(f"/proc/{pid}").exists() for pid in wire.pids())
 
 
-def local(handle: Callable[[dict[str, Any]], dict[str, Any]], wake: Callable[[], None] = lambda: None) -> Local:
-    return Local(0, "lab-1", "pair1", "a1b2c3", handle, wake)
+def local(handle: Callable[[dict[str, Any]], dict[str, Any]], wake: Callable[[], None] = lambda: None) -> Session:
+    return Session(0, "lab-1", "pair1", "a1b2c3", lambda request, _timeout: handle(request), wake)
 
 
 def test_rank_0_is_called_in_the_same_way() -> None:

@@ -58,6 +58,7 @@ def test_repairs_and_the_state_of_the_group_are_reported() -> None:
     lines = summary.group_text(result, "h", [], changed={})
     assert lines[0] == "pair1 is busy: 2 requests running"
     assert row(lines, "changed") == "image tag of one"
+    assert summary.group_text(RESULT | {"sentence": "pair1 does not serve"}, "h", [])[0] == "pair1 serves", "it was started since"
 
 
 def test_variables_that_the_image_does_not_know_are_a_warning() -> None:
@@ -79,12 +80,6 @@ def test_speed_speculation_and_settings_of_the_engine_are_shown_as_far_as_they_a
     assert row(lines, "engine") == "MoE backend B12X, custom_ops all, CUDA graphs, FlashInfer autotune"
     lines = summary.group_text(RESULT, "h", [])
     assert (row(lines, "speed"), row(lines, "speculation"), row(lines, "engine")) == ("", "", "")
-
-
-def test_title_for_a_group_that_does_not_answer() -> None:
-    title = summary.group_text(RESULT | {"changes": [], "sentence": "pair1 is busy: 4 requests running, tokens advance."}, "h", [])[0]
-    assert title == "pair1 is busy: 4 requests running, tokens advance."
-    assert summary.group_text(RESULT | {"sentence": "pair1 does not serve"}, "h", [])[0] == "pair1 serves", "it was started since"
 
 
 def test_the_curl_line_is_a_shell_line() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import hook
 
 EVENT = {"kind": "fault", "cause": "wedge", "group": "pair1", "text": 'spark-2 waits; $(touch /tmp/x) "two"\nlines', "rank": 1, "at": "2026-11-23T17:00:00Z"}
@@ -27,7 +26,7 @@ def script(tmp_path: Path, text: str) -> str:
 
 
 def run_hook(words: list[str], event: dict[str, Any] | None = None) -> list[str]:
-    return hook.notify({"hook": words, "webhook": ""}, event or EVENT, run_command)
+    return hook.notify({"hook": words, "webhook": ""}, event or EVENT)
 
 
 def test_the_hook_gets_the_event_on_stdin_and_in_its_environment(tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ other = pytest.fixture(serve, name="other")
 
 
 def post(url: str) -> list[str]:
-    return hook.notify({"hook": "", "webhook": url}, EVENT, run_command)
+    return hook.notify({"hook": "", "webhook": url}, EVENT)
 
 
 def test_the_webhook_gets_the_event_as_json(server: tuple[type[Handler], str]) -> None:
@@ -155,19 +154,20 @@ def test_a_url_that_is_not_one_of_a_webhook_is_refused(url: str, sentence: str) 
 
 
 @pytest.mark.parametrize("error", [http.client.InvalidURL("nonnumeric port: 'T0K3N'"), ValueError("T0K3N"), http.client.BadStatusLine("T0K3N")])
-def test_the_message_of_a_library_does_not_show_the_url(error: Exception) -> None:
+def test_the_message_of_a_library_does_not_show_the_url(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def raising(url: str, body: bytes) -> int:
         raise error
 
-    (sentence,) = hook.notify({"webhook": "https://user:T0K3N@hooks.example/T0K3N"}, EVENT, run_command, raising)
+    monkeypatch.setattr(hook, "post_json", raising)
+    (sentence,) = post("https://user:T0K3N@hooks.example/T0K3N")
     assert sentence == f"The webhook at https://hooks.example failed: {type(error).__name__}."
 
 
 def test_both_are_tried_and_nothing_is_done_without_settings(tmp_path: Path, server: tuple[type[Handler], str]) -> None:
     kind, url = server
-    failed = hook.notify({"hook": [str(tmp_path / "missing")], "webhook": url}, EVENT, run_command)
+    failed = hook.notify({"hook": [str(tmp_path / "missing")], "webhook": url}, EVENT)
     assert len(failed) == 1
     assert len(kind.seen) == 1
-    assert hook.notify({"hook": "", "webhook": ""}, EVENT, run_command) == []
-    assert hook.notify({}, EVENT, run_command) == []
+    assert hook.notify({"hook": "", "webhook": ""}, EVENT) == []
+    assert hook.notify({}, EVENT) == []
     assert len(kind.seen) == 1
