@@ -95,11 +95,11 @@ def test_a_server_that_does_not_listen(make: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_who_listens_is_read_from_proc_net_tcp() -> None:
     text = (
-        "  sl  local_address rem_address   st tx_queue\n"
-        "   0: 00000000:48A8 00000000:0000 0A 00000000:00000000\n"
-        "   1: 0100007F:48A9 0100007F:1F90 01 00000000:00000000\n"
-        "  sl  local_address                         remote_address st\n"
-        "   0: 00000000000000000000000000000000:48AA 00000000000000000000000000000000:0000 0A 0\n"
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+        "   0: 00000000:48A8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1 0\n"
+        "   1: 0100007F:48A9 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 4243 1 0\n"
+        "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+        "   0: 00000000000000000000000000000000:48AA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4244 1 0\n"
         "short\n"
     )
     assert roce_bandwidth.listening({18600, 18601, 18602, 18603}, text) == {18600, 18602}
