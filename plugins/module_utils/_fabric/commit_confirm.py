@@ -190,14 +190,10 @@ def merge_baseline(old: Mapping[str, Any] | None, sysctls: Mapping[str, str], ra
 
     `moves` is {original path: backup path}.
     """
-    merged: dict[str, Any] = {
-        "sysctls": dict((old or {}).get("sysctls", {})),
-        "rails": dict((old or {}).get("rails", {})),
-        "moves": dict((old or {}).get("moves", {})),
+    known: Mapping[str, Any] = old or {}
+    now = {item.name: {"up": item.up, "mtu": item.mtu, "addresses": list(item.addresses)} for item in rails}
+    return {
+        "sysctls": {**sysctls, **known.get("sysctls", {})},
+        "rails": {**now, **known.get("rails", {})},
+        "moves": {**known.get("moves", {}), **moves},
     }
-    for path, value in sysctls.items():
-        merged["sysctls"].setdefault(path, value)
-    for item in rails:
-        merged["rails"].setdefault(item.name, {"up": item.up, "mtu": item.mtu, "addresses": list(item.addresses)})
-    merged["moves"].update(moves)
-    return merged

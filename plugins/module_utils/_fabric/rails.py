@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import ROCE_V2, SPARK_PORT, Address, Node, Port
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address, lists_nothing
@@ -33,9 +33,9 @@ class DesiredState:
     With `follow_link`, addresses on a cage without a link do not count while another cage has one: the cable was moved.
     """
 
-    addresses: Sequence[str] = field(default_factory=tuple)
-    cidrs: Sequence[str] = field(default_factory=tuple)
-    interfaces: Sequence[str] = field(default_factory=tuple)
+    addresses: Sequence[str] = ()
+    cidrs: Sequence[str] = ()
+    interfaces: Sequence[str] = ()
     mtu: int = 9000
     min_speed_mbps: int = 200000
     follow_link: bool = False
