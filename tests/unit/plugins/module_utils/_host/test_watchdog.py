@@ -54,4 +54,4 @@ def test_the_watchdog_of_a_reboot_fits_the_device() -> None:
     ],
 )
 def test_only_a_later_file_with_another_time_counts(name: str, line: str, expected: str) -> None:
-    assert watchdog.later_value({name: (f"/etc/{name}", line)}, 60) == expected
+    assert watchdog.later_value({f"/etc/{name}": line}, 60) == expected
