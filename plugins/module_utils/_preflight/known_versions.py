@@ -20,6 +20,15 @@ from __future__ import annotations
 
 from typing import Any
 
+_KHO: dict[str, Any] = {
+    "component": "kernel",
+    "id": "known_bad_kernel",
+    "unless": ["kho=off"],
+    "severity": "warning",
+    "matters": "its kexec handover (KHO) reserves about 9.4 GiB of contiguous memory: the engine lacks it, and RDMA registration fails (ENOMEM)",
+    "remedy": "add kho=off to the kernel command line (safe while /sys/kernel/kexec_crash_size is 0) and reboot, or boot kernel 6.17.0-1032",
+}
+
 KNOWN: list[dict[str, Any]] = [
     {
         "component": "driver",
@@ -39,26 +48,8 @@ KNOWN: list[dict[str, Any]] = [
         "remedy": "install a 580 driver with the DGX Dashboard or apt dist-upgrade, and reboot",
         "source": "DGX OS 7 release line; section 1.11 of the collected facts",
     },
-    {
-        "component": "kernel",
-        "id": "known_bad_kernel",
-        "match": "7.0.0-1019",
-        "unless": ["kho=off"],
-        "severity": "warning",
-        "matters": "its kexec handover (KHO) reserves about 9.4 GiB of contiguous memory: the engine lacks it, and RDMA registration fails (ENOMEM)",
-        "remedy": "add kho=off to the kernel command line (safe while /sys/kernel/kexec_crash_size is 0) and reboot, or boot kernel 6.17.0-1032",
-        "source": "MiaAI-Lab DSv4 #259, DSv4.1 #14, eugr #389",
-    },
-    {
-        "component": "kernel",
-        "id": "known_bad_kernel",
-        "match": "7.0.0-31",
-        "unless": ["kho=off"],
-        "severity": "warning",
-        "matters": "its kexec handover (KHO) reserves about 9.4 GiB of contiguous memory: the engine lacks it, and RDMA registration fails (ENOMEM)",
-        "remedy": "add kho=off to the kernel command line (safe while /sys/kernel/kexec_crash_size is 0) and reboot, or boot kernel 6.17.0-1032",
-        "source": "MiaAI-Lab DSv4 #259",
-    },
+    {**_KHO, "match": "7.0.0-1019", "source": "MiaAI-Lab DSv4 #259, DSv4.1 #14, eugr #389"},
+    {**_KHO, "match": "7.0.0-31", "source": "MiaAI-Lab DSv4 #259"},
     {
         "component": "kernel",
         "id": "known_bad_kernel",
