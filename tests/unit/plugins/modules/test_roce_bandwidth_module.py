@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.modules import roce_bandwidth
 from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import Tree, spark, v4_gids
+from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, Tree, spark, v4_gids
 
-RAIL0, RAIL1 = "enp1s0f0np0", "enP2p1s0f0np0"
-PAIR = {RAIL0: ["192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
-ADDRESSES = ["192.168.100.10/24", "192.168.101.10/24"]
 CLIENT = {"mode": "client", "addresses": ADDRESSES, "server": ["192.168.100.11/24", "192.168.101.11"]}
 HEADER = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
 

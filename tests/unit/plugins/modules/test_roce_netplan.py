@@ -15,11 +15,8 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, commit_confirm, live, netplan, netplan_yaml, pending
 from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
 from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import Tree, spark
+from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, Tree, spark
 
-RAIL0, RAIL1 = "enp1s0f0np0", "enP2p1s0f0np0"
-PAIR = {RAIL0: ["192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
-ADDRESSES = ["192.168.100.10/24", "192.168.101.10/24"]
 FOREIGN = (
     "network:\n  version: 2\n  ethernets:\n    enp1s0f0np0:\n      addresses: [{}]\n      mtu: 9000\n"
     "    enP2p1s0f0np0:\n      addresses: [{}]\n      mtu: 9000\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, parse, problems
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, parse
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import (
     ADDRESSES,
@@ -570,15 +570,6 @@ def test_repair_leaves_a_rail_alone_that_is_down_or_carries_the_session(tmp_path
     tree = spark(tmp_path, PAIR, gids=gids)
     assert facts.repairs_of(run(tree.write(), ssh="192.168.101.11 1 192.168.101.10 22")) == []
     assert facts.repairs_of(run(spark(tmp_path / "d", PAIR, gids=gids, up=("enp1s0f0np0",)).write())) == []
-
-
-def test_failures_are_what_and_remedy_and_rdma_can_be_optional(tmp_path: Path) -> None:
-    found = run(spark(tmp_path, PAIR, mtu=1500, speed=25000, gids={"enp1s0f0np0": v4_gids(None)}).write())["problems"]
-    required = problems.failures_of(found, True)
-    assert any("MTU 1500" in sentence and "roce_mtu" in sentence for sentence in required)
-    assert any("no RoCE v2 GID" in sentence for sentence in required)
-    assert not any("25000" in sentence for sentence in required)
-    assert not any("GID" in sentence for sentence in problems.failures_of(found, False))
 
 
 def test_assignment_of_the_role_follows_a_moved_cable(tmp_path: Path) -> None:

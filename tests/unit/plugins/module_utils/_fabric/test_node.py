@@ -145,7 +145,7 @@ def test_a_card_in_infiniband_mode(tmp_path: Path, sysfs: bool, netdev: bool) ->
     tree = Tree(tmp_path)
     tree.netdev("enP7s7", ["10.0.1.60/24"], pci="0007:01:00.0", vendor="0x10ec", driver="r8127")
     for number, (name, _hca, pci, _phys) in enumerate(SPARK):
-        both = f"ib{name[2:-3]}"  # udev gives the HCA and the device one name
+        both = f"ib{name[2:-3]}"  # rdma link names no netdev in this mode, and udev gives the HCA and the device one name
         if netdev:
             tree.netdev(both, [f"192.168.10{number}.10/24"], mtu=2044, pci=pci, vendor="0x15b3", driver="mlx5_core", kind="ipoib")
             link(tree, both)["link_type"] = "infiniband"

@@ -214,9 +214,6 @@ def test_a_wanted_fabric_on_a_node_whose_card_is_powered_down(tmp_path: Path) ->
     assert (ids(result), result["rails"], result["env"]) == (["no_cable"], [], {})
 
 
-# --- GIDs ------------------------------------------------------------------------------------------------------------------------
-
-
 # --- addresses -------------------------------------------------------------------------------------------------------------------
 
 
@@ -470,24 +467,6 @@ def test_the_second_port_of_one_rdma_device(tmp_path: Path) -> None:
     result = run(tree.write())
     assert [(rail["hca"], rail["hca_port"], rail["gid_index"]) for rail in result["rails"]] == [("mlx4_0", 1, 3), ("mlx4_0", 2, 3)]
     assert result["env"]["NCCL_IB_HCA"] == "mlx4_0,mlx4_0:2"
-
-
-@pytest.mark.parametrize("netdev", [True, False])
-def test_a_card_in_infiniband_mode(tmp_path: Path, netdev: bool) -> None:
-    # rdma link names no netdev in this mode, and udev gives the HCA and the device one name
-    tree = Tree(tmp_path)
-    tree.netdev("enP7s7", ["10.0.1.60/24"], pci="0007:01:00.0", vendor="0x10ec", driver="r8127")
-    for number, (name, _hca, pci, _phys) in enumerate(SPARK):
-        both = f"ib{name[2:-3]}"
-        if netdev:
-            tree.netdev(both, [f"192.168.10{number}.10/24"], mtu=2044, pci=pci, vendor="0x15b3", driver="mlx5_core", kind="ipoib")
-            link(tree, both)["link_type"] = "infiniband"
-        tree.hca(both, None, gids={0: ("", link_local(number))})
-        tree.file(f"sys/class/infiniband/{both}/ports/1/link_layer", "InfiniBand\n")
-    tree.default_route("enP7s7", "10.0.1.1")
-    result = run(tree.write())
-    assert (result["rails"], result["env"], set(ids(result))) == ([], {}, {"infiniband_mode"})
-    assert result["management"]["interface"] == "enP7s7"
 
 
 # --- management ------------------------------------------------------------------------------------------------------------------
