@@ -247,8 +247,10 @@ def test_a_foreign_file_is_refused(make: Any) -> None:
     node.tree.file("etc/netplan/40-cx7.yaml", FOREIGN.format(*ADDRESSES))
     result = present(node)
     assert result["failed"] is True
-    assert result["msg"].startswith("/etc/netplan/40-cx7.yaml (NVIDIA's playbook, sparkrun or a fleet tool) configures")
-    assert "Nothing was changed: set roce_foreign_policy to `adopt`" in result["msg"]
+    assert result["msg"] == (
+        "/etc/netplan/40-cx7.yaml (NVIDIA's playbook, sparkrun or a fleet tool) configures enp1s0f0np0: 192.168.100.10/24; enP2p1s0f0np0: 192.168.101.10/24."
+        " Nothing was changed: set roce_foreign_policy to `adopt` (the file stays in charge) or `replace` (it is moved to a backup), or remove it."
+    )
     assert (result["pending"], node.own) == (False, None)
 
 
@@ -299,9 +301,12 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "a name that is not there": ({"interfaces": [RAIL0, "enp9s0"]}, "The interface enp9s0 does not exist on this node"),
     "management": ({"interfaces": ["enP7s7", RAIL1]}, "enP7s7 carries the default route or this SSH session"),
     "a network in use": ({"addresses": ["10.0.1.9/24", ADDRESSES[1]]}, f"The fabric network 10.0.1.0/24 of {RAIL0} overlaps 10.0.1.60/24 on enP7s7"),
+    "docker's network": ({"addresses": ["172.17.5.1/24", ADDRESSES[1]]}, f"The fabric network 172.17.5.0/24 of {RAIL0} overlaps 172.17.0.1/16 on docker0"),
+    "one host": ({"addresses": ["192.168.100.10/32", ADDRESSES[1]]}, "has no room for a peer"),
     "one network": ({"addresses": ["192.168.100.10/24", "192.168.100.14/24"]}, "would be in one subnet, which leaves one of them idle"),
     "the network's own address": ({"addresses": ["192.168.100.0/24", ADDRESSES[1]]}, "is the network's own or broadcast address"),
     "MTU": ({"mtu": 100}, f"MTU 100 for {RAIL0} is out of range (1280 to 9978)"),
+    "a large MTU": ({"mtu": 9979}, f"MTU 9979 for {RAIL0} is out of range (1280 to 9978)"),
     "too many": ({"addresses": [f"192.168.{n}.10/24" for n in range(100, 105)]}, "No port was found for rail 4 (192.168.104.10/24)."),
 }
 

@@ -23,6 +23,7 @@ from unit.fixtures.roce.tree import (
     V1,
     V2,
     Tree,
+    gid,
     ids,
     indices,
     link,
@@ -178,12 +179,7 @@ def test_vlans_of_which_ip_shows_no_kind(tmp_path: Path, form: str) -> None:
     for number, (name, hca) in enumerate(((RAIL0, HCA0), (RAIL1, HCA1))):
         tree.netdev(f"fabric{number}", [ADDRESSES[number]], link=name, mtu=9000)
         for index, kind in ((4, V1), (5, V2)):
-            at = f"sys/class/infiniband/{hca}/ports/1"
-            for folder in ("types", "ndevs"):
-                (tmp_path / f"{at}/gid_attrs/{folder}/{index}").rmdir()
-            tree.file(f"{at}/gids/{index}", mapped(ADDRESSES[number].split("/")[0]))
-            tree.file(f"{at}/gid_attrs/types/{index}", kind)
-            tree.file(f"{at}/gid_attrs/ndevs/{index}", f"fabric{number}")
+            gid(tree, hca, index, kind, mapped(ADDRESSES[number].split("/")[0]), f"fabric{number}")
     tree.netdev("vethA", ["10.200.0.1/24"], link="vethB")
     tree.netdev("vethB", link="vethA")
     root = tree.write()
