@@ -20,7 +20,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
     has_spark_name,
     is_link_local,
     spare_cages,
-    usable_ipv4,
 )
 
 VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
@@ -74,7 +73,7 @@ def _link_down(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
 def _cable_elsewhere(fabric: Fabric, port: Port) -> int | None:
     """Return the one other cage that has a link and no address, if the port's own cage has no link."""
     linked = {p.cage for p in fabric.node.ports if p.linked}
-    addressed = {p.cage for p in fabric.node.ports if usable_ipv4(p)} | {r.port.cage for r in fabric.rails if r.ipv4 is not None}
+    addressed = {p.cage for p in fabric.node.ports if p.usable_ipv4} | {r.port.cage for r in fabric.rails if r.ipv4 is not None}
     others = linked - addressed
     return others.pop() if len(others) == 1 and port.cage in addressed - linked and None not in (port.cage, *others) else None
 
@@ -105,7 +104,7 @@ def _no_ipv4(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         remedy = "No action is needed, because a second cable adds no bandwidth. To use it, add its networks to gb10_fabric_cidrs and run the roce role."
     else:
         expected = (desired.address or desired.network) if desired is not None else None
-        have = ", ".join(address.cidr for address in usable_ipv4(port))
+        have = ", ".join(address.cidr for address in port.usable_ipv4)
         shown = "; ".join(filter(None, (f"expected: {expected}" if expected else "", f"found: {have}" if have else "")))
         message = f"{port.netdev} has no fabric IPv4 address{f' ({shown})' if shown else ''}."
         remedy = "Run the roce role, which configures it: `ansible-playbook site.yml --tags roce`."

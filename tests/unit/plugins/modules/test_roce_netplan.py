@@ -125,6 +125,14 @@ def present(node: Machine, **args: Any) -> dict[str, Any]:
     return node.call(**{"addresses": ADDRESSES, **args})
 
 
+def confirmed(make: Any) -> Machine:
+    """Return a machine whose rails are configured and confirmed."""
+    node: Machine = make()
+    present(node)
+    node.call(state="confirmed")
+    return node
+
+
 # --- the way that works ----------------------------------------------------------------------------------------------------------
 
 
@@ -176,9 +184,7 @@ def test_check_mode_shows_the_change_and_makes_none(make: Any) -> None:
 
 
 def test_drift_is_put_right_on_the_rail_without_netplan(make: Any) -> None:
-    node = make()
-    present(node)
-    node.call(state="confirmed")
+    node = confirmed(make)
     node.give(RAIL1, [], 1500)
     node.commands.clear()
     result = present(node)
@@ -209,9 +215,7 @@ def test_networkd_where_networkmanager_does_not_run(make: Any) -> None:
 
 
 def test_absent_gives_back_what_stood_before(make: Any) -> None:
-    node = make()
-    present(node)
-    node.call(state="confirmed")
+    node = confirmed(make)
     checked = node.call(check=True, state="absent")
     assert (checked["changed"], node.own is not None) == (True, True)
     result = node.call(state="absent")
@@ -225,9 +229,7 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
 
 def test_absent_when_our_file_was_removed(make: Any) -> None:
     """What netplan made of it is in force until netplan is applied again."""
-    node = make()
-    present(node)
-    node.call(state="confirmed")
+    node = confirmed(make)
     Path("/" + netplan.OWN_PATH).unlink()
     assert node.call(check=True, state="absent")["changed"] is True
     assert node.addresses(RAIL0) == ["192.168.100.10"]
@@ -389,9 +391,7 @@ def test_a_baseline_that_cannot_be_read(make: Any) -> None:
 
 
 def test_absent_does_not_touch_what_became_the_management_path(make: Any) -> None:
-    node = make()
-    present(node)
-    node.call(state="confirmed")
+    node = confirmed(make)
     result = node.call(state="absent", ssh_connection="192.168.100.11 5000 192.168.100.10 22")
     assert result["msg"] == (
         f"{RAIL0} carries the default route or this SSH session now, so it is not changed; nothing was changed. Move that to another interface first."
