@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, commit_confirm, live, netplan, netplan_yaml, pending
 from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
 from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, Tree, spark
+from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, bare, spark
 
 FOREIGN = (
     "network:\n  version: 2\n  ethernets:\n    enp1s0f0np0:\n      addresses: [{}]\n      mtu: 9000\n"
@@ -331,8 +331,7 @@ def test_no_cable(make: Any) -> None:
 
 def test_no_card(make: Any, tmp_path: Path) -> None:
     node = make()
-    node.tree = Tree(tmp_path / "bare")
-    node.tree.netdev("enP7s7", ["10.0.1.60/24"])
+    node.tree = bare(tmp_path / "bare")
     assert present(node)["msg"].startswith("No port was found for rail 0 (192.168.100.10/24). No mlx5 device is visible.")
 
 
