@@ -13,7 +13,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflig
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import catalogue, checks, findings, known_versions, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import catalogue, checks, findings, known_versions, parse, versions
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts as node_facts
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
 from module_run import run_module
@@ -738,7 +738,7 @@ def test_why_a_node_needs_a_reboot(pair: Pair, path: str, text: str, reason: str
 
 def test_known_versions_are_complete() -> None:
     for entry in known_versions.KNOWN:
-        assert entry["id"] in catalogue.CHECKS
+        assert versions.COMPONENTS[entry["component"]][0] in catalogue.CHECKS
         assert entry["severity"] in catalogue.SEVERITIES
         assert bool(entry.get("match")) != bool(entry.get("below"))
         assert all(len(entry[key]) > 10 for key in ("matters", "remedy", "source"))
