@@ -312,12 +312,6 @@ def test_older_hotplug_interface(tmp_path: Path) -> None:
     assert (hotplug["interface"], hotplug["files"]) == ("cx7_dbg", {"cx7_dbg/plugin": "1"})
 
 
-def test_all_ports_dark_is_no_cable_too(tmp_path: Path) -> None:
-    result = run(spark(tmp_path, {}, up=()).write())
-    assert ids(result) == ["no_cable"]
-    assert result["rails"] == []
-
-
 def test_cable_in_but_the_other_machine_is_off(tmp_path: Path) -> None:
     result = run(spark(tmp_path, {}, up=(), down_state="POLLING").write())
     assert ids(result) == ["link_down"]
@@ -483,26 +477,6 @@ def test_multipath_default_route(tmp_path: Path) -> None:
 
 
 # --- labs ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_soft_roce(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    tree.netdev("enP7s7", ["10.0.2.15/24"], pci="0000:00:0a.0", vendor="0x1af4", driver="virtio_net", speed=-1)
-    for number, (netdev, hca, pci) in enumerate([("enp1s0f0np0", "rocep1s0f0", "0000:01:00.0"), ("enp1s0f1np1", "rocep1s0f1", "0000:01:00.1")]):
-        address = f"10.77.{number}.1"
-        tree.netdev(netdev, [f"{address}/24"], mtu=9000, pci=pci, vendor="0x1af4", driver="virtio_net", speed=-1)
-        tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(address))}, rate="2.5 Gb/sec (1X SDR)")
-        tree.file(f"sys/class/infiniband/{hca}/parent", netdev + "\n")
-    tree.default_route("enP7s7", "10.0.2.2")
-    losses: list[dict[str, Any]] = [{}, {"rdma": False}]
-    for left_out in losses:
-        result = run(tree.write(**left_out), cidrs=["10.77.0.0/24", "10.77.1.0/24"])
-        assert [(r["netdev"], r["gid_index"], r["ipv4"], r["speed_mbps"]) for r in result["rails"]] == [
-            ("enp1s0f0np0", 1, "10.77.0.1", None),
-            ("enp1s0f1np1", 1, "10.77.1.1", None),
-        ]
-        assert result["env"]["NCCL_IB_GID_INDEX"] == "1"
-        assert [p for p in ids(result) if p != "unreadable"] == []
 
 
 def test_container_without_rdma(tmp_path: Path) -> None:

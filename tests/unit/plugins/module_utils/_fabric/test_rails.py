@@ -390,12 +390,12 @@ def test_pcie_lanes_behind_a_rail(tmp_path: Path, lanes: tuple[str, ...], shown:
 # --- soft-RoCE -------------------------------------------------------------------------------------------------------------------
 
 
-def soft(root: Path, *, parent: bool, names: tuple[str, str] = ("rxe0", "rxe1"), kind: str | None = None) -> Tree:
+def soft(root: Path, *, parent: bool, names: tuple[str, str], **netdev_options: Any) -> Tree:
     tree = Tree(root)
-    tree.netdev("eth0", ["10.0.2.15/24"], kind=kind)
+    tree.netdev("eth0", ["10.0.2.15/24"], **netdev_options)
     for number, hca in enumerate(names):
         netdev = f"enp1s0f{number}np{number}"
-        tree.netdev(netdev, [f"10.77.{number}.1/24"], mtu=9000, speed=10000, kind=kind)
+        tree.netdev(netdev, [f"10.77.{number}.1/24"], mtu=9000, **{"speed": 10000, **netdev_options})
         tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(f"10.77.{number}.1"))}, rate="10 Gb/sec (4X SDR)")
         if parent:
             tree.file(f"sys/class/infiniband/{hca}/parent", netdev + "\n")
@@ -410,6 +410,18 @@ def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, parent: bool,
     assert [(rail["netdev"], rail["hca"], rail["gid_index"]) for rail in result["rails"]] == [("enp1s0f0np0", names[0], 1), ("enp1s0f1np1", names[1], 1)]
     assert result["env"] == {"NCCL_IB_HCA": ",".join(names), "NCCL_IB_GID_INDEX": "1", **dict.fromkeys(SOCKETS, "enp1s0f0np0")}
     assert result["problems"] == []
+
+
+@pytest.mark.parametrize("rdma", [True, False])
+def test_soft_roce_of_a_virtual_machine_has_no_speed(tmp_path: Path, rdma: bool) -> None:
+    tree = soft(tmp_path, parent=True, names=(HCA0, "rocep1s0f1"), pci="0000:01:00.0", vendor="0x1af4", driver="virtio_net", speed=-1)
+    result = run(tree.write(rdma=rdma), cidrs=["10.77.0.0/24", "10.77.1.0/24"])
+    assert [(rail["netdev"], rail["gid_index"], rail["ipv4"], rail["speed_mbps"]) for rail in result["rails"]] == [
+        ("enp1s0f0np0", 1, "10.77.0.1", None),
+        ("enp1s0f1np1", 1, "10.77.1.1", None),
+    ]
+    assert result["env"]["NCCL_IB_GID_INDEX"] == "1"
+    assert set(ids(result)) <= {"unreadable"}
 
 
 def test_soft_roce_on_the_management_nic_of_a_spark_is_no_rail(tmp_path: Path) -> None:
