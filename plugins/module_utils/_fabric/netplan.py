@@ -333,20 +333,18 @@ def _overlaps(interface: str, network: Any, others: Mapping[str, Sequence[str]])
     return found
 
 
-def _differences(rail: RailConfig, claims: Sequence[tuple[str, Claim]]) -> tuple[bool, list[str]]:
-    """Return (whether the files give the configured address, other differences) for one rail."""
-    given = [address for _path, claim in claims for address in claim.addresses]
+def _differences(rail: RailConfig, where: str, claims: Sequence[Claim], given: Sequence[str]) -> list[str]:
+    """Return how the files `where`, which give these addresses, differ from the configuration of a rail."""
     notes: list[str] = []
-    where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
     extra = [a for a in given if a != rail.address]
     if extra:
         notes.append(f"{where} also gives {rail.interface} {', '.join(extra)}")
-    mtus = [claim.mtu for _path, claim in claims if claim.mtu is not None]
+    mtus = [claim.mtu for claim in claims if claim.mtu is not None]
     if (mtus[-1] if mtus else None) != rail.mtu:
         notes.append(f"{where} sets MTU {mtus[-1] if mtus else '(none)'} on {rail.interface}, expected {rail.mtu}")
-    if any(claim.dhcp4 for _path, claim in claims):
+    if any(claim.dhcp4 for claim in claims):
         notes.append(f"{where} asks for DHCP on {rail.interface}")
-    return rail.address in given, notes
+    return notes
 
 
 def plan(rails: Sequence[RailConfig], read: Sequence[ConfigFile], policy: str, renderer: str) -> Plan:
@@ -385,13 +383,12 @@ def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer:
         if not claims:
             ours.append(rail)
             continue
-        good, notes = _differences(rail, claims)
-        differences += notes
-        if not good and not refusals:
-            where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
-            given = ", ".join(a for _path, claim in claims for a in claim.addresses) or "no address"
+        where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
+        given = [address for _path, claim in claims for address in claim.addresses]
+        differences += _differences(rail, where, [claim for _path, claim in claims], given)
+        if rail.address not in given and not refusals:
             refusals.append(
-                f"{where} gives {rail.interface} {given}, expected {rail.address}. Set gb10_fabric_addresses to this address, "
+                f"{where} gives {rail.interface} {', '.join(given) or 'no address'}, expected {rail.address}. Set gb10_fabric_addresses to this address, "
                 "or roce_foreign_policy to `replace`."
             )
     if refusals:
