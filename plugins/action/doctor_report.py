@@ -16,7 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._doctor import findin
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
-from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, completed, rank_of, requirements
+from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, rank_of, requirements
 
 _ROLES = ("sysctl", "readahead", "gpu", "docker")
 _NAMES = ("preflight", "node", "rank", "log", "liveness", "repairs", "bandwidth", *_ROLES)
@@ -101,9 +101,8 @@ def _lost(values: Mapping[str, Any], names: Mapping[str, str]) -> bool:
 def _preflight(variables: Mapping[str, Any], group: Mapping[str, Any], options: Mapping[str, Any], in_run: set[str]) -> dict[str, Any]:
     """Return the verdict of preflight."""
     wanted = options["preflight"]
-    known, _faults = completed(wanted["known_versions"])
     ranks = [rank_of(variables, options["register"]["preflight"], str(host), number, host in in_run) for number, host in enumerate(group["hosts"])]
-    return checks.judge(ranks, requirements(group, wanted, known), wanted["ignore"])
+    return checks.judge(ranks, requirements(group, wanted), wanted["ignore"])
 
 
 def _inventory(variables: Mapping[str, Any]) -> tuple[list[str], bool]:

@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, findings
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import SEVERITIES
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
-from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, completed, rank_of, requirements
+from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, rank_of, requirements, version_faults
 
 SKIPPED_LINES = 2
 _SPEC: dict[str, Any] = {
@@ -42,14 +42,12 @@ class ActionModule(ActionBase):
         _validation, options = self.validate_argument_spec(argument_spec=_SPEC)
         variables = task_vars or {}
         group, host = options["group"], str(variables["inventory_hostname"])
-        known, faults = completed(options["known_versions"])
-        faults += checks.unknown_ids(options["ignore"])
+        faults = [*version_faults(options["known_versions"]), *checks.unknown_ids(options["ignore"])]
         if faults:
             return dict(result, changed=False, failed=True, findings=[], ignored=[], not_checked=[], report="", msg=". ".join(faults) + ".")
         in_run = [str(each) for each in variables.get("ansible_play_hosts_all") or group["hosts"]]
         ranks = [rank_of(variables, options["register"], each, number, each in in_run) for number, each in enumerate(group["hosts"])]
-        needs = requirements(group, options, known)
-        verdict = checks.judge(ranks, needs, options["ignore"], options["strict"])
+        verdict = checks.judge(ranks, requirements(group, options), options["ignore"], options["strict"])
         result.update(verdict, changed=False, report=options["report"])
         is_first = host == next((rank.host for rank in ranks if rank.in_run), host)
         errors = [entry for entry in verdict["findings"] if entry["severity"] == "error"]

@@ -269,7 +269,7 @@ def main() -> None:
     capture = roce_capture.read_tree(root)
     if root == "/":
         roce_capture.run_commands(capture, command.run_command, module.get_bin_path)
-        ssh = roce_capture.find_ssh_connection(os.getpid(), roce_capture.TreeReader("/"))
+        ssh = roce_capture.find_ssh_connection()
     else:
         ssh = capture.commands.get("ssh-connection")
     node = Node(root, facts.live_runner(module.get_bin_path) if root == "/" else no_commands)

@@ -164,23 +164,20 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds, classify, key_of, parse, reason
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import CLASSES, RECEIPT, Thresholds, classify, key_of, parse, reason
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import listening_sockets
 
-RECEIPT = Path("/var/lib/gb10-cluster/roce/bandwidth.json")
 UNIT = "gb10-roce-bandwidth"
 SLACK_SECONDS = 60
-LISTEN_STATE = "0A"
 
 
 def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
     """Return the rails; one without HCA or GID index cannot be measured and is a failure."""
-    capture = read_tree("/")
-    run_commands(capture, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
     params = module.params
-    facts = gather(capture, DesiredState(params["addresses"], (), params["interfaces"], 0, 0))
+    facts = gather(read_node(module), DesiredState(params["addresses"], (), params["interfaces"], 0, 0))
     rails: list[dict[str, Any]] = facts["rails"]
     bad = [rail["netdev"] for rail in rails if rail["hca"] is None or rail["gid_index"] is None]
     if bad or not rails:
@@ -192,12 +189,7 @@ def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
 
 def listening(ports: set[int], text: str) -> set[int]:
     """Return which of the ports /proc/net/tcp shows in state LISTEN."""
-    found = set()
-    for line in text.splitlines()[1:]:
-        cells = line.split()
-        if len(cells) > 3 and cells[3] == LISTEN_STATE:
-            found.add(int(cells[1].rpartition(":")[2], 16))
-    return found & ports
+    return ports.intersection(entry["port"] for entry in listening_sockets(text))
 
 
 def command(module: AnsibleModule, tool: str, rail: dict[str, Any], port: int) -> list[str]:
@@ -287,7 +279,6 @@ def keep(receipt: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the module."""
-    classes = ["healthy", "one_rail", "hotplug_13g", "tcp_only", "unknown"]
     module = AnsibleModule(
         argument_spec={
             "mode": {"type": "str", "choices": ["server", "client"], "required": True},
@@ -302,7 +293,7 @@ def main() -> None:
             "rail_gbps": {"type": "float", "default": 85},
             "hotplug_low_gbps": {"type": "float", "default": 11},
             "hotplug_high_gbps": {"type": "float", "default": 15.5},
-            "accept": {"type": "list", "elements": "str", "choices": classes, "default": ["healthy"]},
+            "accept": {"type": "list", "elements": "str", "choices": list(CLASSES), "default": ["healthy"]},
             "record": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
@@ -325,12 +316,10 @@ def main() -> None:
         Thresholds(params["rail_gbps"], params["hotplug_low_gbps"], params["hotplug_high_gbps"]),
         [rail["reason"] for rail in found],
     )
-    accepted = verdict.name in params["accept"]
     result = {"bandwidth_class": verdict.name, "message": verdict.message, "remedy": verdict.remedy, "rails": found}
-    if accepted:
-        when = utc.stamp()
+    if verdict.name in params["accept"]:
         if params["record"]:
-            keep({"key": key_of(rails), "when": when, "class": verdict.name, "message": verdict.message, "rails": found})
+            keep({"key": key_of(rails), "when": utc.stamp(), "class": verdict.name, "message": verdict.message, "rails": found})
         module.exit_json(changed=False, **result)
     if params["record"]:
         RECEIPT.unlink(missing_ok=True)

@@ -222,32 +222,13 @@ problems:
       interface: enp1s0f0np0
 """
 
-import os
 from pathlib import Path
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, TreeReader, find_ssh_connection, read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import find_ssh_connection, read_node, read_tree
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
-
-
-def read(module: AnsibleModule, root: str) -> Capture:
-    """Read the live node with its commands, or a captured tree."""
-    capture = read_tree(root)
-    if root == "/":
-        run_commands(capture, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
-    return capture
-
-
-def session(params: dict[str, Any], capture: Capture) -> str | None:
-    """Return the SSH_CONNECTION that counts."""
-    if params["ssh_connection"]:
-        return str(params["ssh_connection"])
-    if params["root"] == "/":
-        return find_ssh_connection(os.getpid(), TreeReader("/"))
-    return capture.commands.get("ssh-connection")
 
 
 def main() -> None:
@@ -268,13 +249,15 @@ def main() -> None:
     params = module.params
     if not Path(params["root"]).is_dir():
         module.fail_json(msg=f"root is {params['root']}, which is not a folder on this machine; give the folder that holds sys/ and cmd/.")
-    capture = read(module, params["root"])
+    live = params["root"] == "/"
+    capture = read_node(module) if live else read_tree(params["root"])
+    session = params["ssh_connection"] or (find_ssh_connection() if live else capture.commands.get("ssh-connection"))
     desired = DesiredState(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
     try:
         foreign = foreign_config(capture)
     except NoYamlError as exc:
         module.fail_json(msg=str(exc))
-    result = gather(capture, desired, session(params, capture), foreign)
+    result = gather(capture, desired, session, foreign)
     bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in params["fail_on"]]
     if bad:
         module.fail_json(msg=" ".join(bad), **result)

@@ -153,18 +153,15 @@ bandwidth:
   sample: {"class": healthy, "when": "2026-11-21T06:00:00Z"}
 """
 
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import matching_receipt
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import TreeReader, find_ssh_connection, rdma_users, read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import RECEIPT, matching_receipt
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import find_ssh_connection, rdma_users, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, repairs_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import failures_of
 
-RECEIPT = "/var/lib/gb10-cluster/roce/bandwidth.json"
 ICMP_HEADERS = 28  # IPv4 and ICMP
 
 
@@ -174,14 +171,12 @@ class Verify:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.params = module.params
-        self.ssh = module.params["ssh_connection"] or find_ssh_connection(os.getpid(), TreeReader("/"))
+        self.ssh = module.params["ssh_connection"] or find_ssh_connection()
 
     def gather(self) -> dict[str, Any]:
         """Read the node."""
-        capture = read_tree("/")
-        run_commands(capture, lambda argv: self.module.run_command(argv, errors="surrogate_then_replace"), self.module.get_bin_path)
         params = self.params
-        return gather(capture, DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"]), self.ssh)
+        return gather(read_node(self.module), DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"]), self.ssh)
 
     def repair(self, facts: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         """Remove and add the address of rails whose GID drifted; return what was done and why something was not."""
@@ -278,7 +273,7 @@ def main() -> None:
                 pings.append(record)
                 failures += [sentence] if sentence else []
     try:
-        receipt = matching_receipt(Path(RECEIPT).read_text(), facts["rails"])
+        receipt = matching_receipt(RECEIPT.read_text(), facts["rails"])
     except OSError:
         receipt = None
     result = {

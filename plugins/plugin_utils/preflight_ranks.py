@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import SEVERITIES
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.findings import Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.versions import COMPONENTS
 
-_IDS = {"driver": "known_bad_driver", "kernel": "known_bad_kernel", "firmware_cx7": "known_bad_firmware"}
 _KNOWN_VERSION: dict[str, Any] = {
-    "component": {"type": "str", "required": True, "choices": list(_IDS)},
+    "component": {"type": "str", "required": True, "choices": list(COMPONENTS)},
     **{name: {"type": "str"} for name in ("match", "below", "line", "source", "id")},
     "also": {"type": "dict"},
     "unless": {"type": "list", "elements": "str"},
@@ -36,23 +36,22 @@ NEEDS: dict[str, Any] = {
 }
 
 
-def completed(entries: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the user's known versions with their check IDs, and a sentence for each without a version."""
-    faults = [
+def version_faults(entries: list[dict[str, Any]]) -> list[str]:
+    """Return a sentence for each of the user's known versions without a version."""
+    return [
         f"preflight_known_versions[{number}] has neither match nor below with a version"
         for number, entry in enumerate(entries)
         if not numbers(str(entry.get("match") or entry.get("below") or ""))
     ]
-    return [entry | {"id": _IDS[entry["component"]]} for entry in entries], faults
 
 
-def requirements(group: Mapping[str, Any], options: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> Requirements:
-    """Return what a group requires, of options with the types of NEEDS. `known` are the known versions with their check IDs."""
+def requirements(group: Mapping[str, Any], options: Mapping[str, Any]) -> Requirements:
+    """Return what a group requires, of options with the types of NEEDS."""
     return Requirements(
         group=str(group["name"]),
         size=len(group["hosts"]),
         head_ports={int(port): str(what) for port, what in options["head_ports"].items()},
-        known=known,
+        known=options["known_versions"],
         **{name: options[name] for name in ("require_gb10", "open_port", "model_gib", "image_gib", "image", "free_gib", "clock_skew_seconds")},
     )
 

@@ -264,14 +264,14 @@ def test_a_link_between_the_store_and_the_model_is_refused(tmp_path: Path, part:
     (store / part).parent.mkdir(parents=True)
     (store / part).symlink_to(other)
     with pytest.raises(ManifestError, match=f"{part} is a link to {other}.*Nothing was copied"):
-        model_folder.check_parents(str(store), str(store / "org/model"))
+        model_folder.place_of(str(store / "org/model"), str(store))
 
 
 def test_a_store_that_is_a_link_of_the_owner_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "disk/org").mkdir(parents=True)
     (tmp_path / "store").symlink_to(tmp_path / "disk")
-    model_folder.check_parents(f"{tmp_path}/store/", f"{tmp_path}/store/org/model")
-    model_folder.check_parents("/elsewhere", f"{tmp_path}/store/org/model")
+    for where in (f"{tmp_path}/store/", "/elsewhere"):
+        assert model_folder.place_of(f"{tmp_path}/store/org/model", where) == f"{tmp_path}/disk/org/model"
 
 
 def test_a_folder_of_the_model_stays_the_same_if_a_link_takes_its_name(store: Path) -> None:

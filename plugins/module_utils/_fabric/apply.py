@@ -262,7 +262,11 @@ class Change:
         if netplan_change:
             files = {self.own, self.drop_in, commit_confirm.BASELINE, *back, *back.values(), *running, *generated}
             self.pending.arm(sorted(files), rails, f"remove {self.own}")
-        self._remove_files(back)
+        for path in (self.own, self.drop_in):
+            Path(path).unlink(missing_ok=True)
+        for path, backup in back.items():
+            shutil.copy2(backup, path)
+            Path(backup).unlink()
         if netplan_change:
             self._install(generated, rails)
             time.sleep(2)
@@ -291,13 +295,6 @@ class Change:
         if recorded:
             self.changes.step(f"forget {commit_confirm.BASELINE}")
         return back
-
-    def _remove_files(self, back: Mapping[str, str]) -> None:
-        for path in (self.own, self.drop_in):
-            Path(path).unlink(missing_ok=True)
-        for path, backup in back.items():
-            shutil.copy2(backup, path)
-            Path(backup).unlink()
 
     # generated files
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
+
+RECEIPT = Path("/var/lib/gb10-cluster/roce/bandwidth.json")  # of the last test that passed
 
 _HEADER = re.compile(r"^\s*#bytes\s.*BW average\[(?P<unit>[^\]]+)\]", re.M)
 _ROW = re.compile(r"^\s*\d+\s+(?P<count>\d+)\s+(?P<peak>[\d.]+)\s+(?P<average>[\d.]+)\s+[\d.]+(?:\s+[\d.]+)?\s*$", re.M)

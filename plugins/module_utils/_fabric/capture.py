@@ -159,8 +159,9 @@ def read_node(module: Any) -> Capture:
     return capture
 
 
-def find_ssh_connection(pid: int, reader: TreeReader) -> str | None:
-    """Return SSH_CONNECTION of a process or of the next ancestor that has one (sudo removes it from the environment)."""
+def find_ssh_connection() -> str | None:
+    """Return SSH_CONNECTION of this process or of the next ancestor that has one (sudo removes it from the environment)."""
+    pid, reader = os.getpid(), TreeReader("/")
     for _hop in range(12):
         if pid <= 1:
             return None
@@ -179,10 +180,10 @@ def find_ssh_connection(pid: int, reader: TreeReader) -> str | None:
 IGNORED_RDMA_USERS = ("ibacm", "srp_daemon", "opensm", "iwpmd", "rdma-ndd")
 
 
-def rdma_users(proc: Path = Path("/proc")) -> list[str]:
+def rdma_users() -> list[str]:
     """Return the processes with an open RDMA device, as `name (pid)`."""
     found = []
-    for entry in proc.iterdir():
+    for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:

@@ -86,15 +86,9 @@ def merge_snapshots(first: Snapshot, second: Snapshot) -> Snapshot:
 
 
 def _addresses_back(item: Interface) -> list[str]:
+    """Return the lines that add the addresses that an interface has lost."""
     dev = shlex.quote(item.name)
-    keep = " ".join(item.addresses)
-    lines = [
-        f"for a in $(ip -o -4 addr show dev {dev} 2>/dev/null | awk '{{print $4}}'); do",
-        f'  case " {keep} " in *" $a "*) ;; *) ip addr del "$a" dev {dev} ;; esac',
-        "done",
-    ]
-    lines += [f"ip addr show dev {dev} | grep -qF 'inet {a} ' || ip addr add {shlex.quote(a)} brd + dev {dev}" for a in item.addresses]
-    return lines
+    return [f"ip addr show dev {dev} | grep -qF 'inet {a} ' || ip addr add {shlex.quote(a)} brd + dev {dev}" for a in item.addresses]
 
 
 def restore_script(snapshot: Snapshot) -> str:
@@ -130,8 +124,13 @@ def restore_script(snapshot: Snapshot) -> str:
         dev = shlex.quote(item.name)
         if item.mtu is not None:
             out.append(f"ip link set dev {dev} mtu {item.mtu}")
-        out += _addresses_back(item)
-        out.append(f"ip link set dev {dev} {'up' if item.up else 'down'}")
+        out += [
+            f"for a in $(ip -o -4 addr show dev {dev} 2>/dev/null | awk '{{print $4}}'); do",
+            f'  case " {" ".join(item.addresses)} " in *" $a "*) ;; *) ip addr del "$a" dev {dev} ;; esac',
+            "done",
+            *_addresses_back(item),
+            f"ip link set dev {dev} {'up' if item.up else 'down'}",
+        ]
     out.append("set +x")
     for path, value in sorted(snapshot.sysctls.items()):
         where = shlex.quote(path)
@@ -140,7 +139,7 @@ def restore_script(snapshot: Snapshot) -> str:
         dev = shlex.quote(item.name)
         if item.up:
             out.append(f"ip link set dev {dev} up")
-        out += [f"ip addr show dev {dev} | grep -qF 'inet {a} ' || ip addr add {shlex.quote(a)} brd + dev {dev}" for a in item.addresses]
+        out += _addresses_back(item)
         out += [f"ip route replace {shlex.join(route.split())}" for route in item.routes]
     data = json.dumps({"summary": snapshot.summary, "seconds": snapshot.seconds})
     out += [
@@ -190,14 +189,10 @@ def merge_baseline(old: Mapping[str, Any] | None, sysctls: Mapping[str, str], ra
 
     `moves` is {original path: backup path}.
     """
-    merged: dict[str, Any] = {
-        "sysctls": dict((old or {}).get("sysctls", {})),
-        "rails": dict((old or {}).get("rails", {})),
-        "moves": dict((old or {}).get("moves", {})),
+    known: Mapping[str, Any] = old or {}
+    now = {item.name: {"up": item.up, "mtu": item.mtu, "addresses": list(item.addresses)} for item in rails}
+    return {
+        "sysctls": {**sysctls, **known.get("sysctls", {})},
+        "rails": {**now, **known.get("rails", {})},
+        "moves": {**known.get("moves", {}), **moves},
     }
-    for path, value in sysctls.items():
-        merged["sysctls"].setdefault(path, value)
-    for item in rails:
-        merged["rails"].setdefault(item.name, {"up": item.up, "mtu": item.mtu, "addresses": list(item.addresses)})
-    merged["moves"].update(moves)
-    return merged

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, TreeReader, find_ssh_connection, rdma_users, read_node
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, find_ssh_connection, rdma_users, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.commit_confirm import Interface
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
@@ -43,7 +42,7 @@ class Live:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.ssh_connection = module.params["ssh_connection"] or find_ssh_connection(os.getpid(), TreeReader("/"))
+        self.ssh_connection = module.params["ssh_connection"] or find_ssh_connection()
         self.notes: list[str] = []
         self.capture: Capture
         self.node: Node

@@ -12,7 +12,7 @@ import fnmatch
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import YamlError, parse_yaml
@@ -52,7 +52,6 @@ class Claim:
     addresses: tuple[str, ...] = ()
     mtu: int | None = None
     dhcp4: bool = False
-    link_local: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,12 +113,12 @@ def _read_netplan(path: str, text: str, devices: Sequence[Device]) -> ConfigFile
     try:
         data = parse_yaml(text)
     except YamlError as exc:
-        return _unparsed(path, "netplan", own, writer, text, devices, str(exc))
+        return _unparsed(path, own, writer, text, devices, str(exc))
     network = data.get("network") if isinstance(data, dict) else None
     if network is None and not text.strip():
         return ConfigFile(path, "netplan", own, True, writer)
     if not isinstance(network, dict):
-        return _unparsed(path, "netplan", own, writer, text, devices, "no `network:` map")
+        return _unparsed(path, own, writer, text, devices, "no `network:` map")
     claims: list[Claim] = []
     others: list[str] = []
     for section, entries in network.items():
@@ -139,20 +138,14 @@ def _read_netplan(path: str, text: str, devices: Sequence[Device]) -> ConfigFile
 
 def _claim(name: str, body: Mapping[str, Any]) -> Claim:
     mtu = body.get("mtu")
-    return Claim(
-        name,
-        _strings(body.get("addresses")),
-        mtu if isinstance(mtu, int) else None,
-        body.get("dhcp4") in (True, "yes", "true"),
-        _strings(body.get("link-local")),
-    )
+    return Claim(name, _strings(body.get("addresses")), mtu if isinstance(mtu, int) else None, body.get("dhcp4") in (True, "yes", "true"))
 
 
-def _unparsed(path: str, kind: str, own: bool, writer: str | None, text: str, devices: Sequence[Device], error: str) -> ConfigFile:
+def _unparsed(path: str, own: bool, writer: str | None, text: str, devices: Sequence[Device], error: str) -> ConfigFile:
     """A file that is not understood claims every interface it names: fail closed."""
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     named = [d.name for d in devices if re.search(rf"(?<![\w-]){re.escape(d.name)}(?![\w-])", bare)]
-    return ConfigFile(path, kind, own, False, writer, error, tuple(Claim(name) for name in named))
+    return ConfigFile(path, "netplan", own, False, writer, error, tuple(Claim(name) for name in named))
 
 
 def _ini(text: str) -> dict[str, list[tuple[str, str]]]:
@@ -177,30 +170,30 @@ def _read_keyfile(path: str, text: str, devices: Sequence[Device]) -> ConfigFile
     name = data.get("connection", {}).get("interface-name", "")
     pattern = data.get("match", {}).get("interface-name", "")
     mac = wired.get("mac-address", "").lower()
-    claims = []
-    for device in devices:
-        if device.name == name or (pattern and fnmatch.fnmatchcase(device.name, pattern)) or (mac and device.mac and device.mac.lower() == mac):
-            four = data.get("ipv4", {})
-            addresses = tuple(v.split(",")[0] for k, v in sorted(four.items()) if re.match(r"^address\d+$", k))
-            mtu = wired.get("mtu", "")
-            claims.append(Claim(device.name, addresses, int(mtu) if mtu.isdigit() and mtu != "0" else None, four.get("method") == "auto"))
-    return ConfigFile(path, "NetworkManager", MARKER in text, True, None, None, tuple(claims))
+    four, mtu = data.get("ipv4", {}), wired.get("mtu", "")
+    addresses = tuple(v.split(",")[0] for k, v in sorted(four.items()) if re.match(r"^address\d+$", k))
+    claims = [
+        Claim(device.name, addresses, int(mtu) if mtu.isdigit() and mtu != "0" else None, four.get("method") == "auto")
+        for device in devices
+        if device.name == name or (pattern and fnmatch.fnmatchcase(device.name, pattern)) or (mac and device.mac and device.mac.lower() == mac)
+    ]
+    return ConfigFile(path, "NetworkManager", MARKER in text, True, claims=tuple(claims))
 
 
 def _read_networkd(path: str, text: str, devices: Sequence[Device]) -> ConfigFile:
     data = _ini(text)
     match = data.get("Match", [])
     network = data.get("Network", []) + data.get("Address", [])
-    claims = []
-    for device in devices:
-        names = [word for key, value in match if key == "Name" for word in value.split()]
-        macs = [word.lower() for key, value in match if key in ("MACAddress", "PermanentMACAddress") for word in value.split()]
-        hit = any(fnmatch.fnmatchcase(device.name, word) for word in names) or (device.mac or "").lower() in macs
-        if hit:
-            addresses = tuple(value for key, value in network if key == "Address")
-            mtu = dict(data.get("Link", [])).get("MTUBytes", "")
-            claims.append(Claim(device.name, addresses, int(mtu) if mtu.isdigit() else None, dict(network).get("DHCP") in ("yes", "ipv4")))
-    return ConfigFile(path, "networkd", MARKER in text, True, None, None, tuple(claims))
+    names = [word for key, value in match if key == "Name" for word in value.split()]
+    macs = [word.lower() for key, value in match if key in ("MACAddress", "PermanentMACAddress") for word in value.split()]
+    addresses = tuple(value for key, value in network if key == "Address")
+    mtu = dict(data.get("Link", [])).get("MTUBytes", "")
+    claims = [
+        Claim(device.name, addresses, int(mtu) if mtu.isdigit() else None, dict(network).get("DHCP") in ("yes", "ipv4"))
+        for device in devices
+        if any(fnmatch.fnmatchcase(device.name, word) for word in names) or (device.mac or "").lower() in macs
+    ]
+    return ConfigFile(path, "networkd", MARKER in text, True, claims=tuple(claims))
 
 
 def _shadowed(paths: Sequence[str]) -> list[str]:
@@ -231,11 +224,7 @@ def foreign_files(read: Sequence[ConfigFile]) -> list[ConfigFile]:
 
 def default_renderer(read: Sequence[ConfigFile]) -> str | None:
     """Return the renderer the merged netplan files choose globally (the last one wins), None if none does."""
-    chosen = None
-    for item in read:
-        if item.kind == "netplan" and item.renderer and not item.own:
-            chosen = item.renderer
-    return chosen
+    return next((item.renderer for item in reversed(read) if item.renderer and not item.own), None)
 
 
 # --- the plan ------------------------------------------------------------------------------------------------------------------
@@ -256,10 +245,9 @@ class Plan:
 
     text: str | None = None
     moves: tuple[str, ...] = ()
-    adopted: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
-    ours: tuple[RailConfig, ...] = field(default_factory=tuple)
+    ours: tuple[RailConfig, ...] = ()
 
 
 def render(rails: Sequence[RailConfig], renderer: str) -> str:
@@ -283,10 +271,7 @@ def render(rails: Sequence[RailConfig], renderer: str) -> str:
 
 def render_sysctl(interfaces: Sequence[str], ipv6: bool) -> str:
     """Return the sysctl drop-in: each rail answers ARP for its own address only, and has no IPv6 (so GIDs keep their index)."""
-    out = [MARKER]
-    for key, value in sysctl_values(interfaces, ipv6).items():
-        out.append(f"-{key} = {value}")
-    return "\n".join(out) + "\n"
+    return "\n".join([MARKER, *(f"-{key} = {value}" for key, value in sysctl_values(interfaces, ipv6).items())]) + "\n"
 
 
 def sysctl_values(interfaces: Sequence[str], ipv6: bool) -> dict[str, str]:
@@ -348,20 +333,18 @@ def _overlaps(interface: str, network: Any, others: Mapping[str, Sequence[str]])
     return found
 
 
-def _differences(rail: RailConfig, claims: Sequence[tuple[str, Claim]]) -> tuple[bool, list[str]]:
-    """Return (whether the files give the configured address, other differences) for one rail."""
-    given = [address for _path, claim in claims for address in claim.addresses]
+def _differences(rail: RailConfig, where: str, claims: Sequence[Claim], given: Sequence[str]) -> list[str]:
+    """Return how the files `where`, which give these addresses, differ from the configuration of a rail."""
     notes: list[str] = []
-    where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
     extra = [a for a in given if a != rail.address]
     if extra:
         notes.append(f"{where} also gives {rail.interface} {', '.join(extra)}")
-    mtus = [claim.mtu for _path, claim in claims if claim.mtu is not None]
+    mtus = [claim.mtu for claim in claims if claim.mtu is not None]
     if (mtus[-1] if mtus else None) != rail.mtu:
         notes.append(f"{where} sets MTU {mtus[-1] if mtus else '(none)'} on {rail.interface}, expected {rail.mtu}")
-    if any(claim.dhcp4 for _path, claim in claims):
+    if any(claim.dhcp4 for claim in claims):
         notes.append(f"{where} asks for DHCP on {rail.interface}")
-    return rail.address in given, notes
+    return notes
 
 
 def plan(rails: Sequence[RailConfig], read: Sequence[ConfigFile], policy: str, renderer: str) -> Plan:
@@ -380,13 +363,12 @@ _PLAIN = "write the file without anchors, aliases and tags as valid YAML, or rem
 
 
 def _refusal(item: ConfigFile) -> str:
-    given = "; ".join(f"{claim.interface}: {', '.join(claim.addresses) or 'no address'}" for claim in item.claims)
-    writer = f" ({item.writer})" if item.writer else ""
-    detail = f"is not understood ({item.error}) and names {', '.join(c.interface for c in item.claims)}" if not item.parsed else f"configures {given}"
+    file = f"/{item.path} ({item.writer})" if item.writer else f"/{item.path}"
     if not item.parsed:
-        return f"/{item.path}{writer} {detail}. Nothing was changed: {_PLAIN}"
+        return f"{file} is not understood ({item.error}) and names {', '.join(c.interface for c in item.claims)}. Nothing was changed: {_PLAIN}"
+    given = "; ".join(f"{claim.interface}: {', '.join(claim.addresses) or 'no address'}" for claim in item.claims)
     return (
-        f"/{item.path}{writer} {detail}. Nothing was changed: set roce_foreign_policy to `adopt` (the file stays in charge) "
+        f"{file} configures {given}. Nothing was changed: set roce_foreign_policy to `adopt` (the file stays in charge) "
         "or `replace` (it is moved to a backup), or remove it."
     )
 
@@ -401,23 +383,17 @@ def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer:
         if not claims:
             ours.append(rail)
             continue
-        good, notes = _differences(rail, claims)
-        differences += notes
-        if not good and not refusals:
-            where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
-            given = ", ".join(a for _path, claim in claims for a in claim.addresses) or "no address"
+        where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
+        given = [address for _path, claim in claims for address in claim.addresses]
+        differences += _differences(rail, where, [claim for _path, claim in claims], given)
+        if rail.address not in given and not refusals:
             refusals.append(
-                f"{where} gives {rail.interface} {given}, expected {rail.address}. Set gb10_fabric_addresses to this address, "
+                f"{where} gives {rail.interface} {', '.join(given) or 'no address'}, expected {rail.address}. Set gb10_fabric_addresses to this address, "
                 "or roce_foreign_policy to `replace`."
             )
     if refusals:
         return Plan(refusals=tuple(refusals), differences=tuple(differences))
-    return Plan(
-        text=render(ours, renderer) if ours else None,
-        adopted=tuple(item.path for item in foreign),
-        differences=tuple(differences),
-        ours=tuple(ours),
-    )
+    return Plan(text=render(ours, renderer) if ours else None, differences=tuple(differences), ours=tuple(ours))
 
 
 def _replace(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer: str) -> Plan:

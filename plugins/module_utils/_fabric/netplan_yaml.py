@@ -99,6 +99,3 @@ def parse_yaml(text: str) -> Any:
         raise YamlError(f"line {text.count(chr(10), 0, exc.position) + 1}: {exc.reason}") from exc
     except UnicodeEncodeError as exc:
         raise YamlError(f"line {text.count(chr(10), 0, exc.start) + 1}: not UTF-8 text") from exc
-
-
-__all__ = ["NoYamlError", "YamlError", "parse_yaml"]

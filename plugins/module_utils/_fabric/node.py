@@ -113,9 +113,9 @@ class Port:
         return str(self.hca) if self.hca_port == 1 else f"{self.hca}:{self.hca_port}"
 
     @property
-    def ipv4(self) -> list[Address]:
-        """Return the IPv4 addresses."""
-        return [a for a in self.addresses if a.family == "inet"]
+    def usable_ipv4(self) -> list[Address]:
+        """Return the IPv4 addresses without loopback addresses."""
+        return [a for a in self.addresses if a.family == "inet" and not ipaddress.ip_address(a.local).is_loopback]
 
     def sort_key(self) -> tuple[int, int, str, str]:
         """Order: cage, then PCIe segment, then PCI address, then name."""

@@ -21,6 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
 SPARK_PLACE = re.compile(r"en(?:P2)?p1s0f[01]")  # a two-port card of another server has one function per cage
 ONE_NETWORK_EACH = "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role."
 
+RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma", "rdma_unreadable")
 # ids that make the fabric unusable
 FATAL = (
     "no_cable",
@@ -32,12 +33,8 @@ FATAL = (
     "interface_missing",
     "rail_unplaced",
     "bad_input",
-    "gid_ambiguous",
-    "gid_missing",
-    "no_rdma",
-    "rdma_unreadable",
+    *RDMA_ONLY,
 )
-RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma", "rdma_unreadable")
 
 
 def failures_of(problems: Sequence[Mapping[str, Any]], require_rdma: bool) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import PCIE_FILES
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Port
@@ -19,7 +20,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
     has_spark_name,
     is_link_local,
     spare_cages,
-    usable_ipv4,
 )
 
 VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
@@ -27,22 +27,20 @@ REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage w
 
 
 def rail_problems(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
-    """Yield the problems of one rail."""
+    """Yield the problems of one rail, each with its interface."""
+    checks = (*_RAIL, *(_COUNTED_RAIL if rail in counted(fabric.rails) else ()))
     if rail.desired and rail.desired.interface and rail.port.netdev not in fabric.node.netdevs:
-        yield _interface_missing(fabric, rail)
-        return
-    for check in _RAIL:
-        yield from check(fabric, rail)
-    for check in _COUNTED_RAIL if rail in counted(fabric.rails) else ():
-        yield from check(fabric, rail)
+        checks = (_interface_missing,)
+    for check in checks:
+        for problem in check(fabric, rail):
+            yield replace(problem, interface=rail.port.netdev)
 
 
-def _interface_missing(fabric: Fabric, rail: Rail) -> Problem:
-    return Problem(
+def _interface_missing(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    yield Problem(
         "interface_missing",
         f"The interface {rail.port.netdev} of rail {rail.index} does not exist on this node (found: {', '.join(fabric.node.netdevs) or 'none'}).",
         "Correct or remove roce_interfaces; without it the ports are found automatically.",
-        rail.port.netdev,
     )
 
 
@@ -52,7 +50,6 @@ def _no_rdma(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
             "no_rdma",
             f"{rail.port.netdev} has no RDMA device, so NCCL falls back to TCP on it.",
             "On a GB10 load mlx5_ib (`modprobe mlx5_ib`) and look at `rdma link`; in a container pass /dev/infiniband through.",
-            rail.port.netdev,
         )
 
 
@@ -70,13 +67,13 @@ def _link_down(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         remedy = f"Run the roce role, which moves the addresses to cage {moved}, or plug the cable into cage {port.cage} again."
     else:
         message, remedy = f"{shown}.", REPLUG
-    yield Problem("link_down", message, remedy, name)
+    yield Problem("link_down", message, remedy)
 
 
 def _cable_elsewhere(fabric: Fabric, port: Port) -> int | None:
     """Return the one other cage that has a link and no address, if the port's own cage has no link."""
     linked = {p.cage for p in fabric.node.ports if p.linked}
-    addressed = {p.cage for p in fabric.node.ports if usable_ipv4(p)} | {r.port.cage for r in fabric.rails if r.ipv4 is not None}
+    addressed = {p.cage for p in fabric.node.ports if p.usable_ipv4} | {r.port.cage for r in fabric.rails if r.ipv4 is not None}
     others = linked - addressed
     return others.pop() if len(others) == 1 and port.cage in addressed - linked and None not in (port.cage, *others) else None
 
@@ -88,7 +85,6 @@ def _speed_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
             "speed_degraded",
             f"{port.netdev} runs at {port.speed_mbps} Mb/s; a GB10 cage links at {expected} Mb/s.",
             "Reboot both machines with the cable in; if it stays, use a 200 Gb/s QSFP56 cable or pull the power plugs for a minute.",
-            port.netdev,
         )
 
 
@@ -108,11 +104,11 @@ def _no_ipv4(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         remedy = "No action is needed, because a second cable adds no bandwidth. To use it, add its networks to gb10_fabric_cidrs and run the roce role."
     else:
         expected = (desired.address or desired.network) if desired is not None else None
-        have = ", ".join(address.cidr for address in usable_ipv4(port))
+        have = ", ".join(address.cidr for address in port.usable_ipv4)
         shown = "; ".join(filter(None, (f"expected: {expected}" if expected else "", f"found: {have}" if have else "")))
         message = f"{port.netdev} has no fabric IPv4 address{f' ({shown})' if shown else ''}."
         remedy = "Run the roce role, which configures it: `ansible-playbook site.yml --tags roce`."
-    yield Problem("no_ipv4", message, remedy, port.netdev)
+    yield Problem("no_ipv4", message, remedy)
 
 
 def _link_local_only(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
@@ -121,7 +117,6 @@ def _link_local_only(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
             "link_local_only",
             f"{rail.port.netdev} has only the link-local address {rail.ipv4}, which changes without notice.",
             "Run the roce role, which gives each rail an address of its own /24.",
-            rail.port.netdev,
         )
 
 
@@ -131,13 +126,12 @@ def _gid_ambiguous(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         return
     if len(rail.candidates) > 1:
         message = f"{name} has several fabric addresses ({', '.join(rail.candidates)}), so the GID of {port.hca} is ambiguous."
-        yield Problem("gid_ambiguous", message, "Set gb10_fabric_cidrs (or gb10_fabric_addresses) to the right one, or remove the others.", name)
+        yield Problem("gid_ambiguous", message, "Set gb10_fabric_cidrs (or gb10_fabric_addresses) to the right one, or remove the others.")
     elif len(rail.matches) > 1:
         yield Problem(
             "gid_ambiguous",
             f"{port.hca} has {len(rail.matches)} RoCE v2 GIDs for {rail.ipv4} (indices {', '.join(map(str, rail.matches))}); one was expected.",
             f"Remove and add the address again (`ip addr del`, `ip addr add` on {name}), which the roce role does with roce_gid_repair.",
-            name,
         )
 
 
@@ -160,7 +154,7 @@ def _gid_missing(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         message = f"{port.hca} has no RoCE v2 GID for {rail.ipv4} of {name}; its table: {table}."
     else:
         message = f"{port.hca} has no GID for NCCL, because {name} has no fabric IPv4 address; its table: {table}."
-    yield Problem("gid_missing", message, remedy, name)
+    yield Problem("gid_missing", message, remedy)
 
 
 def _pcie_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
@@ -177,7 +171,6 @@ def _pcie_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
                 f"The PCIe link of {device} runs at {lanes}, so {port.netdev} is slower than its cable.",
                 "Update the firmware (`fwupdmgr refresh`, `fwupdmgr upgrade`; boards of 2026-01 gave the second segment two lanes), "
                 "then pull the power plug for a minute.",
-                port.netdev,
             )
 
 
@@ -189,7 +182,6 @@ def _mtu_small(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
             "mtu_small",
             f"{port.netdev} has MTU {port.mtu}, expected {expected}{rdma}.",
             "Run the roce role; set roce_mtu to 1500 if a switch between the nodes cannot carry more.",
-            port.netdev,
         )
 
 
@@ -202,7 +194,6 @@ def _active_mtu_small(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
             "active_mtu_small",
             f"{port.hca} uses RDMA MTU {port.active_mtu} although {name} has MTU {port.mtu} (expected {rdma_mtu(port.mtu)}).",
             f"Set the link down and up once (`ip link set {name} down`, `up`) while nothing serves.",
-            name,
         )
 
 

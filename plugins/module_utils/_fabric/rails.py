@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import ROCE_V2, SPARK_PORT, Address, Node, Port
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address, lists_nothing
@@ -33,9 +33,9 @@ class DesiredState:
     With `follow_link`, addresses on a cage without a link do not count while another cage has one: the cable was moved.
     """
 
-    addresses: Sequence[str] = field(default_factory=tuple)
-    cidrs: Sequence[str] = field(default_factory=tuple)
-    interfaces: Sequence[str] = field(default_factory=tuple)
+    addresses: Sequence[str] = ()
+    cidrs: Sequence[str] = ()
+    interfaces: Sequence[str] = ()
     mtu: int = 9000
     min_speed_mbps: int = 200000
     follow_link: bool = False
@@ -191,11 +191,6 @@ def _carriers(node: Node) -> list[Port]:
     return [*ports.values(), *(node.port(name) for name in stacked)]
 
 
-def usable_ipv4(port: Port) -> list[Address]:
-    """Return the IPv4 addresses of a port without loopback addresses."""
-    return [a for a in port.ipv4 if not ipaddress.ip_address(a.local).is_loopback]
-
-
 def is_link_local(address: str) -> bool:
     """Return whether an address is link-local."""
     return ipaddress.ip_address(address).is_link_local
@@ -260,11 +255,11 @@ def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     """
     pool = [p for p in _carriers(node) if p.lower is None or p.netdev not in protected]
     names = {port.netdev for port in pool}
-    members = {p.netdev for p in pool if p.master in names and not usable_ipv4(p)}
+    members = {p.netdev for p in pool if p.master in names and not p.usable_ipv4}
     masters = {p.master for p in pool if p.master is not None and p.netdev not in members}
-    vlan_parents = {p.lower for p in pool if p.lower is not None and usable_ipv4(p)}
-    pool = [p for p in pool if p.netdev not in members and (p.netdev not in masters or usable_ipv4(p))]
-    active = [p for p in pool if usable_ipv4(p) or (p.linked and p.lower is None and p.netdev not in vlan_parents)]
+    vlan_parents = {p.lower for p in pool if p.lower is not None and p.usable_ipv4}
+    pool = [p for p in pool if p.netdev not in members and (p.netdev not in masters or p.usable_ipv4)]
+    active = [p for p in pool if p.usable_ipv4 or (p.linked and p.lower is None and p.netdev not in vlan_parents)]
     settled = {p.netdev for p in active if _has_real_address(p)}
     below = {p.lower for p in active if p.netdev in settled}
     active = [p for p in active if p.lower not in settled and (p.netdev not in below or p.netdev in settled)]
@@ -286,7 +281,7 @@ def _exclude_uplink_cages(node: Node, ports: Sequence[Port]) -> list[Port]:
 
 
 def _has_real_address(port: Port) -> bool:
-    return any(not is_link_local(a.local) for a in usable_ipv4(port))
+    return any(not is_link_local(a.local) for a in port.usable_ipv4)
 
 
 def has_spark_name(port: Port) -> bool:
@@ -299,7 +294,7 @@ def has_spark_name(port: Port) -> bool:
 
 def resolve(node: Node, port: Port, index: int, desired: DesiredRail | None) -> Rail:
     """Return the rail with its IPv4 address and the index of the one RoCE v2 GID of this address. More or less than one: no index."""
-    chosen = _fabric_addresses(usable_ipv4(port), desired)
+    chosen = _fabric_addresses(port.usable_ipv4, desired)
     candidates = tuple(dict.fromkeys(a.local for a in chosen))
     ipv4 = candidates[0] if candidates else None
     own = [g for g in port.gids if g.netdev is None or node.real_name(g.netdev) in (port.netdev, port.master)]

@@ -36,6 +36,10 @@ class Changes:
         self.messages.append(message)
         self._steps.append(message)
 
+    def result(self) -> dict[str, Any]:
+        """Return the part of a module's result that reports changes."""
+        return {"changed": bool(self.messages), "changes": self.messages, "diff": self.diff}
+
     @property
     def diff(self) -> list[dict[str, str]]:
         """Files and values first, then all steps as one entry."""

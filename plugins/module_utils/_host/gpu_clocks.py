@@ -222,12 +222,10 @@ class GpuClocks:
         if self.edit.changes.messages and gpus and not self.edit.check_mode:
             gpus = self.gpus()
         return {
-            "changed": bool(self.edit.changes.messages),
-            "changes": self.edit.changes.messages,
+            **self.edit.changes.result(),
             "notes": self.notes,
             "gpus": [dict(gpu._asdict()) for gpu in gpus],
             "skipped_reason": skipped,
-            "diff": self.edit.changes.diff,
         }
 
 

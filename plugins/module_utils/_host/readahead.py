@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import first_of_name
+
 RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"
 MARKER = "# Managed by gb10.cluster (role readahead)"
 HEADER = f"{MARKER}. Set readahead_state: absent to remove this file."
@@ -159,15 +161,9 @@ def render_rule(devices: Sequence[str], classes: Sequence[str], blocks: Mapping[
 def later_rules(files: Mapping[str, str]) -> list[str]:
     """Return the lines that set read-ahead in rules files that are read after ours, as `path line n`. Of two files with one name the first is read."""
     ours = RULE.rpartition("/")[2]
-    chosen: dict[str, str] = {}
-    for folder in RULE_FOLDERS:
-        for path in sorted(files):
-            directory, _slash, name = path.rpartition("/")
-            if directory == folder and name.endswith(".rules"):
-                chosen.setdefault(name, path)
     return [
         f"{path} line {number}"
-        for name, path in sorted(chosen.items())
+        for name, path in first_of_name(files, RULE_FOLDERS, ".rules").items()
         if name > ours
         for number, line in enumerate(files[path].splitlines(), 1)
         if not line.lstrip().startswith("#") and re.search(r'read_ahead_kb"?\}?\s*=\s*"', line)

@@ -77,8 +77,7 @@ class Readahead:
 
     def active(self, unit: str) -> bool:
         """Return whether a unit is active."""
-        rc, out, _err = self.node.run(["systemctl", "is-active", unit])
-        return rc == 0 and out.strip() == "active"
+        return self.node.run(["systemctl", "is-active", unit])[0] == 0
 
     def write_live(self, values: Mapping[str, int]) -> None:
         """Write the live read-ahead of the devices that still exist."""
@@ -191,14 +190,11 @@ class Readahead:
 
     def result(self, phase: str, devices: Mapping[str, int]) -> dict[str, Any]:
         """Return the module's result."""
-        changes = self.edit.changes
         return {
-            "changed": bool(changes.messages),
-            "changes": changes.messages,
+            **self.edit.changes.result(),
             "notes": self.notes,
             "devices": dict(devices),
             "phase": phase,
             "guard_receipt": self.node.mapping(GUARD_RECEIPT),
             "skipped_reason": "",
-            "diff": changes.diff,
         }

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import first_of_name
 
 DROP_IN = "/etc/sysctl.d/60-gb10-cluster.conf"
 MARKER = "# Managed by gb10.cluster (role sysctl)"
@@ -83,13 +84,7 @@ def reading_order(files: Mapping[str, str | None]) -> list[str]:
     Files are sorted by name. Of two with one name the file in the first folder is read; a link to /dev/null (text None) hides the name.
     `/etc/sysctl.conf` is read last, by procps' `sysctl --system`, unless a file of sysctl.d is a link to it.
     """
-    chosen: dict[str, str] = {}
-    for folder in FOLDERS:
-        for path in sorted(files):
-            directory, _slash, name = path.rpartition("/")
-            if directory == folder and name.endswith(".conf"):
-                chosen.setdefault(name, path)
-    order = [chosen[name] for name in sorted(chosen) if files[chosen[name]] is not None]
+    order = [path for path in first_of_name(files, FOLDERS, ".conf").values() if files[path] is not None]
     if files.get("/etc/sysctl.conf") is not None:
         order.append("/etc/sysctl.conf")
     return order

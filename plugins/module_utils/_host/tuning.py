@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, mglru, swap, sysctl, watchdog
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, first_of_name
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import SysctlError
 
 RECORD = "sysctl"
@@ -94,9 +94,8 @@ class MemoryPolicy:
         text, armed, changes = None, 0, sysctl.MARKER in own or "watchdog" in self.record
         if seconds is not None:
             self.edit.require_own(watchdog.DROP_IN, sysctl.MARKER)
-            files: dict[str, tuple[str, str]] = {}
-            for path in (found for folder in watchdog.FOLDERS for found in self.node.glob(f"{folder}/*.conf")):
-                files.setdefault(os.path.basename(path), (path, self.node.read(path) or ""))
+            paths = [path for folder in watchdog.FOLDERS for path in self.node.glob(f"{folder}/*.conf")]
+            files = {path: self.node.read(path) or "" for path in first_of_name(paths, watchdog.FOLDERS, ".conf").values()}
             device, armed = self.device(), self.armed()
             problem = watchdog.problem(device, seconds, armed, watchdog.later_value(files, seconds))
             if problem:
@@ -338,11 +337,8 @@ class MemoryPolicy:
 
     def result(self, values: Mapping[str, str], message: str, highest: Mapping[str, Any], **others: Any) -> dict[str, Any]:
         """Return the module's result."""
-        changes = self.edit.changes
         return {
-            "changed": bool(changes.messages),
-            "changes": changes.messages,
-            "diff": changes.diff,
+            **self.edit.changes.result(),
             "sysctl": dict(values),
             "packages": [],
             "skipped_reason": "",

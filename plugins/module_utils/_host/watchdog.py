@@ -64,13 +64,12 @@ def render(seconds: int, device: Mapping[str, str]) -> str:
     return f"{HEADER}\n[Manager]\nRuntimeWatchdogSec={seconds}\nRebootWatchdogSec={reboot}\n"
 
 
-def later_value(files: Mapping[str, tuple[str, str]], seconds: int) -> str:
-    """Return where a later drop-in (name: path, text) sets another time; empty if none does."""
-    for name in sorted(files):
-        path, text = files[name]
+def later_value(files: Mapping[str, str], seconds: int) -> str:
+    """Return where a later drop-in sets another time; empty if none does. `files`: path and text, in the order in which systemd reads them."""
+    for path, text in files.items():
         for number, line in enumerate(text.splitlines(), 1):
             key, _equals, value = line.partition("=")
-            if name > DROP_IN.rpartition("/")[2] and key.strip() == "RuntimeWatchdogSec" and span_seconds(value) != seconds:
+            if path.rpartition("/")[2] > DROP_IN.rpartition("/")[2] and key.strip() == "RuntimeWatchdogSec" and span_seconds(value) != seconds:
                 return f"{path} line {number} sets RuntimeWatchdogSec to {value.strip()}"
     return ""
 

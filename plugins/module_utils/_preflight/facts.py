@@ -130,26 +130,24 @@ def exposure(node: Node, rails: Sequence[str]) -> Record:
     """
     base = "/proc/sys/net/ipv4"
     others = sorted(set(node.listdir(f"{base}/conf")) - {"all", "default", "lo", *rails})
-    names = ["ip_forward", *(f"conf.{name}.forwarding" for name in others)]
-    paths = [f"{base}/ip_forward", *(f"{base}/conf/{name}/forwarding" for name in others)]
-    setting = next((f"net.ipv4.{name}=1" for name, path in zip(names, paths) if (node.read(path) or "").strip() == "1"), "")
+    paths = {"ip_forward": f"{base}/ip_forward", **{f"conf.{name}.forwarding": f"{base}/conf/{name}/forwarding" for name in others}}
+    setting = next((f"net.ipv4.{name}=1" for name, path in paths.items() if (node.read(path) or "").strip() == "1"), "")
     rc, text = command(node, "iptables-forward.txt") if setting else (127, "")
     match = re.search(r"^-A FORWARD -j (DROP|REJECT)\b", text, re.MULTILINE) or re.search(r"^-P FORWARD (\w+)", text, re.MULTILINE)
-    table = command(node, "nft-table.txt") if node.root == "/" or node.exists("/cmd/nft-table.txt") else (127, "")
-    rows = parse.json_rows(command(node, "ip-neigh.json")[1]) if node.root == "/" or node.exists("/cmd/ip-neigh.json") else []
+    rows = parse.json_rows(command(node, "ip-neigh.json")[1])
     seen = {(str(row.get("dev")), str(row["lladdr"])) for row in rows if row.get("dev") in rails and row.get("lladdr") and row.get("state") != ["FAILED"]}
     return {
         "forwarding": setting,
         "policy": match.group(1) if match and rc == 0 else "",
-        "firewall": table[0] == 0,
+        "firewall": command(node, "nft-table.txt")[0] == 0,
         "neighbors": [{"netdev": netdev, "mac": mac} for netdev, mac in sorted(seen)],
     }
 
 
-def firmware(node: Node, capture: Capture, gb10: bool) -> dict[str, str]:
-    """Return firmware versions by device: fwupd's (JSON, because its text is translated), the HCAs' and the board's."""
+def firmware(node: Node, capture: Capture, vendor: bool) -> dict[str, str]:
+    """Return firmware versions by device: fwupd's if `vendor` (JSON, because its text is translated), the HCAs' and the board's."""
     found: dict[str, str] = {}
-    if gb10 or node.root != "/":
+    if vendor:
         rc, text = command(node, "fwupdmgr.json")
         if rc == 0:
             found.update(parse.fwupd_versions(text))
@@ -289,9 +287,9 @@ def gather(
     rails = fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node)
     engine, containers = docker(node, options["docker_socket"], options["image"])
     paths = list(dict.fromkeys(path for path in (engine["root"], options["model_store"]) if path))
-    needs_log = what["gb10"] or bool(capture.files.get("cmd/dmesg.txt"))
-    log_rc, log = command(node, "dmesg.txt") if needs_log and not container else (127, "")
-    ota_rc, ota = command(node, "ota-check.json") if what["gb10"] or node.root != "/" else (127, "")
+    vendor = what["gb10"] or node.root != "/"  # commands that only a GB10 needs, or their recordings
+    log_rc, log = command(node, "dmesg.txt") if vendor and not container else (127, "")
+    ota_rc, ota = command(node, "ota-check.json") if vendor else (127, "")
     return {
         "time": now,
         "python": ".".join(str(part) for part in sys.version_info[:3]),
@@ -308,7 +306,7 @@ def gather(
         "driver": gpu,
         "broken_packages": parse.broken_packages(node.read("/var/lib/dpkg/status")),
         "ota_check": parse.json_object(ota) if ota_rc == 0 else {},
-        "firmware": firmware(node, capture, what["gb10"]),
+        "firmware": firmware(node, capture, vendor),
         "memory": memory,
         "fabric": rails,
         "exposure": exposure(node, [str(rail["netdev"]) for rail in rails["rails"]]),

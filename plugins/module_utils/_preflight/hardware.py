@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.findings import FindingCollector, Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
@@ -60,12 +60,10 @@ def check_kernel_log(found: FindingCollector, rank: Rank, _needs: Requirements) 
 
 def check_fabric(found: FindingCollector, rank: Rank, needs: Requirements) -> None:
     """The problems of roce_info, before the fabric is set up."""
-    excluded: Mapping[str, None] = {}
+    excluded: tuple[str, ...] = LINKS if rank.facts["container"] else ()
     if needs.size < 2:
-        excluded = dict.fromkeys(("cable", *LINKS))
-        found.skip(list(excluded), rank.host, "a group of one node needs no fabric")
-    elif rank.facts["container"]:
-        excluded = dict.fromkeys(LINKS)
+        excluded = ("cable", *LINKS)
+        found.skip(excluded, rank.host, "a group of one node needs no fabric")
     reported = set()
     for problem in rank.facts["fabric"]["problems"]:
         check, severity = FABRIC.get(problem["id"], ("", ""))

@@ -5,7 +5,6 @@
 
 An entry is a mapping. Its texts name no version, because the finding names the one that was found:
   component  driver | kernel | firmware_cx7
-  id         of the finding: known_bad_driver | known_bad_kernel | known_bad_firmware
   match      the start of a version, in whole numbers: "590" matches 590.44.01 and not 5900
   below      instead of `match`: versions older than this one
   line       with `below`: only versions that start with this ("6.17.0")
@@ -20,10 +19,17 @@ from __future__ import annotations
 
 from typing import Any
 
+_KHO: dict[str, Any] = {
+    "component": "kernel",
+    "unless": ["kho=off"],
+    "severity": "warning",
+    "matters": "its kexec handover (KHO) reserves about 9.4 GiB of contiguous memory: the engine lacks it, and RDMA registration fails (ENOMEM)",
+    "remedy": "add kho=off to the kernel command line (safe while /sys/kernel/kexec_crash_size is 0) and reboot, or boot kernel 6.17.0-1032",
+}
+
 KNOWN: list[dict[str, Any]] = [
     {
         "component": "driver",
-        "id": "known_bad_driver",
         "match": "590",
         "severity": "error",
         "matters": "this branch deadlocks during the capture of CUDA graphs, and the boot hangs without a message",
@@ -32,36 +38,16 @@ KNOWN: list[dict[str, Any]] = [
     },
     {
         "component": "driver",
-        "id": "known_bad_driver",
         "below": "580",
         "severity": "error",
         "matters": "a GB10 needs the 580 branch or a later one",
         "remedy": "install a 580 driver with the DGX Dashboard or apt dist-upgrade, and reboot",
         "source": "DGX OS 7 release line; section 1.11 of the collected facts",
     },
+    {**_KHO, "match": "7.0.0-1019", "source": "MiaAI-Lab DSv4 #259, DSv4.1 #14, eugr #389"},
+    {**_KHO, "match": "7.0.0-31", "source": "MiaAI-Lab DSv4 #259"},
     {
         "component": "kernel",
-        "id": "known_bad_kernel",
-        "match": "7.0.0-1019",
-        "unless": ["kho=off"],
-        "severity": "warning",
-        "matters": "its kexec handover (KHO) reserves about 9.4 GiB of contiguous memory: the engine lacks it, and RDMA registration fails (ENOMEM)",
-        "remedy": "add kho=off to the kernel command line (safe while /sys/kernel/kexec_crash_size is 0) and reboot, or boot kernel 6.17.0-1032",
-        "source": "MiaAI-Lab DSv4 #259, DSv4.1 #14, eugr #389",
-    },
-    {
-        "component": "kernel",
-        "id": "known_bad_kernel",
-        "match": "7.0.0-31",
-        "unless": ["kho=off"],
-        "severity": "warning",
-        "matters": "its kexec handover (KHO) reserves about 9.4 GiB of contiguous memory: the engine lacks it, and RDMA registration fails (ENOMEM)",
-        "remedy": "add kho=off to the kernel command line (safe while /sys/kernel/kexec_crash_size is 0) and reboot, or boot kernel 6.17.0-1032",
-        "source": "MiaAI-Lab DSv4 #259",
-    },
-    {
-        "component": "kernel",
-        "id": "known_bad_kernel",
         "below": "6.17.0-1017",
         "line": "6.17.0",
         "severity": "warning",
@@ -71,7 +57,6 @@ KNOWN: list[dict[str, Any]] = [
     },
     {
         "component": "kernel",
-        "id": "known_bad_kernel",
         "match": "6.17.0-1031",
         "also": {"driver": "580.173.02"},
         "severity": "info",
@@ -81,7 +66,6 @@ KNOWN: list[dict[str, Any]] = [
     },
     {
         "component": "firmware_cx7",
-        "id": "known_bad_firmware",
         "below": "28.45.4028",
         "severity": "info",
         "matters": "all reports of full speed are from 28.45.4028 and later",

@@ -16,7 +16,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse impo
 Facts = Mapping[str, Any]
 
 GIB_KB = 1 << 20
-COMPONENTS = {"driver": "NVIDIA driver", "kernel": "kernel", "firmware_cx7": "ConnectX-7 firmware"}
+# component of a known version -> (check that reports it, its name in the finding)
+COMPONENTS = {
+    "driver": ("known_bad_driver", "NVIDIA driver"),
+    "kernel": ("known_bad_kernel", "kernel"),
+    "firmware_cx7": ("known_bad_firmware", "ConnectX-7 firmware"),
+}
 
 
 def check_python(found: FindingCollector, rank: Rank, _needs: Requirements) -> None:
@@ -93,8 +98,8 @@ def check_known(found: FindingCollector, rank: Rank, needs: Requirements) -> Non
     for entry in [*KNOWN, *needs.known]:
         version = known_match(rank.facts, entry)
         if version:
-            text = f"the {COMPONENTS[entry['component']]} is {version}"
-            found.add(str(entry["id"]), str(entry["severity"]), rank.host, text, str(entry["matters"]), str(entry["remedy"]))
+            check, name = COMPONENTS[entry["component"]]
+            found.add(check, str(entry["severity"]), rank.host, f"the {name} is {version}", str(entry["matters"]), str(entry["remedy"]))
 
 
 def known_match(facts: Facts, entry: Mapping[str, Any]) -> str:

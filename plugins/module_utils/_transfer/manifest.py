@@ -262,7 +262,7 @@ def promised_by_metadata(text: str) -> str:
 
 def complete(manifest: Mapping[str, Any]) -> bool:
     """Return whether a rank has the whole model."""
-    return bool(manifest.get("exists")) and not complaints(manifest)
+    return not complaints(manifest)
 
 
 def complaints(manifest: Mapping[str, Any]) -> list[str]:

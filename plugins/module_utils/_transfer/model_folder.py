@@ -48,11 +48,22 @@ def free_bytes(path: str) -> int:
 
 
 def place_of(path: str, store: str = "") -> str:
-    """Return the path of a model without links: those up to the store are followed, and below it none is allowed. Raises ManifestError."""
-    if not store or not path.startswith(os.path.normpath(store) + "/"):
+    """Return the path of a model without links: those up to the store are followed, and below it none is allowed: a container may have made it.
+
+    Raises ManifestError.
+    """
+    where = os.path.normpath(store)
+    if not store or not path.startswith(where + "/"):
         return os.path.realpath(path)
-    check_parents(store, path)
-    return os.path.realpath(store) + path[len(os.path.normpath(store)) :]
+    below = path[len(where) + 1 :]
+    for part in below.split("/"):
+        where = os.path.join(where, part)
+        if os.path.islink(where):
+            raise ManifestError(
+                f"{where} is a link to {os.readlink(where)}, and root does not follow links below {store}. Nothing was copied. "
+                "Remove the link, or set gb10_model_store to the directory that it leads to"
+            )
+    return f"{os.path.realpath(store)}/{below}"
 
 
 def walk(root: str, ignored: Callable[[str], bool] = manifest.ignored) -> tuple[dict[str, os.stat_result], dict[str, str], list[str]]:
@@ -325,20 +336,6 @@ class Installer:
                         os.rmdir(last, dir_fd=folder)
                     except OSError:
                         return
-
-
-def check_parents(store: str, path: str) -> None:
-    """Refuse a link between the store and the model's folder, and the folder itself as a link: a container may have made it. Raises ManifestError."""
-    where = os.path.normpath(store)
-    if not path.startswith(where + "/"):
-        return
-    for part in path[len(where) + 1 :].split("/"):
-        where = os.path.join(where, part)
-        if os.path.islink(where):
-            raise ManifestError(
-                f"{where} is a link to {os.readlink(where)}, and root does not follow links below {store}. Nothing was copied. "
-                "Remove the link, or set gb10_model_store to the directory that it leads to"
-            )
 
 
 def install(

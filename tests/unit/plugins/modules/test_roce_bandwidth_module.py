@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.modules import roce_bandwidth
 from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import Tree, spark, v4_gids
+from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, bare, spark, v4_gids
 
-RAIL0, RAIL1 = "enp1s0f0np0", "enP2p1s0f0np0"
-PAIR = {RAIL0: ["192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
-ADDRESSES = ["192.168.100.10/24", "192.168.101.10/24"]
 CLIENT = {"mode": "client", "addresses": ADDRESSES, "server": ["192.168.100.11/24", "192.168.101.11"]}
 HEADER = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
 
@@ -95,11 +92,11 @@ def test_a_server_that_does_not_listen(make: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_who_listens_is_read_from_proc_net_tcp() -> None:
     text = (
-        "  sl  local_address rem_address   st tx_queue\n"
-        "   0: 00000000:48A8 00000000:0000 0A 00000000:00000000\n"
-        "   1: 0100007F:48A9 0100007F:1F90 01 00000000:00000000\n"
-        "  sl  local_address                         remote_address st\n"
-        "   0: 00000000000000000000000000000000:48AA 00000000000000000000000000000000:0000 0A 0\n"
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+        "   0: 00000000:48A8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1 0\n"
+        "   1: 0100007F:48A9 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 4243 1 0\n"
+        "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+        "   0: 00000000000000000000000000000000:48AA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4244 1 0\n"
         "short\n"
     )
     assert roce_bandwidth.listening({18600, 18601, 18602, 18603}, text) == {18600, 18602}
@@ -183,8 +180,7 @@ def test_rails_that_cannot_be_measured(make: Any) -> None:
 
 def test_no_card_at_all(make: Any, tmp_path: Path) -> None:
     node = make()
-    node.tree = Tree(tmp_path / "bare")
-    node.tree.netdev("enP7s7", ["10.0.1.60/24"])
+    node.tree = bare(tmp_path / "bare")
     result = node.call(**CLIENT)
     assert result["msg"].startswith("The RDMA bandwidth cannot be measured: No mlx5 device is visible.")
 

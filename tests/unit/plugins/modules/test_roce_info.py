@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan_yaml
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info, roce_info
+from module_run import run_module
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import from_pair, spark
 
 
 def call(capsys: pytest.CaptureFixture[str], module: Any = roce_info, **args: Any) -> dict[str, Any]:
-    with patch_module_args(args), pytest.raises(SystemExit):
-        module.main()
-    return dict(json.loads(capsys.readouterr().out))
+    return run_module(capsys, module, **args)
 
 
 @needs_shared

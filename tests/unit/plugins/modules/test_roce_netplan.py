@@ -15,11 +15,8 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, commit_confirm, live, netplan, netplan_yaml, pending
 from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
 from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import Tree, spark
+from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, bare, spark
 
-RAIL0, RAIL1 = "enp1s0f0np0", "enP2p1s0f0np0"
-PAIR = {RAIL0: ["192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
-ADDRESSES = ["192.168.100.10/24", "192.168.101.10/24"]
 FOREIGN = (
     "network:\n  version: 2\n  ethernets:\n    enp1s0f0np0:\n      addresses: [{}]\n      mtu: 9000\n"
     "    enP2p1s0f0np0:\n      addresses: [{}]\n      mtu: 9000\n"
@@ -128,6 +125,14 @@ def present(node: Machine, **args: Any) -> dict[str, Any]:
     return node.call(**{"addresses": ADDRESSES, **args})
 
 
+def confirmed(make: Any) -> Machine:
+    """Return a machine whose rails are configured and confirmed."""
+    node: Machine = make()
+    present(node)
+    node.call(state="confirmed")
+    return node
+
+
 # --- the way that works ----------------------------------------------------------------------------------------------------------
 
 
@@ -179,9 +184,7 @@ def test_check_mode_shows_the_change_and_makes_none(make: Any) -> None:
 
 
 def test_drift_is_put_right_on_the_rail_without_netplan(make: Any) -> None:
-    node = make()
-    present(node)
-    node.call(state="confirmed")
+    node = confirmed(make)
     node.give(RAIL1, [], 1500)
     node.commands.clear()
     result = present(node)
@@ -212,9 +215,7 @@ def test_networkd_where_networkmanager_does_not_run(make: Any) -> None:
 
 
 def test_absent_gives_back_what_stood_before(make: Any) -> None:
-    node = make()
-    present(node)
-    node.call(state="confirmed")
+    node = confirmed(make)
     checked = node.call(check=True, state="absent")
     assert (checked["changed"], node.own is not None) == (True, True)
     result = node.call(state="absent")
@@ -228,9 +229,7 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
 
 def test_absent_when_our_file_was_removed(make: Any) -> None:
     """What netplan made of it is in force until netplan is applied again."""
-    node = make()
-    present(node)
-    node.call(state="confirmed")
+    node = confirmed(make)
     Path("/" + netplan.OWN_PATH).unlink()
     assert node.call(check=True, state="absent")["changed"] is True
     assert node.addresses(RAIL0) == ["192.168.100.10"]
@@ -250,8 +249,10 @@ def test_a_foreign_file_is_refused(make: Any) -> None:
     node.tree.file("etc/netplan/40-cx7.yaml", FOREIGN.format(*ADDRESSES))
     result = present(node)
     assert result["failed"] is True
-    assert result["msg"].startswith("/etc/netplan/40-cx7.yaml (NVIDIA's playbook, sparkrun or a fleet tool) configures")
-    assert "Nothing was changed: set roce_foreign_policy to `adopt`" in result["msg"]
+    assert result["msg"] == (
+        "/etc/netplan/40-cx7.yaml (NVIDIA's playbook, sparkrun or a fleet tool) configures enp1s0f0np0: 192.168.100.10/24; enP2p1s0f0np0: 192.168.101.10/24."
+        " Nothing was changed: set roce_foreign_policy to `adopt` (the file stays in charge) or `replace` (it is moved to a backup), or remove it."
+    )
     assert (result["pending"], node.own) == (False, None)
 
 
@@ -302,9 +303,12 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "a name that is not there": ({"interfaces": [RAIL0, "enp9s0"]}, "The interface enp9s0 does not exist on this node"),
     "management": ({"interfaces": ["enP7s7", RAIL1]}, "enP7s7 carries the default route or this SSH session"),
     "a network in use": ({"addresses": ["10.0.1.9/24", ADDRESSES[1]]}, f"The fabric network 10.0.1.0/24 of {RAIL0} overlaps 10.0.1.60/24 on enP7s7"),
+    "docker's network": ({"addresses": ["172.17.5.1/24", ADDRESSES[1]]}, f"The fabric network 172.17.5.0/24 of {RAIL0} overlaps 172.17.0.1/16 on docker0"),
+    "one host": ({"addresses": ["192.168.100.10/32", ADDRESSES[1]]}, "has no room for a peer"),
     "one network": ({"addresses": ["192.168.100.10/24", "192.168.100.14/24"]}, "would be in one subnet, which leaves one of them idle"),
     "the network's own address": ({"addresses": ["192.168.100.0/24", ADDRESSES[1]]}, "is the network's own or broadcast address"),
     "MTU": ({"mtu": 100}, f"MTU 100 for {RAIL0} is out of range (1280 to 9978)"),
+    "a large MTU": ({"mtu": 9979}, f"MTU 9979 for {RAIL0} is out of range (1280 to 9978)"),
     "too many": ({"addresses": [f"192.168.{n}.10/24" for n in range(100, 105)]}, "No port was found for rail 4 (192.168.104.10/24)."),
 }
 
@@ -327,8 +331,7 @@ def test_no_cable(make: Any) -> None:
 
 def test_no_card(make: Any, tmp_path: Path) -> None:
     node = make()
-    node.tree = Tree(tmp_path / "bare")
-    node.tree.netdev("enP7s7", ["10.0.1.60/24"])
+    node.tree = bare(tmp_path / "bare")
     assert present(node)["msg"].startswith("No port was found for rail 0 (192.168.100.10/24). No mlx5 device is visible.")
 
 
@@ -387,9 +390,7 @@ def test_a_baseline_that_cannot_be_read(make: Any) -> None:
 
 
 def test_absent_does_not_touch_what_became_the_management_path(make: Any) -> None:
-    node = make()
-    present(node)
-    node.call(state="confirmed")
+    node = confirmed(make)
     result = node.call(state="absent", ssh_connection="192.168.100.11 5000 192.168.100.10 22")
     assert result["msg"] == (
         f"{RAIL0} carries the default route or this SSH session now, so it is not changed; nothing was changed. Move that to another interface first."

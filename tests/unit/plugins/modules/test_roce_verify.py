@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.modules import roce_verify
 from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import V1, V2, mapped, spark, v4_gids
+from unit.fixtures.roce.tree import ADDRESSES, HCA1, PAIR, RAIL0, RAIL1, V1, V2, ZERO, gid, mapped, spark, v4_gids
 
-RAIL0, RAIL1 = "enp1s0f0np0", "enP2p1s0f0np0"
-PAIR = {RAIL0: ["192.168.100.10/24"], RAIL1: ["192.168.101.10/24"]}
-ADDRESSES = ["192.168.100.10/24", "192.168.101.10/24"]
 PEERS = [{"host": "spark-2", "fabric": ["192.168.100.11/24", "192.168.101.11"], "rank": 1, "address": "10.0.1.61"}]
 DRIFTED = {RAIL0: v4_gids("192.168.100.10"), RAIL1: v4_gids("192.168.101.10", at=4)}
 
@@ -21,7 +18,7 @@ DRIFTED = {RAIL0: v4_gids("192.168.100.10"), RAIL1: v4_gids("192.168.101.10", at
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return a function that makes a node of spark()'s arguments."""
-    monkeypatch.setattr(roce_verify, "RECEIPT", str(tmp_path / "receipt.json"))
+    monkeypatch.setattr(roce_verify, "RECEIPT", tmp_path / "receipt.json")
 
     def node(addresses: Any = None, **more: Any) -> FakeNode:
         return FakeNode(monkeypatch, capsys, roce_verify, spark(tmp_path / "node", PAIR if addresses is None else addresses, **more))
@@ -48,10 +45,10 @@ def test_the_receipt_counts_for_these_rails_only(make: Any, tmp_path: Path) -> N
     key = sorted([["rocep1s0f0", "192.168.100.10"], ["roceP2p1s0f0", "192.168.101.10"]])
     (tmp_path / "receipt.json").write_text(json.dumps({"key": key, "class": "healthy"}))
     assert make().call(addresses=ADDRESSES)["bandwidth"]["class"] == "healthy"
-    (tmp_path / "receipt.json").write_text(json.dumps({"key": key[:1], "class": "healthy"}))
-    assert make().call(addresses=ADDRESSES)["bandwidth"] is None
-    (tmp_path / "receipt.json").write_text("{cut")
-    assert make().call(addresses=ADDRESSES)["bandwidth"] is None
+    other = [key[0], ["rocep1s0f0", "192.168.100.99"]]
+    for text in (json.dumps({"key": key[:1], "class": "healthy"}), json.dumps({"key": other, "class": "healthy"}), "{cut", "[]"):
+        (tmp_path / "receipt.json").write_text(text)
+        assert make().call(addresses=ADDRESSES)["bandwidth"] is None
 
 
 # --- GID repair ------------------------------------------------------------------------------------------------------------------
@@ -61,15 +58,8 @@ def heal(node: FakeNode) -> None:
     """Let `ip addr replace` bring the GID back at index 3."""
 
     def replaced(_argv: list[str]) -> tuple[int, str, str]:
-        at = node.tree.root / "sys/class/infiniband/roceP2p1s0f0/ports/1"
-        for index in (4, 5):
-            (at / f"gids/{index}").write_text("0000:0000:0000:0000:0000:0000:0000:0000\n")
-        for index, kind in ((2, V1), (3, V2)):
-            (at / f"gids/{index}").write_text(mapped("192.168.101.10") + "\n")
-            for name, text in (("types", kind), ("ndevs", RAIL1)):
-                if (at / f"gid_attrs/{name}/{index}").is_dir():
-                    (at / f"gid_attrs/{name}/{index}").rmdir()
-                (at / f"gid_attrs/{name}/{index}").write_text(text + "\n")
+        for index, kind, value in ((2, V1, mapped("192.168.101.10")), (3, V2, mapped("192.168.101.10")), (4, V1, ZERO), (5, V2, ZERO)):
+            gid(node.tree, HCA1, index, kind, value, RAIL1)
         return 0, "", ""
 
     node.answers.append(("addr replace", replaced))
@@ -183,10 +173,11 @@ def test_rdma_may_be_optional(make: Any) -> None:
 
 
 def test_check_mode_returns_failures_instead_of_failing(make: Any) -> None:
-    node = make(mtu=1500)
+    node = make(mtu=1500, speed=25000)
     result = node.call(check=True, addresses=ADDRESSES)
     assert result.get("failed") is not True
-    assert any("MTU 1500" in sentence for sentence in result["failures"])
+    assert any("MTU 1500" in sentence and "roce_mtu" in sentence for sentence in result["failures"])
+    assert not any("25000" in sentence for sentence in result["failures"]), "a slow link works"
     assert node.call(addresses=ADDRESSES)["failed"] is True
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import GIB_KB
 from ansible_collections.gb10.cluster.plugins.modules import uma_info
+from module_run import run_module
 
 ZONEINFO = """Node 0, zone      DMA
   pages free     1000
@@ -55,10 +54,7 @@ def tree(tmp_path: Path) -> Path:
 
 def ask(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Run the module on a tree; its result."""
-    with patch_module_args({"root": str(root)}), pytest.raises(SystemExit):
-        uma_info.main()
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
+    return run_module(capsys, uma_info, root=str(root))
 
 
 def test_a_stock_spark(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

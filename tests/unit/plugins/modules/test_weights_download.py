@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.modules import weights_download
+from module_run import run_module
 from unit.fixtures.page_cache import cached_share, needs_page_cache, write_out
 
 PARAMS: dict[str, Any] = {
@@ -97,7 +97,5 @@ def test_refusal_in_check_mode_changes_nothing(
     monkeypatch.setenv("PATH", "")  # no command can be run
     store = tmp_path / "store"
     given = {"path": str(store / "m"), "store": str(store), "model": "o/n", "image": "vllm:1", "_ansible_check_mode": True, **arguments}
-    with patch_module_args(given), pytest.raises(SystemExit):
-        weights_download.main()
-    assert message in json.loads(capsys.readouterr().out)["msg"]
+    assert message in run_module(capsys, weights_download, **given)["msg"]
     assert not store.exists()

@@ -142,20 +142,9 @@ THEIRS = {"etc/netplan/40-cx7.yaml": ethernets(f"    {P0}:\n      dhcp4: no\n   
 GOOD = ethernets(f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n    {P2}:\n      mtu: 9000\n      addresses: [192.168.101.10/24]\n")
 
 
-def test_refuse_names_the_file_its_writer_its_content_and_the_choices() -> None:
-    result = plan(THEIRS)
-    assert len(result.refusals) == 1
-    assert "/etc/netplan/40-cx7.yaml (NVIDIA's playbook" in result.refusals[0]
-    assert "enp1s0f0np0: 192.168.200.12/24" in result.refusals[0]
-    assert "`adopt`" in result.refusals[0]
-    assert "`replace`" in result.refusals[0]
-    assert result.text is None
-    assert result.moves == ()
-
-
 def test_adopt_keeps_a_file_that_gives_what_is_wanted() -> None:
     result = plan({"etc/netplan/40-cx7.yaml": GOOD}, "adopt")
-    assert result == netplan.Plan(adopted=("etc/netplan/40-cx7.yaml",))
+    assert result == netplan.Plan()
 
 
 def test_adopt_reports_the_differences() -> None:
@@ -165,8 +154,7 @@ def test_adopt_reports_the_differences() -> None:
     assert any("DHCP" in line for line in result.differences)
 
 
-def test_adopt_refuses_other_addresses_and_what_it_cannot_read() -> None:
-    assert "expected 192.168.100.10/24" in plan(THEIRS, "adopt").refusals[0]
+def test_adopt_refuses_what_it_cannot_read() -> None:
     broken = plan({"etc/netplan/40-cx7.yaml": f"network:\n\t{P0}:\n"}, "adopt")
     assert "not understood" in broken.refusals[0]
     assert broken.text is None
@@ -197,24 +185,12 @@ def test_replace_never_takes_away_a_file_that_also_configures_something_else() -
 # --- refusals ----------------------------------------------------------------------------------------------------------------------
 
 OTHERS = {"enP7s7": ["10.0.1.60/24", "2001:db8::1/64"], "docker0": ["172.17.0.1/16"]}
-BAD: dict[str, tuple[list[RailConfig], str]] = {
-    "protected": ([RailConfig("enP7s7", "192.168.100.10/24", 9000)], "default route or this SSH session"),
-    "unknown interface": ([RailConfig("eth9", "192.168.100.10/24", 9000)], "does not exist"),
-    "same interface": ([RailConfig(P0, "192.168.100.10/24", 9000), RailConfig(P0, "192.168.101.10/24", 9000)], "for two rails"),
-    "one subnet": ([RailConfig(P0, "192.168.100.10/24", 9000), RailConfig(P2, "192.168.100.14/24", 9000)], "in one subnet"),
-    "management network": ([RailConfig(P0, "10.0.1.61/24", 9000)], "overlaps 10.0.1.60/24 on enP7s7"),
-    "docker's network": ([RailConfig(P0, "172.17.5.1/24", 9000)], "overlaps 172.17.0.1/16 on docker0"),
-    "mtu": ([RailConfig(P0, "192.168.100.10/24", 90000)], "out of range"),
-    "host prefix": ([RailConfig(P0, "192.168.100.10/32", 9000)], "no room for a peer"),
-    "network address": ([RailConfig(P0, "192.168.100.0/24", 9000)], "network's own or broadcast"),
-}
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_refuses_rails(case: str) -> None:
-    rails, words = BAD[case]
-    found = netplan.validate_rails(rails, ["enP7s7"], ["enP7s7", P0, P2], OTHERS)
-    assert any(words in sentence for sentence in found), found
+def test_refuses_two_rails_of_one_interface() -> None:
+    """Two names of it: test_roce_netplan.py has one name twice, and the other refusals."""
+    [found] = netplan.validate_rails([RAILS[0], RailConfig(P0, "192.168.101.10/24", 9000)], ["enP7s7"], ["enP7s7", P0, P2], OTHERS)
+    assert "for two rails" in found
 
 
 def test_accepts_good_rails() -> None:

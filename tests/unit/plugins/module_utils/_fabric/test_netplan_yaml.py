@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan_yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError, YamlError, parse_yaml
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import YamlError, parse_yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -115,9 +114,3 @@ BROKEN = {
 def test_reports_the_line_of_unsupported_text(case: str) -> None:
     with pytest.raises(YamlError, match=r"^line \d+: \w"):
         parse_yaml(BROKEN[case])
-
-
-def test_reports_a_missing_pyyaml_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(netplan_yaml, "HAS_YAML", False)
-    with pytest.raises(NoYamlError, match="`apt install python3-yaml`"):
-        parse_yaml("network: {}\n")

@@ -23,6 +23,8 @@ from unit.fixtures.roce.tree import (
     V1,
     V2,
     Tree,
+    bare,
+    gid,
     ids,
     indices,
     link,
@@ -142,16 +144,14 @@ def test_sources_of_the_rdma_mtu(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize("sysfs", [True, False])
 @pytest.mark.parametrize("netdev", [True, False])
 def test_a_card_in_infiniband_mode(tmp_path: Path, sysfs: bool, netdev: bool) -> None:
-    tree = Tree(tmp_path)
-    tree.netdev("enP7s7", ["10.0.1.60/24"], pci="0007:01:00.0", vendor="0x10ec", driver="r8127")
+    tree = bare(tmp_path)
     for number, (name, _hca, pci, _phys) in enumerate(SPARK):
-        both = f"ib{name[2:-3]}"  # udev gives the HCA and the device one name
+        both = f"ib{name[2:-3]}"  # rdma link names no netdev in this mode, and udev gives the HCA and the device one name
         if netdev:
             tree.netdev(both, [f"192.168.10{number}.10/24"], mtu=2044, pci=pci, vendor="0x15b3", driver="mlx5_core", kind="ipoib")
             link(tree, both)["link_type"] = "infiniband"
         tree.hca(both, None, gids={0: ("", link_local(number))})
         tree.file(f"sys/class/infiniband/{both}/ports/1/link_layer", "InfiniBand\n")
-    tree.default_route("enP7s7", "10.0.1.1")
     root = tree.write()
     if not sysfs:
         shutil.rmtree(root / "sys")
@@ -161,10 +161,8 @@ def test_a_card_in_infiniband_mode(tmp_path: Path, sysfs: bool, netdev: bool) ->
 
 
 def test_infiniband_mode_by_ibv_devinfo_alone(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    tree.netdev("enP7s7", ["10.0.1.60/24"])
+    tree = bare(tmp_path)
     tree.file("cmd/ibv_devinfo.txt", "hca_id:\tmlx5_0\n\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_ACTIVE (4)\n\t\t\tlink_layer:\t\tInfiniBand\n")
-    tree.default_route("enP7s7", "10.0.1.1")
     result = run(tree.write())
     assert (result["rails"], ids(result)) == ([], ["infiniband_mode", "unreadable"])
 
@@ -178,12 +176,7 @@ def test_vlans_of_which_ip_shows_no_kind(tmp_path: Path, form: str) -> None:
     for number, (name, hca) in enumerate(((RAIL0, HCA0), (RAIL1, HCA1))):
         tree.netdev(f"fabric{number}", [ADDRESSES[number]], link=name, mtu=9000)
         for index, kind in ((4, V1), (5, V2)):
-            at = f"sys/class/infiniband/{hca}/ports/1"
-            for folder in ("types", "ndevs"):
-                (tmp_path / f"{at}/gid_attrs/{folder}/{index}").rmdir()
-            tree.file(f"{at}/gids/{index}", mapped(ADDRESSES[number].split("/")[0]))
-            tree.file(f"{at}/gid_attrs/types/{index}", kind)
-            tree.file(f"{at}/gid_attrs/ndevs/{index}", f"fabric{number}")
+            gid(tree, hca, index, kind, mapped(ADDRESSES[number].split("/")[0]), f"fabric{number}")
     tree.netdev("vethA", ["10.200.0.1/24"], link="vethB")
     tree.netdev("vethB", link="vethA")
     root = tree.write()

@@ -19,6 +19,7 @@ from unit.fixtures.roce.tree import (
     V1,
     V2,
     Tree,
+    bare,
     gid,
     ids,
     indices,
@@ -37,8 +38,7 @@ WANTED = ["192.168.100.0/24", "192.168.101.0/24"]
 
 def renamed(root: Path, names: dict[str, str], *, phys: bool = True, altnames: bool = False) -> Tree:
     """A Spark whose rails have other names everywhere."""
-    tree = Tree(root)
-    tree.netdev("enP7s7", ["10.0.1.60/24"], pci="0007:01:00.0", vendor="0x10ec", driver="r8127", speed=10000)
+    tree = bare(root)
     for number, (netdev, hca, pci, port) in enumerate(SPARK):
         name = names.get(netdev, netdev)
         mine = PAIR.get(netdev, [])
@@ -47,7 +47,6 @@ def renamed(root: Path, names: dict[str, str], *, phys: bool = True, altnames: b
         if altnames:
             tree.addr[-1]["altnames"] = [netdev]
         tree.hca(hca, name, active=up, gids=v4_gids(mine[0].split("/")[0] if mine else None, number))
-    tree.default_route("enP7s7", "10.0.1.1")
     return tree
 
 
@@ -193,9 +192,7 @@ def test_a_port_that_is_not_active_carries_nothing(tmp_path: Path, state: str) -
     ],
 )
 def test_a_card_that_is_powered_down(tmp_path: Path, text: str, plugged: bool | None, words: str) -> None:
-    tree = Tree(tmp_path)
-    tree.netdev("enP7s7", ["10.0.1.60/24"], vendor="0x10ec")
-    tree.default_route("enP7s7", "10.0.1.1")
+    tree = bare(tmp_path)
     tree.file("sys/devices/platform/MTKP0001:00/pcie_hotplug/debug_state", text + "\n")
     tree.file("sys/devices/platform/MTKP0001:00/pcie_hotplug/hotplug_enabled", "1\n")
     result = run(tree.write())
@@ -204,17 +201,8 @@ def test_a_card_that_is_powered_down(tmp_path: Path, text: str, plugged: bool | 
     assert "pci/rescan" in result["problems"][0]["remedy"]
     assert [result["hotplug"][key] for key in ("present", "plugged", "enabled")] == [True, plugged, True]
     assert (result["rails"], result["env"], result["management"]["interface"]) == ([], {}, "enP7s7")
-
-
-def test_a_wanted_fabric_on_a_node_whose_card_is_powered_down(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    tree.netdev("enP7s7", ["10.0.1.60/24"], vendor="0x10ec")
-    tree.default_route("enP7s7", "10.0.1.1")
-    result = run(tree.write(), cidrs=WANTED)
-    assert (ids(result), result["rails"], result["env"]) == (["no_cable"], [], {})
-
-
-# --- GIDs ------------------------------------------------------------------------------------------------------------------------
+    wanted = run(tmp_path, cidrs=WANTED)
+    assert (ids(wanted), wanted["rails"], wanted["env"]) == (["no_cable"], [], {})
 
 
 # --- addresses -------------------------------------------------------------------------------------------------------------------
@@ -402,12 +390,12 @@ def test_pcie_lanes_behind_a_rail(tmp_path: Path, lanes: tuple[str, ...], shown:
 # --- soft-RoCE -------------------------------------------------------------------------------------------------------------------
 
 
-def soft(root: Path, *, parent: bool, names: tuple[str, str] = ("rxe0", "rxe1"), kind: str | None = None) -> Tree:
+def soft(root: Path, *, parent: bool, names: tuple[str, str], **netdev_options: Any) -> Tree:
     tree = Tree(root)
-    tree.netdev("eth0", ["10.0.2.15/24"], kind=kind)
+    tree.netdev("eth0", ["10.0.2.15/24"], **netdev_options)
     for number, hca in enumerate(names):
         netdev = f"enp1s0f{number}np{number}"
-        tree.netdev(netdev, [f"10.77.{number}.1/24"], mtu=9000, speed=10000, kind=kind)
+        tree.netdev(netdev, [f"10.77.{number}.1/24"], mtu=9000, **{"speed": 10000, **netdev_options})
         tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(f"10.77.{number}.1"))}, rate="10 Gb/sec (4X SDR)")
         if parent:
             tree.file(f"sys/class/infiniband/{hca}/parent", netdev + "\n")
@@ -422,6 +410,18 @@ def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, parent: bool,
     assert [(rail["netdev"], rail["hca"], rail["gid_index"]) for rail in result["rails"]] == [("enp1s0f0np0", names[0], 1), ("enp1s0f1np1", names[1], 1)]
     assert result["env"] == {"NCCL_IB_HCA": ",".join(names), "NCCL_IB_GID_INDEX": "1", **dict.fromkeys(SOCKETS, "enp1s0f0np0")}
     assert result["problems"] == []
+
+
+@pytest.mark.parametrize("rdma", [True, False])
+def test_soft_roce_of_a_virtual_machine_has_no_speed(tmp_path: Path, rdma: bool) -> None:
+    tree = soft(tmp_path, parent=True, names=(HCA0, "rocep1s0f1"), pci="0000:01:00.0", vendor="0x1af4", driver="virtio_net", speed=-1)
+    result = run(tree.write(rdma=rdma), cidrs=["10.77.0.0/24", "10.77.1.0/24"])
+    assert [(rail["netdev"], rail["gid_index"], rail["ipv4"], rail["speed_mbps"]) for rail in result["rails"]] == [
+        ("enp1s0f0np0", 1, "10.77.0.1", None),
+        ("enp1s0f1np1", 1, "10.77.1.1", None),
+    ]
+    assert result["env"]["NCCL_IB_GID_INDEX"] == "1"
+    assert set(ids(result)) <= {"unreadable"}
 
 
 def test_soft_roce_on_the_management_nic_of_a_spark_is_no_rail(tmp_path: Path) -> None:
@@ -470,24 +470,6 @@ def test_the_second_port_of_one_rdma_device(tmp_path: Path) -> None:
     result = run(tree.write())
     assert [(rail["hca"], rail["hca_port"], rail["gid_index"]) for rail in result["rails"]] == [("mlx4_0", 1, 3), ("mlx4_0", 2, 3)]
     assert result["env"]["NCCL_IB_HCA"] == "mlx4_0,mlx4_0:2"
-
-
-@pytest.mark.parametrize("netdev", [True, False])
-def test_a_card_in_infiniband_mode(tmp_path: Path, netdev: bool) -> None:
-    # rdma link names no netdev in this mode, and udev gives the HCA and the device one name
-    tree = Tree(tmp_path)
-    tree.netdev("enP7s7", ["10.0.1.60/24"], pci="0007:01:00.0", vendor="0x10ec", driver="r8127")
-    for number, (name, _hca, pci, _phys) in enumerate(SPARK):
-        both = f"ib{name[2:-3]}"
-        if netdev:
-            tree.netdev(both, [f"192.168.10{number}.10/24"], mtu=2044, pci=pci, vendor="0x15b3", driver="mlx5_core", kind="ipoib")
-            link(tree, both)["link_type"] = "infiniband"
-        tree.hca(both, None, gids={0: ("", link_local(number))})
-        tree.file(f"sys/class/infiniband/{both}/ports/1/link_layer", "InfiniBand\n")
-    tree.default_route("enP7s7", "10.0.1.1")
-    result = run(tree.write())
-    assert (result["rails"], result["env"], set(ids(result))) == ([], {}, {"infiniband_mode"})
-    assert result["management"]["interface"] == "enP7s7"
 
 
 # --- management ------------------------------------------------------------------------------------------------------------------
@@ -605,9 +587,7 @@ def test_a_link_local_session_is_on_the_interface_of_its_zone(tmp_path: Path, zo
 
 
 def test_files_of_others_are_named_while_the_card_is_powered_down(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    tree.netdev("enP7s7", ["10.0.1.60/24"], vendor="0x10ec")
-    tree.default_route("enP7s7", "10.0.1.1")
+    tree = bare(tmp_path)
     tree.file("etc/netplan/01-all.yaml", "network:\n  version: 2\n  ethernets:\n    all:\n      match: {name: 'en*'}\n      dhcp4: true\n")
     assert ids(run(tree.write())) == ["no_cable"]
     (tmp_path / "etc/netplan/01-all.yaml").unlink()

@@ -30,6 +30,14 @@ ZRAM = "dev-zram0.swap"
 PANIC = {"panic": "0", "panic_on_oops": "0", "softlockup_panic": "0"}
 WATCHDOG = "/sys/class/watchdog/watchdog0"
 DROP_IN_OF_SYSTEMD = "/etc/systemd/system.conf.d/60-gb10-cluster.conf"
+IDLE_WATCHDOG = {f"{WATCHDOG}/state": "inactive\n"}
+WATCHED = {"watchdog_seconds": "60"}
+
+
+def meminfo(**gib: float) -> str:
+    """Return /proc/meminfo of a 121 GiB node; values in GiB."""
+    rows = {"MemTotal": 121.69, "Cached": 3.0, "AnonPages": 2.0, "Active(file)": 1.5, "Inactive(file)": 1.5, **gib}
+    return "".join(f"{key}: {int(value * GIB_KB)} kB\n" for key, value in rows.items())
 
 
 class Machine(Tree):
@@ -49,15 +57,11 @@ class Machine(Tree):
             self.put(f"/proc/sys/kernel/{key}", value + "\n")
         for key, value in STOCK.items():
             self.put(f"/proc/sys/vm/{key}", value + "\n")
-        self.memory(MemFree=114.0, MemAvailable=113.0)
+        self.put("/proc/meminfo", meminfo(MemFree=114.0, MemAvailable=113.0))
         self.put("/proc/zoneinfo", f"Node 0, zone   Normal\n        managed  {int(121.69 * GIB_KB) // 4}\n        protection: (0, 0)\n")
         self.put("/etc/fstab", FSTAB)
         self.put("/swap.img", "")
         self.swaps("/swap.img")
-
-    def memory(self, **gib: float) -> None:
-        rows = {"MemTotal": 121.69, "Cached": 3.0, "AnonPages": 2.0, "Active(file)": 1.5, "Inactive(file)": 1.5, **gib}
-        self.put("/proc/meminfo", "".join(f"{key}: {int(value * GIB_KB)} kB\n" for key, value in rows.items()))
 
     def swaps(self, *devices: str) -> None:
         self.put("/proc/swaps", "".join(f"{device} file {16 * GIB_KB} {int(3.5 * GIB_KB)} -2\n" for device in devices))
@@ -131,7 +135,7 @@ def test_reports_the_cost_and_what_starts(machine: Machine) -> None:
 
 
 def test_under_an_engine_the_figure_is_an_estimate_and_systemd_is_not_reloaded(machine: Machine) -> None:
-    machine.memory(MemFree=14.0, MemAvailable=16.0)
+    machine.put("/proc/meminfo", meminfo(MemFree=14.0, MemAvailable=16.0))
     machine.put("/proc/4711/comm", "VLLM::Worker_TP\n")
     highest = machine.tune(swap_policy="off")["highest_utilization"]
     assert (highest["estimate"], highest["memavailable"] > 0.8) == (True, True)
@@ -147,62 +151,52 @@ def test_a_container_is_not_changed(machine: Machine) -> None:
     assert (machine.etc(), machine.live(), machine.commands) == (*before, [])
 
 
-FAULTS: dict[str, tuple[dict[str, str], dict[str, float], dict[str, Any], str]] = {
-    "a later file": ({"/etc/sysctl.d/99-mine.conf": "vm.dirty_ratio = 9\n"}, {}, {}, r"/99-mine\.conf line 1 sets vm\.dirty_ratio to 9 .* sysctl_dirty_ratio"),
-    "a full node": ({}, {"MemFree": 1.0, "MemAvailable": 2.3}, {}, "Stop the serving group first"),
-    "swap does not fit": ({}, {"MemFree": 3.0, "MemAvailable": 3.9}, {"min_free_kbytes": "leave", "swap_policy": "off"}, r"Swap contains 3\.5 GiB"),
-    "a file of another owner": ({DROP_IN: "vm.swappiness = 1\n"}, {}, {}, r"60-gb10-cluster\.conf exists and is not managed"),
-    "another tmpfiles.d file": ({TTL_FILE: "w /sys/x - - - - 1\n"}, {}, {"lru_gen_min_ttl_ms": "100"}, "tmpfiles.* is not managed"),
-    "an unknown key": ({}, {}, {"extra": {"vm.nonsense": 1}}, r"no vm\.nonsense"),
-    "panics without a number": ({}, {}, {"reboot_on_panic": "yes"}, "sysctl_reboot_on_panic is 'yes', expected seconds from 1 to 600, or leave"),
-    "a panic that hangs": ({}, {}, {"reboot_on_panic": "0"}, "sysctl_reboot_on_panic is '0'"),
+# name: (options, files of the node, message)
+FAULTS: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
+    "a later file": ({}, {"/etc/sysctl.d/99-mine.conf": "vm.dirty_ratio = 9\n"}, r"/99-mine\.conf line 1 sets vm\.dirty_ratio to 9 .* sysctl_dirty_ratio"),
+    "a full node": ({}, {"/proc/meminfo": meminfo(MemFree=1.0, MemAvailable=2.3)}, "Stop the serving group first"),
+    "swap does not fit": (
+        {"min_free_kbytes": "leave", "swap_policy": "off"},
+        {"/proc/meminfo": meminfo(MemFree=3.0, MemAvailable=3.9)},
+        r"Swap contains 3\.5 GiB",
+    ),
+    "a file of another owner": ({}, {DROP_IN: "vm.swappiness = 1\n"}, r"60-gb10-cluster\.conf exists and is not managed"),
+    "another tmpfiles.d file": ({"lru_gen_min_ttl_ms": "100"}, {TTL_FILE: "w /sys/x - - - - 1\n"}, "tmpfiles.* is not managed"),
+    "an unknown key": ({"extra": {"vm.nonsense": 1}}, {}, r"no vm\.nonsense"),
+    "panics without a number": ({"reboot_on_panic": "yes"}, {}, "sysctl_reboot_on_panic is 'yes', expected seconds from 1 to 600, or leave"),
+    "a panic that hangs": ({"reboot_on_panic": "0"}, {}, "sysctl_reboot_on_panic is '0'"),
     "an OOM that reboots": (
-        {},
-        {},
         {"reboot_on_panic": "10", "extra": {"vm.panic_on_oom": 1}},
+        {},
         r"sysctl_settings sets vm\.panic_on_oom, which has its own variable\. Use sysctl_reboot_on_panic",
     ),
     "a later file for panics": (
-        {"/etc/sysctl.d/90-x.conf": "kernel.panic = -1\n"},
-        {},
         {"reboot_on_panic": "10"},
+        {"/etc/sysctl.d/90-x.conf": "kernel.panic = -1\n"},
         r"90-x\.conf line 1 sets kernel\.panic to -1 .* set sysctl_reboot_on_panic to leave",
     ),
-    "no watchdog": ({}, {}, {"watchdog_seconds": "60"}, r"no watchdog device \(/sys/class/watchdog/watchdog0 does not exist\).* modprobe sbsa_gwdt"),
-    "a watchdog that is too fast": ({}, {}, {"watchdog_seconds": "9"}, "sysctl_watchdog_seconds is '9', expected seconds from 10 to 3600, or leave"),
+    "no watchdog": (WATCHED, {}, r"no watchdog device \(/sys/class/watchdog/watchdog0 does not exist\).* modprobe sbsa_gwdt"),
+    "a watchdog that is too fast": ({"watchdog_seconds": "9"}, {}, "sysctl_watchdog_seconds is '9', expected seconds from 10 to 3600, or leave"),
     "a watchdog of another program": (
-        {f"{WATCHDOG}/state": "active\n"},
-        {},
-        {"watchdog_seconds": "60"},
-        "used by another program than systemd. Stop it, such as watchdog.service",
+        WATCHED, {f"{WATCHDOG}/state": "active\n"}, "used by another program than systemd. Stop it, such as watchdog.service",
     ),
-    "another drop-in of our name": (
-        {DROP_IN_OF_SYSTEMD: "[Manager]\n", f"{WATCHDOG}/state": "inactive\n"},
-        {},
-        {"watchdog_seconds": "60"},
-        "system.conf.* is not managed by gb10.cluster",
-    ),
+    "another drop-in of our name": (WATCHED, {DROP_IN_OF_SYSTEMD: "[Manager]\n", **IDLE_WATCHDOG}, "system.conf.* is not managed by gb10.cluster"),
     "a later drop-in": (
-        {"/usr/lib/systemd/system.conf.d/70-x.conf": "[Manager]\nRuntimeWatchdogSec=20s\n", f"{WATCHDOG}/state": "inactive\n"},
-        {},
-        {"watchdog_seconds": "60"},
+        WATCHED,
+        {"/usr/lib/systemd/system.conf.d/70-x.conf": "[Manager]\nRuntimeWatchdogSec=20s\n", **IDLE_WATCHDOG},
         r"70-x\.conf line 2 sets RuntimeWatchdogSec to 20s, and is read after",
     ),
     "a watchdog under an engine": (
-        {"/proc/4711/comm": "VLLM::Worker_TP\n", f"{WATCHDOG}/state": "inactive\n"},
-        {},
-        {"watchdog_seconds": "60"},
-        "can lose its GPU then. Stop the serving group first",
+        WATCHED, {"/proc/4711/comm": "VLLM::Worker_TP\n", **IDLE_WATCHDOG}, "can lose its GPU then. Stop the serving group first",
     ),
-    "a time": ({}, {}, {"lru_gen_min_ttl_ms": "10001"}, "sysctl_lru_gen_min_ttl_ms is 10001"),
-}
+    "a time": ({"lru_gen_min_ttl_ms": "10001"}, {}, "sysctl_lru_gen_min_ttl_ms is 10001"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "memory", "params", "message"), FAULTS.values(), ids=FAULTS.keys())
-def test_refusals_change_nothing(machine: Machine, files: dict[str, str], memory: dict[str, float], params: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("params", "files", "message"), FAULTS.values(), ids=FAULTS.keys())
+def test_refusals_change_nothing(machine: Machine, params: dict[str, Any], files: dict[str, str], message: str) -> None:
     for path, text in files.items():
         machine.put(path, text)
-    machine.memory(**{"MemFree": 114.0, "MemAvailable": 113.0, **memory})
     before = (machine.etc(), machine.live(), machine.get("/proc/swaps"))
     with pytest.raises(SysctlError, match=message):
         machine.tune(**params)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import catalogue, checks, findings, known_versions, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import catalogue, checks, findings, known_versions, parse, versions
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts as node_facts
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
+from module_run import run_module
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import Tree, from_pair, spark
 
@@ -161,9 +161,7 @@ def read(tree: Tree, capsys: pytest.CaptureFixture[str], number: int) -> dict[st
         "root": str(tree.write()), "image": "vllm:1", "ports": [8888, 25000],
         "fabric_addresses": [f"192.168.200.{11 + number}/24", f"192.168.201.{11 + number}/24"],
     }  # fmt: skip
-    with patch_module_args(arguments), pytest.raises(SystemExit):
-        preflight_info.main()
-    facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+    facts = run_module(capsys, preflight_info, **arguments)
     assert "failed" not in facts, facts
     return facts | {"clock": {"before": NOW - 1, "after": NOW + 1}}
 
@@ -740,7 +738,7 @@ def test_why_a_node_needs_a_reboot(pair: Pair, path: str, text: str, reason: str
 
 def test_known_versions_are_complete() -> None:
     for entry in known_versions.KNOWN:
-        assert entry["id"] in catalogue.CHECKS
+        assert versions.COMPONENTS[entry["component"]][0] in catalogue.CHECKS
         assert entry["severity"] in catalogue.SEVERITIES
         assert bool(entry.get("match")) != bool(entry.get("below"))
         assert all(len(entry[key]) > 10 for key in ("matters", "remedy", "source"))
@@ -812,9 +810,7 @@ def test_versions_of_a_capture(pair: Pair) -> None:
 @needs_shared
 def test_a_real_pair_has_no_error_of_the_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = from_pair(samples() / "pairA-f0f0" / "head", tmp_path)
-    with patch_module_args({"root": str(tree.write())}), pytest.raises(SystemExit):
-        preflight_info.main()
-    facts = json.loads(capsys.readouterr().out)
+    facts = run_module(capsys, preflight_info, root=str(tree.write()))
     assert facts["fabric"]["ports"] == 4
     verdict = checks.judge([findings.Rank("spark-1", 0, facts)], NEEDS._replace(model_gib=0))
     assert [entry["id"] for entry in verdict["findings"] if entry["severity"] == "error"] == []

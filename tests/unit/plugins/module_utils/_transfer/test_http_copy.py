@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import hashlib
@@ -37,12 +38,21 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
+@contextlib.contextmanager
+def serving(job: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Serve a job; yield the address."""
+    [server] = http_copy.start_servers(job)
+    try:
+        yield server.server_address[:2]  # type: ignore[misc]  # of IPv4
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 @pytest.fixture
 def service(source: Path) -> Iterator[tuple[str, int]]:
-    [server] = http_copy.start_servers(serve_job(source))
-    yield server.server_address[:2]  # type: ignore[misc]  # of IPv4
-    server.shutdown()
-    server.server_close()
+    with serving(serve_job(source)) as place:
+        yield place
 
 
 def serve_job(root: Path, **more: Any) -> dict[str, Any]:
@@ -92,8 +102,6 @@ def test_a_copy_leaves_no_page_cache_on_either_end(tmp_path: Path, monkeypatch: 
     digest = http_copy.sha256_file(str(source))
     assert cached_share(source) < 0.05
     job = fetch_job(tmp_path, ("127.0.0.1", 0), files=[{"name": "m", "size": 160 << 20, "sha256": digest, "provider": 0}])
-    [server] = http_copy.start_servers({**serve_job(tmp_path), "files": {"m": str(source)}})
-    job["providers"][0][0]["port"] = server.server_address[1]
     fetch = http_copy.Fetch(job)
     nearly: list[float] = []
     got = fetch.got
@@ -104,11 +112,9 @@ def test_a_copy_leaves_no_page_cache_on_either_end(tmp_path: Path, monkeypatch: 
             nearly.append(cached_share(source))
 
     monkeypatch.setattr(fetch, "got", sampled)
-    try:
+    with serving({**serve_job(tmp_path), "files": {"m": str(source)}}) as place:
+        job["providers"][0][0]["port"] = place[1]
         fetch.run()
-    finally:
-        server.shutdown()
-        server.server_close()
     assert nearly[0] < 0.75, "the sender forgets as it goes"
     end = time.monotonic() + 10
     while cached_share(source) >= 0.05:  # until the sender has seen the end of the connection
@@ -271,11 +277,8 @@ def test_file_that_became_a_link_is_not_served(service: tuple[str, int], source:
 
 
 def test_other_peers_are_dropped(source: Path) -> None:
-    [server] = http_copy.start_servers(serve_job(source, allow=["127.0.0.9"]))
-    with pytest.raises((http.client.HTTPException, OSError)):
-        ask(server.server_address[:2], "/a.safetensors")  # type: ignore[arg-type]  # of IPv4
-    server.shutdown()
-    server.server_close()
+    with serving(serve_job(source, allow=["127.0.0.9"])) as place, pytest.raises((http.client.HTTPException, OSError)):
+        ask(place, "/a.safetensors")
 
 
 def test_rail_that_does_not_answer_is_left_out(tmp_path: Path, service: tuple[str, int]) -> None:
