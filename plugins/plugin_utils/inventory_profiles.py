@@ -9,9 +9,9 @@ import glob
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.lookup.profile import Profiles, shipped_profiles
@@ -39,14 +39,6 @@ _MEMORY = (
     *(f"engine.args.{flag}" for flag in ("kv-cache-memory-bytes", "kv-cache-memory", "gpu-memory-utilization", "max-model-len", "compilation-config")),
     "gate.effective_tokens.min", "gate.concurrency.min",
 )  # fmt: skip
-
-
-class Add(Protocol):
-    """Add a fault of a host or a file."""
-
-    def __call__(
-        self, kind: str, name: str, key: str, text: str, below: tuple[str | int, ...] = ..., among: tuple[str, ...] = ..., example: bool = ...
-    ) -> None: ...
 
 
 class _Files:
@@ -104,12 +96,15 @@ def _sets(raw: Any, way: Sequence[str | int]) -> bool:
 class ProfileChecks:
     """The check of the profiles of one inventory.
 
+    :param add: adds a fault; see Survey.
     :param values: host name to its templated variables.
     :param specs: every variable of the collection.
     :param image: whether this run needs the image; ``starts``, whether it can start a group.
     """
 
-    def __init__(self, add: Add, values: Mapping[str, Mapping[str, Any]], specs: Mapping[str, Mapping[str, Any]], image: bool, starts: bool) -> None:
+    def __init__(
+        self, add: Callable[..., None], values: Mapping[str, Mapping[str, Any]], specs: Mapping[str, Mapping[str, Any]], image: bool, starts: bool
+    ) -> None:
         self.add = add
         self.values = values
         self.specs = specs
