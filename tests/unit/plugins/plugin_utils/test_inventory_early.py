@@ -43,7 +43,10 @@ def sentences(tmp_path: Path, *options: str) -> list[str]:
         ("a: @SECRET\n", 1, "no value begins with this character; put the value in quotes"),
         ("a: !env SECRET\n", 1, "does not know the tag here; put"),
         ("a: !vualt |\n  x\n", 1, "the tag here; did you mean !vault?"),
-        ("- SECRET\n", 1, "a list"),
+        ("a: &x\n  - *x\n  - !secret b\n", 3, "the tag here"),
+        ("a: 1\nb: [\n", 3, "not valid YAML"),
+        ("---\n- SECRET\n", 2, "a list"),
+        ("SECRET\n", 1, "a string"),
         ("- a: 1\nb: 2\n", 2, "the lines above it are a list, and this one has no dash"),
         ("a: {b: [\n", 2, "a bracket is not closed, or a value is missing"),
     ],
@@ -55,6 +58,12 @@ def test_a_broken_file_of_variables(name: str, content: str, line: int, part: st
     assert found.startswith(f"{name.replace('__', '/')}.yml:{line}: YAML: ")
     assert part in found
     assert "SECRET" not in found
+
+
+def test_a_file_of_another_encoding(tmp_path: Path) -> None:
+    write(tmp_path, hosts=HOSTS, group_vars__gb10="")
+    (tmp_path / "group_vars/gb10.yml").write_bytes(b"a: 1\nb: \xff\n")
+    assert sentences(tmp_path) == ["group_vars/gb10.yml:2: YAML: the file is not UTF-8 text here; save it as UTF-8"]
 
 
 @pytest.mark.parametrize(

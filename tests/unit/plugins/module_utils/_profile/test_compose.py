@@ -15,7 +15,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import cache
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from public_recipes import RECIPES
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED, arguments
 
 ROOT = Path(__file__).resolve().parents[5]
 FIXTURES = ROOT / "tests" / "unit" / "fixtures" / "profiles"
@@ -44,21 +44,7 @@ def render(name: str, number: int, **options: Any) -> dict[str, Any]:
 
 
 def mini(**over: Any) -> dict[str, Any]:
-    raw: dict[str, Any] = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "/m", "served_names": ["b"]}}
-    raw.update(over)
-    return resolve("mini", {"mini": raw})
-
-
-def arguments(words: list[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Group words into (flag, values), in order."""
-    out: list[tuple[str, tuple[str, ...]]] = []
-    for word in words:
-        if word.startswith("--"):
-            flag, _unused, value = word[2:].partition("=")
-            out.append((flag, (value,) if value else ()))
-        elif out:
-            out[-1] = (out[-1][0], (*out[-1][1], word))
-    return out
+    return resolve("mini", {"mini": {**LEAST, "model": {"id": "a/b", "path": "/m", "served_names": ["b"]}, **over}})
 
 
 class Indented(yaml.SafeDumper):

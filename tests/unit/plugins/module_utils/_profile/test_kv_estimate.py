@@ -11,7 +11,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve impo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_samples import needs_shared, samples
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED, ranks
 
 GIB_KIB = 2**20
 SPARK = 121.69  # GiB that a DGX Spark reports; others report 119.63
@@ -26,14 +26,6 @@ QWEN2_7B = {
     "use_sliding_window": False,
 }
 QWEN3_235B = {"num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "hidden_size": 4096, "torch_dtype": "bfloat16"}
-
-
-def ranks(*totals: float, available: float | None = 114.0, free: float | None = 113.0, **more: Any) -> list[dict[str, Any]]:
-    def kib(gib: float | None) -> int | None:
-        return None if gib is None else int(gib * GIB_KIB)
-
-    names = ["spark-a", "spark-b", "spark-c", "spark-d"]
-    return [{"rank": i, "host": names[i], "total_kib": kib(t), "available_kib": kib(available), "free_kib": kib(free), **more} for i, t in enumerate(totals)]
 
 
 def profile(name: str, **args: Any) -> dict[str, Any]:
@@ -131,10 +123,7 @@ def test_config_of_a_vision_model_is_one_level_down() -> None:
     ],
 )
 def test_start_check_as_measured(total: float, free: float, utilization: float, starts: bool) -> None:
-    one = resolve(
-        "m",
-        {"m": {"summary": "s", "image": {"reference": "e"}, "model": {"id": "a", "path": "/a"}, "engine": {"args": {"gpu-memory-utilization": utilization}}}},
-    )
+    one = resolve("m", {"m": {**LEAST, "engine": {"args": {"gpu-memory-utilization": utilization}}}})
     plan = k.make_plan(one, ranks(total, available=free, free=free))
     assert (plan["verdict"] != "refused") is starts
     if not starts:
