@@ -20,8 +20,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import N
 class NodeAction(NodeResults):
     """The action of a module that runs on a node."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
     _supports_async = True
 
     found = ""  # what keeps the module from running

@@ -1,7 +1,7 @@
-"""What a release is rendered from, for a group that another version of the collection started."""
+"""What the variables of the role compute: what a release is rendered from, and the time limit of a boot."""
 
 from __future__ import annotations
-"""What the variables of the role compute: what a release is rendered from, and the time limit of a boot."""
+
 from typing import Any
 
 import pytest
