@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +19,15 @@ from unit.fixtures.host.tree import write
 from unit.fixtures.inventory.hosts import PAIR, SECOND, TWO
 
 
-class View(Mapping[str, Any]):
+class View(dict[str, Any]):
     """Variables of one host; the template of a (raw text, value) gives the value, or fails if it is an exception."""
 
-    def __init__(self, variables: Mapping[str, Any]) -> None:
-        self.variables = variables
-
     def __getitem__(self, key: str) -> Any:
-        value = self.variables[key]
+        value = super().__getitem__(key)
         result = value[1] if isinstance(value, tuple) else value
         if isinstance(result, Exception):
             raise result
         return result
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.variables)
-
-    def __len__(self) -> int:
-        return len(self.variables)
 
 
 class HostVars:
