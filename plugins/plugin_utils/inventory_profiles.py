@@ -10,6 +10,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def _sets(raw: Any, way: Sequence[str | int]) -> bool:
     return True
 
 
+@dataclass
 class ProfileChecks:
     """The check of the profiles of one inventory.
 
@@ -102,17 +104,14 @@ class ProfileChecks:
     :param image: whether this run needs the image; ``starts``, whether it can start a group.
     """
 
-    def __init__(
-        self, add: Callable[..., None], values: Mapping[str, Mapping[str, Any]], specs: Mapping[str, Mapping[str, Any]], image: bool, starts: bool
-    ) -> None:
-        self.add = add
-        self.values = values
-        self.specs = specs
-        self.image = image
-        self.starts = starts
-        self.loops: dict[str, list[frozenset[str]]] = defaultdict(list)
-        self.files: dict[str, _Files] = {}  # of each folder
-        self.users: dict[str, Any] = {}  # of each host, the profiles of the user
+    add: Callable[..., None]
+    values: Mapping[str, Mapping[str, Any]]
+    specs: Mapping[str, Mapping[str, Any]]
+    image: bool
+    starts: bool
+    loops: dict[str, list[frozenset[str]]] = field(default_factory=lambda: defaultdict(list))
+    files: dict[str, _Files] = field(default_factory=dict)  # of each folder
+    users: dict[str, Any] = field(default_factory=dict)  # of each host, the profiles of the user
 
     def check(self, name: str, members: Sequence[str]) -> None:
         """The selected profile of a serving group, and every profile of the user. Values of a wrong type are faults of their own."""
