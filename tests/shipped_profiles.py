@@ -24,6 +24,12 @@ def arguments(words: list[str]) -> list[tuple[str, tuple[str, ...]]]:
     return out
 
 
+def place(number: int, size: int = 2, **more: Any) -> dict[str, Any]:
+    """The place of one rank in its group, as a rank is rendered."""
+    addresses = [f"192.168.200.{i + 1}" for i in range(size)]
+    return {"rank": number, "size": size, "master_addr": addresses[0], "fabric_ip": addresses[number], "env": {}, **more}
+
+
 def ranks(*totals: float, available: float | None = 114.0, free: float | None = 113.0, **more: Any) -> list[dict[str, Any]]:
     """The memory of one node for each total, in GiB, as the estimate of the KV pool reads it."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED, place
 
 HOSTS = ["spark-1", "spark-2"]
 ROWS = [{"op": "all_reduce", "mib": 256, "gb_s": 22.5}, {"op": "all_gather", "mib": 256, "gb_s": 21.0}]
@@ -41,9 +41,8 @@ def judged(*ranks: dict[str, Any], **more: Any) -> tuple[str, bool, str]:
 
 
 def rendered(number: int, **options: Any) -> dict[str, Any]:
-    place = {"rank": number, "size": 2, "master_addr": "192.168.200.1", "fabric_ip": f"192.168.200.{number + 1}", "env": {}}
     given = {"model_store": "/srv/models", "infiniband": ["/dev/infiniband/uverbs0"], "fabric": "node", "group": "pair1", **options}
-    return compose.render_rank(resolve("dspark-nvfp4-1m", SHIPPED), place, given)
+    return compose.render_rank(resolve("dspark-nvfp4-1m", SHIPPED), place(number), given)
 
 
 # --- the container
@@ -81,8 +80,8 @@ def test_the_fabric_variables_of_the_node_are_added_and_compose_reads_them_as_th
     ],
 )
 def test_a_volume_stays_only_if_it_is_read_only_and_holds_no_weights(volume: str, kept: bool) -> None:
-    raw = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "/m/b", "served_names": ["b"]}, "container": {"volumes": [volume]}}
-    assert bool(mounts.tools(resolve("mini", {"mini": raw}), "/srv/models")) == kept
+    own = {**LEAST, "model": {"id": "a/b", "path": "/m/b"}, "container": {"volumes": [volume]}}
+    assert bool(mounts.tools(resolve("mini", {"mini": own}), "/srv/models")) == kept
 
 
 # --- the script

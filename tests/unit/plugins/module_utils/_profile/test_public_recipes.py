@@ -10,9 +10,8 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from public_recipes import RECIPES
-from shipped_profiles import SHIPPED, arguments, ranks
+from shipped_profiles import SHIPPED, arguments, place, ranks
 
-PAIR = ("192.168.200.1", "192.168.200.2")
 FABRIC = {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0", "NCCL_SOCKET_IFNAME": "enp1s0f0np0"}
 # Written by the collection. A recipe may have a port of its own.
 DEFAULTS = {"--master-port": "25000"}
@@ -28,8 +27,7 @@ def table(words: list[str]) -> dict[str, str]:
 
 
 def rendered(name: str, number: int) -> dict[str, Any]:
-    place = {"rank": number, "size": 2, "master_addr": PAIR[0], "fabric_ip": PAIR[number], "env": FABRIC}
-    return compose.render_rank(resolve(name, SHIPPED), place, {"model_store": "/srv/models", "infiniband": True, "additions": False})
+    return compose.render_rank(resolve(name, SHIPPED), place(number, env=FABRIC), {"model_store": "/srv/models", "infiniband": True, "additions": False})
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -45,7 +43,7 @@ def test_renders_the_arguments_and_the_environment_of_the_recipe(name: str, numb
     assert program[-2:] == ["serve", recipe.model]
     own = table(out["argv"][len(program) :])
     wiring = {flag: own.pop(flag) for flag in WIRING if flag in own}
-    assert wiring == {"--nnodes": "2", "--node-rank": str(number), "--master-addr": PAIR[0], **({"--headless": ""} if number else {})}
+    assert wiring == {"--nnodes": "2", "--node-rank": str(number), "--master-addr": "192.168.200.1", **({"--headless": ""} if number else {})}
     if "--served-model-name" not in expected:  # vLLM's default
         assert own.pop("--served-model-name") == SHIPPED[name]["model"]["id"]
     found = {**own, **{key: value for key, value in out["env"].items() if key not in (*RANK, *FABRIC)}}
