@@ -75,8 +75,8 @@ def cable_line(fabric: Record) -> str:
 
 def cable_fault(names: Sequence[str], fabrics: Sequence[Record]) -> str:
     """Return what is wrong with the cable between two machines; empty if nothing is."""
-    if not all(any(rail.get("carrier") for rail in fabric["rails"]) for fabric in fabrics):
-        missing = [name for name, fabric in zip(names, fabrics) if not any(rail.get("carrier") for rail in fabric["rails"])]
+    missing = [name for name, fabric in zip(names, fabrics) if not any(rail.get("carrier") for rail in fabric["rails"])]
+    if missing:
         return f"{' and '.join(missing)} without a link: plug the cable into the same QSFP port of both machines before you run site.yml."
     cages = [linked_cages(fabric) for fabric in fabrics]
     if cages[0] and cages[1] and not set(cages[0]) & set(cages[1]):
