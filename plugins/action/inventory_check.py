@@ -25,7 +25,6 @@ def selected(stages: Iterable[str], run: Sequence[str], skip: Sequence[str]) -> 
 class ActionModule(ActionBase):
     """The action plugin. It runs once, on the controller, for all hosts of the play."""
 
-    TRANSFERS_FILES = False
     BYPASS_HOST_LOOP = True
     _requires_connection = False
 

@@ -36,9 +36,7 @@ def difference(entry: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 class ActionModule(ActionBase):
     """The action plugin. It contacts no host."""
 
-    TRANSFERS_FILES = False
     _requires_connection = False
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Compare the content with its entry, and write the entry if there is none."""

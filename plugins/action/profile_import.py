@@ -120,9 +120,7 @@ def refusals(name: str, dest: Path, text: str, force: bool) -> str:
 class ActionModule(ActionBase):
     """Converts, checks, and writes one file."""
 
-    TRANSFERS_FILES = False
     _requires_connection = False
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what became of each field."""

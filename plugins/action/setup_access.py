@@ -57,7 +57,6 @@ _UNUSED = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
 class ActionModule(ActionBase):
     """Runs on the controller, once."""
 
-    TRANSFERS_FILES = False
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -25,7 +25,6 @@ _ANSWERS = ("profile", "model_store", "foreign_policy", "write")
 class ActionModule(ActionBase):
     """Runs on the controller, once."""
 
-    TRANSFERS_FILES = False
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -16,9 +16,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 class ActionModule(ActionBase):
     """The action plugin. A callback that formats results would print a line end as two characters."""
 
-    TRANSFERS_FILES = False
     _requires_connection = False
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Print, and return what was printed."""

@@ -39,9 +39,7 @@ def compose_refusal(content: dict[str, Any]) -> str | None:
 class ActionModule(ActionBase):
     """Checks ports, KV pool and Docker Compose, then writes the files."""
 
-    TRANSFERS_FILES = False
     _requires_connection = False
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what was checked."""

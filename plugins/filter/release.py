@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters: releases, and the state of the ranks and of their group; see plugins/module_utils/_release."""
+"""Filters: releases, the state of the ranks, of their group and of its agent, and the documents that the module show prints."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
 from ansible_collections.gb10.cluster.plugins.module_utils._common import terminal
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._release import group as groups
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
+from ansible_collections.gb10.cluster.plugins.module_utils._release import status
 
 
 def judged_receipt(infos: Any, release: str, folder: str = "") -> dict[str, Any]:
@@ -51,14 +54,19 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
         return {
+            "agent_decision": standing.decide,
+            "agent_line": standing.line,
             "group_status": groups.group_status,
             "judged_receipt": judged_receipt,
             "last_good": releases.last_good,
             "lost_ways": lost_ways,
             "printable": printable,
+            "profiles_document": profiles.document,
             "release": releases.release_id,
             "release_repairs": releases.repairs,
+            "releases_document": status.kept_document,
             "secret_fingerprint": releases.fingerprint,
             "stale_releases": releases.stale_releases,
             "start_reasons": releases.start_reasons,
+            "status_document": status.document,
         }

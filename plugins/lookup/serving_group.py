@@ -63,7 +63,7 @@ _list:
       master_addr: 192.168.200.11
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -74,24 +74,17 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
 READ = ("ansible_host", *CLUSTER_SPEC)
 
 
-class _Hosts(Mapping[str, Mapping[str, Any]]):
-    """Host variables, read once: hostvars computes all variables of a host on each access."""
+class _Hosts(dict[str, Mapping[str, Any]]):
+    """Host variables, read once, and only those of the hosts asked for: hostvars computes all variables of a host on each access."""
 
     def __init__(self, hostvars: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__()
         self._hostvars = hostvars
-        self._seen: dict[str, dict[str, Any]] = {}
 
-    def __getitem__(self, host: str) -> dict[str, Any]:
-        if host not in self._seen:
-            variables = self._hostvars[host]
-            self._seen[host] = {key: variables[key] for key in READ if key in variables}
-        return self._seen[host]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._hostvars)
-
-    def __len__(self) -> int:
-        return len(self._hostvars)
+    def __missing__(self, host: str) -> Mapping[str, Any]:
+        variables = self._hostvars[host]
+        self[host] = {key: variables[key] for key in READ if key in variables}
+        return self[host]
 
 
 class LookupModule(LookupBase):

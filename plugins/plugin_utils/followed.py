@@ -24,8 +24,6 @@ RETRY_SECONDS = 2.0
 class FollowedAction(NodeResults):
     """The action of a module that uses `unit_job.follow`."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
     MODULE = ""
 
     def what(self) -> str:

@@ -86,7 +86,8 @@ def _unknown(node: Mapping[str, Any]) -> Iterator[str]:
         try:
             _look_up(node, _facts())
         except _UnknownNameError as error:
-            yield f"reads {error.name}, which is not a fact of the gate{_near(error.name, error.known)}"
+            name, known = error.args
+            yield f"reads {name}, which is not a fact of the gate{_near(name, known)}"
     elif node["type"] == "function_expression" and node["value"] not in jmespath.functions.Functions.FUNCTION_TABLE:
         name, known = f"{node['value']}()", [f"{each}()" for each in jmespath.functions.Functions.FUNCTION_TABLE]
         yield f"calls {name}, which is not a function of JMESPath{_near(name, known)}"
@@ -98,9 +99,7 @@ def _unknown(node: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _UnknownNameError(Exception):
-    def __init__(self, name: str, known: list[str]) -> None:
-        super().__init__(name)
-        self.name, self.known = name, known
+    """Its arguments are the name, and those that are known."""
 
 
 def _look_up(node: Mapping[str, Any], facts: Any) -> Any:

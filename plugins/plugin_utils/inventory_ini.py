@@ -21,14 +21,15 @@ _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 
 @dataclass
 class Ini:
-    """What a file defines, each with its line: groups, (parent, child), (group, host), (group or host, variable); and (line, what is wrong)."""
+    """What a file defines: (kind, owner, key, line) as the index has it, (parent, child, line); and (line, what is wrong)."""
 
-    groups: list[tuple[str, int]] = field(default_factory=list)
+    entries: list[tuple[str, str, str, int]] = field(default_factory=list)
     children: list[tuple[str, str, int]] = field(default_factory=list)
-    hosts: list[tuple[str, str, int]] = field(default_factory=list)
-    group_vars: list[tuple[str, str, int]] = field(default_factory=list)
-    host_vars: list[tuple[str, str, int]] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)
+
+    def groups(self) -> set[str]:
+        """Return the groups that have a section of their own."""
+        return {owner for kind, owner, key, _line in self.entries if kind == "group" and owner == key}
 
 
 def is_ini(text: str) -> bool:
@@ -53,7 +54,7 @@ def parse(text: str, known: Iterable[str] = ()) -> Ini:
             if part not in _PARTS:
                 found.faults.append((number, f"the section is of the kind {part}, expected {', '.join(_PARTS[1:])}{did_you_mean(part, _PARTS)}"))
             elif part != "vars":
-                found.groups.append((group, number))
+                found.entries.append(("group", group, group, number))
             continue
         if part == "hosts" and re.fullmatch(r"---|[^\s=]+:(?:\s*#.*)?", line):
             found.faults.append((number, "is YAML in a file that Ansible reads as INI; rename the file, such as to hosts.yml"))
@@ -68,7 +69,7 @@ def _line(found: Ini, group: str, part: str, line: str, number: int) -> Iterator
     if part == "vars":
         key, equals, _value = line.partition("=")
         if equals:
-            found.group_vars.append((group, key.strip(), number))
+            found.entries.append(("group", group, key.strip(), number))
         else:
             yield "has no '=', expected NAME=VALUE below [group:vars]"
     elif part == "children":
@@ -83,25 +84,25 @@ def _line(found: Ini, group: str, part: str, line: str, number: int) -> Iterator
         if host.endswith(":"):
             yield f"the name {host.rstrip(':')} ends with a colon, as in YAML; remove the colon, or rename the file, such as to hosts.yml"
             return
-        found.hosts.append((group, host, number))
+        found.entries += [("group", group, host, number), ("host", host, host, number)]
         if any(word.startswith("=") for word in words):
             yield f"after the host {host}, '=' has spaces next to it, expected NAME=VALUE; remove the spaces"
             return
         for word in words[1:]:
             key, equals, _value = word.partition("=")
             if equals:
-                found.host_vars.append((host, key, number))
+                found.entries.append(("host", host, key, number))
             else:
                 yield f"a word after the host {host} has no '=', expected NAME=VALUE; put a value with spaces in quotes"
 
 
 def _undefined(found: Ini, before: set[str]) -> Iterator[tuple[int, str]]:
     """Groups that have members or variables and no section of their own, which Ansible refuses."""
-    known = before | {group for group, _line in found.groups}
+    known = before | found.groups()
     for _parent, child, line in found.children:
         if child not in known:
             yield line, f"there is no section [{child}]{did_you_mean(child, known)}"
-    lines = {group: line for group, _key, line in reversed(found.group_vars)}
+    lines = {owner: line for kind, owner, _key, line in reversed(found.entries) if kind == "group"}
     for group, line in lines.items():
         if group not in known | {"all", "ungrouped"} and group not in {child for _parent, child, _line in found.children}:
             yield line, f"there is no section [{group}], whose variables these are{did_you_mean(group, known)}"

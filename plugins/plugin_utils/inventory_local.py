@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,42 +24,31 @@ FOLDERS = (
 )  # fmt: skip
 
 
-def faults(values: Mapping[str, Any], connects: bool) -> Iterator[tuple[str, str]]:
-    """Yield (variable, sentence) of each value that names what this computer does not have.
+def faults(values: Mapping[str, Any], connects: bool) -> list[tuple[str, str]]:
+    """Return (variable, sentence) of each value that names what this computer does not have.
 
     :param connects: whether this run connects to the hosts with a key. A run that does not may be on a computer without it.
     """
     method = values.get("ansible_connection") or "ssh"
-    text = connection_fault(method)
-    if text:
-        yield "ansible_connection", text
-    text = become_fault(values.get("ansible_become_method"))
-    if text:
-        yield "ansible_become_method", text
+    found = [("ansible_connection", connection_fault(method)), ("ansible_become_method", become_fault(values.get("ansible_become_method")))]
     with_password = any(values.get(name) for name in _PASSWORDS)  # SSH then goes on without the key
-    for name in _KEYS if connects and str(method) == "ssh" and not with_password else ():
-        text = key_file_fault(values.get(name))
-        if text:
-            yield name, text
-    for name in FOLDERS:
-        text = folder_fault(values.get(name))
-        if text:
-            yield name, text
+    found += [(name, key_file_fault(values.get(name))) for name in _KEYS if connects and str(method) == "ssh" and not with_password]
+    found += [(name, folder_fault(values.get(name))) for name in FOLDERS]
+    return [(name, text) for name, text in found if text]
 
 
-def command_line_faults(arguments: Mapping[str, Any], addresses: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (option, sentence) of each way to the hosts on the command line that leads to none.
+def command_line_faults(arguments: Mapping[str, Any], addresses: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (option, sentence) of each way to the hosts on the command line that leads to none.
 
     :param addresses: the names and addresses of the hosts.
     """
     key = arguments.get("private_key_file")
-    for option, text in (
+    found = [
         ("-u", user_fault(arguments.get("remote_user"), tuple(addresses))),
         ("--private-key", key_fault(key) or key_file_fault(key)),
         ("--become-method", become_fault(arguments.get("become_method"))),
-    ):
-        if text:
-            yield option, text
+    ]
+    return [(option, text) for option, text in found if text]
 
 
 def all_here(values: Mapping[str, Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[str]:

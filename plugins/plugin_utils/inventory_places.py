@@ -42,6 +42,7 @@ def summary(found: Sequence[Located], what: str = "The inventory") -> str:
     return f"{what} has {len(found)} fault{'s' if len(found) != 1 else ''}; no host was touched.{listed}"
 
 
+@dataclass
 class Places:
     """The places of the definitions of one inventory.
 
@@ -50,14 +51,11 @@ class Places:
     :param files: the places of those that come from a file.
     """
 
-    def __init__(
-        self, index: Index, sources: Sequence[str], groups: Mapping[str, Sequence[str]], extra: Mapping[str, Any], files: Mapping[str, Entry] | None = None
-    ) -> None:
-        self.index = index
-        self.sources = sources
-        self.groups = groups
-        self.extra = extra
-        self.files = files or {}
+    index: Index
+    sources: Sequence[str]
+    groups: Mapping[str, Sequence[str]]
+    extra: Mapping[str, Any]
+    files: Mapping[str, Entry]
 
     def definition(self, place: Place) -> tuple[str, str, Entry] | None:
         """The definition that a fault is about; None if no file has one."""

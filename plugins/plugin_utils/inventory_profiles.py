@@ -9,9 +9,10 @@ import glob
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.lookup.profile import Profiles, shipped_profiles
@@ -39,14 +40,6 @@ _MEMORY = (
     *(f"engine.args.{flag}" for flag in ("kv-cache-memory-bytes", "kv-cache-memory", "gpu-memory-utilization", "max-model-len", "compilation-config")),
     "gate.effective_tokens.min", "gate.concurrency.min",
 )  # fmt: skip
-
-
-class Add(Protocol):
-    """Add a fault of a host or a file."""
-
-    def __call__(
-        self, kind: str, name: str, key: str, text: str, below: tuple[str | int, ...] = ..., among: tuple[str, ...] = ..., example: bool = ...
-    ) -> None: ...
 
 
 class _Files:
@@ -101,23 +94,24 @@ def _sets(raw: Any, way: Sequence[str | int]) -> bool:
     return True
 
 
+@dataclass
 class ProfileChecks:
     """The check of the profiles of one inventory.
 
+    :param add: adds a fault; see Survey.
     :param values: host name to its templated variables.
     :param specs: every variable of the collection.
     :param image: whether this run needs the image; ``starts``, whether it can start a group.
     """
 
-    def __init__(self, add: Add, values: Mapping[str, Mapping[str, Any]], specs: Mapping[str, Mapping[str, Any]], image: bool, starts: bool) -> None:
-        self.add = add
-        self.values = values
-        self.specs = specs
-        self.image = image
-        self.starts = starts
-        self.loops: dict[str, list[frozenset[str]]] = defaultdict(list)
-        self.files: dict[str, _Files] = {}  # of each folder
-        self.users: dict[str, Any] = {}  # of each host, the profiles of the user
+    add: Callable[..., None]
+    values: Mapping[str, Mapping[str, Any]]
+    specs: Mapping[str, Mapping[str, Any]]
+    image: bool
+    starts: bool
+    loops: dict[str, list[frozenset[str]]] = field(default_factory=lambda: defaultdict(list))
+    files: dict[str, _Files] = field(default_factory=dict)  # of each folder
+    users: dict[str, Any] = field(default_factory=dict)  # of each host, the profiles of the user
 
     def check(self, name: str, members: Sequence[str]) -> None:
         """The selected profile of a serving group, and every profile of the user. Values of a wrong type are faults of their own."""

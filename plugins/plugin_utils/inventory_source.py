@@ -335,19 +335,12 @@ def _is_yaml(text: str) -> bool:
 
 
 def _scan_ini(index: Index, path: Path, found: inventory_ini.Ini) -> None:
-    for group, line in found.groups:
-        index.add("group", group, group, Entry(path, line, _FILE_GROUP))
+    for kind, owner, key, line in found.entries:
+        index.add(kind, owner, key, Entry(path, line, _FILE_GROUP if kind == "group" else _FILE_HOST))
     for parent, child, line in found.children:
         index.parents.setdefault(child, set()).add(parent)
         index.add("group", child, child, Entry(path, line, _FILE_GROUP))
-    for group, host, line in found.hosts:
-        index.add("group", group, host, Entry(path, line, _FILE_GROUP))
-        index.add("host", host, host, Entry(path, line, _FILE_HOST))
-    for group, key, line in found.group_vars:
-        index.add("group", group, key, Entry(path, line, _FILE_GROUP))
-    for host, key, line in found.host_vars:
-        index.add("host", host, key, Entry(path, line, _FILE_HOST))
-    if path.suffix == ".ini" or path.name == "hosts" or found.groups:  # another text, such as a password, is read as a list of hosts
+    if path.suffix == ".ini" or path.name == "hosts" or found.groups():  # another text, such as a password, is read as a list of hosts
         index.unreadable += [(path, line, text) for line, text in found.faults]
 
 

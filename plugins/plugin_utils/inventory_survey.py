@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, combinations, command_line, connection, names, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import (
-    CLUSTER_SPEC,
-    PLAYBOOK_SPEC,
-    ROOT_GROUP,
-    Fault,
-    Place,
-)
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC, ROOT_GROUP, Fault, Place
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early, inventory_local, inventory_run, inventory_watch, lock_file, role_files
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, Places, first_line, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles import FLAGS, ProfileChecks
@@ -168,12 +162,9 @@ class Survey:
         return str(getattr(found[2].node, "value", "")) if found else ""
 
     def _is_in_another_inventory(self, owner: str) -> bool:
-        return any(re.search(rf"(?<![\w-]){re.escape(owner)}(?![\w-])", path.read_text(encoding="utf-8", errors="replace")) for path in self._inventories())
-
-    def _inventories(self) -> Iterator[Path]:
-        """Files next to the inventory, which can have groups of another one that shares the variables."""
-        for folder in self.index.directories:
-            yield from (each for each in folder.iterdir() if each.is_file() and each.stat().st_size < 1_000_000)
+        """Whether a file next to the inventory has this name: it can be another inventory that shares the variables."""
+        files = [each for folder in self.index.directories for each in folder.iterdir() if each.is_file() and each.stat().st_size < 1_000_000]
+        return any(re.search(rf"(?<![\w-]){re.escape(owner)}(?![\w-])", path.read_text(encoding="utf-8", errors="replace")) for path in files)
 
     def _check(self) -> None:
         self.serving = serving_groups(self.groups, self.values[self.hosts[0]].get("gb10_serving_groups") if self.hosts else None)

@@ -108,15 +108,11 @@ class Stream:
     def write(self, text: str) -> int:
         """Write above the live lines."""
         with self._lock:
-            if self._take is not None and text.strip():
-                if not (self.is_at_start and text.endswith("\n")):
-                    kept = text
-                else:
-                    kept = "".join(line for line in text.splitlines(keepends=True) if not self._take(line))
+            kept = text
+            if self._take is not None and text.strip() and self.is_at_start and text.endswith("\n"):
+                kept = "".join(line for line in text.splitlines(keepends=True) if not self._take(line))
                 if not kept:
                     return len(text)
-            else:
-                kept = text
             if self.area is not None:
                 self.area.erase()
             with contextlib.suppress(BrokenPipeError):  # the reader has enough, such as `head`

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: run a module as Ansible does, and name the cause and the remedy if the node does not let it run. Controller only.
 
-All modules of the collection that have no action plugin of their own are run this way (meta/runtime.yml).
+All modules of the collection that have no other action are run this way.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import N
 class NodeAction(NodeResults):
     """The action of a module that runs on a node."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
     _supports_async = True
 
     found = ""  # what keeps the module from running
@@ -55,7 +53,6 @@ class NodeAction(NodeResults):
                 result = self._not_reached(error, task_vars or {})
                 if not result:
                     raise
-                return result, text, None
             return result, text, cause
         text = access.text_of(result)
         return result, text, access.cause_of(text)

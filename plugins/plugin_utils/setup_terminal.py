@@ -68,9 +68,9 @@ class Terminal:
             raise AnsibleActionFail(f"setup.yml has no terminal to ask on, and {question.variable} is not set. Add -e {question.variable}=VALUE ({what}).")
         return default
 
-    def confirm(self, question: Question, default: bool = True, given: Any = None, reason: str = "", needed: bool = False, about: str = "") -> bool:
-        """Return whether the answer is yes."""
-        return is_yes(self.ask(question, "yes" if default else "no", given, reason, needed, about))
+    def confirm(self, question: Question, given: Any, about: str = "") -> bool:
+        """Return whether the answer is yes, which is the default."""
+        return is_yes(self.ask(question, "yes", given, about=about))
 
     def password(self, prompt: str, remedy: str) -> str:
         """Return a password, which is not echoed. Without a terminal, fail with the remedy."""

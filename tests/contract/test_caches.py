@@ -19,7 +19,7 @@ def decide(files: dict[str, int], caches: dict[str, list[str]], name: str = "Dec
     wrote = {host: {"cache_files": count} if count != -2 else {} for host, count in files.items()}
     return [
         {"ansible.builtin.set_fact": {"__vllm_tp2_wrote": f"{{{{ {wrote}[inventory_hostname] }}}}"}},
-        {"ansible.builtin.set_fact": {"__vllm_tp2_rendered": f"{{{{ {({host: {'caches': each} for host, each in caches.items()})}[inventory_hostname] }}}}"}},
+        {"ansible.builtin.set_fact": {"__vllm_tp2_rendered": f"{{{{ { ({host: {'caches': each} for host, each in caches.items()}) }[inventory_hostname] }}}}"}},
         {"name": name, "ansible.builtin.debug": {"msg": "{{ __vllm_tp2_cache_source }}"}},
     ]
 

@@ -101,21 +101,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return Written(setup, done, (setup.mine / "group_vars/gb10.yml").read_text(encoding="utf-8"))
 
 
-def test_without_an_answer_one_sentence_names_the_variable(setup: Setup) -> None:
-    done = setup.run()
+@pytest.mark.parametrize(
+    ("arguments", "answers", "sentence"),
+    [
+        ([], {}, "setup.yml has no terminal to ask on, and setup_head is not set. Add -e setup_head=VALUE"),
+        ([], {"setup_haed": "10.0.0.1"}, "-e setup_haed is not a variable of setup.yml; did you mean setup_head?$"),
+        (["--check"], {}, "setup.yml has no check mode"),
+    ],
+)
+def test_one_sentence_names_what_is_missing_or_wrong(setup: Setup, arguments: list[str], answers: dict[str, str], sentence: str) -> None:
+    done = setup.run(*arguments, **answers)
     assert done.rc == 2
-    assert done.last_message.startswith("setup.yml has no terminal to ask on, and setup_head is not set. Add -e setup_head=VALUE")
+    assert f"{done.last_message}$".startswith(sentence)
     assert not (setup.folder / "calls").exists(), "no machine was contacted"
-
-
-def test_a_misspelt_variable_is_named(setup: Setup) -> None:
-    done = setup.run(setup_haed="10.0.0.1")
-    assert done.last_message == "-e setup_haed is not a variable of setup.yml; did you mean setup_head?"
-    assert not (setup.folder / "calls").exists(), "no machine was contacted"
-
-
-def test_check_mode_is_refused(setup: Setup) -> None:
-    assert setup.run("--check").last_message.startswith("setup.yml has no check mode")
 
 
 def test_an_unknown_host_key_is_not_stored_without_its_fingerprint(setup: Setup) -> None:

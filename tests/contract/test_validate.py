@@ -27,6 +27,15 @@ gb10:
 NOTHING = dict.fromkeys(("repository", "commit", "steps", "pull_requests", "cherry_picks", "patches", "pins", "verify"))
 
 
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    """A pair whose hosts cannot be reached."""
+    folder = tmp_path / "inventory"
+    folder.mkdir()
+    (folder / "hosts.yml").write_text(PAIR, encoding="utf-8")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def all_profiles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     """One run that imports the playbook once for each profile, on inventories/spark-pair as it is shipped."""
@@ -96,11 +105,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("variables", "sentence"), REFUSED)
-def test_what_is_refused_has_its_sentence(tmp_path: Path, variables: dict[str, object], sentence: str) -> None:
+def test_what_is_refused_has_its_sentence(tmp_path: Path, inventory: Path, variables: dict[str, object], sentence: str) -> None:
     """Nothing is written then."""
-    inventory = tmp_path / "inventory"
-    inventory.mkdir()
-    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
     outcome = run(tmp_path, "playbooks/validate.yml", inventory, variables={**variables, "validate_output": str(tmp_path / "out")})
     assert outcome.rc != 0
     assert any(sentence in message for _host, _task, message in outcome.failures), outcome.failures
@@ -108,10 +114,7 @@ def test_what_is_refused_has_its_sentence(tmp_path: Path, variables: dict[str, o
     assert "Traceback" not in outcome.stdout
 
 
-def test_the_named_variable_lets_an_unsafe_utilization_through_with_a_warning(tmp_path: Path) -> None:
-    inventory = tmp_path / "inventory"
-    inventory.mkdir()
-    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
+def test_the_named_variable_lets_an_unsafe_utilization_through_with_a_warning(tmp_path: Path, inventory: Path) -> None:
     variables = {"vllm_tp2_gpu_memory_utilization": 0.92, "vllm_tp2_allow_unsafe_memory": True}
     outcome = run(tmp_path, "playbooks/validate.yml", inventory, variables=variables)
     assert (outcome.rc, outcome.failures) == (0, [])
@@ -119,11 +122,10 @@ def test_the_named_variable_lets_an_unsafe_utilization_through_with_a_warning(tm
     assert warning.endswith("The boot is not refused, because vllm_tp2_allow_unsafe_memory is true.")
 
 
-def test_weights_that_are_writable_and_secret_build_arguments_are_refused_before_a_host_is_touched(tmp_path: Path) -> None:
+def test_weights_that_are_writable_and_secret_build_arguments_are_refused_before_a_host_is_touched(tmp_path: Path, inventory: Path) -> None:
     """At the highest verbosity, no output has the secret."""
-    inventory, secret = tmp_path / "inventory", "s3cretKEY7aZ"
-    (inventory / "group_vars").mkdir(parents=True)
-    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
+    secret = "s3cretKEY7aZ"
+    (inventory / "group_vars").mkdir()
     variables = {
         "image_build_args": {"JOBS": "8", "PIP_PASSWORD": secret, "http_proxy": f"http://bob:{secret}@proxy:3128"},
         "gb10_profiles": {"b12x-fp8-1m": {"container": {"volumes": ["{model_store}:/cache/huggingface"]}}},
@@ -139,11 +141,8 @@ def test_weights_that_are_writable_and_secret_build_arguments_are_refused_before
     assert secret not in outcome.text()
 
 
-def test_an_image_that_cannot_be_built_is_a_warning_here_and_a_fault_where_it_is_needed(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_built_is_a_warning_here_and_a_fault_where_it_is_needed(tmp_path: Path, inventory: Path) -> None:
     """No host can be reached. The sentence has the profile to use instead."""
-    inventory = tmp_path / "inventory"
-    inventory.mkdir()
-    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
     lost: dict[str, Any] = {"reference": "lost:1", "pull": False, "build": {"missing": "Its base image was deleted.", "use_instead": "b12x-fp8-1m"}}
     variables = {"gb10_profile": "lost", "gb10_profiles": {"lost": {"extends": "fp8-1m", "image": {**lost, "build": {**NOTHING, **lost["build"]}}}}}
     sentence = "the image of the profile lost cannot be built: Its base image was deleted; use the profile b12x-fp8-1m instead"
@@ -156,11 +155,8 @@ def test_an_image_that_cannot_be_built_is_a_warning_here_and_a_fault_where_it_is
     assert (host, "no host was touched" in message, sentence in message) == ("localhost", True, True)
 
 
-def test_docker_compose_is_asked_where_there_is_one(tmp_path: Path) -> None:
+def test_docker_compose_is_asked_where_there_is_one(tmp_path: Path, inventory: Path) -> None:
     """A stand-in that refuses the file: its words are passed on; and it got the file without the secrets' file, which is not here."""
-    inventory = tmp_path / "inventory"
-    inventory.mkdir()
-    (inventory / "hosts.yml").write_text(PAIR, encoding="utf-8")
     folder = tmp_path / "bin"
     folder.mkdir()
     fake = folder / "docker"

@@ -13,7 +13,7 @@ from ansible.errors import AnsibleFilterError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import kv_pool_gate, preflight_report, weights_copy
-from ansible_collections.gb10.cluster.plugins.filter import agent, image, release, report, weights
+from ansible_collections.gb10.cluster.plugins.filter import image, release, weights
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import findings as doctor
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import page
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test
@@ -30,8 +30,7 @@ pytestmark = pytest.mark.slow
 
 HOSTS = ["one", "two"]
 FILTERS: dict[str, Callable[..., Any]] = {
-    **agent.FilterModule().filters(), **image.FilterModule().filters(), **release.FilterModule().filters(), **weights.FilterModule().filters(),
-    **report.FilterModule().filters(),
+    **image.FilterModule().filters(), **release.FilterModule().filters(), **weights.FilterModule().filters(),
 }  # fmt: skip
 SHA = "a" * 64
 RECEIPT = {

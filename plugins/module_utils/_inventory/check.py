@@ -16,13 +16,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.fabric imp
     Network,
     addresses_of,
     is_inside,
-    is_list,
     networks_of,
     overlap,
 )
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import group_names_of, management_address, ranked, serving_groups
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import name_fault
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import ROOT_GROUP, Fault, Place, split_by_majority, value_of
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import ROOT_GROUP, Fault, Place, is_list, split_by_majority, value_of
 
 # RFC 5737: addresses for documentation.
 EXAMPLES = ("192.0.2.", "198.51.100.", "203.0.113.")

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import sysctl
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import is_list
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import value_of
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import is_list, value_of
 
 _SYSCTL = ("dirty_ratio", "dirty_background_ratio", "overcommit_memory", "vfs_cache_pressure", "watermark_boost_factor", "watermark_scale_factor")
 _LOW, _HIGH = "roce_bandwidth_hotplug_low_gbps", "roce_bandwidth_hotplug_high_gbps"

@@ -16,15 +16,10 @@ try:
 except ImportError:  # networks_of reports it
     IPNetwork = None
 
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import Fault, Place, default_of, value_of, whole_number
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import Fault, Place, default_of, is_list, value_of, whole_number
 
 Network = Any  # netaddr.IPNetwork, which has no types
 CIDRS, ADDRESSES, FIRST = "gb10_fabric_cidrs", "gb10_fabric_addresses", "gb10_fabric_first"
-
-
-def is_list(value: Any) -> bool:
-    """Report whether a value is a list."""
-    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def host_count(network: Network) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.fabric import addresses_of, networks_of
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import name_fault
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import ROOT_GROUP, Fault, Place, whole_number
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import ROOT_GROUP, Fault, Place, is_list, whole_number
 
 
 class ClusterError(Exception):
@@ -33,7 +33,7 @@ def serving_groups(groups: Mapping[str, Sequence[str]], named: Any = None) -> di
     root = list(groups.get(ROOT_GROUP) or [])
     if not root:
         return {}
-    if named and isinstance(named, Sequence) and not isinstance(named, str):
+    if named and is_list(named):
         return {str(name): list(groups.get(str(name)) or []) for name in named}
     inside = {name: list(hosts) for name, hosts in groups.items() if name not in ("all", "ungrouped", ROOT_GROUP) and hosts and set(hosts) <= set(root)}
     smaller = {name: hosts for name, hosts in inside.items() if set(hosts) != set(root)}

@@ -23,7 +23,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead impor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import HIGHEST_FLOOR_PERCENT
 from ansible_collections.gb10.cluster.plugins.module_utils._host.watchdog import LEAST_SECONDS, MOST_SECONDS, PANIC_MOST_SECONDS
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import is_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import KINDS, Found, is_list, shown, type_faults
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import KINDS, Found, shown, type_faults
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import is_list
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS
 
 

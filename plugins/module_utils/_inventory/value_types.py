@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import is_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import is_list
 
 # (way to the part of the value, sentence)
 Found = list[tuple[tuple["str | int", ...], str]]
 
-_BOOLEANS = {"yes", "no", "true", "false", "on", "off", "y", "n", "t", "f", "1", "0"}
-
-
 _TRUE = {"yes", "true", "on", "y", "t", "1"}
+_BOOLEANS = {*_TRUE, "no", "false", "off", "n", "f", "0"}
 
 
 class Kind(NamedTuple):
@@ -32,11 +31,6 @@ class Kind(NamedTuple):
     one: str
     many: str
     fits: Callable[[Any], bool]
-
-
-def is_list(value: Any) -> bool:
-    """Report whether a value is a list."""
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def _is_number(value: Any, pattern: str) -> bool:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -153,6 +153,11 @@ class Fault:
     text: str
     example: bool = False
     among: tuple[str, ...] = ()
+
+
+def is_list(value: Any) -> bool:
+    """Report whether a value is a list."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def default_of(name: str) -> Any:

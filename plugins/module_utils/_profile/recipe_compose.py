@@ -26,6 +26,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_field
     set_engine,
     set_environment,
     set_image,
+    set_size,
     set_store,
     text_of,
 )  # fmt: skip
@@ -136,9 +137,8 @@ def _volumes(given: Iterable[Any]) -> list[tuple[int, str]]:
 
 
 def _compose_box(out: Imported, box: Mapping[str, Any]) -> None:
-    for key, target in (("shm_size", "shm_size"), ("mem_limit", "memory")):
-        if re.fullmatch(r"\d+[bkmgBKMG][bB]?", text_of(box.get(key))):
-            set_container(out, key, target, text_of(box[key]))
+    sizes = {"shm_size": "shm_size", "mem_limit": "memory"}
+    wrong = [key for key, target in sizes.items() if not set_size(out, key, target, box.get(key)) and box.get(key)]
     for key, value in mapping(box, "ulimits").items():
         soft = value.get("soft") if isinstance(value, Mapping) else value
         if key in ("memlock", "stack", "nofile") and isinstance(human_int(soft), int):
@@ -151,7 +151,5 @@ def _compose_box(out: Imported, box: Mapping[str, Any]) -> None:
             out.decided.append((where, "the role passes the devices of InfiniBand"))
         else:
             out.unmapped.append((where, "add it to container.devices if the engine needs it"))
-    done = ("image", "entrypoint", "command", "environment", "volumes", "shm_size", "mem_limit", "ulimits", "devices")
-    list_rest(out, box, done)
-    mapped = {key for key, _target in out.mapped}
-    out.unmapped += [(key, "its value is not a size that a profile takes") for key in ("shm_size", "mem_limit") if box.get(key) and key not in mapped]
+    list_rest(out, box, ("image", "entrypoint", "command", "environment", "volumes", "ulimits", "devices", *sizes))
+    out.unmapped += [(key, "its value is not a size that a profile takes") for key in wrong]

@@ -16,7 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import SECRET_ARGS, human_int
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import FABRIC_ENV
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import RecipeError, arguments, is_engine
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SIZE
 
 HUB = "/root/.cache/huggingface"
 STORE, CACHE = "{model_store}", "{model_store}/vllm-cache"
@@ -129,6 +129,14 @@ def set_container(out: Imported, source: str, key: str, value: Any) -> None:
     out.mapped.append((source, f"container.{key}"))
 
 
+def set_size(out: Imported, source: str, key: str, value: Any) -> bool:
+    """Set a key of the container if the value is a size that a profile takes; report whether it is."""
+    fits = re.fullmatch(SIZE, text_of(value)) is not None
+    if fits:
+        set_container(out, source, key, text_of(value))
+    return fits
+
+
 def collect_secrets(out: Imported, values: Mapping[str, Any]) -> None:
     """Remember the secrets of an environment, so that no other field carries them."""
     out.secrets |= {text_of(value) for key, value in values.items() if value and holds_secret(str(key), value)}
@@ -216,10 +224,12 @@ def _arguments(out: Imported, args: Mapping[str, Any]) -> None:
         if flag in SECRET_ARGS or is_secret(out, flag, value):
             out.unmapped.append((where, HIDDEN))
             continue
-        if flag in ("download-dir", "revision"):
-            if flag == "revision":
-                profile["model"]["revision"] = text
-            (out.mapped if flag == "revision" else out.decided).append((where, "model.revision" if flag == "revision" else "the model store decides"))
+        if flag == "revision":
+            profile["model"]["revision"] = text
+            out.mapped.append((where, "model.revision"))
+            continue
+        if flag == "download-dir":
+            out.decided.append((where, "the model store decides"))
             continue
         target = f"engine.args.{flag}"
         if flag == "served-model-name":

@@ -29,10 +29,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_field
     mapping,
     new_import,
     plain,
-    set_container,
     set_engine,
     set_environment,
     set_image,
+    set_size,
     set_store,
     text_of,
 )  # fmt: skip
@@ -110,13 +110,15 @@ def _recipe(data: Mapping[str, Any], kind: str) -> Imported:
         out.profile["model"]["revision"] = text_of(data["model_revision"])
         out.mapped.append(("model_revision", "model.revision"))
     _executor_config(out, mapping(data, "executor_config"))
-    nodes = [int(data[key]) for key in ("min_nodes",) if isinstance(data.get(key), int)] + ([2] if data.get("cluster_only") is True else [])
-    out.profile["ranks"]["min"] = max([out.profile["ranks"].get("min", 1), *nodes])
+    nodes = [int(data["min_nodes"])] if isinstance(data.get("min_nodes"), int) else []
+    nodes += [2] if data.get("cluster_only") is True else []
+    out.profile["ranks"]["min"] = max([out.profile["ranks"]["min"], *nodes])
     out.mapped += [(key, "ranks.min") for key in ("min_nodes", "cluster_only") if key in data]
     if isinstance(data.get("max_nodes"), int):
         out.profile["ranks"]["max"] = data["max_nodes"]
         out.mapped.append(("max_nodes", "ranks.max"))
-    out.mapped += [(key, "engine.executor") for key in ("runtime",) if key in data]
+    if "runtime" in data:
+        out.mapped.append(("runtime", "engine.executor"))
     done = ("name", "description", "container", "command", "defaults", "env", "model", "model_revision", "executor_config", "min_nodes", "cluster_only",
             "max_nodes", "runtime")  # fmt: skip
     list_rest(out, data, done)
@@ -136,30 +138,24 @@ def _recipe_command(out: Imported, data: Mapping[str, Any]) -> tuple[list[str], 
         environment = {str(key): text_of(value) for key, value in mapping(data, "env").items()}
         words, exported, others = run(script, environment, missing)
         list_script(out, exported, others, missing)
-        left = next((match.group() for word in words for match in [re.fullmatch(r"\{\w+\}", word)] if match), "")
+        left = next((word for word in words if re.fullmatch(r"\{\w+\}", word)), "")
         if left:
             raise RecipeError(f"the command has the placeholder {left}, and defaults has no value for it")
         return words, used
     words = ["vllm", "serve", model]
     for key, value in defaults.items():
-        if isinstance(value, bool):
-            words += [f"--{_flag(key)}"] if value else []
-        else:
-            words += [f"--{_flag(key)}", *([text_of(each) for each in value] if isinstance(value, list) else [text_of(value)])]
+        if value is not False:
+            values_of = [] if value is True else value if isinstance(value, list) else [value]
+            words += [f"--{DEFAULT_ALIASES.get(str(key), str(key).replace('_', '-'))}", *map(text_of, values_of)]
     return words, {str(key) for key in defaults}
-
-
-def _flag(key: Any) -> str:
-    return DEFAULT_ALIASES.get(str(key), str(key).replace("_", "-"))
 
 
 def _executor_config(out: Imported, given: Mapping[str, Any]) -> None:
     for key, value in given.items():
-        if key == "shm_size" and re.fullmatch(r"\d+[bkmgBKMG][bB]?", text_of(value)):
-            set_container(out, f"executor_config.{key}", "shm_size", text_of(value))
-        elif key == "memory_limit" and re.fullmatch(r"\d+[bkmgBKMG][bB]?", text_of(value)):
-            set_container(out, f"executor_config.{key}", "memory", text_of(value))
-        elif key == "entrypoint" and value in ("", None):
+        target = {"shm_size": "shm_size", "memory_limit": "memory"}.get(key)
+        if target and set_size(out, f"executor_config.{key}", target, value):
+            continue
+        if key == "entrypoint" and value in ("", None):
             out.profile["engine"]["entrypoint"] = []
             out.mapped.append((f"executor_config.{key}", "engine.entrypoint"))
         elif key in ROLE_KEYS or key in ("auto_remove", "restart_policy", "gpu_access_mode", "privileged"):

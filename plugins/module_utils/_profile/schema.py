@@ -32,6 +32,7 @@ PLACEHOLDERS = {
 }
 
 
+SIZE = r"\d+[bkmgBKMG][bB]?"
 MODEL_PATH = r"(?!(?:.*/)?\.\.(?:/|$))[^:$\x00-\x1f]+"
 MODEL_PATH_TEXT = "an id or a path without '..', ':' and '$', such as org/Model"
 
@@ -235,13 +236,11 @@ SCHEMA = _table(
         "The container around the engine.",
         gpus=_text("Which GPUs it gets.", "all", choices=("all", "none")),
         ipc=_text("IPC namespace; null is private, unless vllm_tp2_ipc is host.", nullable=True, choices=("host", "private")),
-        shm_size=_text(
-            "Size of /dev/shm; null is 16g. It has no effect with ipc host.", nullable=True, pattern=r"\d+[bkmgBKMG][bB]?", pattern_text="a size like 16g"
-        ),
+        shm_size=_text("Size of /dev/shm; null is 16g. It has no effect with ipc host.", nullable=True, pattern=SIZE, pattern_text="a size like 16g"),
         memlock=Field("int", "Locked-memory limit, bytes; -1 is unlimited; null leaves it alone.", -1, nullable=True, minimum=-1),
         stack=Field("int", "Stack limit, bytes; null leaves it alone.", 67108864, nullable=True, minimum=-1),
         nofile=Field("int", "Open-files limit; null leaves it alone.", nullable=True, minimum=1024),
-        memory=_text("Memory limit; does not bound the GPU's share.", nullable=True, pattern=r"\d+[bkmgBKMG][bB]?", pattern_text="a size like 100G"),
+        memory=_text("Memory limit; does not bound the GPU's share.", nullable=True, pattern=SIZE, pattern_text="a size like 100G"),
         cap_add=_strings("Capabilities in addition to IPC_LOCK; all others are dropped."),
         devices=_strings("Devices in addition to those of InfiniBand, host:container."),
         volumes=_strings("host:container[:ro]; {model_store} stands for the model store on the node. What contains the weights must be read-only (ro)."),

@@ -155,15 +155,12 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
     image, model, gate, box, plan = profile["image"], profile["model"], profile["gate"], profile["container"], profile["plan"]
     args = profile["engine"]["args"]
     api = profile["engine"]["api"]
-    lines = [f"{profile['name']}: {profile['summary']}", "", "Gives"]
-    gives = [
+    gives: list[tuple[str, Any]] = [
         ("API", f"http://<head>:{api['port']}/v1, bound to {api['host']}, model {' or '.join(model['served_names'])}"),
         ("context", thousands(gate["context"])),
         ("requests at once", args.get("max-num-seqs", "-")),
     ]
     gives += [(key.replace("_tok_s", " tok/s").replace("_", " "), value) for key, value in profile["published"].items()]
-    lines += [f"  {k}: {v}" for k, v in gives]
-    lines += ["", "Needs"]
     most = "" if profile["ranks"]["max"] is None else f" to {profile['ranks']['max']}"
     needs: list[tuple[str, Any]] = [
         ("nodes", f"{profile['ranks']['min']}{most or ' or more'}"),
@@ -188,8 +185,6 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
         needs.append(("build", f"{build['repository']} at {build['commit'][:12]}, {', '.join([*extras, str(len(build['steps'])) + ' steps'])}"))
     if build.get("note"):
         needs.append(("build note", build["note"]))
-    lines += [f"  {k}: {v}" for k, v in needs]
-    lines += ["", "A good boot shows"]
     shows: list[tuple[str, Any]] = [
         ("context", f"exactly {thousands(gate['context'])}" if gate["context"] else "-"),
         ("pool, tokens", _pool(profile)),
@@ -199,7 +194,9 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
         ("transport", gate["transport"]),
         ("answer", json.dumps(gate["completion"]["expect"], ensure_ascii=False) if gate["completion"]["expect"] is not None else "any sane one"),
     ]
-    lines += [f"  {k}: {v}" for k, v in shows]
+    lines = [f"{profile['name']}: {profile['summary']}"]
+    for title, pairs in (("Gives", gives), ("Needs", needs), ("A good boot shows", shows)):
+        lines += ["", title, *(f"  {key}: {value}" for key, value in pairs)]
     defaults = [f"{path}: {_shown(profile, path)}" for path in profile.get("defaults", [])]
     parts = (
         ("Default of the collection", defaults),

@@ -51,18 +51,18 @@ def flow(values: Sequence[str]) -> str:
     return f"[{', '.join(scalar(value) if re.fullmatch(r'[0-9./]+', value) is None else value for value in values)}]"
 
 
-def host_lines(host: Host, indent: str = "          ") -> list[str]:
-    """Return the variables of a machine below its name."""
-    lines = [f"{indent}ansible_host: {scalar(host.address)}", *(f"{indent}{line_of(key, value)}" for key, value in host.login.items())]
+def _host_lines(host: Host) -> list[str]:
+    """Return the variables of a machine."""
+    lines = [line_of("ansible_host", host.address), *(line_of(key, value) for key, value in host.login.items())]
     if host.local:
-        lines.append(f"{indent}ansible_connection: local  # the runs start on this machine")
-        lines.append(f"{indent}ansible_python_interpreter: {PYTHON}  # that of the system, not that of .venv")
+        lines.append("ansible_connection: local  # the runs start on this machine")
+        lines.append(f"ansible_python_interpreter: {PYTHON}  # that of the system, not that of .venv")
     if host.addresses:
-        lines.append(f"{indent}gb10_fabric_addresses: {flow(host.addresses)}  # of its rails, configured by another tool")
+        lines.append(f"{line_of('gb10_fabric_addresses', host.addresses)}  # of its rails, configured by another tool")
     return lines
 
 
-def hosts_text(hosts: Sequence[Host], group: str = "pair1") -> str:
+def hosts_text(hosts: Sequence[Host]) -> str:
     """Return a new hosts.yml."""
     lines = [
         "---",
@@ -70,11 +70,11 @@ def hosts_text(hosts: Sequence[Host], group: str = "pair1") -> str:
         "# The first host is the head (rank 0, serves the API), the second is the worker.",
         "gb10:",
         "  children:",
-        f"    {group}:  # one serving group: the hosts that serve one model together",
+        "    pair1:  # one serving group: the hosts that serve one model together",
         "      hosts:",
     ]
     for host in hosts:
-        lines += [f"        {scalar(host.name)}:", *host_lines(host)]
+        lines += [f"        {scalar(host.name)}:", *(f"          {line}" for line in _host_lines(host))]
     return "\n".join(lines) + "\n"
 
 

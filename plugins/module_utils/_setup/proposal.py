@@ -75,8 +75,8 @@ def cable_line(fabric: Record) -> str:
 
 def cable_fault(names: Sequence[str], fabrics: Sequence[Record]) -> str:
     """Return what is wrong with the cable between two machines; empty if nothing is."""
-    if not all(any(rail.get("carrier") for rail in fabric["rails"]) for fabric in fabrics):
-        missing = [name for name, fabric in zip(names, fabrics) if not any(rail.get("carrier") for rail in fabric["rails"])]
+    missing = [name for name, fabric in zip(names, fabrics) if not any(rail.get("carrier") for rail in fabric["rails"])]
+    if missing:
         return f"{' and '.join(missing)} without a link: plug the cable into the same QSFP port of both machines before you run site.yml."
     cages = [linked_cages(fabric) for fabric in fabrics]
     if cages[0] and cages[1] and not set(cages[0]) & set(cages[1]):
@@ -112,23 +112,21 @@ def adoptable(fabrics: Sequence[Record]) -> Adopted | None:
     return Adopted(networks[0], addresses) if same and distinct else None
 
 
-def needed_gib(profile: Record) -> float:
+def needed_gib(profile: Record) -> tuple[float, float]:
     """Return the space that image and weights of a profile need on one machine."""
     image = profile["image"]["size_gib"]
-    return float(IMAGE_GIB if image is None else image) + float(profile["model"]["size_gib"] or 0)
+    return float(IMAGE_GIB if image is None else image), float(profile["model"]["size_gib"] or 0)
 
 
 def shortages(profile: Record, names: Sequence[str], nodes: Sequence[Record]) -> list[str]:
     """Return one sentence for each file system without the space that the profile needs. Weights that are there already are not counted."""
     found = []
-    image, model = profile["image"]["size_gib"], float(profile["model"]["size_gib"] or 0)
-    sizes = (float(IMAGE_GIB if image is None else image), model)
     for name, node in zip(names, nodes):
         disks = list(node["disks"])
         if not disks:
             continue
         by_device: dict[str, tuple[Record, float]] = {}
-        for disk, gib in zip((disks[0], disks[-1]), sizes):
+        for disk, gib in zip((disks[0], disks[-1]), needed_gib(profile)):
             device = str(disk.get("device") or disk["path"])
             by_device[device] = (disk, by_device.get(device, (disk, 0.0))[1] + gib)  # the store's path, if both are on one
         for disk, gib in by_device.values():
@@ -156,12 +154,12 @@ def _time(profile: Record) -> str:
     return ", ".join(parts) or "-"
 
 
-def profile_choices(profiles: Mapping[str, Record], size: int = 2) -> list[str]:
-    """Return the names of the profiles that a group of this size can serve and whose image is available, the easiest to get first."""
+def profile_choices(profiles: Mapping[str, Record]) -> list[str]:
+    """Return the names of the profiles that a pair can serve and whose image is available, the easiest to get first."""
 
     def fits(profile: Record) -> bool:
-        most = profile["ranks"]["max"]
-        return profile["ranks"]["min"] <= size <= (size if most is None else most) and AVAILABLE[availability(profile["image"])][0] != "missing"
+        least, most = profile["ranks"]["min"], profile["ranks"]["max"]
+        return least <= 2 and (most is None or most >= 2) and AVAILABLE[availability(profile["image"])][0] != "missing"
 
     return [name for name in by_availability(profiles) if fits(profiles[name])]
 
@@ -173,7 +171,7 @@ def profile_table(profiles: Mapping[str, Record], choices: Sequence[str], names:
         profile = profiles[name]
         size = profile["model"]["size_gib"]
         fits = "unknown" if not all(node["disks"] for node in nodes) or not size else "no" if shortages(profile, names, nodes) else "yes"
-        disk = f"{needed_gib(profile):,.0f} GiB" if size else "unknown"
+        disk = f"{sum(needed_gib(profile)):,.0f} GiB" if size else "unknown"
         image = AVAILABLE[availability(profile["image"])][0]
         rows.append((str(number), name, thousands(profile["gate"]["context"]), image, disk, fits, _time(profile)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

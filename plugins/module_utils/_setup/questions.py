@@ -55,18 +55,13 @@ def machine_fault(value: str) -> str:
     return (user_fault(user) if "@" in value else "") or address_fault(address)
 
 
-def key_fault(value: str) -> str:
-    """Return what is wrong with the path of a private key."""
-    if re.fullmatch(r"~?/[^\x00-\x1f\"'$\\{}]+", value.strip()):
-        return ""
-    return f"is {value.strip()!r}, expected the path of a private key on this computer, such as ~/.ssh/id_ed25519"
+def _form(pattern: str, expected: str) -> Check:
+    """Return the check of an answer that has to match a pattern."""
+    return lambda value: "" if re.fullmatch(pattern, value.strip()) else f"is {value.strip()!r}, expected {expected}"
 
 
-def user_fault(value: str) -> str:
-    """Return what is wrong with a login name."""
-    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9._-]{0,31}", value.strip()):
-        return ""
-    return f"is {value.strip()!r}, expected a login name, such as nvidia"
+key_fault = _form(r"~?/[^\x00-\x1f\"'$\\{}]+", "the path of a private key on this computer, such as ~/.ssh/id_ed25519")
+user_fault = _form(r"[A-Za-z_][A-Za-z0-9._-]{0,31}", "a login name, such as nvidia")
 
 
 def other_than(first: str) -> Check:

@@ -74,7 +74,13 @@ class Play:
 
     def terminal(self, *arguments: str, **env: str) -> pexpect.spawn[str]:
         return pexpect.spawn(
-            self.command, [*self.argv, *arguments], cwd=self.folder, env={**self.env, **env}, dimensions=(30, 120), timeout=60, encoding="utf-8",
+            self.command,
+            [*self.argv, *arguments],
+            cwd=self.folder,
+            env={**self.env, **env},
+            dimensions=(30, 120),
+            timeout=60,
+            encoding="utf-8",
             logfile=(self.folder / "screen").open("w", encoding="utf-8"),
         )
 
@@ -164,7 +170,7 @@ def test_faults_are_final_short_and_have_the_remedy_as_a_command(play: Play) -> 
 
 
 def test_the_same_fault_of_two_hosts_is_printed_once_and_a_long_one_is_cut(play: Play) -> None:
-    play.write("- ansible.builtin.fail: {msg: '{{ [\"Nothing works.\"] + range(1, 30) | map(\"string\") | list }}'}")
+    play.write('- ansible.builtin.fail: {msg: \'{{ ["Nothing works."] + range(1, 30) | map("string") | list }}\'}')
     lines = play.run(rc=2)
     assert lines[0] == "ERROR A play on one, two: Nothing works."
     assert lines[-1] == "... 23 more lines; -v prints them"
@@ -257,9 +263,7 @@ def test_verbose_output_is_that_of_ansible(play: Play, arguments: list[str]) -> 
 def test_json_has_only_json_on_stdout_and_a_fault_is_an_object(play: Play) -> None:
     show = "- ansible.builtin.debug: {msg: text}\n- work: {count: 1}\n- ansible.builtin.fail: {msg: The pair is down.}"
     lines = play.write(show).run("-e", "output=json", rc=2)
-    assert [json.loads(line) for line in lines] == [
-        {"failed": "The pair is down.", "part": "A play", "hosts": ["one", "two"], "task": "ansible.builtin.fail"}
-    ]
+    assert [json.loads(line) for line in lines] == [{"failed": "The pair is down.", "part": "A play", "hosts": ["one", "two"], "task": "ansible.builtin.fail"}]
 
 
 def test_a_long_task_without_output_has_a_heartbeat(play: Play) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,22 +12,16 @@ from ansible_collections.gb10.cluster.plugins.lookup.serving_group import Lookup
 GROUPS = {"all": ["a", "b"], "gb10": ["a", "b"], "pair1": ["a", "b"]}
 
 
-class HostVars(Mapping[str, dict[str, Any]]):
+class HostVars(dict[str, dict[str, Any]]):
     """Variables of all hosts, which counts each access."""
 
     def __init__(self, **hosts: dict[str, Any]) -> None:
-        self.hosts = hosts
+        super().__init__(hosts)
         self.reads: list[str] = []
 
     def __getitem__(self, host: str) -> dict[str, Any]:
         self.reads.append(host)
-        return self.hosts[host]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.hosts)
-
-    def __len__(self) -> int:
-        return len(self.hosts)
+        return super().__getitem__(host)
 
 
 def lookup(terms: list[str], hostvars: HostVars, host: str = "a", groups: Mapping[str, list[str]] | None = None) -> list[dict[str, Any]]:

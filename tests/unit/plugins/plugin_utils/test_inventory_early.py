@@ -43,7 +43,10 @@ def sentences(tmp_path: Path, *options: str) -> list[str]:
         ("a: @SECRET\n", 1, "no value begins with this character; put the value in quotes"),
         ("a: !env SECRET\n", 1, "does not know the tag here; put"),
         ("a: !vualt |\n  x\n", 1, "the tag here; did you mean !vault?"),
-        ("- SECRET\n", 1, "a list"),
+        ("a: &x\n  - *x\n  - !secret b\n", 3, "the tag here"),
+        ("a: 1\nb: [\n", 3, "not valid YAML"),
+        ("---\n- SECRET\n", 2, "a list"),
+        ("SECRET\n", 1, "a string"),
         ("- a: 1\nb: 2\n", 2, "the lines above it are a list, and this one has no dash"),
         ("a: {b: [\n", 2, "a bracket is not closed, or a value is missing"),
     ],
@@ -55,6 +58,12 @@ def test_a_broken_file_of_variables(name: str, content: str, line: int, part: st
     assert found.startswith(f"{name.replace('__', '/')}.yml:{line}: YAML: ")
     assert part in found
     assert "SECRET" not in found
+
+
+def test_a_file_of_another_encoding(tmp_path: Path) -> None:
+    write(tmp_path, hosts=HOSTS, group_vars__gb10="")
+    (tmp_path / "group_vars/gb10.yml").write_bytes(b"a: 1\nb: \xff\n")
+    assert sentences(tmp_path) == ["group_vars/gb10.yml:2: YAML: the file is not UTF-8 text here; save it as UTF-8"]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +106,7 @@ def test_a_file_of_hosts_with_another_structure(content: str, place: str, part: 
         (INI.replace("[pair1]", "[pair 1]"), 1, "without spaces"),
         (INI.replace("b ansible_host=", "b x='SECRET ansible_host="), 3, "a quotation mark that is not closed"),
         (HOSTS, 1, "rename the file, such as to hosts.yml"),
+        ("[pair1]\na ansible_become_password=correct SECRET\n", 2, "put a value with spaces in quotes"),
     ],
 )
 def test_a_file_in_ini_format(content: str, line: int, part: str, tmp_path: Path) -> None:
@@ -107,9 +117,24 @@ def test_a_file_in_ini_format(content: str, line: int, part: str, tmp_path: Path
     assert "SECRET" not in found
 
 
-@pytest.mark.parametrize("name", ["hosts.ini", "hosts"])
-def test_accepts_ini(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(INI + "; why\n# why\n[more:children]\ngb10 # all\n[gb10:vars] # why\nx = {'a': 1}\n", encoding="utf-8")
+ALL_OF_INI = INI + "; why\n# why\n[more:children]\ngb10 # all\n[gb10:vars] # why\nx = {'a': 1}\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"hosts.ini": ALL_OF_INI}, id="INI"),
+        pytest.param({"hosts": ALL_OF_INI}, id="INI without an ending"),
+        pytest.param({"01-pairs": "[pair1]\na\nb\n", "02-root": "[gb10:children]\npair1\n"}, id="a group of an earlier INI file"),
+        pytest.param({"hosts.toml": '[gb10.children]\n"pair1" = {}\n'}, id="TOML"),
+        pytest.param({"hosts.yml": HOSTS, "play.yml": "- hosts: all\n  tasks: []\n"}, id="a playbook"),
+        *(pytest.param({"hosts.yml": HOSTS, f"group_vars/gb10/{name}": "\udcff SECRET"}, id=name) for name in (".DS_Store", ".vault-pass", "notes.yml~")),
+    ],
+)
+def test_accepts_what_ansible_reads_or_skips(files: dict[str, str], tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
     assert sentences(tmp_path) == []
 
 
@@ -177,34 +202,6 @@ def test_leaves_a_valid_inventory_to_the_other_plugins(tmp_path: Path, monkeypat
     write(tmp_path, hosts=HOSTS)
     monkeypatch.setattr(context, "CLIARGS", {"inventory": (str(tmp_path),), "args": ("gb10.cluster.site",)})
     assert readable.InventoryModule().verify_file(str(tmp_path / "hosts.yml")) is False
-
-
-@pytest.mark.parametrize("name", [".DS_Store", ".vault-pass", "notes.yml~"])
-def test_what_ansible_skips_in_a_folder_of_variables_is_not_read(tmp_path: Path, name: str) -> None:
-    write(tmp_path, hosts=HOSTS)
-    (tmp_path / "group_vars/gb10").mkdir(parents=True)
-    (tmp_path / "group_vars/gb10" / name).write_bytes(b"\xff SECRET")
-    assert sentences(tmp_path) == []
-
-
-def test_a_group_of_an_earlier_ini_file_and_a_toml_file_are_valid(tmp_path: Path) -> None:
-    (tmp_path / "01-pairs").write_text("[pair1]\na\nb\n", encoding="utf-8")
-    (tmp_path / "02-root").write_text("[gb10:children]\npair1\n", encoding="utf-8")
-    (tmp_path / "hosts.toml").write_text('[gb10.children]\n"pair1" = {}\n', encoding="utf-8")
-    assert sentences(tmp_path) == []
-
-
-def test_words_of_a_password_without_quotes_are_not_shown(tmp_path: Path) -> None:
-    (tmp_path / "hosts.ini").write_text("[pair1]\na ansible_become_password=correct horse\n", encoding="utf-8")
-    (found,) = sentences(tmp_path)
-    assert "quotes" in found
-    assert "horse" not in found
-
-
-def test_a_playbook_in_the_folder_of_the_inventory_is_left_alone(tmp_path: Path) -> None:
-    write(tmp_path, hosts=HOSTS)
-    (tmp_path / "play.yml").write_text("- hosts: all\n  tasks: []\n", encoding="utf-8")
-    assert sentences(tmp_path) == []
 
 
 def test_one_host_in_ini_has_one_fault(tmp_path: Path) -> None:

@@ -86,27 +86,6 @@ def test_does_not_decrypt(tmp_path: Path) -> None:
     assert (index.unreadable, [path.name for path in index.encrypted]) == ([], ["gb10.yml"])
 
 
-@pytest.mark.parametrize(
-    ("content", "line", "part"),
-    [
-        (b"a: 1\n b: 2\n", 2, "a second colon in one line"),
-        (b"a: 1\nb: [\n", 3, "not valid YAML"),
-        (b"---\n- a: 1\n", 2, "a list"),
-        (b"a\n", 1, "a string"),
-        (b"a: 1\nb: \xff\n", 2, "UTF-8"),
-        (b"a: &x\n  - *x\n  - !secret b\n", 3, "the tag here"),
-    ],
-)
-def test_a_file_that_ansible_cannot_read_is_reported_with_its_line(content: bytes, line: int, part: str, tmp_path: Path) -> None:
-    folder = write(tmp_path, hosts=HOSTS, group_vars__gb10="")
-    (folder / "group_vars" / "gb10.yml").write_bytes(content)
-    index = scan([str(folder)])
-    ((path, at, text),) = index.unreadable
-    assert (path.name, at) == ("gb10.yml", line)
-    assert part in text
-    assert place(index, "a", "x") is not None
-
-
 @pytest.mark.parametrize("content", ["", "---\n", "# nothing\n", "---\n~\n", "{}\n", "a: !unsafe b\nc: !vault |\n  d\n"])
 def test_accepts_empty_files_and_tags_of_ansible(content: str, tmp_path: Path) -> None:
     assert scan([str(write(tmp_path, hosts=HOSTS, group_vars__gb10=content))]).unreadable == []
@@ -137,17 +116,3 @@ def test_a_key_that_stands_twice_is_found_in_any_mapping_without_its_value(tmp_p
     folder = write(tmp_path, hosts=HOSTS, group_vars__gb10="a: 1\nb:\n  - {c: 1, d: 2, c: 3}\na: 2\n<<: {e: 1}\n<<: {f: 1}\n")
     path = folder / "group_vars" / "gb10.yml"
     assert sorted(scan([str(folder)]).repeated) == [(path, 3, "c", 3), (path, 4, "a", 1)]
-
-
-def test_files_of_variables_have_their_owner_and_those_that_are_passed_over_are_listed(tmp_path: Path) -> None:
-    folder = write(tmp_path, hosts=HOSTS, group_vars__gb10="a: 1\n")
-    (folder / "group_vars" / "gb10.yml.txt").write_text("a: 1\n")
-    index = scan([str(folder)])
-    assert [(path.name, kind, owner) for path, kind, owner in index.owners] == [("gb10.yml", "group", "gb10")]
-    assert [(path.name, kind, owner) for path, kind, owner in index.unread] == [("gb10.yml.txt", "group", "gb10")]
-
-
-def test_a_variable_one_level_too_high_is_named_as_the_host_that_it_became(tmp_path: Path) -> None:
-    folder = write(tmp_path, hosts="gb10:\n  hosts:\n    spark-1:\n    ansible_host: 10.77.0.11\n")
-    ((_path, line, text),) = scan([str(folder)]).unreadable
-    assert (line, "ansible_host has a value here" in text, "indent a variable below its host" in text) == (4, True, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +19,15 @@ from unit.fixtures.host.tree import write
 from unit.fixtures.inventory.hosts import PAIR, SECOND, TWO
 
 
-class View(Mapping[str, Any]):
+class View(dict[str, Any]):
     """Variables of one host; the template of a (raw text, value) gives the value, or fails if it is an exception."""
 
-    def __init__(self, variables: Mapping[str, Any]) -> None:
-        self.variables = variables
-
     def __getitem__(self, key: str) -> Any:
-        value = self.variables[key]
+        value = super().__getitem__(key)
         result = value[1] if isinstance(value, tuple) else value
         if isinstance(result, Exception):
             raise result
         return result
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.variables)
-
-    def __len__(self) -> int:
-        return len(self.variables)
 
 
 class HostVars:
@@ -81,11 +72,6 @@ def test_an_inventory_without_files_is_named_by_its_source() -> None:
     (found,) = survey({"a": {"vllm_tp2_contxt": 1}}, "a,b,")
     assert found.sentence().startswith("the inventory (a,b,): vllm_tp2_contxt: ")
     assert found.sentence().endswith("; did you mean vllm_tp2_context?")
-
-
-def test_a_name_without_its_prefix_is_a_variable_of_the_cluster_first(tmp_path: Path) -> None:
-    found = survey({"a": {"model_store": "/srv"}}, write(tmp_path, group_vars__gb10="model_store: /srv\n"))
-    assert found[0].text == "is not a variable of this collection; did you mean gb10_model_store?"
 
 
 def test_an_unreadable_file_ends_the_check(tmp_path: Path) -> None:
@@ -135,42 +121,105 @@ def test_tags_select_stages(run: list[str], skip: list[str], left: list[str]) ->
         pytest.param("vllm_tp2_directory", "{{ ansible_facts.y }}", "'y' is undefined", "gather no facts", id="a fact"),
         pytest.param("vllm_tp2_extra_env", {"A": ["{{ hostvars['b'].y }}"]}, "'y' is undefined", "", id="a fact of another host"),
         pytest.param("vllm_tp2_group", "{{ lookup('gb10.cluster.serving_group') | combine({}) }}", "failed: 'b'", "", id="the host's group"),
-        pytest.param("vllm_tp2_api_key", "{{ x }}", "could not parse hunter2", "the reason is not shown", id="secret"),
+        pytest.param("vllm_tp2_api_key", "{{ x }}", "could not parse hunter2", "its template fails; the reason is not shown", id="secret"),
+        pytest.param("vllm_tp2_api_key", "{{ x }}", "the file 'hunter2'. file not found", "its template fails; a file that it reads was not", id="no file"),
+        pytest.param("vllm_tp2_api_key", "{{ x }}", "'hunter2' is undefined", "its template fails; it uses a variable that is not", id="secret, undefined"),
         pytest.param("vllm_tp2_api_key", "x", "Attempting to decrypt but no vault secrets found.", "--ask-vault-pass", id="vault"),
     ],
 )
-def test_a_template_that_fails_is_a_fault_unless_it_needs_facts(name: str, raw: Any, error: str, part: str) -> None:
+def test_a_template_that_fails_is_a_fault_unless_it_can_be_made_later(name: str, raw: Any, error: str, part: str) -> None:
     found = survey({"a": {name: (raw, AnsibleUndefinedVariable(error))}})
     assert [each.key for each in found] == ([name] if part else [])
     assert all(part in each.text and "hunter2" not in each.text for each in found)
 
 
-def test_every_fault_has_its_line(tmp_path: Path) -> None:
-    text = (
-        "vllm_tp2_context: 0\nreadahead_classes:\n  - nvme\n  - nvm\ngb10_fabric_first: 300\nimage_source: c\nroce_mtu: jumbo\n"
-        "gb10_profiles:\n  mine:\n    extends: fp8-1m\n    engin: {}\n    container:\n      memlock: lots\n      volumes: [/a]\n"
-    )
-    write(tmp_path, group_vars__gb10=text)
-    found = survey(dict.fromkeys("ab", yaml.safe_load(text)), tmp_path)
-    assert sorted((line, key) for _file, line, key in places(found)) == [
-        (1, "vllm_tp2_context"), (4, "readahead_classes"), (5, "gb10_fabric_first"), (6, "image_source"), (7, "roce_mtu"),
-        (11, "gb10_profiles"), (13, "gb10_profiles"), (14, "gb10_profiles"),
-    ]  # fmt: skip
+def own(name: str, lines: str, more: str = "") -> str:
+    """A file of variables with a profile of the user that is selected."""
+    return f"gb10_profile: {name}\ngb10_profiles:\n  {name}:\n    {lines}{more}"
 
 
-@pytest.mark.parametrize("name", ["mine", "fp8-1m"])
-def test_weights_that_the_engine_can_change_have_their_line(tmp_path: Path, name: str) -> None:
-    text = (
-        f"gb10_profile: {name}\ngb10_model_store: /data/models\ngb10_profiles:\n  {name}:\n    extends: fp8-1m\n    container:\n      volumes:\n"
-        "        - /data/models:/root/.cache/huggingface\n"
-    )
-    write(tmp_path, group_vars__gb10=text)
-    values: dict[str, Any] = yaml.safe_load(text)
-    [found] = survey(dict.fromkeys("ab", values), tmp_path)
-    assert places([found]) == [(f"{tmp_path}/group_vars/gb10.yml", 8, "gb10_profiles")]
-    assert f"profile {name}: container.volumes[0] is" in found.text
-    for change in ({"vllm_tp2_weights_writable": "yes"}, {"gb10_profile": "fp8-512k"}):
-        assert survey({host: {**values, **change} for host in "ab"}) == []
+_MOUNT = "extends: fp8-1m\n    container:\n      volumes:\n        - /data/models:/root/.cache/huggingface\ngb10_model_store: /data/models\n"
+_BASE = f"extends: base\n  base:\n    extends: {DEFAULT_PROFILE}\n    engine:\n      args:\n        "
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "vllm_tp2_context: 0\nreadahead_classes:\n  - nvme\n  - nvm\ngb10_fabric_first: 300\nimage_source: c\nroce_mtu: jumbo\n"
+            "gb10_profiles:\n  mine:\n    extends: fp8-1m\n    engin: {}\n    container:\n      memlock: lots\n      volumes: [/a]\n",
+            [(1, "vllm_tp2_context", ""), (4, "readahead_classes", ""), (5, "gb10_fabric_first", ""), (6, "image_source", ""), (7, "roce_mtu", ""),
+             (11, "gb10_profiles", ""), (13, "gb10_profiles", ""), (14, "gb10_profiles", "")],
+        ),
+        ("model_store: /srv\n", [(1, "model_store", "^is not a variable of this collection; did you mean gb10_model_store?$")]),
+        ("gb10:\n  gb10_model_store: /data\n", [(1, "gb10", "write each variable on a line of its own")]),
+        (own("mine", _MOUNT), [(7, "gb10_profiles", "profile mine: container.volumes[0] is")]),
+        (own("fp8-1m", _MOUNT), [(7, "gb10_profiles", "profile fp8-1m: container.volumes[0] is")]),
+        (own("mine", _MOUNT, "vllm_tp2_weights_writable: 'yes'\n"), []),
+        (own("mine", _MOUNT).replace("gb10_profile: mine", "gb10_profile: fp8-512k"), []),
+        (own("mine", "extends: fp8-1m\n    engine:\n      args:\n        tensor-parallel-size: 4\n"), [(7, "gb10_profiles", "tensor-parallel-size 4 x")]),
+        (own("mine", f"{_BASE}kv-cache-memory-bytes: 64424509440\n"), [(9, "gb10_profiles", "")]),
+        (own("mine", f"{_BASE}gpu-memory-utilization: 0.9\n"), [(9, "gb10_profiles", "")]),
+        (own("mine", f"{_BASE}max-model-len: 9000000\n"), [(9, "gb10_profiles", "")]),
+        ("image_build_args: {PYTHON: 3.10, CUDA: '13.10', JOBS: 8}\n",
+         [(1, "image_build_args", "^PYTHON has no quotes, and YAML reads it as 3.1; put it in quotes$")]),
+        ("vllm_tp2_extra_env: {MASK: 010, RATIO: 0.8, ON: true, NONE: }\n",
+         [(1, "vllm_tp2_extra_env", "^MASK has no quotes, and YAML reads it as 8; put it in quotes$")]),
+        ("docker_compose_minimum: 2.20\n", [(1, "docker_compose_minimum", "^has no quotes, and YAML reads it as 2.2; put it in quotes$")]),
+        ("vllm_tp2_api_key: 123_456_789\n", [(1, "vllm_tp2_api_key", "^has no quotes, and YAML reads it as another number; put it in quotes$")]),
+        ("vllm_tp2_api_key: 123456789\ndocker_compose_minimum: 2.18\nvllm_tp2_context: 1_000_000\ngb10_fabric_first: 11\n", []),
+        ("gb10_fabric_first: 011\n", [(1, "gb10_fabric_first", "is 011, which YAML reads as 9")]),
+        ("gb10_fabric_first: 1:30\n", [(1, "gb10_fabric_first", "which YAML reads as 90")]),
+        ("gb10_fabric_first: '011'\n", []),
+    ],
+)  # fmt: skip
+def test_a_fault_of_a_file_of_variables_has_its_line(tmp_path: Path, text: str, expected: list[tuple[int, str, str]]) -> None:
+    values = yaml.safe_load(text)
+    found = survey({"a": values, "b": values}, write(tmp_path, hosts="all:", group_vars__gb10=text), stages=["vllm_tp2"])
+    found.sort(key=lambda each: each.line)
+    assert places(found) == [(f"{tmp_path}/group_vars/gb10.yml", line, key) for line, key, _part in expected]
+    assert all(part in f"^{each.text}$" for each, (_line, _key, part) in zip(found, expected, strict=True))
+
+
+_NAMED = "gb10: {children: {pair1: {hosts: {a1: {ansible_host: 10.0.0.1}, b: {ansible_host: 10.0.0.2}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["group_vars/gb_10.yml", "group_vars/web.yml"], {"gb_10.yml": "no host reads this file: there is no group gb_10; did you mean gb10?"}),
+        (["group_vars/pair2.yml", "other.yml"], {}),  # another inventory has the group
+        (["group_vars/gb10.yml.txt"], {"gb10.yml.txt": "Ansible does not read this file, because of its ending; rename it to gb10.yml"}),
+        (["host_vars/gb10.yml"], {"gb10.yml": "no host reads this file: gb10 is a group; move the file to group_vars"}),
+        (["host_vars/10.0.0.1.yml"], {"10.0.0.1.yml": "no host reads this file: 10.0.0.1 is the address of a1; rename it to a1.yml"}),
+        (["group_vars/pair1.yml", "group_vars/pair1.yml.bak"], {}),
+        (["host_vars/a2.yml"], {}),
+        (["group_vars/gb10 - Copy.yml"], {"gb10 - Copy.yml": "no host reads this file: there is no group gb10 - Copy"}),
+        (["group_vars/gb10 (1).yml"], {"gb10 (1).yml": "no host reads this file: there is no group gb10 (1)"}),
+        (["group_vars/gb10_old.yml"], {"gb10_old.yml": "no host reads this file: there is no group gb10_old"}),
+        (["group_vars/pair1.yml -> /nowhere"], {"pair1.yml": "the file is a link to a file that does not exist; correct the link, or remove it"}),
+    ],
+)
+def test_a_file_of_variables_that_no_host_reads(tmp_path: Path, names: list[str], expected: dict[str, str]) -> None:
+    write(tmp_path, hosts=_NAMED)
+    for name, _arrow, target in (each.partition(" -> ") for each in names):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        if target:
+            path.symlink_to(target)
+        else:
+            path.write_text("gb10: {children: {pair2: {hosts: {c: }}}}" if name == "other.yml" else "roce_mtu: 9000\n", encoding="utf-8")
+    hosts = {"a1": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}
+    found = survey(hosts, tmp_path / "hosts.yml", {name: list(hosts) for name in ("all", "gb10", "pair1")})
+    assert {Path(each.file).name for each in found} == set(expected)
+    assert all(each.text == expected[Path(each.file).name] for each in found)
+    assert [each.warning for each in found] == [name.startswith(("gb10 ", "gb10_")) for name in expected]
+
+
+def test_a_variable_of_the_environment_that_is_not_set_is_a_fault() -> None:
+    raw = "{{ lookup('env', 'SPARK_KEY') }}"
+    found = survey({"a": {"vllm_tp2_api_key": (raw, "")}, "b": {"vllm_tp2_api_key": (raw, "a" * 20)}})
+    assert [each.text for each in found] == ["reads a variable of the environment that is not set here, or is empty; export it, or remove the line"]
 
 
 def test_a_value_that_two_groups_share_is_to_be_set_for_the_second(tmp_path: Path) -> None:
@@ -259,6 +308,37 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
         ),
         ({**gate(context=500000, concurrency={"min": 3}), "vllm_tp2_context": 500000}, []),
         (gate(context=500000), [("vllm_tp2_gate", "engine.args.max-model-len is 1000000")]),
+        ({"gb10_profiles": {"mine": {"extends": "yours"}, "yours": {"extends": "mine"}}}, [("gb10_profiles", "circular")]),
+        (
+            {"gb10_profiles": {"mine": {"extends": DEFAULT_PROFILE, "engine": {"args": {"max-num-seqs": [6]}}}}},
+            [("gb10_profiles", "profile mine: engine.args.max-num-seqs is a list, expected a whole number from 1")],
+        ),
+        ({"gb10_profiles": {"extends": DEFAULT_PROFILE, "engine": {}}}, [("gb10_profiles", "name of a profile is expected; write gb10_profiles: {mine: ")]),
+        ({"gb10_profiles": {"summary": "mine"}}, [("gb10_profiles", "where the name of a profile is expected; write gb10_profiles: {mine: ")]),
+        ({"vllm_tp2_api_key": "a" * 20, "vllm_tp2_secret_env": {"VLLM_API_KEY": "b" * 20}}, [("vllm_tp2_api_key", "remove one of them")]),
+        ({"vllm_tp2_api_key": "a" * 20, "vllm_tp2_secret_env": {"VLLM_API_KEY": "a" * 20}}, []),
+        ({"vllm_tp2_watch": {"webhook": "ftp://hunter2"}}, [("vllm_tp2_watch", "webhook is not a URL that begins with http:// or https://")]),
+        ({"vllm_tp2_watch": {"webhook": "hooks.example.org/hunter2"}}, [("vllm_tp2_watch", "webhook is not a URL")]),
+        ({"vllm_tp2_watch": {"restarts": -1}}, [("vllm_tp2_watch", "restarts of the watch is -1.0. Expected: a number that is not negative")]),
+        ({"vllm_tp2_watch": {"head_seconds": 10}}, [("vllm_tp2_watch", "head_seconds of the watch is 10.0")]),
+        (
+            {"vllm_tp2_watch": {"memory_drop_gib": 1}},
+            [("vllm_tp2_watch", "memory_drop_gib of the watch does not fit: memory_drop_gib (1) is below memory_floor_gib (1.5)")],
+        ),
+        (
+            {"vllm_tp2_watch": {"memory_floor_gib": 6}},
+            [("vllm_tp2_watch", "memory_floor_gib of the watch does not fit: memory_drop_gib (4) is below memory_floor_gib (6)")],
+        ),
+        (
+            {"vllm_tp2_watch": {"completion_timeout": 0}},
+            [("vllm_tp2_watch", "completion_timeout of the watch is 0. Expected: a number above 0; the default is 30")],
+        ),
+        (
+            {"vllm_tp2_watch": {"textfile": "/var/lib/x/gb10.prom"}},
+            [("vllm_tp2_watch", "textfile is '/var/lib/x/gb10.prom', expected the folder")],
+        ),
+        ({"vllm_tp2_watch": {"restarts": "many"}}, [("vllm_tp2_watch", "restarts is 'many', expected a whole number")]),
+        ({"vllm_tp2_watch": {"webhook": "https://hooks.example.org/x?y", "restarts": 0, "head_seconds": "45", "lost_seconds": None}}, []),
         ({"vllm_tp2_failure_classes": [{"class": "x", "pattern": "(", "remedy": "y"}]}, [("vllm_tp2_failure_classes", "'x'")]),
         ({"vllm_tp2_failure_classes": [{"klass": "x", "pattern": "a", "remedy": "y"}]}, [("vllm_tp2_failure_classes", "class")]),
     ],
@@ -266,15 +346,7 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
 def test_checks_profiles_and_what_the_inventory_changes_in_them(variables: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     found = survey({"a": variables, "b": variables})
     assert [each.key for each in found] == [key for key, _part in expected], found
-    assert all(part in each.text for each, (_key, part) in zip(found, expected, strict=True)), found
-
-
-def test_a_parallel_size_of_a_profile_is_the_line_to_change(tmp_path: Path) -> None:
-    text = f"gb10_profile: mine\ngb10_profiles:\n  mine:\n    extends: {DEFAULT_PROFILE}\n    engine:\n      args:\n        tensor-parallel-size: 4\n"
-    folder = write(tmp_path, hosts="all:", group_vars__gb10=text)
-    own = yaml.safe_load(text)
-    (found,) = survey({"a": own, "b": own}, folder)
-    assert (found.line, found.key, "tensor-parallel-size 4 x" in found.text) == (7, "gb10_profiles", True)
+    assert all(part in each.text and "hunter2" not in each.text for each, (_key, part) in zip(found, expected, strict=True)), found
 
 
 _MINE = f"extends: {DEFAULT_PROFILE}\n"
@@ -316,15 +388,6 @@ def test_a_fault_of_a_profile_in_a_file_has_its_line_and_key(tmp_path: Path, tex
         own = {"gb10_profiles_directory": str(tmp_path), **more}
         (found,) = survey({"a": own, "b": own}, stages=["vllm_tp2"], extra=more)
         assert found.sentence().startswith(f"{tmp_path}/{sentence}")
-
-
-@pytest.mark.parametrize(("flag", "value"), [("kv-cache-memory-bytes", 64424509440), ("gpu-memory-utilization", 0.9), ("max-model-len", 9000000)])
-def test_memory_is_a_fault_of_the_argument_of_a_profile_that_sets_it(tmp_path: Path, flag: str, value: float) -> None:
-    args = f"    engine:\n      args:\n        {flag}: {value}\n"
-    text = f"gb10_profile: mine\ngb10_profiles:\n  mine:\n    extends: base\n  base:\n    extends: {DEFAULT_PROFILE}\n{args}"
-    own = yaml.safe_load(text)
-    (found,) = survey({"a": own, "b": own}, write(tmp_path, hosts="all:", group_vars__gb10=text), stages=["vllm_tp2"])
-    assert places([found]) == [(f"{tmp_path}/group_vars/gb10.yml", 9, "gb10_profiles")]
 
 
 def test_a_file_of_a_profile_that_is_not_read_is_the_only_fault(tmp_path: Path) -> None:
@@ -395,17 +458,6 @@ def test_a_key_that_is_set_twice_is_a_fault_and_of_a_secret_a_warning_without_va
     assert all("is set twice, first in line" in each.text and "sk-" not in each.text for each in found)
 
 
-def test_a_file_that_no_host_reads_is_named_unless_another_inventory_has_its_group(tmp_path: Path) -> None:
-    folder = write(tmp_path, hosts="all:", group_vars__gb_10="", group_vars__pair2="", group_vars__web="")
-    (folder / "group_vars" / "gb10.yml.txt").write_text("")
-    (folder / "other.yml").write_text("gb10: {children: {pair2: {hosts: {c: }}}}\n")
-    found = survey(TWO, folder / "hosts.yml")
-    texts = {Path(each.file).name: each.text for each in found}
-    assert set(texts) == {"gb_10.yml", "gb10.yml.txt"}
-    assert "there is no group gb_10; did you mean gb10?" in texts["gb_10.yml"]
-    assert "rename it to gb10.yml" in texts["gb10.yml.txt"]
-
-
 def test_values_that_a_group_shares_are_equal(tmp_path: Path) -> None:
     folder = write(tmp_path, hosts="all:", group_vars__gb10="roce_mtu: 9000\n", host_vars__b="roce_mtu: 1500\n")
     (found,) = survey({"a": {"roce_mtu": 9000}, "b": {"roce_mtu": 1500}}, folder)
@@ -427,24 +479,6 @@ def test_what_validate_finds_is_found_before_a_host_is_touched(tmp_path: Path, v
     folder = write(tmp_path, hosts="all:", group_vars__gb10=f"{name}: 1\n")
     found = survey({"a": {**variables, "ansible_host": "10.0.0.1"}, "b": {**variables, "ansible_host": "10.0.0.2"}}, folder)
     assert {(each.key, part in each.text) for each in found} == {(key, True)}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("image_build_args: {PYTHON: 3.10, CUDA: '13.10', JOBS: 8}", "image_build_args: PYTHON has no quotes, and YAML reads it as 3.1; put it in quotes"),
-        ("vllm_tp2_extra_env: {MASK: 010, RATIO: 0.8, ON: true, NONE: }", "vllm_tp2_extra_env: MASK has no quotes, and YAML reads it as 8; put it in quotes"),
-        ("docker_compose_minimum: 2.20", "docker_compose_minimum: has no quotes, and YAML reads it as 2.2; put it in quotes"),
-        ("vllm_tp2_api_key: 123_456_789", "vllm_tp2_api_key: has no quotes, and YAML reads it as another number; put it in quotes"),
-        ("vllm_tp2_api_key: 123456789", ""),
-        ("docker_compose_minimum: 2.18", ""),
-        ("vllm_tp2_context: 1_000_000", ""),
-    ],
-)
-def test_a_string_that_yaml_reads_as_another_number_needs_quotes(text: str, expected: str, tmp_path: Path) -> None:
-    folder = write(tmp_path, hosts="all:", group_vars__gb10=f"---\n{text}\n")
-    own = yaml.safe_load(text)
-    assert [each.sentence() for each in survey({"a": own, "b": own}, folder)] == ([f"{folder}/group_vars/gb10.yml:2: {expected}"] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -499,24 +533,6 @@ def test_a_second_inventory_that_does_not_exist_ends_the_check(tmp_path: Path) -
     assert re.fullmatch(r"\S+/lba does not exist; did you mean \S+/lab\?", found.text)
 
 
-def test_a_file_of_a_host_that_is_a_group_is_moved(tmp_path: Path) -> None:
-    (found,) = survey(TWO, write(tmp_path, hosts="all:", host_vars__gb10="roce_mtu: 9000\n"))
-    assert found.text == "no host reads this file: gb10 is a group; move the file to group_vars"
-
-
-def test_a_file_that_is_named_by_the_address_of_a_host_is_renamed(tmp_path: Path) -> None:
-    hosts = "gb10: {children: {pair1: {hosts: {a: {ansible_host: 10.0.0.1}, b: {ansible_host: 10.0.0.2}}}}}"
-    source = write(tmp_path, hosts=hosts, host_vars__a="")
-    (tmp_path / "host_vars/a.yml").rename(tmp_path / "host_vars/10.0.0.1.yml")
-    (found,) = survey(TWO, source)
-    assert found.text == "no host reads this file: 10.0.0.1 is the address of a; rename it to a.yml"
-
-
-def test_profiles_that_extend_each_other_are_one_fault() -> None:
-    own = {"gb10_profiles": {"mine": {"extends": "yours"}, "yours": {"extends": "mine"}}}
-    assert len([each for each in survey({"a": own, "b": own}) if "circular" in each.text]) == 1
-
-
 def test_sources_of_an_image_that_do_not_exist_are_a_fault_of_a_run_that_builds(tmp_path: Path) -> None:
     own = {"image_build_context": str(tmp_path / "recipe")}
     assert survey({"a": own, "b": own}) == []
@@ -541,29 +557,11 @@ def test_a_pool_that_is_too_small_is_a_fault_of_what_the_inventory_changes(key: 
     assert survey({"a": {**own, "vllm_tp2_plan": "report"}, "b": {**own, "vllm_tp2_plan": "report"}}, stages=["vllm_tp2"]) == []
 
 
-def test_an_argument_of_a_profile_that_is_a_number() -> None:
-    own = {"gb10_profiles": {"mine": {"extends": DEFAULT_PROFILE, "engine": {"args": {"max-num-seqs": [6]}}}}}
-    assert [(each.key, each.text) for each in survey({"a": own, "b": own})] == [
-        ("gb10_profiles", "profile mine: engine.args.max-num-seqs is a list, expected a whole number from 1")
-    ]
-
-
 def test_a_host_may_have_a_name_that_begins_like_a_variable(tmp_path: Path) -> None:
     write(tmp_path, hosts="gb10:\n  children:\n    pair1:\n      hosts:\n        gb10-1:\n        gpu-1:\n")
     groups = {"gb10": ["gb10-1", "gpu-1"], "pair1": ["gb10-1", "gpu-1"], "all": ["gb10-1", "gpu-1"]}
     found = survey({host: {} for host in groups["pair1"]}, tmp_path, groups)
     assert [each.sentence() for each in found if "dashes" in each.sentence()] == []
-
-
-@pytest.mark.parametrize("name", ["group_vars/pair1.yml.bak", "host_vars/a2.yml"])
-def test_a_backup_and_a_file_of_another_host_are_not_faults(tmp_path: Path, name: str) -> None:
-    hosts = "gb10:\n  children:\n    pair1:\n      hosts:\n        a1: {ansible_host: 10.0.0.1}\n        b: {ansible_host: 10.0.0.2}\n"
-    write(tmp_path, hosts=hosts, group_vars__pair1="roce_mtu: 9000\n")
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("roce_mtu: 9000\n", encoding="utf-8")
-    groups = {"gb10": ["a1", "b"], "pair1": ["a1", "b"], "all": ["a1", "b"]}
-    found = survey({"a1": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}, tmp_path, groups)
-    assert [each.sentence() for each in found if "reads this file" in each.sentence() or "does not read" in each.sentence()] == []
 
 
 @pytest.mark.parametrize(("foreign", "number"), [(["stat?"], 0), ([], 1)])
@@ -584,21 +582,6 @@ def test_a_limit_that_names_an_unknown_host_is_a_fault(arguments: dict[str, Any]
     arguments["subset"] = "a,b,c"
     (found,) = survey({}, ansible_play_hosts_all=["a", "b"])
     assert found.sentence() == "the command line: --limit: c is not a host or a group of this inventory"
-
-
-def test_a_link_to_a_missing_file_of_variables_is_a_fault(tmp_path: Path) -> None:
-    write(tmp_path, hosts="gb10:\n  children:\n    pair1:\n      hosts: {a: , b: }\n")
-    (tmp_path / "group_vars").mkdir()
-    (tmp_path / "group_vars/pair1.yml").symlink_to("/nowhere/pair1.yml")
-    found = survey({"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}, tmp_path)
-    assert [each.text for each in found] == ["the file is a link to a file that does not exist; correct the link, or remove it"]
-
-
-@pytest.mark.parametrize("own", [{"extends": DEFAULT_PROFILE, "engine": {"args": {}}}, {"summary": "mine"}])
-def test_a_profile_without_its_name_is_one_fault(own: dict[str, Any]) -> None:
-    variables = {"gb10_profiles": own}
-    (found,) = survey({"a": variables, "b": variables})
-    assert "where the name of a profile is expected; write gb10_profiles: {mine: " in found.text
 
 
 @pytest.mark.parametrize(
@@ -647,28 +630,6 @@ def test_a_file_in_the_place_of_a_folder_is_a_fault_of_an_extra_variable(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("watch", "part"),
-    [
-        ({"webhook": "ftp://hunter2"}, "webhook is not a URL that begins with http:// or https://"),
-        ({"webhook": "hooks.example.org/hunter2"}, "webhook is not a URL"),
-        ({"restarts": -1}, "restarts of the watch is -1.0. Expected: a number that is not negative"),
-        ({"head_seconds": 10}, "head_seconds of the watch is 10.0"),
-        ({"memory_drop_gib": 1}, "memory_drop_gib of the watch does not fit: memory_drop_gib (1) is below memory_floor_gib (1.5)"),
-        ({"memory_floor_gib": 6}, "memory_floor_gib of the watch does not fit: memory_drop_gib (4) is below memory_floor_gib (6)"),
-        ({"completion_timeout": 0}, "completion_timeout of the watch is 0. Expected: a number above 0; the default is 30"),
-        ({"textfile": "/var/lib/x/gb10.prom"}, "textfile is '/var/lib/x/gb10.prom', expected the folder"),
-        ({"restarts": "many"}, "restarts is 'many', expected a whole number"),
-        ({"webhook": "https://hooks.example.org/x?y", "restarts": 0, "head_seconds": "45", "lost_seconds": None}, ""),
-    ],
-)
-def test_settings_of_the_watch_that_an_agent_refuses(watch: dict[str, Any], part: str) -> None:
-    found = [each.text for each in survey({"a": {"vllm_tp2_watch": watch}, "b": {"vllm_tp2_watch": watch}})]
-    assert len(found) == bool(part)
-    assert part in "".join(found)
-    assert "hunter2" not in "".join(found)
-
-
-@pytest.mark.parametrize(
     ("arguments", "option", "part"),
     [
         ({"remote_user": "root@10.0.0.1"}, "-u", "set the address in ansible_host"),
@@ -695,54 +656,9 @@ def test_at_most_one_host_of_a_group_is_this_computer(local: list[str], faults: 
     assert [each.key for each in found] == ["ansible_connection"] * faults
 
 
-@pytest.mark.parametrize(("text", "part"), [("011", "is 011, which YAML reads as 9"), ("1:30", "which YAML reads as 90"), ("11", ""), ("'011'", "")])
-def test_a_number_in_another_base_is_a_fault(text: str, part: str, tmp_path: Path) -> None:
-    folder = write(tmp_path, hosts="all:", group_vars__gb10=f"gb10_fabric_first: {text}\n")
-    value = yaml.safe_load(text)
-    found = survey({"a": {"gb10_fabric_first": value}, "b": {"gb10_fabric_first": value}}, folder)
-    assert places(found) == ([(f"{folder}/group_vars/gb10.yml", 1, "gb10_fabric_first")] if part else [])
-    assert part in "".join(each.text for each in found)
-
-
-@pytest.mark.parametrize(
-    ("error", "part"),
-    [
-        ("The 'file' lookup cannot access the file 'hunter2'. file not found", "its template fails; a file that it reads was not found"),
-        ("'hunter2' is undefined", "its template fails; it uses a variable that is not defined"),
-        ("hunter2", "its template fails; the reason is not shown"),
-    ],
-)
-def test_why_the_template_of_a_secret_fails_is_named_without_a_part_of_it(error: str, part: str) -> None:
-    found = [each.text for each in survey({"a": {"vllm_tp2_api_key": ("{{ x }}", AnsibleError(error))}, "b": {}})]
-    assert len(found) == 1
-    assert part in found[0]
-    assert "hunter2" not in found[0]
-
-
-def test_a_secret_of_an_environment_variable_that_is_not_set_is_a_fault() -> None:
-    raw = "{{ lookup('env', 'SPARK_KEY') }}"
-    found = survey({"a": {"vllm_tp2_api_key": (raw, "")}, "b": {"vllm_tp2_api_key": (raw, "a" * 20)}})
-    assert [each.text for each in found] == ["reads a variable of the environment that is not set here, or is empty; export it, or remove the line"]
-
-
 def test_a_list_of_hosts_instead_of_an_inventory() -> None:
     (found,) = survey({}, "10.0.0.1,10.0.0.2", groups={"all": ["10.0.0.1", "10.0.0.2"]})
     assert (found.key, "has no groups; give an inventory" in found.text) == ("-i", True)
-
-
-def test_two_different_keys_of_the_api_are_a_fault() -> None:
-    own = {"vllm_tp2_api_key": "a" * 20, "vllm_tp2_secret_env": {"VLLM_API_KEY": "b" * 20}}
-    assert [each.key for each in survey({"a": own, "b": own})] == ["vllm_tp2_api_key"]
-    same = {**own, "vllm_tp2_secret_env": {"VLLM_API_KEY": "a" * 20}}
-    assert survey({"a": same, "b": same}) == []
-
-
-@pytest.mark.parametrize("name", ["gb10 - Copy", "gb10 (1)", "gb10_old"])
-def test_a_copy_of_a_file_of_variables_is_a_warning(name: str, tmp_path: Path) -> None:
-    folder = write(tmp_path, hosts="gb10: {hosts: {a: , b: }}\n", group_vars__gb10="roce_mtu: 9000\n")
-    (folder / f"group_vars/{name}.yml").write_text("roce_mtu: 1500\n", encoding="utf-8")
-    (found,) = survey({"a": {}, "b": {}}, folder)
-    assert (found.warning, found.text) == (True, f"no host reads this file: there is no group {name}")
 
 
 @pytest.mark.parametrize(("text", "faults"), [("just a text\n", 1), ("images: [a]\n", 1), ("images:\n  x: {digest: y}\n", 0), ("", 0)])
@@ -751,11 +667,3 @@ def test_a_lock_file_that_cannot_be_read_is_a_fault_before_a_run(text: str, faul
     (folder / ".gb10.lock.yml").write_text(text, encoding="utf-8")
     found = survey({"a": {}, "b": {}}, folder)
     assert [each.sentence().partition(": ")[0] for each in found] == [f"{folder}/.gb10.lock.yml"] * faults
-
-
-def test_a_mapping_with_the_name_of_the_group_has_its_line(tmp_path: Path) -> None:
-    folder = write(tmp_path, hosts="gb10: {hosts: {a: , b: }}\n", group_vars__gb10="gb10:\n  gb10_model_store: /data\n")
-    own = {"gb10": {"gb10_model_store": "/data"}}
-    (found,) = survey({"a": own, "b": own}, folder)
-    assert places([found]) == [(f"{folder}/group_vars/gb10.yml", 1, "gb10")]
-    assert "write each variable on a line of its own" in found.text

@@ -205,31 +205,30 @@ def test_an_address_that_does_not_answer_is_asked_again_with_the_remedy(world: W
         (GIVEN, {"failure": {"10.0.0.1": "ssh: Could not resolve hostname x: Name or service not known"}}, "hostname -I"),
         (GIVEN, {"failure": {"10.0.0.1": "nvidia@10.0.0.1: Permission denied (publickey)."}}, "authorized_keys"),
         (GIVEN, {"known": {"10.0.0.1", "10.0.0.2"}, "installed": {"10.0.0.1", "10.0.0.2"}, "same_id": True}, "are the same machine"),
+        ({**GIVEN, "accept_host_keys": KEY.fingerprint}, {"failure": {"10.0.0.1": CHANGED}}, "another machine answers"),
+        ({**GIVEN, "port": "2222"}, {"known": {"10.0.0.1", "10.0.0.2"}}, "ssh-copy-id -p 2222 nvidia@10.0.0.1"),
+        ({**GIVEN, "port": "70000"}, {"logins": None}, "setup_port is '70000', expected a port"),
+        ({**GIVEN, "key": "id_rsa"}, {"logins": None}, "setup_key is 'id_rsa', expected the path"),
+        ({**GIVEN, "key": "/no/such/key"}, {"logins": None}, "/no/such/key is not a file on this computer"),
     ],
 )  # fmt: skip
 def test_without_a_terminal_one_sentence_names_what_is_missing(
     world: World, screen: Callable[..., Screen], given: dict[str, Any], state: dict[str, Any], words: str
 ) -> None:
+    """Without logins, the refusal comes before a machine is reached."""
     vars(world).update(state)
     screen(interactive=False)
     with pytest.raises(AnsibleActionFail) as raised:
         run(**given)
     assert words in str(raised.value)
-    assert world.stored == [] or "accept_host_keys" in given
+    assert world.stored == [] or (given.get("accept_host_keys") == KEY.fingerprint and not world.failure)
 
 
-def test_a_host_key_that_is_not_confirmed_is_not_stored(world: World, screen: Callable[..., Screen]) -> None:
-    screen("")
-    with pytest.raises(AnsibleActionFail, match="was not confirmed, so nothing was stored"):
-        run(**GIVEN)
-    assert world.stored == []
-
-
-def test_a_changed_host_key_is_refused_even_with_its_fingerprint(world: World, screen: Callable[..., Screen]) -> None:
-    world.failure["10.0.0.1"] = CHANGED
-    screen()
-    with pytest.raises(AnsibleActionFail, match="another machine answers"):
-        run(**GIVEN, accept_host_keys=KEY.fingerprint)
+@pytest.mark.parametrize(("answer", "given", "words"), [("", GIVEN, "was not confirmed, so nothing was stored"), ("^C", {}, "stopped by the user")])
+def test_an_answer_that_ends_it(world: World, screen: Callable[..., Screen], answer: str, given: dict[str, Any], words: str) -> None:
+    screen(answer)
+    with pytest.raises(AnsibleActionFail, match=words):
+        run(**given)
     assert world.stored == []
 
 
@@ -255,12 +254,6 @@ def test_passwords_of_the_command_line_options_are_used_without_a_terminal(world
     screen(interactive=False)
     machines = run(**GIVEN, accept_host_keys=[KEY.fingerprint], passwords=("pw-1", "pw-2"))
     assert [each.password for each in machines] == ["pw-2", "pw-2"]
-
-
-def test_ctrl_c_ends_it_with_a_sentence(world: World, screen: Callable[..., Screen]) -> None:
-    screen("^C")
-    with pytest.raises(AnsibleActionFail, match="stopped by the user"):
-        run()
 
 
 def test_this_computer_can_be_one_of_the_two(world: World, screen: Callable[..., Screen], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,28 +300,6 @@ def test_port_and_key_of_the_inventory_and_of_answers_reach_the_machine(world: W
     assert ("me", "10.0.0.1", "2201", str(key)) in world.logins
     assert [(each.port, each.key) for each in run(known, "me", port=2222, key=str(other))] == [("2222", str(other))] * 2
     assert shown.prompts == []
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"port": "70000"}, "setup_port is '70000', expected a port"),
-        ({"key": "id_rsa"}, "setup_key is 'id_rsa', expected the path"),
-        ({"key": "/no/such/key"}, "/no/such/key is not a file on this computer"),
-    ],
-)
-def test_a_port_or_a_key_that_cannot_be_right_is_refused_before_a_login(world: World, screen: Callable[..., Screen], given: dict[str, Any], words: str) -> None:
-    screen(interactive=False)
-    with pytest.raises(AnsibleActionFail, match=words):
-        run(**GIVEN, **given)
-    assert world.logins == []
-
-
-def test_remedies_have_the_port(world: World, screen: Callable[..., Screen]) -> None:
-    world.known = {"10.0.0.1", "10.0.0.2"}
-    screen(interactive=False)
-    with pytest.raises(AnsibleActionFail, match=r"ssh-copy-id -p 2222 nvidia@10\.0\.0\.1"):
-        run(**GIVEN, port="2222")
 
 
 def test_two_passwords_of_sudo_have_their_remedy_without_a_terminal(world: World, screen: Callable[..., Screen]) -> None:

@@ -27,9 +27,7 @@ def test_a_line_is_parsed_to_what_it_was_made_of(host: str, what: str, percent: 
 
 @given(st.integers(0, 99), HOSTS, st.sampled_from(["starting", "load", "kv", "not started"]), PERCENT, st.sampled_from(["", "MemFree 31.0 GiB"]), LEFT)
 @example(0, "lab-1", "load", 100, "MemFree 15.9 GiB", None)
-def test_a_line_of_a_boot_is_parsed_with_and_without_its_time(
-    rank: int, host: str, stage: str, percent: int | None, memory: str, left: int | None
-) -> None:
+def test_a_line_of_a_boot_is_parsed_with_and_without_its_time(rank: int, host: str, stage: str, percent: int | None, memory: str, left: int | None) -> None:
     line = progress.boot_text(rank, host, stage, percent, memory, left)
     seen = progress.parse(line)
     assert seen is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED, place
 
 DOC = Path(__file__).resolve().parents[5] / "docs" / "profiles.md"
 BASE = "dspark-nvfp4-1m"
@@ -18,8 +18,7 @@ OPTIONS = {"model_store": "/srv/models", "content": "aaaa"}
 def folder(over: dict[str, Any] | None = None, number: int = 0, size: int = 2, **options: Any) -> str:
     """Return the folder of the cache of the base profile with changes."""
     own = resolve("mine", SHIPPED, {"mine": {"extends": BASE, **(over or {})}})
-    place = {"rank": number, "size": size, "master_addr": "192.168.200.1", "fabric_ip": f"192.168.200.{number + 1}", "env": {}}
-    rendered = compose.render_rank(own, place, {**OPTIONS, **options})
+    rendered = compose.render_rank(own, place(number, size), {**OPTIONS, **options})
     [path] = rendered["caches"]
     assert f"{path}:/cache/huggingface/vllm-cache" in rendered["compose"]["services"]["vllm"]["volumes"]
     return str(path)
@@ -75,8 +74,7 @@ def test_only_the_caches_of_the_profile_get_the_key() -> None:
 
 def test_the_owner_has_the_last_word() -> None:
     own = resolve("mine", SHIPPED, {"mine": {"extends": BASE, "env": {"TRITON_CACHE_DIR": "/x", "VLLM_ENGINE_READY_TIMEOUT_S": "9"}}})
-    place = {"rank": 0, "size": 2, "master_addr": "a", "env": {}}
-    env = compose.render_rank(own, place, {**OPTIONS, "extra_env": {"CUDA_CACHE_PATH": None}})["env"]
+    env = compose.render_rank(own, place(0), {**OPTIONS, "extra_env": {"CUDA_CACHE_PATH": None}})["env"]
     assert (env["TRITON_CACHE_DIR"], env["VLLM_ENGINE_READY_TIMEOUT_S"]) == ("/x", "9")
     assert "CUDA_CACHE_PATH" not in env
     assert env["DG_JIT_CACHE_DIR"] == "/cache/huggingface/vllm-cache/deep_gemm"
@@ -85,8 +83,7 @@ def test_the_owner_has_the_last_word() -> None:
 @pytest.mark.parametrize("volumes", [[], ["{model_store}/c:/cache:ro"], ["{model_store}/other:/cache"]])
 def test_without_a_writable_mount_of_the_cache_no_variable_is_added(volumes: list[str]) -> None:
     box = {"volumes": volumes, "cache_dirs": ["{model_store}/c"]}
-    raw = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "/m"}, "container": box}
-    assert set(caches.environment(resolve("mini", {"mini": raw}))) == set(caches.LIMITS)
+    assert set(caches.environment(resolve("mini", {"mini": {**LEAST, "container": box}}))) == set(caches.LIMITS)
 
 
 def test_the_limits_of_vllm_follow_the_phases() -> None:

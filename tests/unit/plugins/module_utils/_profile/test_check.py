@@ -8,11 +8,11 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import check as c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED
 
 
 def checked(**over: Any) -> dict[str, Any]:
-    return c.check("x", {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "a/b"}, **over})
+    return c.check("x", {**LEAST, **over})
 
 
 STEP = {"dockerfile": "Dockerfile"}

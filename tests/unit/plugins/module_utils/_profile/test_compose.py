@@ -15,7 +15,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import cache
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from public_recipes import RECIPES
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED, arguments, place
 
 ROOT = Path(__file__).resolve().parents[5]
 FIXTURES = ROOT / "tests" / "unit" / "fixtures" / "profiles"
@@ -34,31 +34,12 @@ def profile(name: str) -> dict[str, Any]:
     return resolve(name, SHIPPED)
 
 
-def rank(number: int, size: int = 2, **more: Any) -> dict[str, Any]:
-    addresses = [f"192.168.200.{i + 1}" for i in range(size)]
-    return {"rank": number, "size": size, "master_addr": addresses[0], "fabric_ip": addresses[number], "env": {}, **more}
-
-
 def render(name: str, number: int, **options: Any) -> dict[str, Any]:
-    return compose.render_rank(profile(name), rank(number, env=FABRIC), {"model_store": "/srv/models", "infiniband": True, **options})
+    return compose.render_rank(profile(name), place(number, env=FABRIC), {"model_store": "/srv/models", "infiniband": True, **options})
 
 
 def mini(**over: Any) -> dict[str, Any]:
-    raw: dict[str, Any] = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "/m", "served_names": ["b"]}}
-    raw.update(over)
-    return resolve("mini", {"mini": raw})
-
-
-def arguments(words: list[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Group words into (flag, values), in order."""
-    out: list[tuple[str, tuple[str, ...]]] = []
-    for word in words:
-        if word.startswith("--"):
-            flag, _unused, value = word[2:].partition("=")
-            out.append((flag, (value,) if value else ()))
-        elif out:
-            out[-1] = (out[-1][0], (*out[-1][1], word))
-    return out
+    return resolve("mini", {"mini": {**LEAST, "model": {"id": "a/b", "path": "/m", "served_names": ["b"]}, **over}})
 
 
 class Indented(yaml.SafeDumper):
@@ -96,7 +77,7 @@ def golden(number: int) -> Path:
 
 def test_release_of_a_profile_is_that_of_the_golden_files() -> None:
     """Another id or another file restarts every group at its next upgrade. UPDATE_GOLDEN=1 writes the files; a person reads the diff."""
-    release = compose.name_release([compose.render_rank(profile("dspark-nvfp4-1m"), rank(number, env=FABRIC), ALL_OPTIONS) for number in (0, 1)])
+    release = compose.name_release([compose.render_rank(profile("dspark-nvfp4-1m"), place(number, env=FABRIC), ALL_OPTIONS) for number in (0, 1)])
     for number, content in enumerate(release["compose"]):
         text = "---\n" + yaml.dump(content, Dumper=Indented, sort_keys=False, width=90)
         if os.environ.get("UPDATE_GOLDEN"):
@@ -109,7 +90,7 @@ def test_release_of_a_profile_is_that_of_the_golden_files() -> None:
 def test_renders_the_arguments_and_the_environment_of_the_profile(name: str, number: int) -> None:
     own = EXPECTED[name]
     base = EXPECTED[own["like"]] if "like" in own else own
-    out = compose.render_rank(profile(name), rank(number, env=FABRIC), ALL_OPTIONS)
+    out = compose.render_rank(profile(name), place(number, env=FABRIC), ALL_OPTIONS)
     service = out["compose"]["services"]["vllm"]
 
     changed = dict(arguments(shlex.split(own["arguments"])))
@@ -179,7 +160,7 @@ def test_b12x_runs_through_a_login_shell() -> None:
 
 
 def test_four_ranks() -> None:
-    args = dict(arguments(compose.render_rank(profile("dspark-nvfp4-1m"), rank(3, size=4), {"model_store": "/m"})["argv"]))
+    args = dict(arguments(compose.render_rank(profile("dspark-nvfp4-1m"), place(3, size=4), {"model_store": "/m"})["argv"]))
     assert args["tensor-parallel-size"] == args["nnodes"] == ("4",)
     assert (args["node-rank"], args["headless"]) == (("3",), ())
 
@@ -191,19 +172,19 @@ def test_one_rank_has_no_wiring() -> None:
 
 
 def test_tensor_times_pipeline_may_fill_the_group() -> None:
-    out = compose.render_rank(mini(engine={"args": {"tensor-parallel-size": 2, "pipeline-parallel-size": 2}}), rank(3, size=4))
+    out = compose.render_rank(mini(engine={"args": {"tensor-parallel-size": 2, "pipeline-parallel-size": 2}}), place(3, size=4))
     assert ("tensor-parallel-size", ("2",)) in arguments(out["argv"])
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_headless_placeholder_is_not_doubled(number: int) -> None:
-    assert compose.build_argv(mini(engine={"args": {"headless": "{headless}", "seed": 1}}), rank(number)).count("--headless") == number
+    assert compose.build_argv(mini(engine={"args": {"headless": "{headless}", "seed": 1}}), place(number)).count("--headless") == number
 
 
 def test_fabric_replaces_every_fabric_variable_of_the_profile() -> None:
     """A GID index that the fabric omits on purpose must not come from the seed."""
     fabric = {"NCCL_IB_HCA": "mlx5_0", "NCCL_IB_ADDR_FAMILY": "AF_INET", "NCCL_IB_GID_INDEX": None, "NCCL_IB_ROCE_VERSION_NUM": 2}
-    env = compose.render_rank(profile("b12x-fp8-1m"), rank(0, env=fabric), {"model_store": "/m"})["env"]
+    env = compose.render_rank(profile("b12x-fp8-1m"), place(0, env=fabric), {"model_store": "/m"})["env"]
     assert (env["NCCL_IB_HCA"], env["NCCL_IB_ROCE_VERSION_NUM"]) == ("mlx5_0", "2")
     assert not {"NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME"} & set(env)
     assert env["NCCL_CROSS_NIC"] == "1", "not a fabric variable"
@@ -211,20 +192,20 @@ def test_fabric_replaces_every_fabric_variable_of_the_profile() -> None:
 
 def test_extra_environment_wins() -> None:
     extra = {"NCCL_IB_GID_INDEX": 5, "VLLM_HOST_IP": "10.0.0.9", "NCCL_DEBUG": None, "A": True}
-    env = compose.render_rank(profile("b12x-fp8-1m"), rank(1, env=FABRIC), {"model_store": "/m", "extra_env": extra})["env"]
+    env = compose.render_rank(profile("b12x-fp8-1m"), place(1, env=FABRIC), {"model_store": "/m", "extra_env": extra})["env"]
     assert (env["NCCL_IB_GID_INDEX"], env["VLLM_HOST_IP"], env["A"]) == ("5", "10.0.0.9", "true")
     assert "NCCL_DEBUG" not in env
 
 
 def test_head_and_worker_environment() -> None:
     one = mini(env={"A": "all"}, head_env={"A": "head"}, worker_env={"B": "worker"})
-    assert compose.render_rank(one, rank(0))["env"]["A"] == "head"
-    worker = compose.render_rank(one, rank(1))["env"]
+    assert compose.render_rank(one, place(0))["env"]["A"] == "head"
+    worker = compose.render_rank(one, place(1))["env"]
     assert (worker["A"], worker["B"]) == ("all", "worker")
 
 
 def test_secret_that_is_also_in_the_environment_is_in_the_env_file_only() -> None:
-    out = compose.render_rank(mini(), rank(0), {"extra_env": {"HF_TOKEN": "hf_x", "MTP_NUM_TOKENS": "5"}, "secrets": {"HF_TOKEN": "hf_y"}})
+    out = compose.render_rank(mini(), place(0), {"extra_env": {"HF_TOKEN": "hf_x", "MTP_NUM_TOKENS": "5"}, "secrets": {"HF_TOKEN": "hf_y"}})
     assert out["secrets"] == {"HF_TOKEN": "hf_y"}
     assert out["env"]["MTP_NUM_TOKENS"] == "5"
     assert "hf_" not in json.dumps([out["compose"], out["argv"], out["env"]])
@@ -232,20 +213,20 @@ def test_secret_that_is_also_in_the_environment_is_in_the_env_file_only() -> Non
 
 
 def test_empty_secret_is_not_a_secret() -> None:
-    out = compose.render_rank(mini(), rank(0), {"secrets": {"VLLM_API_KEY": ""}})
+    out = compose.render_rank(mini(), place(0), {"secrets": {"VLLM_API_KEY": ""}})
     assert (out["secrets"], out["fingerprint"]) == ({}, "")
     assert "env_file" not in out["compose"]["services"]["vllm"]
 
 
 def test_the_file_of_the_key_is_named_and_has_the_last_word() -> None:
     options = {"env_file": "/opt/pair1/api_key"}
-    assert compose.render_rank(mini(), rank(0), options)["compose"]["services"]["vllm"]["env_file"] == ["/opt/pair1/api_key"]
-    out = compose.render_rank(mini(), rank(0), {**options, "secrets": {"HF_TOKEN": "x"}})
+    assert compose.render_rank(mini(), place(0), options)["compose"]["services"]["vllm"]["env_file"] == ["/opt/pair1/api_key"]
+    out = compose.render_rank(mini(), place(0), {**options, "secrets": {"HF_TOKEN": "x"}})
     assert out["compose"]["services"]["vllm"]["env_file"] == ["secrets.env", "/opt/pair1/api_key"]
 
 
 def test_dollar_signs_reach_the_container_unchanged() -> None:
-    out = compose.render_rank(mini(env={"A": "$HOME and ${B}"}, engine={"args": {"x": "$y"}}), rank(0))
+    out = compose.render_rank(mini(env={"A": "$HOME and ${B}"}, engine={"args": {"x": "$y"}}), place(0))
     service = out["compose"]["services"]["vllm"]
     assert service["environment"]["A"] == "$$HOME and $${B}"
     assert "$$y" in service["command"]
@@ -330,20 +311,20 @@ def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
         **ALL_OPTIONS, "env_file": "", "healthcheck": None, "infiniband": True, "cap_drop": [], "no_new_privileges": False, "ipc": "host",
         "weights_writable": True, "additions": False,
     }  # fmt: skip
-    ranks = [compose.render_rank(own, rank(number, env=FABRIC), former) for number in (0, 1)]
+    ranks = [compose.render_rank(own, place(number, env=FABRIC), former) for number in (0, 1)]
     assert compose.name_release(ranks)["id"] == "41c56fbff542"
 
 
 def test_container_options_of_the_profile() -> None:
     digest = "sha256:" + "a" * 64
     one = mini(image={"reference": "r/n:t", "digest": digest}, container={"memory": "100G", "gpus": "none"})
-    service = compose.render_rank(one, rank(0))["compose"]["services"]["vllm"]
+    service = compose.render_rank(one, place(0))["compose"]["services"]["vllm"]
     assert (service["image"], service["mem_limit"], service["pull_policy"]) == (f"r/n:t@{digest}", "100G", "missing")
     assert "deploy" not in service
 
 
 @pytest.mark.parametrize(
-    ("place", "options", "text"),
+    ("where", "options", "text"),
     [
         ({"rank": 2, "size": 2, "master_addr": "a"}, {}, "rank 2 of a group of 2 does not exist, expected 0 to 1"),
         ({"rank": 0, "size": 1}, {}, "made for 2 or more ranks, but the serving group has 1"),
@@ -354,14 +335,14 @@ def test_container_options_of_the_profile() -> None:
         (None, {"extra_env": {"HF_TOKEN": "k"}}, "set it in vllm_tp2_secret_env"),
     ],
 )
-def test_render_error_has_the_remedy(place: dict[str, Any] | None, options: dict[str, Any], text: str) -> None:
+def test_render_error_has_the_remedy(where: dict[str, Any] | None, options: dict[str, Any], text: str) -> None:
     with pytest.raises(compose.ServingError, match=re.escape(text)):
-        compose.render_rank(profile("dspark-nvfp4-1m"), place or rank(0), {"model_store": "/m", **options})
+        compose.render_rank(profile("dspark-nvfp4-1m"), where or place(0), {"model_store": "/m", **options})
 
 
 def test_parallel_sizes_must_match_the_group() -> None:
     with pytest.raises(compose.ServingError, match="tensor-parallel-size 4 x pipeline-parallel-size 1 is 4, but the serving group has 2"):
-        compose.render_rank(mini(engine={"args": {"tensor-parallel-size": 4}}), rank(0))
+        compose.render_rank(mini(engine={"args": {"tensor-parallel-size": 4}}), place(0))
 
 
 # --- release ---------------------------------------------------------------------------------------------------------

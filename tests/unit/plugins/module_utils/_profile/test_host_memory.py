@@ -9,16 +9,10 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import make_plan, pinned_gib
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED, ranks
 
 SPARK = 121.69
-PLAIN = {"summary": "s", "image": {"reference": "i"}, "model": {"id": "a/b", "path": "a/b"}}
 CUSTOM_OPS = {"cudagraph_mode": "PIECEWISE", "custom_ops": ["all"]}
-
-
-def ranks(*totals: float, available: float = 114.0, free: float = 113.0, **more: Any) -> list[dict[str, Any]]:
-    entries = zip(("spark-a", "spark-b"), totals, strict=True)
-    return [{"host": host, "total_kib": total * 2**20, "available_kib": available * 2**20, "free_kib": free * 2**20, **more} for host, total in entries]
 
 
 def plan(name: str, args: dict[str, Any], *totals: float, allow: bool = False) -> dict[str, Any]:
@@ -67,12 +61,12 @@ def test_the_limit_of_a_shipped_profile_is_that_of_a_profile_on_top_of_it() -> N
 
 
 def test_refuses_vllms_own_default() -> None:
-    refused = make_plan(resolve("own", SHIPPED, {"own": PLAIN}), ranks(SPARK, SPARK))["unsafe"]
+    refused = make_plan(resolve("own", SHIPPED, {"own": LEAST}), ranks(SPARK, SPARK))["unsafe"]
     assert "gpu-memory-utilization is not set, and vLLM's default 0.92 is above 0.82" in refused
 
 
 def test_a_profile_without_a_gpu_takes_no_share() -> None:
-    own = {**PLAIN, "container": {"gpus": "none"}}
+    own = {**LEAST, "container": {"gpus": "none"}}
     assert make_plan(resolve("own", SHIPPED, {"own": own}), ranks(16, 16))["unsafe"] is None
 
 
@@ -87,7 +81,7 @@ def test_refuses_custom_ops_where_the_measured_boot_compiled_without(text: Any) 
 
 def test_warns_about_custom_ops_of_a_profile_of_ones_own() -> None:
     args = {"gpu-memory-utilization": "0.8", "compilation-config": CUSTOM_OPS}
-    found = make_plan(resolve("own", SHIPPED, {"own": {**PLAIN, "engine": {"args": args}}}), ranks(SPARK, SPARK))
+    found = make_plan(resolve("own", SHIPPED, {"own": {**LEAST, "engine": {"args": args}}}), ranks(SPARK, SPARK))
     assert found["unsafe"] is None
     assert [text for text in found["warnings"] if "custom_ops [all] froze both nodes of seed 004" in text]
 

@@ -11,7 +11,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve impo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_samples import needs_shared, samples
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED, ranks
 
 GIB_KIB = 2**20
 SPARK = 121.69  # GiB that a DGX Spark reports; others report 119.63
@@ -26,14 +26,6 @@ QWEN2_7B = {
     "use_sliding_window": False,
 }
 QWEN3_235B = {"num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "hidden_size": 4096, "torch_dtype": "bfloat16"}
-
-
-def ranks(*totals: float, available: float | None = 114.0, free: float | None = 113.0, **more: Any) -> list[dict[str, Any]]:
-    def kib(gib: float | None) -> int | None:
-        return None if gib is None else int(gib * GIB_KIB)
-
-    names = ["spark-a", "spark-b", "spark-c", "spark-d"]
-    return [{"rank": i, "host": names[i], "total_kib": kib(t), "available_kib": kib(available), "free_kib": kib(free), **more} for i, t in enumerate(totals)]
 
 
 def profile(name: str, **args: Any) -> dict[str, Any]:
@@ -131,10 +123,7 @@ def test_config_of_a_vision_model_is_one_level_down() -> None:
     ],
 )
 def test_start_check_as_measured(total: float, free: float, utilization: float, starts: bool) -> None:
-    one = resolve(
-        "m",
-        {"m": {"summary": "s", "image": {"reference": "e"}, "model": {"id": "a", "path": "/a"}, "engine": {"args": {"gpu-memory-utilization": utilization}}}},
-    )
+    one = resolve("m", {"m": {**LEAST, "engine": {"args": {"gpu-memory-utilization": utilization}}}})
     plan = k.make_plan(one, ranks(total, available=free, free=free))
     assert (plan["verdict"] != "refused") is starts
     if not starts:
@@ -142,19 +131,36 @@ def test_start_check_as_measured(total: float, free: float, utilization: float, 
         assert plan["remedy"] is not None
 
 
-def test_start_refused_proposes_what_still_holds_the_pool() -> None:
-    plan = k.make_plan(profile("fp8-1m", **{"gpu-memory-utilization": "0.82"}), ranks(SPARK, SPARK, available=98.5))
+UTILIZATION, PINNED = "gpu-memory-utilization", "kv-cache-memory-bytes"
+UNEVEN = [*ranks(SPARK), {**ranks(SPARK, SPARK)[1], "available_kib": int(90 * GIB_KIB)}]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "entries", "remedy", "text"),
+    [
+        pytest.param("fp8-1m", {UTILIZATION: "0.82"}, ranks(SPARK, SPARK, available=98.5), f"set {UTILIZATION} to 0.80$",
+                     r"^p: spark-a \(rank 0\) has 98\.5 of 121\.7 GiB \(MemAvailable\), but gpu-memory-utilization 0\.82 asks for 99\.8 GiB",
+                     id="what still holds the pool"),
+        pytest.param("dspark-nvfp4-1m", {}, UNEVEN, "free 7.4 GiB on spark-b", r"^p: spark-b \(rank 1\) has 90\.0", id="a lower utilization is too small"),
+        pytest.param("fp8-1m", {UTILIZATION: "0.95"}, ranks(SPARK, SPARK, available=113), f"set {UTILIZATION} to 0.82$", "", id="the practical limit"),
+        pytest.param("b12x-fp8-1m", {}, ranks(SPARK, SPARK, available=70), "free 29.8 GiB on spark-a", "", id="0.57 does not hold 74 GiB of weights"),
+        pytest.param("dspark-nvfp4-1m", {}, ranks(SPARK, 119.63), f"set {UTILIZATION} to 0.81$",
+                     r"spark-b \(rank 1\) has the least memory: 12\.8 GiB for the KV cache of 95\.7 GiB", id="the smaller node decides"),
+        pytest.param("dspark-nvfp4-1m", {UTILIZATION: "0.5"}, ranks(SPARK, SPARK), "",
+                     r"has no memory for the KV cache: 75\.0 GiB of weights and .* reserve are [\d.]+ GiB more than its budget of 60\.8 GiB",
+                     id="no negative memory"),
+        pytest.param("dspark-nvfp4-1m", {"max-model-len": 3000000}, ranks(SPARK, SPARK),
+                     "set max-model-len to 1831000 or less and lower gate.effective_tokens.min to 1831000$", "", id="both bounds"),
+        pytest.param("pr41834-300k", {PINNED: "1G"}, ranks(SPARK, SPARK), f"raise {PINNED} to {300000 * 14336}$", "", id="pinned memory"),
+        pytest.param("dspark-nvfp4-1m", {PINNED: "5G", "max-model-len": 8000000}, ranks(SPARK, SPARK), "set max-model-len to ", "",
+                     id="pinned memory for 8M tokens would not fit"),
+    ],
+)  # fmt: skip
+def test_a_refusal_has_the_one_change_that_helps(name: str, args: dict[str, Any], entries: list[dict[str, Any]], remedy: str, text: str) -> None:
+    plan = k.make_plan(profile(name, **args), entries, config=QWEN2_7B)
     assert plan["verdict"] == "refused"
-    assert plan["remedy"] == "set gpu-memory-utilization to 0.80"
-    assert plan["msg"].startswith("p: spark-a (rank 0) has 98.5 of 121.7 GiB (MemAvailable), but gpu-memory-utilization 0.82 asks for 99.8 GiB")
-
-
-def test_start_refused_names_the_memory_to_free_if_a_lower_utilization_is_too_small() -> None:
-    figures = ranks(SPARK, SPARK)
-    figures[1]["available_kib"] = int(90 * GIB_KIB)
-    plan = k.make_plan(profile("dspark-nvfp4-1m"), figures)
-    assert (plan["verdict"], plan["short_rank"]) == ("refused", 1)
-    assert plan["remedy"].startswith("free 7.4 GiB on spark-b")
+    assert f"{plan['remedy']}$".startswith(remedy)
+    assert re.search(text, plan["msg"])
 
 
 @pytest.mark.parametrize(
@@ -207,16 +213,6 @@ def test_pool_that_is_large_enough() -> None:
     assert plan["ranks"][0]["kv_gib"] == 14.43
 
 
-def test_the_smaller_node_decides_and_is_named() -> None:
-    plan = k.make_plan(resolve("dspark-nvfp4-1m", SHIPPED), ranks(SPARK, 119.63))
-    assert (plan["verdict"], plan["short_rank"]) == ("refused", 1)
-    assert "spark-b (rank 1) has the least memory: 12.8 GiB for the KV cache of 95.7 GiB" in plan["msg"]
-    assert plan["remedy"] == "set gpu-memory-utilization to 0.81"
-    retry = k.make_plan(profile("dspark-nvfp4-1m", **{"gpu-memory-utilization": "0.81"}), ranks(SPARK, 119.63))
-    assert retry["verdict"] == "ok"
-    assert retry["expected_tokens"] >= 1890000
-
-
 def test_pool_that_may_be_too_small_is_a_warning() -> None:
     plan = k.make_plan(profile("dspark-nvfp4-1m", **{"gpu-memory-utilization": "0.79"}), ranks(SPARK, SPARK))
     assert plan["verdict"] == "ok"
@@ -227,17 +223,13 @@ def test_pool_that_may_be_too_small_is_a_warning() -> None:
 
 def test_the_remedy_always_fits() -> None:
     """What is proposed, when followed, is not refused again."""
-    for utilization in ("0.70", "0.75", "0.78"):
-        plan = k.make_plan(profile("dspark-nvfp4-1m", **{"gpu-memory-utilization": utilization}), ranks(SPARK, SPARK))
+    for utilization, second in (("0.70", SPARK), ("0.75", SPARK), ("0.78", SPARK), ("0.80", 119.63)):
+        plan = k.make_plan(profile("dspark-nvfp4-1m", **{UTILIZATION: utilization}), ranks(SPARK, second))
         assert plan["verdict"] == "refused", utilization
         wanted = re.fullmatch(r"set gpu-memory-utilization to (0\.\d\d)", plan["remedy"])
         assert wanted, plan["remedy"]
-        assert k.make_plan(profile("dspark-nvfp4-1m", **{"gpu-memory-utilization": wanted.group(1)}), ranks(SPARK, SPARK))["verdict"] == "ok"
-
-
-def test_weights_that_do_not_fit_leave_no_negative_memory() -> None:
-    plan = k.make_plan(profile("dspark-nvfp4-1m", **{"gpu-memory-utilization": "0.5"}), ranks(SPARK, SPARK))
-    assert re.search(r"has no memory for the KV cache: 75\.0 GiB of weights and .* reserve are [\d.]+ GiB more than its budget of 60\.8 GiB", plan["msg"])
+        retry = k.make_plan(profile("dspark-nvfp4-1m", **{UTILIZATION: wanted.group(1)}), ranks(SPARK, second))
+        assert (retry["verdict"], retry["expected_tokens"] >= retry["needed_tokens"]) == ("ok", True)
 
 
 def test_a_context_longer_than_the_pool() -> None:
@@ -251,35 +243,17 @@ def test_a_context_longer_than_the_pool() -> None:
     assert plan["remedy"] == "set max-model-len to 760000 or less", "what the lower end of the error holds"
 
 
-def test_pinned_memory_is_taken_as_given() -> None:
-    plan = k.make_plan(profile("pr41834-300k", **{"kv-cache-memory-bytes": "18G"}), ranks(SPARK, SPARK), config=QWEN2_7B)
-    assert plan["verdict"] == "ok"
-    assert plan["expected_tokens"] == 18 * k.GIB // 14336
-    small = k.make_plan(profile("pr41834-300k", **{"kv-cache-memory-bytes": "1G"}), ranks(SPARK, SPARK), config=QWEN2_7B)
-    assert small["verdict"] == "refused"
-    assert small["remedy"] == f"raise kv-cache-memory-bytes to {300000 * 14336}"
-
-
 def test_pinned_memory_must_fit_next_to_the_weights() -> None:
     large = k.make_plan(profile("dspark-nvfp4-1m", **{"kv-cache-memory-bytes": "50G"}), ranks(SPARK, SPARK))
     assert large["verdict"] == "refused"
     assert "114.0 GiB for 75.0 GiB of weights and 50.0 GiB of pinned KV cache, which do not fit" in large["msg"]
     fits = re.findall(r"to (\d+) or less", large["remedy"])[0]
     assert k.make_plan(profile("dspark-nvfp4-1m", **{"kv-cache-memory-bytes": fits}), ranks(SPARK, SPARK))["warnings"] == []
+    given = k.make_plan(profile("pr41834-300k", **{PINNED: "18G"}), ranks(SPARK, SPARK), config=QWEN2_7B)
+    assert (given["verdict"], given["expected_tokens"]) == ("ok", 18 * k.GIB // 14336)
     close = k.make_plan(profile("dspark-nvfp4-1m", **{"kv-cache-memory-bytes": "35G"}), ranks(SPARK, SPARK))
     assert close["verdict"] == "ok"
     assert "leaves 4.0 GiB for all else" in close["warnings"][0]
-    longer = k.make_plan(profile("dspark-nvfp4-1m", **{"kv-cache-memory-bytes": "5G", "max-model-len": 8000000}), ranks(SPARK, SPARK))
-    assert longer["remedy"].startswith("set max-model-len to "), "raising it to what 8M tokens take would not fit"
-
-
-def test_remedy_is_possible() -> None:
-    below = k.make_plan(profile("fp8-1m", **{"gpu-memory-utilization": "0.95"}), ranks(SPARK, SPARK, available=113))
-    assert below["remedy"] == "set gpu-memory-utilization to 0.82", "no more than the practical limit"
-    weights = k.make_plan(resolve("b12x-fp8-1m", SHIPPED), ranks(SPARK, SPARK, available=70))
-    assert weights["remedy"].startswith("free 29.8 GiB on spark-a"), "0.57 would not hold the 74 GiB of weights"
-    both = k.make_plan(profile("dspark-nvfp4-1m", **{"max-model-len": 3000000}), ranks(SPARK, SPARK))
-    assert both["remedy"] == "set max-model-len to 1831000 or less and lower gate.effective_tokens.min to 1831000"
 
 
 @pytest.mark.parametrize(

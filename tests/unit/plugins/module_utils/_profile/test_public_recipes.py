@@ -10,9 +10,8 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from public_recipes import RECIPES
-from shipped_profiles import SHIPPED
+from shipped_profiles import SHIPPED, arguments, place, ranks
 
-PAIR = ("192.168.200.1", "192.168.200.2")
 FABRIC = {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0", "NCCL_SOCKET_IFNAME": "enp1s0f0np0"}
 # Written by the collection. A recipe may have a port of its own.
 DEFAULTS = {"--master-port": "25000"}
@@ -22,22 +21,13 @@ RANK = ("NODE_RANK", "HEADLESS", "MASTER_ADDR", "MASTER_PORT", "VLLM_HOST_IP")
 
 def table(words: list[str]) -> dict[str, str]:
     """Return flags and their values; a bare flag has an empty one."""
-    out: dict[str, str] = {}
-    flag = ""
-    for word in words:
-        if word.startswith("--"):
-            flag, _equals, value = word.partition("=")
-            assert flag not in out
-            out[flag] = value
-        else:
-            out[flag] = f"{out[flag]} {word}".strip()
-    return out
+    found = arguments(words)
+    assert len(dict(found)) == len(found)
+    return {f"--{flag}": " ".join(values) for flag, values in found}
 
 
 def rendered(name: str, number: int) -> dict[str, Any]:
-    place = {"rank": number, "size": 2, "master_addr": PAIR[0], "fabric_ip": PAIR[number], "env": FABRIC}
-    plain = {"additions": False} if "additions" in compose.OPTIONS else {}
-    return compose.render_rank(resolve(name, SHIPPED), place, {"model_store": "/srv/models", "infiniband": True, **plain})
+    return compose.render_rank(resolve(name, SHIPPED), place(number, env=FABRIC), {"model_store": "/srv/models", "infiniband": True, "additions": False})
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -51,12 +41,12 @@ def test_renders_the_arguments_and_the_environment_of_the_recipe(name: str, numb
 
     program = out["argv"][: out["argv"].index(recipe.model) + 1]
     assert program[-2:] == ["serve", recipe.model]
-    arguments = table(out["argv"][len(program) :])
-    wiring = {flag: arguments.pop(flag) for flag in WIRING if flag in arguments}
-    assert wiring == {"--nnodes": "2", "--node-rank": str(number), "--master-addr": PAIR[0], **({"--headless": ""} if number else {})}
+    own = table(out["argv"][len(program) :])
+    wiring = {flag: own.pop(flag) for flag in WIRING if flag in own}
+    assert wiring == {"--nnodes": "2", "--node-rank": str(number), "--master-addr": "192.168.200.1", **({"--headless": ""} if number else {})}
     if "--served-model-name" not in expected:  # vLLM's default
-        assert arguments.pop("--served-model-name") == SHIPPED[name]["model"]["id"]
-    found = {**arguments, **{key: value for key, value in out["env"].items() if key not in (*RANK, *FABRIC)}}
+        assert own.pop("--served-model-name") == SHIPPED[name]["model"]["id"]
+    found = {**own, **{key: value for key, value in out["env"].items() if key not in (*RANK, *FABRIC)}}
     assert found == expected
 
 
@@ -105,7 +95,6 @@ def test_image_model_and_store_of_a_public_recipe(name: str) -> None:
 def test_published_pools_of_pinned_kv_memory_are_estimated(name: str, pinned: str | int, pool: int) -> None:
     flag = next(each for each in SHIPPED[name]["engine"]["args"] if each.startswith("kv-cache-memory"))
     profile = resolve("p", SHIPPED, {"p": {"extends": name, "engine": {"args": {flag: pinned}}}})
-    ranks = [{"rank": number, "host": f"spark-{number}", "total_kib": int(121.69 * 2**20), "free_kib": 118 * 2**20} for number in (0, 1)]
-    plan = kv_estimate.make_plan(profile, ranks)
+    plan = kv_estimate.make_plan(profile, ranks(121.69, 121.69, available=None, free=118))
     assert plan["expected_tokens"] == pytest.approx(pool, rel=0.001)
     assert plan["verdict"] == "ok"

@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import resolve as r
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED
 
 PORT = {"engine": {"api": {"port": 1234}}}
 
@@ -170,12 +170,7 @@ def test_use_instead_is_another_profile(other: str, known: bool) -> None:
 
 # --- defaults of every pair ------------------------------------------------------------------------------------------------
 
-OWN: dict[str, Any] = {
-    "summary": "s",
-    "image": {"reference": "i"},
-    "model": {"id": "a/b", "path": "a/b"},
-    "container": {"volumes": ["{model_store}:/root/.cache/huggingface:ro"]},
-}
+OWN: dict[str, Any] = {**LEAST, "container": {"volumes": ["{model_store}:/root/.cache/huggingface:ro"]}}
 PAIR = {"UCX_MEM_MMAP_HOOK_MODE": "none", "UCX_RCACHE_MAX_UNRELEASED": "1024", "NCCL_IB_DISABLE": "0", "NCCL_DEBUG": "INFO", "HF_HUB_OFFLINE": "1"}
 
 

@@ -11,36 +11,22 @@ import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
-from shipped_profiles import SHIPPED
+from shipped_profiles import SHIPPED, arguments, place
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "profiles"
 SEEDS: dict[str, dict[str, Any]] = yaml.safe_load((FIXTURES / "seeds.yml").read_text())
 PROFILES = {name: resolve(name, SHIPPED) for name in SHIPPED}
-RANK = {"rank": 0, "size": 2, "master_addr": "192.168.200.1", "fabric_ip": "192.168.200.1"}
 # The collection writes these for every profile, and docs/profiles.md names them once.
 WIRING = {"host", "port", "served-model-name", "nnodes", "node-rank", "master-addr", "master-port", "distributed-executor-backend"}
 FABRIC = {"NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME"}
 KEYS = {"served-model-name": "model.served_names", "revision": "model.revision"}
 
 
-def arguments(words: list[str]) -> dict[str, tuple[str, ...]]:
-    """Group words into flag and values."""
-    out: dict[str, tuple[str, ...]] = {}
-    flag = ""
-    for word in words:
-        if word.startswith("--"):
-            flag, _unused, value = word[2:].partition("=")
-            out[flag] = (value,) if value else ()
-        elif flag:
-            out[flag] = (*out[flag], word)
-    return out
-
-
 def given(name: str) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
     """Return what a seed gives: its arguments, its environment, and its model and image."""
     own = SEEDS[name]
     args, env, rest = given(own["like"]) if "like" in own else ({}, {}, {})
-    args = {**args, **arguments(shlex.split(own.get("arguments", "")))}
+    args = {**args, **dict(arguments(shlex.split(own.get("arguments", ""))))}
     env = {**env, **dict(word.split("=", 1) for word in shlex.split(own.get("environment", "")))}
     without = set(own.get("without", []))
     left = ({key: value for key, value in args.items() if key not in without}, {key: value for key, value in env.items() if key not in without})
@@ -54,7 +40,7 @@ def listed(profile: dict[str, Any]) -> set[str]:
 def differences(name: str) -> set[str]:
     """Return the keys of a profile that differ from its seed."""
     profile, (args, env, rest) = PROFILES[name], given(name)
-    own = arguments(compose.build_argv(profile, RANK))
+    own = dict(arguments(compose.build_argv(profile, place(0))))
     seed_texts = " ".join(each["seed"] or "" for each in profile["deviations"])
     found = set()
     for flag in set(own) | set(args):
@@ -113,7 +99,7 @@ def test_the_default_profile_needs_no_build_and_pins_what_it_downloads() -> None
 
 def test_the_successor_of_the_1m_profile_has_the_authors_later_state() -> None:
     later = PROFILES["dspark-nvfp4-1m-0731"]
-    args = arguments(compose.build_argv(later, RANK))
+    args = dict(arguments(compose.build_argv(later, place(0))))
     assert "override-generation-config" not in args
     assert args["max-cudagraph-capture-size"] == (str(int(args["max-num-seqs"][0]) * (5 + 1)),), "sequences x (draft tokens + 1)"
     assert {"async-scheduling", "enable-chunked-prefill"} <= set(args)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as t
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
-from shipped_profiles import SHIPPED
+from shipped_profiles import LEAST, SHIPPED
 
 ROOT = Path(__file__).resolve().parents[5]
 PROFILES = {name: resolve(name, SHIPPED) for name in SHIPPED}
-LEAST = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "/a"}}
 
 
 def doc_tool() -> Any:
@@ -73,7 +72,7 @@ def test_the_verdict_of_a_validated_group_is_repeated_only_below_compose_files()
 
 
 def test_a_profile_with_the_least_in_it() -> None:
-    one = resolve("x", {"x": LEAST})
+    one = resolve("x", {"x": {**LEAST, "model": {"id": "a/b", "path": "/a"}}})
     assert t.row(one) == ("x", "-", "-", "-", "-", "-", "mp", "-", "pull", "-", "-")
     text = "\n".join(t.sheet(one))
     assert "model on the node: /a in the container" in text
@@ -134,13 +133,7 @@ def test_sheet_quotes_the_seed_if_the_profile_differs() -> None:
 
 
 def test_sheet_names_the_defaults_of_the_collection() -> None:
-    own = {
-        "summary": "s",
-        "image": {"reference": "i"},
-        "model": {"id": "a/b", "path": "a/b"},
-        "engine": {"args": {"tokenizer-mode": "deepseek_v4"}},
-        "env": {"NCCL_DEBUG": "WARN"},
-    }
+    own = {**LEAST, "engine": {"args": {"tokenizer-mode": "deepseek_v4"}}, "env": {"NCCL_DEBUG": "WARN"}}
     lines = t.sheet(resolve("mine", SHIPPED, {"mine": own}))
     part = lines[lines.index("Default of the collection") + 1 :]
     assert "  - env.UCX_MEM_MMAP_HOOK_MODE: none" in part

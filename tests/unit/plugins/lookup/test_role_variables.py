@@ -1,4 +1,4 @@
-"""What a release is rendered from, for a group that another version of the collection started."""
+"""What the variables of the role compute: what a release is rendered from, and the time limit of a boot."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from playbook import REPO
 
@@ -41,3 +42,23 @@ def test_the_private_ipc_namespace_does_not_start_a_group_again(own: str | None,
     assert inputs == {key: value for key, value in profile.items() if key not in ("gate", "launch")} | {"container": {**profile["container"], "ipc": before}}
     assert options == option
     assert given["ipc"] == former
+
+
+def rank(number: int) -> dict[str, Any]:
+    return {"rank": number, "host": f"spark-{number + 1}", "facts": {"state": "starting", "stage": "load"}, "stage_since": 0.0, "seen": True}
+
+
+@pytest.mark.parametrize(
+    ("phases", "user", "seconds"),
+    [({}, {}, 2700), ({"total": 4000}, {}, 4000), ({}, {"vllm_tp2_phase_seconds": {"total": 50}}, 50), ({"total": 4000}, {"vllm_tp2_timeout": 9000}, 9000)],
+    ids=["default", "the profile's", "with the stages'", "the user's"],
+)
+def test_time_limit_of_a_boot_is_the_users_or_the_profiles_total(phases: dict[str, Any], user: dict[str, Any], seconds: int) -> None:
+    """The gate gets its timeout from the role's defaults. It does not read `total` among the limits of the stages."""
+    own = {"extends": "dspark-nvfp4-1m", "launch": {"phase_seconds": phases}}
+    variables = {**role_variables("defaults"), "vllm_tp2_profile": resolve("mine", shipped_profiles(), {"mine": own}), **user}
+    timeout = Templar(loader=DataLoader(), variables=variables).template(variables["vllm_tp2_timeout"])
+    assert timeout == seconds
+    ranks, limits = [rank(0), rank(1)], {**variables["vllm_tp2_profile"]["launch"]["phase_seconds"], "load": 99999}
+    assert gate.slow(ranks, seconds - 1.0, float(timeout), limits) is None
+    assert (gate.slow(ranks, seconds + 1.0, float(timeout), limits) or {})["class"] == "stalled"
