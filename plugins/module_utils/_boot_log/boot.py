@@ -24,15 +24,10 @@ class Boot(Failing):
         for key, entries in self.engines.items():
             sized = [e for e in entries if e[0] is not None]
             rated = [e for e in entries if e[1] is not None or e[2] is not None]
-            if sized:
-                best = min(sized, key=lambda e: (e[0], e[1] if e[1] is not None else math.inf))
-                if best[2] is None and rated:
-                    alone = min(rated, key=lambda e: e[1] if e[1] is not None else math.inf)
-                    best = [best[0], alone[1], alone[2], best[3]]
-            elif rated:
-                best = min(rated, key=lambda e: e[1] if e[1] is not None else math.inf)
-            else:
-                continue
+            best = min(sized or rated, key=lambda e: (_or_most(e[0]), _or_most(e[1])))
+            if best[2] is None and rated:
+                alone = min(rated, key=lambda e: _or_most(e[1]))
+                best = [best[0], alone[1], alone[2], best[3]]
             engines.append(
                 {
                     "engine": key.rsplit(" ", 1)[0].strip() or None,
@@ -43,20 +38,19 @@ class Boot(Failing):
                     "line_number": best[3],
                 }
             )
-        gate = min(engines, key=lambda e: (e["tokens"] if e["tokens"] is not None else math.inf, e["max_concurrency"] or math.inf)) if engines else None
+        gate: dict[str, Any] = min(engines, key=lambda e: (_or_most(e["tokens"]), e["max_concurrency"] or math.inf), default={})
         tokens = [e["tokens"] for e in engines if e["tokens"] is not None]
-        low = min(self.available, key=lambda a: a[0]) if self.available else None
         hybrid = None
-        if gate is not None and gate["tokens"] and gate["effective_tokens"]:
+        if gate.get("tokens") and gate["effective_tokens"]:
             hybrid = gate["tokens"] < 0.97 * gate["effective_tokens"] and gate["effective_tokens"] - gate["tokens"] > 0.02 * (gate["context"] or 0)
         return {
-            "tokens": gate["tokens"] if gate else None,
+            "tokens": gate.get("tokens"),
             "blocks": self.facts_.get("blocks"),
             "blocks_override": self.facts_.get("blocks_override"),
-            "max_concurrency": gate["max_concurrency"] if gate else None,
-            "context": gate["context"] if gate else None,
-            "effective_tokens": gate["effective_tokens"] if gate else None,
-            "available_gib": low[0] if low else None,
+            "max_concurrency": gate.get("max_concurrency"),
+            "context": gate.get("context"),
+            "effective_tokens": gate.get("effective_tokens"),
+            "available_gib": min((gib for gib, _line, _proc in self.available), default=None),
             "available": [{"gib": a[0], "proc": a[2] or None, "line_number": a[1]} for a in self.available[:64]],
             "device": self.facts_.get("kv_device"),
             "hybrid_old_formula": hybrid,
@@ -194,6 +188,10 @@ def transport_of(via: Collection[str], network: str | None) -> str:
     """Return rdma, tcp, plugin or unknown, from what NCCL's channels go by, else from the network that it uses. One channel over TCP is TCP."""
     kinds = {"rdma" if name.startswith("IB") else "tcp" if name.startswith("Socket") else "plugin" for name in via or (network or "",) if name}
     return next((kind for kind in ("tcp", "rdma", "plugin") if kind in kinds), "unknown")
+
+
+def _or_most(figure: float | None) -> float:
+    return math.inf if figure is None else figure
 
 
 def _flag(text: str | None) -> bool | None:

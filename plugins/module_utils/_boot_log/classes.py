@@ -77,9 +77,9 @@ def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifi
     )
 
 
-def unclassified() -> Classifier:
-    """Return the class of an error that the catalogue does not know."""
-    return next(c for c in built_in() if c.name == "unclassified")
+def built_in_class(name: str) -> Classifier:
+    """Return the first class of the catalogue with this name."""
+    return next(c for c in built_in() if c.name == name)
 
 
 def clip(text: str) -> str:
@@ -109,13 +109,12 @@ class Failure:
             remedy = entry["remedy"].format(**values)
         except (KeyError, IndexError, ValueError):
             remedy = entry.get("remedy_plain") or re.sub(r"\{\w+\}", "?", entry["remedy"])
-        anchor = entry.get("anchor") or f"docs/failures.md#{self.classifier.name}"
         return {
             "class": self.classifier.name,
             "line": clip(self.message),
             "line_number": self.number,
             "remedy": redact(remedy),
-            "anchor": anchor,
+            "anchor": entry["anchor"],
             "kind": self.classifier.kind,
             "rank": rank,
             "proc": self.proc or None,

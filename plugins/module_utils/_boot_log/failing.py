@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Failure, Plan, unclassified
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Failure, Plan, built_in_class
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.figures import Figures
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import ERROR_LEVELS, Line
 
@@ -81,7 +81,7 @@ class Failing(Figures):
         if (plan.traceback or plan.death) and self.ready is None and uncaught:
             self.recognised = True
             if self.traceback is None or self.traceback.stage < self.stage:
-                self.traceback = Failure(unclassified(), message, number_, line, {}, False, self.stage)
+                self.traceback = Failure(built_in_class("unclassified"), message, number_, line, {}, False, self.stage)
         # once requests are served, a bare line may be a prompt that some middleware prints: it proves nothing alone
         bare = self.frozen and line.level is None and not line.procs
         if plan.death:

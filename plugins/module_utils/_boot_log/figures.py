@@ -11,7 +11,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import engine_key, proc_name
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.progress import Progress, leads
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.progress import Progress, leading
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 
 
@@ -25,10 +25,11 @@ class Figures(Progress):
 
     def take_pool(self, line: Line, number_: int) -> None:
         """Take the size of the KV pool, its concurrency, or both from one line. The entries of an engine are [tokens, concurrency, context, line]."""
-        size, rate = _p.KV.search(line.message), _p.CONC.search(line.message)
-        if size is not None and not leads(line, size):
+        size = leading(line, _p.KV)
+        if size is None and _p.KV.search(line.message) is not None:
             return
-        if rate is not None and ("steady-state" in line.message or (size is None and not leads(line, rate))):
+        rate = leading(line, _p.CONC) if size is None else _p.CONC.search(line.message)
+        if "steady-state" in line.message:
             rate = None
         if size is None and rate is None:
             return
@@ -49,28 +50,26 @@ class Figures(Progress):
             elif len(entries) < _p.MAX_RANKS:
                 entries.append([None, shown, context, number_])
             self.lines.setdefault("max_concurrency", number_)
-        self.reach("kv", number_, line.time)
+        self.reach("kv", line, number_)
 
     def take_available(self, line: Line, number_: int) -> None:
         """Take the memory that a rank has for the KV pool."""
-        for pattern in _p.AVAIL:
-            match = pattern.search(line.message)
-            if match is None or not leads(line, match):
-                continue
-            entry = (float(match.group(1)), number_, proc_name(line))
-            if len(self.available) < _p.MAX_RANKS:
-                self.available.append(entry)
-            else:
-                self.available[-1] = min(self.available[-1], entry)
-            self.reach("kv", number_, line.time)
+        match = next(filter(None, (leading(line, pattern) for pattern in _p.AVAIL)), None)
+        if match is None:
             return
+        entry = (float(match.group(1)), number_, proc_name(line))
+        if len(self.available) < _p.MAX_RANKS:
+            self.available.append(entry)
+        else:
+            self.available[-1] = min(self.available[-1], entry)
+        self.reach("kv", line, number_)
 
     def take_engine(self, line: Line, number_: int) -> None:
         """Take version and configuration from the engine's first line."""
-        match = _p.ENGINE.search(line.message)
-        if match is not None and leads(line, match):
+        match = leading(line, _p.ENGINE)
+        if match is not None:
             self.put("engine_version", match.group(1), number_)
-            self.reach("config", number_, line.time)
+            self.reach("config", line, number_)
             self._take_config(line.message, number_)
 
     def take_dump(self, message: str, number_: int) -> None:
@@ -90,7 +89,7 @@ class Figures(Progress):
         """Take the arguments of interest."""
         if _p.ARGS.match(line.message) is None:
             return
-        self.reach("args", number_, line.time)
+        self.reach("args", line, number_)
         self.lines.setdefault("args", number_)
         for match in _p.ARG.finditer(line.message[:65536]):
             name, text = match.groups()
@@ -108,51 +107,43 @@ class Figures(Progress):
 
     def take_duration(self, line: Line, number_: int) -> None:
         """Take how long a step took, and its memory."""
-        message, time = line.message, line.time
         proc = " ".join(f"{p[0]} {p[1]}" for p in line.procs)
-        match = _p.LOAD.search(message)
-        if match is not None and leads(line, match):
+        if match := leading(line, _p.LOAD):
             if (proc not in self.loads and len(self.loads) < _p.MAX_RANKS) or not proc:
                 self.loads[proc or f"#{len(self.loads)}"] = (float(match.group(1)), float(match.group(2)), number_)
-            self.lines.setdefault("weights", number_)
-            self.reach("load", number_, time)
-            return
-        match = _p.WEIGHTS.search(message)
-        if match is not None and leads(line, match):
+            fact, stage = "weights", "load"
+        elif match := leading(line, _p.WEIGHTS):
             if len(self.weights) < _p.MAX_RANKS:
                 self.weights.setdefault(proc, float(match.group(1)))
-            self.lines.setdefault("weights_seconds", number_)
-            self.reach("load", number_, time)
-            return
-        match = _p.GRAPH.search(message)
-        if match is not None and leads(line, match):
+            fact, stage = "weights_seconds", "load"
+        elif match := leading(line, _p.GRAPH):
             if len(self.graphs) < _p.MAX_RANKS:
                 self.graphs.append((float(match.group(1)), float(match.group(2)) if match.group(2) else None))
-            self.lines.setdefault("graphs", number_)
-            self.reach("graphs", number_, time)
-            return
-        match = _p.INIT.search(message)
-        if match is not None and leads(line, match):
+            fact = stage = "graphs"
+        elif match := leading(line, _p.INIT):
             self.facts_["init_seconds"] = max(float(match.group(1)), self.facts_.get("init_seconds", 0.0))
-            self.lines.setdefault("init_seconds", number_)
             if match.group(2):
                 self.put("compilation_seconds", float(match.group(2)), number_)
-            self.reach("init", number_, time)
+            fact, stage = "init_seconds", "init"
+        else:
+            return
+        self.lines.setdefault(fact, number_)
+        self.reach(stage, line, number_)
 
     def take_rank(self, line: Line, number_: int) -> None:
         """Take a rank of the world."""
-        match = _p.RANK.search(line.message)
-        if match is not None and leads(line, match):
+        match = leading(line, _p.RANK)
+        if match is not None:
             world, rank = int(match.group(1)), int(match.group(2))
             more: dict[str, Any] = {"local_rank": int(match.group(3)), "init_method": match.group(4), "backend": match.group(5)}
         else:
-            match = _p.RANK_ASSIGNED.search(line.message)
-            if match is None or not leads(line, match):
+            match = leading(line, _p.RANK_ASSIGNED)
+            if match is None:
                 return
             rank, world = int(match.group(1)), int(match.group(2))
             more = {part.group(1).lower(): int(part.group(2)) for part in _p.RANK_PART.finditer(match.group(3))}
         self.put("world_size", world, number_)
-        self.reach("rendezvous", number_, line.time)
+        self.reach("rendezvous", line, number_)
         if rank not in self.ranks and len(self.ranks) >= _p.MAX_RANKS:
             return
         self.lines.setdefault("ranks", number_)

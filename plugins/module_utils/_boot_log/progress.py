@@ -13,13 +13,13 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes imp
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
 
 
-def leads(line: Line, match: re.Match[str]) -> bool:
-    """Return whether a match is at the beginning of the message and not in a quotation."""
-    start = match.start()
-    if start > (40 if line.file else 90):
-        return False
-    head = line.message[:start]
-    return not any(mark in head for mark in ("'", '"', "{", "`", "prompt"))
+def leading(line: Line, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    """Return the match of a pattern that is at the beginning of the message and not in a quotation."""
+    match = pattern.search(line.message)
+    if match is None or match.start() > (40 if line.file else 90):
+        return None
+    head = line.message[: match.start()]
+    return None if any(mark in head for mark in ("'", '"', "{", "`", "prompt")) else match
 
 
 class Progress:
@@ -61,11 +61,10 @@ class Progress:
         self.ended_facts: dict[str, Any] | None = None
         self.ignoring = 0
 
-    def reach(self, stage: str, number_: int, time: str) -> None:
+    def reach(self, stage: str, line: Line, number_: int) -> None:
         """Note that a stage was reached."""
         self.recognised = True
-        if stage not in self.stages:
-            self.stages[stage] = {"line_number": number_, "time": time or None}
+        self.stages.setdefault(stage, {"line_number": number_, "time": line.time or None})
         self.stage = max(self.stage, _p.STAGE_NUMBER[stage])
         self.progressed = number_
 
@@ -78,13 +77,13 @@ class Progress:
 
     def apply(self, rule: _p.Rule, line: Line, number_: int) -> None:
         """Take the facts of a rule from a line."""
-        match = rule.pattern.search(line.message)
-        if match is None or not leads(line, match) or not (line.file or rule.pattern.groups):
+        match = leading(line, rule.pattern)
+        if match is None or not (line.file or rule.pattern.groups):
             return
         for name, value in match.groupdict().items():
             self.put(name, int(value) if value.isdigit() else value, number_)
         if rule.stage:
-            self.reach(rule.stage, number_, line.time)
+            self.reach(rule.stage, line, number_)
 
     def take_access(self, line: Line, number_: int) -> None:
         """Take an access line: evidence of readiness. From the first request on the facts are frozen."""
@@ -123,7 +122,7 @@ class Progress:
                 failure.after_ready = True
         else:
             self.death = 0
-        self.reach("ready", number_, line.time)
+        self.reach("ready", line, number_)
         self.weak = None
 
     def take_ready(self, line: Line, number_: int) -> None:
@@ -174,8 +173,8 @@ class Progress:
 
     def take_listen(self, line: Line, number_: int) -> None:
         """Take the address of the API."""
-        match = _p.LISTEN.search(line.message)
-        if match is None or not leads(line, match):
+        match = leading(line, _p.LISTEN)
+        if match is None:
             return
         if self.ready is not None and "listen" not in self.facts_ and self.ready["evidence"] in ("startup", "uvicorn"):
             # vLLM prints its port before its web server starts: the line before was of another program
@@ -183,13 +182,13 @@ class Progress:
             self.stages.pop("ready", None)
             self.stage = max((_p.STAGE_NUMBER[name] for name in self.stages), default=0)
         self.put("listen", match.group(1), number_)
-        self.reach("listen", number_, line.time)
+        self.reach("listen", line, number_)
 
     def take_progress(self, line: Line, number_: int) -> None:
         """Take a progress bar of the weights or of the graph capture."""
         what, match = "weights", _p.PROGRESS.search(line.message[-2000:])
         if match is not None:
-            self.reach("load", number_, line.time)
+            self.reach("load", line, number_)
         else:
             what, match = "graphs", _p.CAPTURE.search(line.message[-2000:])
         if match is not None:
