@@ -28,7 +28,7 @@ def rank(number: int, **more: Any) -> dict[str, Any]:
     return {
         "rank": number, "host": f"spark-{number + 1}", "facts": {"state": "starting", "stage": "load"}, "container": container(),
         "memory": {"free_kib": 31 << 20, "oom_kills": 5}, "oom_kills_at_start": 5, "start_error": "", "lost": "", "failed_at": None,
-        "stage_since": 0.0, "stages": [], "seen": True, "http_status": 0,
+        "stage_since": 0.0, "stages": [], "seen": True, "http_status": 0, "max_restarts": 0, "release": "",
     } | more  # fmt: skip
 
 
@@ -332,7 +332,7 @@ def test_progress_shows_stage_per_cent_and_memory() -> None:
     line = gate.progress(rank(1, facts={"stage": "load", "progress": {"percent": 43.0}}))
     assert line == "rank 1  spark-2      load 43 %  MemFree 31.0 GiB"
     assert gate.progress(rank(1, facts={"stage": "none"})) == "rank 1  spark-2      starting  MemFree 31.0 GiB"
-    assert gate.progress({**rank(1, facts={"stage": "load", "progress": 43}), "seconds_left": 300.0}).endswith("load 43 %  MemFree 31.0 GiB  5 min left")
+    assert gate.progress({**rank(1, facts={"stage": "load", "progress": {"percent": 43}}), "seconds_left": 300.0}).endswith("load 43 %  MemFree 31.0 GiB  5 min left")
 
 
 @pytest.mark.parametrize(
