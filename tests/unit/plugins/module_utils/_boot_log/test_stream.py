@@ -14,7 +14,6 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.container import with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import parse_line
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 from shared_samples import compared
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "vllm_log"
@@ -682,21 +681,8 @@ def test_a_prompt_printed_bare_while_serving_changes_no_fact() -> None:
 
 SECRETS = {
     "list": "{'api_key': ['S3CRET'], 'x': 1}",
-    "string": "{'api_key': 'S3CRET', 'x': 1}",
-    "namespace": "Namespace(api_key='S3CRET', x=1)",
-    "hub token": "{'hf_token': 'S3CRET'}",
-    "environment": "HF_TOKEN=S3CRET HUGGING_FACE_HUB_TOKEN=S3CRET VLLM_API_KEY=S3CRET",
-    "bearer": "Authorization: Bearer S3CRET",
-    "basic": "Authorization: Basic S3CRET",
-    "token flag": "docker login --token S3CRET",
-    "password flag": "docker login --password S3CRET",
-    "flag": "vllm serve x --api-key S3CRET",
-    "hub flag": "vllm serve x --hf-token S3CRET --port 8000",
     "hub flag in a list": "['--hf-token', 'S3CRET', '--port', '8000']",
-    "cloud key": "AWS_SECRET_ACCESS_KEY=S3CRET",
     "quoted cloud key": "AWS_SECRET_ACCESS_KEY='two S3CRET words'",
-    "cloud key in YAML": "aws_secret_access_key: S3CRET",
-    "service key": "sent nvapi-S3CRETS3CRET to it",
     "bare token": "login with hf_S3CRETS3CRETS3CRET failed",
     "url": "tcp://user:S3CRET@10.0.0.1:1",
 }
@@ -704,8 +690,7 @@ SECRETS = {
 
 @pytest.mark.parametrize("text", SECRETS.values(), ids=SECRETS.keys())
 def test_secrets_leave_no_trace(text: str) -> None:
-    """Neither redact nor a failure's line shows them."""
-    assert "S3CRET" not in redact(text)
+    """Neither the arguments nor a failure's line shows them. The shapes of secrets are in tests/security."""
     facts = parse(f"INFO 01-01 00:00:00 [u.py:1] non-default args: {text}\nRuntimeError: {text}\n")
     assert facts["state"] == "failed"
     assert "S3CRET" not in json.dumps(facts)
