@@ -67,6 +67,17 @@ class Case:
         for pattern in patterns:
             self.want(re.search(pattern, text) is not None, f"nothing printed matches {pattern!r}")
 
+    def passes(self, other: Controller, *patterns: str, within: float = 300) -> None:
+        """Require that a run in the background passes, and prints that the pair serves and these patterns."""
+        code = other.wait(within)
+        self.printed(other, code, "pair1 serves", *patterns)
+        self.want(code == 0, f"the run ends with {code}")
+
+    def next_run(self, before: list[tuple[str, str]], **variables: Any) -> None:
+        """Require that the next run passes, and that the containers of `before` serve."""
+        self.want(self.play("site.yml", "--tags", "vllm_tp2", **variables).rc == 0, "the next run fails")
+        self.same(before)
+
     def unchanged(self, run: playbook.Run, before: list[tuple[str, str]]) -> None:
         """Require that a run passed, changed nothing, and that the same containers serve."""
         self.want(run.rc == 0, f"the next run ends with {run.rc}")
@@ -226,9 +237,7 @@ def _comes_back(case: Case, number: int) -> None:
     case.notes.append(f"gb10 events: {causes[-1] if causes else 'no recovery'}")
     label = agents.state(case.lab)["outcome"]["evidence"][-1:] or ["none"]
     case.want(bool(case.lab.on(2, f"ls {FOLDER}/evidence/{label[0]} 2>/dev/null || true").strip()), "the crash left no evidence")
-    before = case.lab.identity()
-    case.want(case.play("site.yml", "--tags", "vllm_tp2").rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(case.lab.identity())
 
 
 @row("1", "worker container SIGKILLed")
@@ -397,9 +406,7 @@ def no_space_for_receipt(case: Case) -> None:
         case.has(run, "lab-2 could not record", "pair1 serves", "No space left on device")
     finally:
         _room_again(case)
-    again = case.play("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3)
-    case.want(again.rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(before, vllm_tp2_max_num_seqs=3)
     case.want('"passed": true' in case.lab.on(2, f"cat {FOLDER}/current/receipt.json", check=False), "the receipt is not recorded by the next run")
 
 
@@ -415,9 +422,7 @@ def link_flap(case: Case) -> None:
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
     if case.wait_for_boot(since):
         _link_down(case, 2, 40)
-    code = other.wait()
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other, within=600)
     case.whole()
     before = case.lab.identity()
     case.want(case.play().rc == 0, "the next run fails")
@@ -619,13 +624,9 @@ def head_lost(case: Case) -> None:
     other = case.background("playbooks/upgrade.yml", vllm_tp2_max_num_seqs=3)
     if case.wait_for_boot(since):
         _link_down(case, 1, 60)
-    code = other.wait()
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other, within=600)
     case.whole()
-    before = case.lab.identity()
-    case.want(case.play("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3).rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(case.lab.identity(), vllm_tp2_max_num_seqs=3)
 
 
 @row("29", "image behind the tag replaced on both")
@@ -679,16 +680,13 @@ def agent_killed(case: Case) -> None:
         case.want(agents.kill(case.lab, node), f"systemd does not restart the agent of lab-{node}")
         case.want(agents.wait_for(lambda: agents.judging(case.lab), 30), "the agent does not go on judging")
     case.want(agents.kill_in_phase(case.lab, "recording", 240), "the agent was not killed while it recorded")
-    code = other.wait(120)
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other, within=120)
     case.want(agents.wait_for(lambda: agents.settled(case.lab), 60), "the agent does not come to an end")
     case.same(before)
     case.want(len(agents.starts(case.lab, since)) <= 2, f"starts: {agents.starts(case.lab, since)}, expected are two")
     for node in (1, 2):
         case.want('"passed": true' in case.lab.on(node, f"cat {FOLDER}/current/receipt.json", check=False), f"lab-{node} has no receipt")
-    case.want(case.play("site.yml", "--tags", "vllm_tp2").rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(before)
 
 
 @row("32", "controller SIGSTOPped for 60 s in the gate")
@@ -700,9 +698,7 @@ def controller_stopped(case: Case) -> None:
         time.sleep(60)
         other.signal_all(signal.SIGCONT)
     before = case.lab.identity()
-    code = other.wait(300)
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other)
     case.same(before)
 
 
@@ -724,9 +720,7 @@ def session_cut(case: Case) -> None:
         finally:
             case.lab.on(1, HEAL)
     before = case.lab.identity()
-    code = other.wait(300)
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other)
     case.want(len(agents.starts(case.lab, number)) == 1, "the pair was started more than once")
     case.same(before)
     case.unchanged(case.play("site.yml", "--tags", "vllm_tp2"), before)
@@ -782,17 +776,14 @@ def no_space_for_state(case: Case) -> None:
     before = case.lab.identity()
     _full(case, 0, 1, place)
     try:
-        code = other.wait(300)
-        case.printed(other, code, "pair1 serves", "state cannot be saved")
-        case.want(code == 0, f"the run ends with {code}")
+        case.passes(other, "state cannot be saved")
         case.same(before)
     finally:
         _room_again(case, 1, place)
     # What is on the disk is older than the boot's end.
     case.lab.on(1, "systemctl restart gb10-agent")
     case.want(agents.wait_for(lambda: agents.settled(case.lab), 60), "the restarted agent does not come to an end")
-    case.want(case.play("site.yml", "--tags", "vllm_tp2").rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(before)
     case.want(len(agents.starts(case.lab, number)) <= 1, "the pair was started more than once")
 
 
@@ -801,9 +792,7 @@ def joined(case: Case) -> None:
     number = agents.last_event(case.lab)
     runs = [case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3) for _each in range(2)]
     for run in runs:
-        code = run.wait()
-        case.printed(run, code, "pair1 serves")
-        case.want(code == 0, f"a run ends with {code}")
+        case.passes(run, within=600)
     case.want(len(agents.starts(case.lab, number)) == 1, f"starts: {agents.starts(case.lab, number)}, expected is one")
     case.whole()
     before = case.lab.identity()
