@@ -29,7 +29,6 @@ class Classifier(NamedTuple):
     aftermath: tuple[re.Pattern[str], ...]
     any_level: bool
     kind: str
-    last: bool
     users: bool
     entry: dict[str, Any]
 
@@ -71,7 +70,6 @@ def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifi
         tuple(re.compile(p) for p in entry.get("aftermath", ())),
         bool(entry.get("any_level", False)),
         entry["kind"],
-        entry["pick"] == "last",
         users,
         entry,
     )

@@ -135,7 +135,7 @@ class Failing(Figures):
         known.count += 1
         classifier, message = failure.classifier, failure.message
         # several rows of the catalogue can have one class
-        better = (classifier.last and not self.death) or classifier.order < known.classifier.order
+        better = (classifier.entry["pick"] == "last" and not self.death) or classifier.order < known.classifier.order
         if classifier.name == "config_error" and "validation error" in known.message and "Value error" in message:
             better = True
         if better or self._survived(known):

@@ -100,7 +100,7 @@ def counters(page: str) -> dict[str, float]:
 
 def kv_usage(page: str) -> float | None:
     """Return the used share of the KV cache on a /metrics page, the highest of all engines; None if it has none."""
-    return max((share for _name, share in metrics.figures(page, _USAGE) if 0 <= share <= 1), default=None)
+    return max((share for _name, _labels, share in metrics.figures(page, _USAGE) if 0 <= share <= 1), default=None)
 
 
 def _share(before: Mapping[str, float], after: Mapping[str, float], part: str, whole: str) -> float | None:

@@ -39,7 +39,7 @@ SETTLE_SECONDS = 4.0  # how long a symptom waits for its cause to show on anothe
 BURST_SECONDS = 1.5  # a rank that has just written may still print the cause: a traceback follows its headline
 
 
-def finding_of(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> Finding:
+def finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> Finding:
     """Return a finding. `more` are line, line_number, and a remedy and an anchor other than those of the class."""
     return {
         "class": kind,
@@ -58,7 +58,7 @@ def _log_finding(rank: Rank) -> Finding | None:
     facts = rank["facts"]
     failure = facts.get("failure")
     if not failure and facts.get("state") == "served_then_failed":
-        return finding_of("engine_failed", rank, TAIL, "the engine served and then failed, and its log has no known cause", remedy=remedy_of("exited"))
+        return finding("engine_failed", rank, TAIL, "the engine served and then failed, and its log has no known cause", remedy=remedy_of("exited"))
     if not failure or (_undecided(rank) and _runs(rank)):
         return None
     return _line_finding(rank, SYMPTOM if failure["class"] in PEER_SYMPTOMS else TAIL if failure["kind"] == "tail" else ROOT)
@@ -79,42 +79,42 @@ def _line_finding(rank: Rank, weight: int, context: str = "") -> Finding:
     failure = rank["facts"].get("failure") or rank["facts"]["suspicion"]
     line = failure["line"].strip()
     more = {key: failure[key] for key in ("line_number", "remedy", "anchor")}
-    return finding_of(failure["class"], rank, weight, line + context, line=line, **more)
+    return finding(failure["class"], rank, weight, line + context, line=line, **more)
 
 
 def _state_finding(rank: Rank) -> Finding | None:
     """Return the finding of the container's state or of the node. An OOM kill and a SIGKILL leave no line in the log."""
     if rank["lost"]:
-        return finding_of(rank.get("lost_class", "node_lost"), rank, ROOT, rank["lost"])
+        return finding(rank.get("lost_class", "node_lost"), rank, ROOT, rank["lost"])
     if rank["start_error"]:
-        return finding_of("start_failed", rank, ROOT, rank["start_error"], remedy=start_remedy(rank["start_error"]))
+        return finding("start_failed", rank, ROOT, rank["start_error"], remedy=start_remedy(rank["start_error"]))
     if not rank["seen"]:
         return None
     state = rank["container"]
     if state is None:
-        return finding_of("container_missing", rank, KILLED, f"rank {rank['rank']} has no container on {rank['host']}")
+        return finding("container_missing", rank, KILLED, f"rank {rank['rank']} has no container on {rank['host']}")
     runs, judged = state["labels"].get("gb10.cluster.release"), rank["release"]
     if runs and judged and runs != judged:
-        return finding_of("other_release", rank, KILLED, f"the container {state['name']} belongs to release {runs}, and the gate judges release {judged}")
+        return finding("other_release", rank, KILLED, f"the container {state['name']} belongs to release {runs}, and the gate judges release {judged}")
     if state["restart_count"] > rank["max_restarts"]:
-        return finding_of("restarted", rank, KILLED, f"the container {state['name']} was restarted {state['restart_count']} times")
+        return finding("restarted", rank, KILLED, f"the container {state['name']} was restarted {state['restart_count']} times")
     when = _loading_drafter(rank)
     kills = rank["memory"].get("oom_kills", 0) - rank.get("oom_kills_at_start", 0)
     tail = (rank["facts"].get("failure") or {}).get("kind") == "tail"
     if kills > 0 and tail and state["running"]:
-        return finding_of("oom_killed", rank, KILLED, f"the kernel's OOM killer ended a process of the container {state['name']}, or of this node{when}")
+        return finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended a process of the container {state['name']}, or of this node{when}")
     if state["running"] or state["status"] in ("created", "restarting"):
         return None
     code = state["exit_code"]
     if state["oom_killed"] or (kills > 0 and code not in (0, 143)):
         # The engine's processes are the large ones: the kernel ends one of those, and the container's first process then ends with a code of its own.
-        return finding_of("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} or a process of it (exit code {code}){when}")
+        return finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} or a process of it (exit code {code}){when}")
     if code == 137:
-        return finding_of("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137) and left no line in its log{when}")
+        return finding("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137) and left no line in its log{when}")
     if code in (0, 143):
-        return finding_of("stopped", rank, GONE, f"the container {state['name']} was stopped (exit code {code})")
+        return finding("stopped", rank, GONE, f"the container {state['name']} was stopped (exit code {code})")
     how = f"{code}{_signal_of(code)}" + (f": {state['error']}" if state["error"] else "")
-    return finding_of("exited", rank, GONE, f"the container {state['name']} ended with exit code {how}{when}")
+    return finding("exited", rank, GONE, f"the container {state['name']} ended with exit code {how}{when}")
 
 
 def _loading_drafter(rank: Rank) -> str:
@@ -191,17 +191,17 @@ def slow(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, An
             if stage == "rendezvous":
                 missing = [r for r in ranks if r is not rank and not _runs(r)]
                 who = f"rank {missing[0]['rank']} on {missing[0]['host']} is not running" if missing else "no other rank has come"
-                return finding_of(
+                return finding(
                     "rendezvous", rank, SLOW, f"rank {rank['rank']} has waited {spent:.0f} s for its peers, and {who}",
                     remedy="Check the other rank's container, the master address, GLOO_SOCKET_IFNAME and the cable",
                 )  # fmt: skip
-            return finding_of("stalled", rank, SLOW, f"rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s")
+            return finding("stalled", rank, SLOW, f"rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s")
     if seconds > timeout:
         last = min(timed, key=_stage)  # the one that is furthest behind: the others wait for it
         if _undecided(last):
             return _line_finding(last, SLOW, f" (no verdict after {seconds:.0f} s)")
         stage = f"at stage {last['facts']['stage']}" if _stage(last) > STAGES.index("none") else "before its first line"
-        return finding_of("stalled", last, SLOW, f"no verdict after {seconds:.0f} s: rank {last['rank']} is {stage}")
+        return finding("stalled", last, SLOW, f"no verdict after {seconds:.0f} s: rank {last['rank']} is {stage}")
     return None
 
 

@@ -31,7 +31,6 @@ LEAST_LONG_PROMPT = 1024  # tokens; a smaller prompt proves nothing about a long
 SPARE_TOKENS = 64  # what a long prompt leaves free in the context, next to its reply
 COUNT_ON = "Count on."  # stands for the prompt in the request; the probe sends numbers
 _SERVING_STAGES = ("graphs", "init", "listen", "ready", "kv")
-_QUESTION = ("prompt", "chat", "max_tokens", "body")
 
 Answer = dict[str, Any]
 Verdict = dict[str, Any]
@@ -44,9 +43,9 @@ def _faults(answer: Answer, prompt: str, expect: str | None, what: str) -> list[
     return [f"{fault} ({what})" for each in answer["replies"] for fault in reply.faults(prompt, each, expect)]
 
 
-def _like(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the profile's completion is asked for, without its prompt."""
-    return {key: completion[key] for key in ("chat", "body") if completion.get(key) is not None}
+def _like(completion: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """Return how the profile's completion is asked for, and more of its keys."""
+    return {key: completion[key] for key in ("chat", "body", *more) if completion.get(key) is not None}
 
 
 def evaluate(expressions: Sequence[Any], data: Mapping[str, Any], search: Search | None) -> list[dict[str, Any]]:
@@ -215,7 +214,7 @@ class Judge:
         """Yield the arguments of each probe of the head's API, and take what it returned. Call concluded() at the end."""
         self.asking = True
         completion = self._completion()
-        requests = [{key: completion[key] for key in _QUESTION if completion.get(key) is not None}]
+        requests = [_like(completion, "prompt", "max_tokens")]
         self._api = api = yield from self._asked(requests)
         expect = completion.get("expect")
         self._replies_faults = faults = [f for r in api.get("replies") or [] for f in reply.faults(completion["prompt"], r, expect)]
@@ -346,7 +345,7 @@ class Judge:
 
     def broken(self, error: str, seconds: float) -> Verdict:
         """Return the verdict after an error of the judgement itself: the boot was not judged."""
-        return self.failed(gate.finding_of("gate_error", self.states[0], gate.ROOT, error), seconds)
+        return self.failed(gate.finding("gate_error", self.states[0], gate.ROOT, error), seconds)
 
     def _close(self, verdict: Verdict) -> Verdict:
         verdict.setdefault("class", (verdict.get("finding") or {}).get("class", ""))
