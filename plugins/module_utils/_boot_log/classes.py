@@ -88,10 +88,10 @@ def clip(text: str) -> str:
 class Failure:
     """The first line (the last one if the class has `pick: last`) of one class in one boot."""
 
-    def __init__(self, classifier: Classifier, message: str, number_: int, line: Line, groups: dict[str, str], after_ready: bool, stage: int) -> None:
+    def __init__(self, classifier: Classifier, line: Line, number: int, groups: dict[str, str], after_ready: bool, stage: int) -> None:
         self.classifier = classifier
-        self.message = message
-        self.number = number_
+        self.message = line.message
+        self.number = number
         self.groups = groups
         self.proc = proc_name(line)
         self.ip = next((p[2] for p in line.procs if p[2]), "")

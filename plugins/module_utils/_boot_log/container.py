@@ -26,7 +26,7 @@ def with_container(facts: dict[str, Any], container: dict[str, Any]) -> dict[str
     how = "OOMKilled" if container.get("oom_killed") else "exit code 137 (SIGKILL)"
     served = facts.get("ready") is not None
     out["failure"] = {
-        **Failure(built_in_class("oom_killed"), "", 0, Line(None, False, "", "", (), ""), {}, served, 0).facts(None),
+        **Failure(built_in_class("oom_killed"), Line(None, False, "", "", (), ""), 0, {}, served, 0).facts(None),
         "line": f"state of container {container.get('name')}: {how}",
         "line_number": None,
         "confirmed": bool(container.get("oom_killed")),

@@ -23,7 +23,7 @@ def number(text: str) -> int:
 class Figures(Progress):
     """Figures of one boot."""
 
-    def take_pool(self, line: Line, number_: int) -> None:
+    def take_pool(self, line: Line) -> None:
         """Take the size of the KV pool, its concurrency, or both from one line. The entries of an engine are [tokens, concurrency, context, line]."""
         size = leading(line, _p.KV)
         if size is None and _p.KV.search(line.message) is not None:
@@ -39,58 +39,58 @@ class Figures(Progress):
         entries = self.engines.setdefault(key, [])
         if size is not None:
             if len(entries) < _p.MAX_RANKS:
-                entries.append([number(size.group(2)), None, None, number_])
+                entries.append([number(size.group(2)), None, None, self.last_line])
             self.facts_.setdefault("kv_device", size.group("dev"))
-            self.lines.setdefault("kv_cache", number_)
+            self.lines.setdefault("kv_cache", self.last_line)
         if rate is not None:
             value = float(rate.group("x").replace(",", "."))
             shown, context = value if math.isfinite(value) else None, number(rate.group(1))
             if entries and entries[-1][1] is None and entries[-1][2] is None:
                 entries[-1][1:3] = shown, context
             elif len(entries) < _p.MAX_RANKS:
-                entries.append([None, shown, context, number_])
-            self.lines.setdefault("max_concurrency", number_)
-        self.reach("kv", line, number_)
+                entries.append([None, shown, context, self.last_line])
+            self.lines.setdefault("max_concurrency", self.last_line)
+        self.reach("kv", line)
 
-    def take_available(self, line: Line, number_: int) -> None:
+    def take_available(self, line: Line) -> None:
         """Take the memory that a rank has for the KV pool."""
         match = next(filter(None, (leading(line, pattern) for pattern in _p.AVAIL)), None)
         if match is None:
             return
-        entry = (float(match.group(1)), number_, proc_name(line))
+        entry = (float(match.group(1)), self.last_line, proc_name(line))
         if len(self.available) < _p.MAX_RANKS:
             self.available.append(entry)
         else:
             self.available[-1] = min(self.available[-1], entry)
-        self.reach("kv", line, number_)
+        self.reach("kv", line)
 
-    def take_engine(self, line: Line, number_: int) -> None:
+    def take_engine(self, line: Line) -> None:
         """Take version and configuration from the engine's first line."""
         match = leading(line, _p.ENGINE)
         if match is not None:
-            self.put("engine_version", match.group(1), number_)
-            self.reach("config", line, number_)
-            self._take_config(line.message, number_)
+            self.put("engine_version", match.group(1))
+            self.reach("config", line)
+            self._take_config(line.message)
 
-    def take_dump(self, message: str, number_: int) -> None:
+    def take_dump(self, message: str) -> None:
         """Take version and configuration from the dump of an engine whose beginning this log may not have."""
         match = _p.DUMP.match(message)
         if match is not None and "engine_version" not in self.facts_:
-            self.put("engine_version", match.group(1), number_)
-            self._take_config(message, number_)
+            self.put("engine_version", match.group(1))
+            self._take_config(message)
 
-    def _take_config(self, message: str, number_: int) -> None:
+    def _take_config(self, message: str) -> None:
         for name, pattern in _p.CFG.items():
             match = pattern.search(message)
             if match is not None:
-                self.put("cfg_" + name, match.group(1), number_)
+                self.put("cfg_" + name, match.group(1))
 
-    def take_args(self, line: Line, number_: int) -> None:
+    def take_args(self, line: Line) -> None:
         """Take the arguments of interest."""
         if _p.ARGS.match(line.message) is None:
             return
-        self.reach("args", line, number_)
-        self.lines.setdefault("args", number_)
+        self.reach("args", line)
+        self.lines.setdefault("args", self.last_line)
         for match in _p.ARG.finditer(line.message[:65536]):
             name, text = match.groups()
             value: Any
@@ -105,12 +105,12 @@ class Figures(Progress):
                     continue
             self.args.setdefault(name, value)
 
-    def take_duration(self, line: Line, number_: int) -> None:
+    def take_duration(self, line: Line) -> None:
         """Take how long a step took, and its memory."""
         proc = " ".join(f"{p[0]} {p[1]}" for p in line.procs)
         if match := leading(line, _p.LOAD):
             if (proc not in self.loads and len(self.loads) < _p.MAX_RANKS) or not proc:
-                self.loads[proc or f"#{len(self.loads)}"] = (float(match.group(1)), float(match.group(2)), number_)
+                self.loads[proc or f"#{len(self.loads)}"] = (float(match.group(1)), float(match.group(2)), self.last_line)
             fact, stage = "weights", "load"
         elif match := leading(line, _p.WEIGHTS):
             if len(self.weights) < _p.MAX_RANKS:
@@ -123,14 +123,14 @@ class Figures(Progress):
         elif match := leading(line, _p.INIT):
             self.facts_["init_seconds"] = max(float(match.group(1)), self.facts_.get("init_seconds", 0.0))
             if match.group(2):
-                self.put("compilation_seconds", float(match.group(2)), number_)
+                self.put("compilation_seconds", float(match.group(2)))
             fact, stage = "init_seconds", "init"
         else:
             return
-        self.lines.setdefault(fact, number_)
-        self.reach(stage, line, number_)
+        self.lines.setdefault(fact, self.last_line)
+        self.reach(stage, line)
 
-    def take_rank(self, line: Line, number_: int) -> None:
+    def take_rank(self, line: Line) -> None:
         """Take a rank of the world."""
         match = leading(line, _p.RANK)
         if match is not None:
@@ -142,12 +142,12 @@ class Figures(Progress):
                 return
             rank, world = int(match.group(1)), int(match.group(2))
             more = {part.group(1).lower(): int(part.group(2)) for part in _p.RANK_PART.finditer(match.group(3))}
-        self.put("world_size", world, number_)
-        self.reach("rendezvous", line, number_)
+        self.put("world_size", world)
+        self.reach("rendezvous", line)
         if rank not in self.ranks and len(self.ranks) >= _p.MAX_RANKS:
             return
-        self.lines.setdefault("ranks", number_)
-        entry = self.ranks.setdefault(rank, {"rank": rank, "line_number": number_, "proc": proc_name(line) or None})
+        self.lines.setdefault("ranks", self.last_line)
+        entry = self.ranks.setdefault(rank, {"rank": rank, "line_number": self.last_line, "proc": proc_name(line) or None})
         entry.update(world_size=world, **more)
         if line.procs:
             name, pid, ip = line.procs[-1]
@@ -155,7 +155,7 @@ class Figures(Progress):
             if ip:
                 entry["ip"] = ip
 
-    def take_nccl(self, line: Line, number_: int) -> None:
+    def take_nccl(self, line: Line) -> None:
         """Take how NCCL reaches the other rank."""
         message, nccl = line.message, self.nccl
         if "prompt" in message[:200] or "'" in message[:40]:
@@ -164,15 +164,15 @@ class Figures(Progress):
         match = _p.NCCL_VERSION.search(message, 0, 400)
         if match is not None and nccl["version"] is None:
             nccl["version"] = match.group(1) or match.group(2)
-            self.lines.setdefault("nccl", number_)
+            self.lines.setdefault("nccl", self.last_line)
         match = _p.NCCL_NETWORK.search(message, 0, 400)
         if match is not None:
             nccl["network"] = nccl["network"] or match.group(1)
-            self.lines["nccl"] = number_
+            self.lines["nccl"] = self.last_line
         match = _p.NCCL_VIA.search(message, 0, 600)
         if match is not None and match.group(1) not in nccl["via"] and len(nccl["via"]) < 8:
             nccl["via"].append(match.group(1))
-            self.lines["nccl"] = number_
+            self.lines["nccl"] = self.last_line
         if "NET/IB : Using" in message:
             names = (f"{hca.group(1)}:{hca.group(2)}" for hca in _p.NCCL_HCA.finditer(message[:2000]))
             nccl["hcas"] += [name for name in names if name not in nccl["hcas"]][: 32 - len(nccl["hcas"])]
