@@ -125,9 +125,9 @@ class Case:
         """Start a playbook as another shell does."""
         return Controller(self.lab, name, *arguments, **variables)
 
-    def wait_for_boot(self, since: float, seconds: float = 90) -> bool:
-        """Wait until the worker of a boot that began after `since` prints its configuration."""
-        command = f"docker logs --since {since:.0f} {self.lab.container(2)} 2>&1 | grep -q 'Using max model len' && echo yes || true"
+    def wait_for_boot(self, run: Controller, seconds: float = 90) -> bool:
+        """Wait until the worker of a boot that began after this run prints its configuration."""
+        command = f"docker logs --since {run.began:.0f} {self.lab.container(2)} 2>&1 | grep -q 'Using max model len' && echo yes || true"
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.lab.on(2, command, check=False).strip() == "yes":
@@ -141,6 +141,7 @@ class Controller:
     """ansible-playbook in the background."""
 
     def __init__(self, lab: Lab, name: str, *arguments: str, **variables: Any) -> None:
+        self.began = time.time()
         self.log = lab.folder / f"controller-{time.monotonic_ns()}.log"
         values = {"gb10_receipts": str(lab.folder / "receipts"), "gb10_evidence": str(lab.folder / "evidence"), **variables}
         command = [str(Path(sys.executable).parent / "ansible-playbook"), name, "-i", str(lab.inventory), *arguments, "-e", json.dumps(values)]
@@ -303,9 +304,8 @@ def two_controllers(case: Case) -> None:
 def _interrupted(case: Case, number: int, finished: bool, **variables: Any) -> None:
     """Interrupt a run in its gate. The next run follows the boot, or prints the verdict if the boot has `finished` by then."""
     values = {"vllm_tp2_keep_releases": 9, **variables}  # the next run removes no earlier release
-    since = time.time()
     other = case.background("site.yml", "--tags", "vllm_tp2", **values)
-    if not case.wait_for_boot(since) or not agents.wait_for(lambda: agents.judging(case.lab), 60):
+    if not case.wait_for_boot(other) or not agents.wait_for(lambda: agents.judging(case.lab), 60):
         case.want(False, "the boot did not begin")
         other.kill(signal.SIGKILL)
         return
@@ -418,9 +418,8 @@ def _link_down(case: Case, node: int, seconds: float) -> None:
 
 @row("10", "worker's management link down for 40 s in the gate")
 def link_flap(case: Case) -> None:
-    since = time.time()
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         _link_down(case, 2, 40)
     case.passes(other, within=600)
     case.whole()
@@ -607,9 +606,8 @@ def sudo_and_python(case: Case) -> None:
 
 @row("27", "stop.yml during another shell's gate")
 def stopped_in_gate(case: Case) -> None:
-    since = time.time()
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         case.want(case.play("playbooks/stop.yml", within=120).rc == 0, "stop.yml fails")
         case.want(case.lab.gone(), "a rank runs when stop.yml has ended")
     code = other.wait(120)
@@ -620,9 +618,8 @@ def stopped_in_gate(case: Case) -> None:
 
 @row("28", "head's management link down in upgrade.yml's gate")
 def head_lost(case: Case) -> None:
-    since = time.time()
     other = case.background("playbooks/upgrade.yml", vllm_tp2_max_num_seqs=3)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         _link_down(case, 1, 60)
     case.passes(other, within=600)
     case.whole()
@@ -691,9 +688,8 @@ def agent_killed(case: Case) -> None:
 
 @row("32", "controller SIGSTOPped for 60 s in the gate")
 def controller_stopped(case: Case) -> None:
-    since = time.time()
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         other.signal_all(signal.SIGSTOP)
         time.sleep(60)
         other.signal_all(signal.SIGCONT)
@@ -711,9 +707,9 @@ HEAL = "nft delete table ip gb10cut"
 
 @row("33", "session over the rail cut for 15 s in the gate")
 def session_cut(case: Case) -> None:
-    since, number = time.time(), agents.last_event(case.lab)
+    number = agents.last_event(case.lab)
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         case.lab.on(1, CUT, check=False)
         try:
             time.sleep(15)
@@ -769,9 +765,9 @@ def stopped_without_head(case: Case) -> None:
 @row("36", "disk full on the head for the agent's state, in the gate")
 def no_space_for_state(case: Case) -> None:
     place = f"{FOLDER}/agent"
-    since, number = time.time(), agents.last_event(case.lab)
+    number = agents.last_event(case.lab)
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    begun = case.wait_for_boot(since) and agents.wait_for(lambda: agents.judging(case.lab), 60)
+    begun = case.wait_for_boot(other) and agents.wait_for(lambda: agents.judging(case.lab), 60)
     case.want(begun, "the boot did not begin")
     before = case.lab.identity()
     _full(case, 0, 1, place)
