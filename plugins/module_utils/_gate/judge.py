@@ -295,12 +295,10 @@ class Judge:
         fault = gate.first_fault(results, self.strict)
         finding = late[0] if late else None
         message = gate.sentence(self.group, late[0]) if late else gate.check_sentence(self.group, fault) if fault else ""
-        return self._close(
-            {
-                "passed": not message, "finding": finding, "class": (finding or fault or {}).get("class", ""),
-                "msg": message or f"{self.group} serves: every criterion holds.", "seconds": round(seconds, 1), "checks": results, "api": api,
-                "pool": self._pool(), "warnings": [gate.check_sentence(self.group, c) for c in results if c.get("warning") and c["ok"] is False],
-            }
+        warnings = [gate.check_sentence(self.group, c) for c in results if c.get("warning") and c["ok"] is False]
+        return self._closed(
+            finding or fault, passed=not message, finding=finding, msg=message or f"{self.group} serves: every criterion holds.",
+            seconds=round(seconds, 1), checks=results, api=api, warnings=warnings,
         )  # fmt: skip
 
     def _measures(self, drafts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -341,17 +339,15 @@ class Judge:
     def failed(self, finding: gate.Finding, seconds: float) -> Verdict:
         """Return the verdict of a boot that failed."""
         sentence = gate.sentence(self.group, finding)
-        return self._close({"passed": False, "finding": finding, "msg": sentence, "seconds": round(seconds, 1), "checks": []})
+        return self._closed(finding, passed=False, finding=finding, msg=sentence, seconds=round(seconds, 1), checks=[])
 
     def broken(self, error: str, seconds: float) -> Verdict:
         """Return the verdict after an error of the judgement itself: the boot was not judged."""
         return self.failed(gate.finding("gate_error", self.states[0], gate.ROOT, error), seconds)
 
-    def _close(self, verdict: Verdict) -> Verdict:
-        verdict.setdefault("class", (verdict.get("finding") or {}).get("class", ""))
-        verdict.setdefault("pool", self._pool())
-        verdict["receipt"] = self._receipt(verdict)
-        return verdict
+    def _closed(self, fault: Mapping[str, Any] | None, **verdict: Any) -> Verdict:
+        found = {**verdict, "class": (fault or {}).get("class", ""), "pool": self._pool()}
+        return {**found, "receipt": self._receipt(found)}
 
     def _receipt(self, verdict: Verdict) -> dict[str, Any]:
         head = self.states[0]["facts"]

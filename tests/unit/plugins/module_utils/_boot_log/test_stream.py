@@ -95,8 +95,8 @@ KV_LINES = {
 )
 @pytest.mark.parametrize(("text", "tokens", "rate", "context"), KV_LINES.values(), ids=KV_LINES.keys())
 def test_the_kv_lines_of_each_version(prefix: str, text: str, tokens: int, rate: float, context: int) -> None:
-    """One line, two lines, one word GPU or another."""
-    facts = parse("".join(f"{prefix}{line}\n" for line in text.split("\n")))
+    """One line, and one word GPU or another."""
+    facts = parse(f"{prefix}{text}\n")
     kv = facts["kv_cache"]
     assert (kv["tokens"], kv["max_concurrency"], kv["context"], facts["context"]) == (tokens, rate, context, context)
     assert (facts["state"], facts["stage"]) == ("starting", "kv")
@@ -269,13 +269,18 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
 }
 
 
+def fact(text: str, path: tuple[str, ...]) -> Any:
+    """Parse a complete log and return one of its facts."""
+    found: Any = parse(text)
+    for key in path:
+        found = found[key]
+    return found
+
+
 @pytest.mark.parametrize(("text", "path", "value"), FACT_LINES.values(), ids=FACT_LINES.keys())
 def test_a_line_gives_its_fact(text: str, path: tuple[str, ...], value: Any) -> None:
     """The format strings of the versions, one by one."""
-    found: Any = parse(text + "\n")
-    for key in path:
-        found = found[key]
-    assert found == value
+    assert fact(text + "\n", path) == value
 
 
 NAMED = {
@@ -724,10 +729,7 @@ PARTIAL = {
 @pytest.mark.parametrize(("text", "path", "value"), PARTIAL.values(), ids=PARTIAL.keys())
 def test_the_last_line_of_a_finished_log(text: str, path: tuple[str, ...], value: Any) -> None:
     """It counts, but no number at its very end does."""
-    found: Any = parse(text)
-    for key in path:
-        found = found[key]
-    assert found == value
+    assert fact(text, path) == value
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
@@ -767,7 +769,6 @@ def test_a_user_class_outranks_the_catalogue() -> None:
 BAD_CLASSES = {
     "no mapping": ("x", "expected a mapping"),
     "no remedy": ({"class": "a", "pattern": "b"}, "has no remedy"),
-    "no regular expression": ({"class": "a", "pattern": "(", "remedy": "c"}, "regular expression"),
     "a pattern that can hang": ({"class": "a", "pattern": "(a+)+b", "remedy": "c"}, "repeats a group that repeats"),
 }
 
@@ -781,7 +782,6 @@ def test_a_bad_user_class_is_refused_in_a_sentence(entry: Any, message: str) -> 
 
 CONTAINERS = {
     "killed by the kernel": ({"running": False, "exit_code": 137, "oom_killed": True}, OOM, "failed", "cuda_oom"),
-    "killed without a line": ({"running": False, "exit_code": 137, "oom_killed": True}, WORKER, "failed", "oom_killed"),
     "killed after it served": ({"running": False, "exit_code": 137, "oom_killed": False}, HEAD, "served_then_failed", "oom_killed"),
     "ended by itself": ({"running": False, "exit_code": 1, "oom_killed": False}, WORKER, "starting", None),
     "running": ({"running": True, "exit_code": 0, "oom_killed": False}, HEAD, "ready", None),
