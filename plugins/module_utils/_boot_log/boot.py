@@ -67,7 +67,7 @@ class Boot(Failing):
     def facts(self, final: bool = False) -> dict[str, Any]:
         """Return the public facts of this boot. final: the log is complete, the process has ended."""
         state, ranked, suspicion = self.state(final)
-        f = self.facts_
+        f, nccl = self.facts_, self.nccl
         failure = None
         if ranked and state in ("failed", "served_then_failed"):
             failure = ranked[0].facts(self.rank_of(ranked[0]))
@@ -91,7 +91,7 @@ class Boot(Failing):
             "role": self._role(),
             "platform": f.get("platform"),
             "listen": f.get("listen"),
-            "nccl": self._nccl_facts(),
+            "nccl": {**nccl, "transport": transport_of(nccl["via"], nccl["network"]), "via": list(nccl["via"]), "hcas": list(nccl["hcas"])},
             "ready": dict(self.ready) if self.ready else None,
             "stopped": dict(self.stopped) if self.stopped else None,
             "peer_lost": {"line": clip(lost.message), "line_number": lost.number, "peer": lost.groups.get("peer")} if lost is not None else None,
@@ -171,17 +171,6 @@ class Boot(Failing):
         if self.available:
             lines["available_gib"] = min(self.available, key=lambda a: a[0])[1]
         return lines
-
-    def _nccl_facts(self) -> dict[str, Any]:
-        nccl = self.nccl
-        return {
-            "version": nccl["version"],
-            "transport": transport_of(nccl["via"], nccl["network"]),
-            "network": nccl["network"],
-            "via": list(nccl["via"]),
-            "hcas": list(nccl["hcas"]),
-            "no_ib_device": nccl["no_ib"],
-        }
 
 
 def transport_of(via: Collection[str], network: str | None) -> str:

@@ -176,4 +176,4 @@ class Figures(Progress):
         if "NET/IB : Using" in message:
             names = (f"{hca.group(1)}:{hca.group(2)}" for hca in _p.NCCL_HCA.finditer(message[:2000]))
             nccl["hcas"] += [name for name in names if name not in nccl["hcas"]][: 32 - len(nccl["hcas"])]
-        nccl["no_ib"] = nccl["no_ib"] or _p.NCCL_NO_IB.search(message, 0, 600) is not None
+        nccl["no_ib_device"] = nccl["no_ib_device"] or _p.NCCL_NO_IB.search(message, 0, 600) is not None

@@ -53,7 +53,7 @@ class Progress:
         self.unknown_variables: list[str] = []
         self.progress: dict[str, Any] | None = None
         self.args: dict[str, Any] = {}
-        self.nccl: dict[str, Any] = {"version": None, "network": None, "hcas": [], "via": [], "no_ib": False}
+        self.nccl: dict[str, Any] = {"version": None, "network": None, "hcas": [], "via": [], "no_ib_device": False}
         self.met_dead_engine = False
         self.killed_itself = False
         self.traceback: Failure | None = None
