@@ -22,22 +22,14 @@ class Boot(Failing):
         """Return the KV pool: of the engine whose pool is smallest, and of each engine."""
         engines = []
         for key, entries in self.engines.items():
-            sized = [e for e in entries if e[0] is not None]
-            rated = [e for e in entries if e[1] is not None or e[2] is not None]
-            best = min(sized or rated, key=lambda e: (_or_most(e[0]), _or_most(e[1])))
-            if best[2] is None and rated:
-                alone = min(rated, key=lambda e: _or_most(e[1]))
-                best = [best[0], alone[1], alone[2], best[3]]
-            engines.append(
-                {
-                    "engine": key.rsplit(" ", 1)[0].strip() or None,
-                    "tokens": best[0],
-                    "max_concurrency": best[1],
-                    "context": best[2],
-                    "effective_tokens": round(best[1] * best[2]) if best[1] is not None and best[2] else None,
-                    "line_number": best[3],
-                }
-            )
+            rated = [e for e in entries if e["context"] is not None]
+            best = min(entries, key=lambda e: (_or_most(e["tokens"]), _or_most(e["max_concurrency"])))
+            if best["context"] is None and rated:
+                alone = min(rated, key=lambda e: _or_most(e["max_concurrency"]))
+                best = {**best, "max_concurrency": alone["max_concurrency"], "context": alone["context"]}
+            rate, context = best["max_concurrency"], best["context"]
+            effective = round(rate * context) if rate is not None and context else None
+            engines.append({"engine": key.rsplit(" ", 1)[0].strip() or None, **best, "effective_tokens": effective})
         gate: dict[str, Any] = min(engines, key=lambda e: (_or_most(e["tokens"]), e["max_concurrency"] or math.inf), default={})
         tokens = [e["tokens"] for e in engines if e["tokens"] is not None]
         hybrid = None

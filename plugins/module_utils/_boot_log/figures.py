@@ -24,7 +24,7 @@ class Figures(Progress):
     """Figures of one boot."""
 
     def take_pool(self, line: Line) -> None:
-        """Take the size of the KV pool, its concurrency, or both from one line. The entries of an engine are [tokens, concurrency, context, line]."""
+        """Take the size of the KV pool, its concurrency, or both from one line."""
         size = leading(line, _p.KV)
         if size is None and _p.KV.search(line.message) is not None:
             return
@@ -37,18 +37,19 @@ class Figures(Progress):
         if key not in self.engines and len(self.engines) >= _p.MAX_ENGINES:
             return
         entries = self.engines.setdefault(key, [])
+        unknown = {"tokens": None, "max_concurrency": None, "context": None, "line_number": self.last_line}
         if size is not None:
             if len(entries) < _p.MAX_RANKS:
-                entries.append([number(size.group(2)), None, None, self.last_line])
+                entries.append({**unknown, "tokens": number(size.group(2))})
             self.facts_.setdefault("kv_device", size.group("dev"))
             self.lines.setdefault("kv_cache", self.last_line)
         if rate is not None:
             value = float(rate.group("x").replace(",", "."))
-            shown, context = value if math.isfinite(value) else None, number(rate.group(1))
-            if entries and entries[-1][1] is None and entries[-1][2] is None:
-                entries[-1][1:3] = shown, context
+            rated = {"max_concurrency": value if math.isfinite(value) else None, "context": number(rate.group(1))}
+            if entries and entries[-1]["context"] is None:
+                entries[-1].update(rated)
             elif len(entries) < _p.MAX_RANKS:
-                entries.append([None, shown, context, self.last_line])
+                entries.append({**unknown, **rated})
             self.lines.setdefault("max_concurrency", self.last_line)
         self.reach("kv", line)
 

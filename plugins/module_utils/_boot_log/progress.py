@@ -33,7 +33,7 @@ class Progress:
         self.recognised = False
         self.facts_: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
-        self.engines: dict[str, list[list[Any]]] = {}
+        self.engines: dict[str, list[dict[str, Any]]] = {}
         self.available: list[tuple[float, int, str]] = []
         self.ranks: dict[int, dict[str, Any]] = {}
         self.loads: dict[str, tuple[float, float | None, int]] = {}
