@@ -491,7 +491,6 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.container import with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
@@ -621,11 +620,10 @@ def main() -> None:
         required_one_of=[("path", "text", "container", "unit")],
         supports_check_mode=True,
     )
-    for entry in module.params["extra_classes"]:
-        problem = check_user_class(entry)
-        if problem:
-            module.fail_json(msg=problem)
-    log = BootLog(module.params["extra_classes"])
+    try:
+        log = BootLog(module.params["extra_classes"])
+    except ValueError as error:
+        module.fail_json(msg=str(error))
     container = None
     if module.params["path"] is not None:
         read_file(module, log, module.params["path"], "The log")

@@ -67,6 +67,17 @@ class Case:
         for pattern in patterns:
             self.want(re.search(pattern, text) is not None, f"nothing printed matches {pattern!r}")
 
+    def passes(self, other: Controller, *patterns: str, within: float = 300) -> None:
+        """Require that a run in the background passes, and prints that the pair serves and these patterns."""
+        code = other.wait(within)
+        self.printed(other, code, "pair1 serves", *patterns)
+        self.want(code == 0, f"the run ends with {code}")
+
+    def next_run(self, before: list[tuple[str, str]], **variables: Any) -> None:
+        """Require that the next run passes, and that the containers of `before` serve."""
+        self.want(self.play("site.yml", "--tags", "vllm_tp2", **variables).rc == 0, "the next run fails")
+        self.same(before)
+
     def unchanged(self, run: playbook.Run, before: list[tuple[str, str]]) -> None:
         """Require that a run passed, changed nothing, and that the same containers serve."""
         self.want(run.rc == 0, f"the next run ends with {run.rc}")
@@ -114,9 +125,9 @@ class Case:
         """Start a playbook as another shell does."""
         return Controller(self.lab, name, *arguments, **variables)
 
-    def wait_for_boot(self, since: float, seconds: float = 90) -> bool:
-        """Wait until the worker of a boot that began after `since` prints its configuration."""
-        command = f"docker logs --since {since:.0f} {self.lab.container(2)} 2>&1 | grep -q 'Using max model len' && echo yes || true"
+    def wait_for_boot(self, run: Controller, seconds: float = 90) -> bool:
+        """Wait until the worker of a boot that began after this run prints its configuration."""
+        command = f"docker logs --since {run.began:.0f} {self.lab.container(2)} 2>&1 | grep -q 'Using max model len' && echo yes || true"
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.lab.on(2, command, check=False).strip() == "yes":
@@ -130,6 +141,7 @@ class Controller:
     """ansible-playbook in the background."""
 
     def __init__(self, lab: Lab, name: str, *arguments: str, **variables: Any) -> None:
+        self.began = time.time()
         self.log = lab.folder / f"controller-{time.monotonic_ns()}.log"
         values = {"gb10_receipts": str(lab.folder / "receipts"), "gb10_evidence": str(lab.folder / "evidence"), **variables}
         command = [str(Path(sys.executable).parent / "ansible-playbook"), name, "-i", str(lab.inventory), *arguments, "-e", json.dumps(values)]
@@ -226,9 +238,7 @@ def _comes_back(case: Case, number: int) -> None:
     case.notes.append(f"gb10 events: {causes[-1] if causes else 'no recovery'}")
     label = agents.state(case.lab)["outcome"]["evidence"][-1:] or ["none"]
     case.want(bool(case.lab.on(2, f"ls {FOLDER}/evidence/{label[0]} 2>/dev/null || true").strip()), "the crash left no evidence")
-    before = case.lab.identity()
-    case.want(case.play("site.yml", "--tags", "vllm_tp2").rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(case.lab.identity())
 
 
 @row("1", "worker container SIGKILLed")
@@ -294,9 +304,8 @@ def two_controllers(case: Case) -> None:
 def _interrupted(case: Case, number: int, finished: bool, **variables: Any) -> None:
     """Interrupt a run in its gate. The next run follows the boot, or prints the verdict if the boot has `finished` by then."""
     values = {"vllm_tp2_keep_releases": 9, **variables}  # the next run removes no earlier release
-    since = time.time()
     other = case.background("site.yml", "--tags", "vllm_tp2", **values)
-    if not case.wait_for_boot(since) or not agents.wait_for(lambda: agents.judging(case.lab), 60):
+    if not case.wait_for_boot(other) or not agents.wait_for(lambda: agents.judging(case.lab), 60):
         case.want(False, "the boot did not begin")
         other.kill(signal.SIGKILL)
         return
@@ -397,9 +406,7 @@ def no_space_for_receipt(case: Case) -> None:
         case.has(run, "lab-2 could not record", "pair1 serves", "No space left on device")
     finally:
         _room_again(case)
-    again = case.play("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3)
-    case.want(again.rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(before, vllm_tp2_max_num_seqs=3)
     case.want('"passed": true' in case.lab.on(2, f"cat {FOLDER}/current/receipt.json", check=False), "the receipt is not recorded by the next run")
 
 
@@ -411,13 +418,10 @@ def _link_down(case: Case, node: int, seconds: float) -> None:
 
 @row("10", "worker's management link down for 40 s in the gate")
 def link_flap(case: Case) -> None:
-    since = time.time()
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         _link_down(case, 2, 40)
-    code = other.wait()
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other, within=600)
     case.whole()
     before = case.lab.identity()
     case.want(case.play().rc == 0, "the next run fails")
@@ -602,9 +606,8 @@ def sudo_and_python(case: Case) -> None:
 
 @row("27", "stop.yml during another shell's gate")
 def stopped_in_gate(case: Case) -> None:
-    since = time.time()
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         case.want(case.play("playbooks/stop.yml", within=120).rc == 0, "stop.yml fails")
         case.want(case.lab.gone(), "a rank runs when stop.yml has ended")
     code = other.wait(120)
@@ -615,17 +618,12 @@ def stopped_in_gate(case: Case) -> None:
 
 @row("28", "head's management link down in upgrade.yml's gate")
 def head_lost(case: Case) -> None:
-    since = time.time()
     other = case.background("playbooks/upgrade.yml", vllm_tp2_max_num_seqs=3)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         _link_down(case, 1, 60)
-    code = other.wait()
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other, within=600)
     case.whole()
-    before = case.lab.identity()
-    case.want(case.play("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3).rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(case.lab.identity(), vllm_tp2_max_num_seqs=3)
 
 
 @row("29", "image behind the tag replaced on both")
@@ -679,30 +677,24 @@ def agent_killed(case: Case) -> None:
         case.want(agents.kill(case.lab, node), f"systemd does not restart the agent of lab-{node}")
         case.want(agents.wait_for(lambda: agents.judging(case.lab), 30), "the agent does not go on judging")
     case.want(agents.kill_in_phase(case.lab, "recording", 240), "the agent was not killed while it recorded")
-    code = other.wait(120)
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other, within=120)
     case.want(agents.wait_for(lambda: agents.settled(case.lab), 60), "the agent does not come to an end")
     case.same(before)
     case.want(len(agents.starts(case.lab, since)) <= 2, f"starts: {agents.starts(case.lab, since)}, expected are two")
     for node in (1, 2):
         case.want('"passed": true' in case.lab.on(node, f"cat {FOLDER}/current/receipt.json", check=False), f"lab-{node} has no receipt")
-    case.want(case.play("site.yml", "--tags", "vllm_tp2").rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(before)
 
 
 @row("32", "controller SIGSTOPped for 60 s in the gate")
 def controller_stopped(case: Case) -> None:
-    since = time.time()
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         other.signal_all(signal.SIGSTOP)
         time.sleep(60)
         other.signal_all(signal.SIGCONT)
     before = case.lab.identity()
-    code = other.wait(300)
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other)
     case.same(before)
 
 
@@ -715,18 +707,16 @@ HEAL = "nft delete table ip gb10cut"
 
 @row("33", "session over the rail cut for 15 s in the gate")
 def session_cut(case: Case) -> None:
-    since, number = time.time(), agents.last_event(case.lab)
+    number = agents.last_event(case.lab)
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    if case.wait_for_boot(since):
+    if case.wait_for_boot(other):
         case.lab.on(1, CUT, check=False)
         try:
             time.sleep(15)
         finally:
             case.lab.on(1, HEAL)
     before = case.lab.identity()
-    code = other.wait(300)
-    case.printed(other, code, "pair1 serves")
-    case.want(code == 0, f"the run ends with {code}")
+    case.passes(other)
     case.want(len(agents.starts(case.lab, number)) == 1, "the pair was started more than once")
     case.same(before)
     case.unchanged(case.play("site.yml", "--tags", "vllm_tp2"), before)
@@ -775,24 +765,21 @@ def stopped_without_head(case: Case) -> None:
 @row("36", "disk full on the head for the agent's state, in the gate")
 def no_space_for_state(case: Case) -> None:
     place = f"{FOLDER}/agent"
-    since, number = time.time(), agents.last_event(case.lab)
+    number = agents.last_event(case.lab)
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    begun = case.wait_for_boot(since) and agents.wait_for(lambda: agents.judging(case.lab), 60)
+    begun = case.wait_for_boot(other) and agents.wait_for(lambda: agents.judging(case.lab), 60)
     case.want(begun, "the boot did not begin")
     before = case.lab.identity()
     _full(case, 0, 1, place)
     try:
-        code = other.wait(300)
-        case.printed(other, code, "pair1 serves", "state cannot be saved")
-        case.want(code == 0, f"the run ends with {code}")
+        case.passes(other, "state cannot be saved")
         case.same(before)
     finally:
         _room_again(case, 1, place)
     # What is on the disk is older than the boot's end.
     case.lab.on(1, "systemctl restart gb10-agent")
     case.want(agents.wait_for(lambda: agents.settled(case.lab), 60), "the restarted agent does not come to an end")
-    case.want(case.play("site.yml", "--tags", "vllm_tp2").rc == 0, "the next run fails")
-    case.same(before)
+    case.next_run(before)
     case.want(len(agents.starts(case.lab, number)) <= 1, "the pair was started more than once")
 
 
@@ -801,9 +788,7 @@ def joined(case: Case) -> None:
     number = agents.last_event(case.lab)
     runs = [case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3) for _each in range(2)]
     for run in runs:
-        code = run.wait()
-        case.printed(run, code, "pair1 serves")
-        case.want(code == 0, f"a run ends with {code}")
+        case.passes(run, within=600)
     case.want(len(agents.starts(case.lab, number)) == 1, f"starts: {agents.starts(case.lab, number)}, expected is one")
     case.whole()
     before = case.lab.identity()

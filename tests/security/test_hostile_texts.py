@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.replies import
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import EVENTS, Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import WATCH, Watch
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, gate, measures, metrics, reply, speculation
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
 from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings as watch_settings
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info, vllm_liveness
@@ -68,7 +69,7 @@ def test_any_reply_of_the_api_is_used_or_refused_with_a_sentence(data: st.DataOb
         drafts = speculation.total([found])
         json.dumps([drafts, speculation.checks(drafts, {"min": 0.5, "positions_active": 2}, True)], allow_nan=False)
         json.dumps(measures.decode_checks(next((measures.speed(each) for each in found["replies"]), None), {"published_tok_s": 5.0}), allow_nan=False)
-        ranks: list[Any] = [{"rank": 0, "host": "one", "facts": {"kv_cache": {}}, "container": {}}]
+        ranks = Judge("pair1", ["one"], "", {}).states
         assert gate.checks(ranks, found, {"context": 4096, "served_names": ["m"], "effective_tokens": {"min": 5}, "concurrency": {"min": 1}})
         module = SimpleNamespace(
             params={

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.filter.image import build_hash
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
-from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_key
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import faults
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, env_file_text
@@ -111,8 +112,10 @@ def test_a_value_that_compose_would_print_in_its_error_is_refused(name: str, val
 
 
 @pytest.mark.parametrize("value", [f'"{X}', f'"{X}"', f"{X}\\\\", "$HOME", f"{X} #x"])
-def test_the_gate_reads_the_key_that_the_engine_reads(value: str) -> None:
-    assert api_key(env_file.text_of({"VLLM_API_KEY": value, "X": "y"})) == value
+def test_the_gate_reads_the_key_that_the_engine_reads(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "secrets.env"
+    path.write_text(env_file.text_of({"VLLM_API_KEY": value, "X": "y"}), encoding="utf-8")
+    assert read_key([str(path)]) == value
 
 
 @pytest.mark.parametrize(

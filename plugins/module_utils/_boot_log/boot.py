@@ -22,41 +22,27 @@ class Boot(Failing):
         """Return the KV pool: of the engine whose pool is smallest, and of each engine."""
         engines = []
         for key, entries in self.engines.items():
-            sized = [e for e in entries if e[0] is not None]
-            rated = [e for e in entries if e[1] is not None or e[2] is not None]
-            if sized:
-                best = min(sized, key=lambda e: (e[0], e[1] if e[1] is not None else math.inf))
-                if best[2] is None and rated:
-                    alone = min(rated, key=lambda e: e[1] if e[1] is not None else math.inf)
-                    best = [best[0], alone[1], alone[2], best[3]]
-            elif rated:
-                best = min(rated, key=lambda e: e[1] if e[1] is not None else math.inf)
-            else:
-                continue
-            engines.append(
-                {
-                    "engine": key.rsplit(" ", 1)[0].strip() or None,
-                    "tokens": best[0],
-                    "max_concurrency": best[1],
-                    "context": best[2],
-                    "effective_tokens": round(best[1] * best[2]) if best[1] is not None and best[2] else None,
-                    "line_number": best[3],
-                }
-            )
-        gate = min(engines, key=lambda e: (e["tokens"] if e["tokens"] is not None else math.inf, e["max_concurrency"] or math.inf)) if engines else None
+            rated = [e for e in entries if e["context"] is not None]
+            best = min(entries, key=lambda e: (_or_most(e["tokens"]), _or_most(e["max_concurrency"])))
+            if best["context"] is None and rated:
+                alone = min(rated, key=lambda e: _or_most(e["max_concurrency"]))
+                best = {**best, "max_concurrency": alone["max_concurrency"], "context": alone["context"]}
+            rate, context = best["max_concurrency"], best["context"]
+            effective = round(rate * context) if rate is not None and context else None
+            engines.append({"engine": key.rsplit(" ", 1)[0].strip() or None, **best, "effective_tokens": effective})
+        gate: dict[str, Any] = min(engines, key=lambda e: (_or_most(e["tokens"]), e["max_concurrency"] or math.inf), default={})
         tokens = [e["tokens"] for e in engines if e["tokens"] is not None]
-        low = min(self.available, key=lambda a: a[0]) if self.available else None
         hybrid = None
-        if gate is not None and gate["tokens"] and gate["effective_tokens"]:
+        if gate.get("tokens") and gate["effective_tokens"]:
             hybrid = gate["tokens"] < 0.97 * gate["effective_tokens"] and gate["effective_tokens"] - gate["tokens"] > 0.02 * (gate["context"] or 0)
         return {
-            "tokens": gate["tokens"] if gate else None,
+            "tokens": gate.get("tokens"),
             "blocks": self.facts_.get("blocks"),
             "blocks_override": self.facts_.get("blocks_override"),
-            "max_concurrency": gate["max_concurrency"] if gate else None,
-            "context": gate["context"] if gate else None,
-            "effective_tokens": gate["effective_tokens"] if gate else None,
-            "available_gib": low[0] if low else None,
+            "max_concurrency": gate.get("max_concurrency"),
+            "context": gate.get("context"),
+            "effective_tokens": gate.get("effective_tokens"),
+            "available_gib": min((gib for gib, _line, _proc in self.available), default=None),
             "available": [{"gib": a[0], "proc": a[2] or None, "line_number": a[1]} for a in self.available[:64]],
             "device": self.facts_.get("kv_device"),
             "hybrid_old_formula": hybrid,
@@ -73,7 +59,7 @@ class Boot(Failing):
     def facts(self, final: bool = False) -> dict[str, Any]:
         """Return the public facts of this boot. final: the log is complete, the process has ended."""
         state, ranked, suspicion = self.state(final)
-        f = self.facts_
+        f, nccl = self.facts_, self.nccl
         failure = None
         if ranked and state in ("failed", "served_then_failed"):
             failure = ranked[0].facts(self.rank_of(ranked[0]))
@@ -97,7 +83,7 @@ class Boot(Failing):
             "role": self._role(),
             "platform": f.get("platform"),
             "listen": f.get("listen"),
-            "nccl": self._nccl_facts(),
+            "nccl": {**nccl, "transport": transport_of(nccl["via"], nccl["network"]), "via": list(nccl["via"]), "hcas": list(nccl["hcas"])},
             "ready": dict(self.ready) if self.ready else None,
             "stopped": dict(self.stopped) if self.stopped else None,
             "peer_lost": {"line": clip(lost.message), "line_number": lost.number, "peer": lost.groups.get("peer")} if lost is not None else None,
@@ -178,22 +164,15 @@ class Boot(Failing):
             lines["available_gib"] = min(self.available, key=lambda a: a[0])[1]
         return lines
 
-    def _nccl_facts(self) -> dict[str, Any]:
-        nccl = self.nccl
-        return {
-            "version": nccl["version"],
-            "transport": transport_of(nccl["via"], nccl["network"]),
-            "network": nccl["network"],
-            "via": list(nccl["via"]),
-            "hcas": list(nccl["hcas"]),
-            "no_ib_device": nccl["no_ib"],
-        }
-
 
 def transport_of(via: Collection[str], network: str | None) -> str:
     """Return rdma, tcp, plugin or unknown, from what NCCL's channels go by, else from the network that it uses. One channel over TCP is TCP."""
     kinds = {"rdma" if name.startswith("IB") else "tcp" if name.startswith("Socket") else "plugin" for name in via or (network or "",) if name}
     return next((kind for kind in ("tcp", "rdma", "plugin") if kind in kinds), "unknown")
+
+
+def _or_most(figure: float | None) -> float:
+    return math.inf if figure is None else figure
 
 
 def _flag(text: str | None) -> bool | None:

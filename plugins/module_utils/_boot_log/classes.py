@@ -29,7 +29,6 @@ class Classifier(NamedTuple):
     aftermath: tuple[re.Pattern[str], ...]
     any_level: bool
     kind: str
-    last: bool
     users: bool
     entry: dict[str, Any]
 
@@ -71,15 +70,14 @@ def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifi
         tuple(re.compile(p) for p in entry.get("aftermath", ())),
         bool(entry.get("any_level", False)),
         entry["kind"],
-        entry["pick"] == "last",
         users,
         entry,
     )
 
 
-def unclassified() -> Classifier:
-    """Return the class of an error that the catalogue does not know."""
-    return next(c for c in built_in() if c.name == "unclassified")
+def built_in_class(name: str) -> Classifier:
+    """Return the first class of the catalogue with this name."""
+    return next(c for c in built_in() if c.name == name)
 
 
 def clip(text: str) -> str:
@@ -90,10 +88,10 @@ def clip(text: str) -> str:
 class Failure:
     """The first line (the last one if the class has `pick: last`) of one class in one boot."""
 
-    def __init__(self, classifier: Classifier, message: str, number_: int, line: Line, groups: dict[str, str], after_ready: bool, stage: int) -> None:
+    def __init__(self, classifier: Classifier, line: Line, number: int, groups: dict[str, str], after_ready: bool, stage: int) -> None:
         self.classifier = classifier
-        self.message = message
-        self.number = number_
+        self.message = line.message
+        self.number = number
         self.groups = groups
         self.proc = proc_name(line)
         self.ip = next((p[2] for p in line.procs if p[2]), "")
@@ -109,13 +107,12 @@ class Failure:
             remedy = entry["remedy"].format(**values)
         except (KeyError, IndexError, ValueError):
             remedy = entry.get("remedy_plain") or re.sub(r"\{\w+\}", "?", entry["remedy"])
-        anchor = entry.get("anchor") or f"docs/failures.md#{self.classifier.name}"
         return {
             "class": self.classifier.name,
             "line": clip(self.message),
             "line_number": self.number,
             "remedy": redact(remedy),
-            "anchor": anchor,
+            "anchor": entry["anchor"],
             "kind": self.classifier.kind,
             "rank": rank,
             "proc": self.proc or None,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Failure, built_in_class
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
 
 
 def with_container(facts: dict[str, Any], container: dict[str, Any]) -> dict[str, Any]:
@@ -22,26 +23,16 @@ def with_container(facts: dict[str, Any], container: dict[str, Any]) -> dict[str
     failure = facts.get("failure")
     if not (container.get("oom_killed") or killed) or (failure is not None and failure.get("kind") != "tail"):
         return out
-    entry = next(e for e in CATALOGUE if e["class"] == "oom_killed")
     how = "OOMKilled" if container.get("oom_killed") else "exit code 137 (SIGKILL)"
+    served = facts.get("ready") is not None
     out["failure"] = {
-        "class": "oom_killed",
+        **Failure(built_in_class("oom_killed"), Line(None, False, "", "", (), ""), 0, {}, served, 0).facts(None),
         "line": f"state of container {container.get('name')}: {how}",
         "line_number": None,
-        "remedy": entry["remedy"],
-        "anchor": "docs/failures.md#oom_killed",
-        "kind": "strong",
         "confirmed": bool(container.get("oom_killed")),
-        "rank": None,
-        "proc": None,
-        "ip": None,
-        "after_ready": facts.get("ready") is not None,
-        "needs_peer": "",
-        "found": {},
-        "count": 1,
         "also": [failure["class"], *failure.get("also", [])] if failure is not None else [],
     }
     out["suspicion"] = None
-    out["state"] = "served_then_failed" if facts.get("ready") is not None else "failed"
+    out["state"] = "served_then_failed" if served else "failed"
     out["boots"] = [*facts.get("boots", [])[:-1], {k: v for k, v in out.items() if k not in ("boots", "container", "restarts", "bytes_read", "lines_read")}]
     return out

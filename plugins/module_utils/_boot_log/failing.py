@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Failure, Plan, unclassified
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Failure, Plan, built_in_class
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.figures import Figures
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import ERROR_LEVELS, Line
 
@@ -16,52 +16,52 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import
 class Failing(Figures):
     """Failures and state of one boot. Feed `take` with every line that may matter, in order."""
 
-    def take(self, line: Line, number_: int, plan: Plan) -> None:
+    def take(self, line: Line, number: int, plan: Plan) -> None:
         """Take one record. plan: what its text may hold."""
-        self.last_line = number_
+        self.last_line = number
         level = line.level
         if line.procs and len(self.processes) < 512:
             self.processes.add(line.procs[0][0])
         if line.is_request:
-            self._take_request_record(line, number_, plan)
+            self._take_request_record(line, plan)
             return
         if level in ERROR_LEVELS:
             if plan.classifiers or plan.death or plan.traceback:
-                self._failures(line, number_, plan)
+                self._failures(line, plan)
         elif not line.foreign:
             for classifier in plan.classifiers:
                 if classifier.any_level:
-                    self._failure(classifier, line, number_)
+                    self._failure(classifier, line)
         if plan.benign and (level in ("WARNING", "INFO", None) or "hub_lookup_of_a_path" in plan.benign):
-            self._count_benign(line, number_, plan)
+            self._count_benign(line, plan)
         if line.foreign or level in ("ERROR", "CRITICAL", "FATAL"):
             return
         for method in plan.always:
-            method(self, line, number_)
+            method(self, line)
         if self.frozen:
             return
         for method in plan.figures:
-            method(self, line, number_)
+            method(self, line)
         for rule in plan.rules:
-            self.apply(rule, line, number_)
+            self.apply(rule, line)
 
-    def _take_request_record(self, line: Line, number_: int, plan: Plan) -> None:
+    def _take_request_record(self, line: Line, plan: Plan) -> None:
         """Take a record that carries users' text."""
         if line.level == "INFO" and "eceived request" in line.message:
             self.frozen = True
         if line.level == "ERROR" and plan.death and _p.DEAD_ENGINE.fullmatch(line.message) is not None:
             self.answered = True  # a request waited for the engine that died
-            self._failures(line, number_, plan)
+            self._failures(line, plan)
         elif "LLM engine (v" in line.message:
-            self.take_dump(line.message, number_)
+            self.take_dump(line.message)
 
-    def _count_benign(self, line: Line, number_: int, plan: Plan) -> None:
+    def _count_benign(self, line: Line, plan: Plan) -> None:
         for name in plan.benign:
             if name != "free_memory_info" or "less than" not in line.message:
                 self.benign[name] = self.benign.get(name, 0) + 1
                 self.recognised = True
                 if name == "exception_ignored":
-                    self.ignoring = number_
+                    self.ignoring = self.last_line
                 match = _p.UNKNOWN_VARIABLE.search(line.message, 0, 400)
                 if match is not None and match.group(1) not in self.unknown_variables and len(self.unknown_variables) < 32:
                     self.unknown_variables.append(match.group(1))
@@ -72,7 +72,7 @@ class Failing(Figures):
         listen = _p.PORT.search(self.facts_.get("listen", ""))
         return match is not None and listen is not None and match.group(1) not in (listen.group(1), str(self.args.get("master_port")))
 
-    def _failures(self, line: Line, number_: int, plan: Plan) -> None:
+    def _failures(self, line: Line, plan: Plan) -> None:
         message = line.message
         if (line.foreign and line.level not in ("ERROR", "CRITICAL", "FATAL")) or ("HTTP/" in message and _p.ACCESS.match(message)):
             return
@@ -81,24 +81,24 @@ class Failing(Figures):
         if (plan.traceback or plan.death) and self.ready is None and uncaught:
             self.recognised = True
             if self.traceback is None or self.traceback.stage < self.stage:
-                self.traceback = Failure(unclassified(), message, number_, line, {}, False, self.stage)
+                self.traceback = Failure(built_in_class("unclassified"), line, self.last_line, {}, False, self.stage)
         # once requests are served, a bare line may be a prompt that some middleware prints: it proves nothing alone
         bare = self.frozen and line.level is None and not line.procs
         if plan.death:
             only_hit = plan.literals.intersection(_p.DEATH) == {"WorkerProc hit an exception"}
             if not bare and not (only_hit and not self.served()):
-                self._die(number_)
+                self._die()
             self.killed_itself = self.killed_itself or _p.KILLS_ITSELF in message
             if bare and _p.DEAD_ENGINE.fullmatch(message.strip()) is not None:
-                self.dead_line = number_
+                self.met_dead_engine = True
         source = bool(plan.classifiers) and _p.SOURCE_LINE.match(message) is not None
         for classifier in plan.classifiers:
             if source and classifier.name != "mamba_blocks" and not classifier.users:
                 continue
-            if self._failure(classifier, line, number_, bare and classifier.name not in ("oom_killed", "driver_no_memory")):
+            if self._failure(classifier, line, bare and classifier.name not in ("oom_killed", "driver_no_memory")):
                 return
 
-    def _failure(self, classifier: Classifier, line: Line, number_: int, weak: bool = False) -> bool:
+    def _failure(self, classifier: Classifier, line: Line, weak: bool = False) -> bool:
         """Take a line of a class and return whether it is one."""
         message = line.message
         if any(u in message for u in classifier.unless):
@@ -110,7 +110,7 @@ class Failing(Figures):
             return False
         if self.ignoring and (classifier.name == "unclassified" or classifier.entry.get("case") == "python_packages"):
             ignored, self.ignoring = self.ignoring, 0
-            if number_ - ignored <= 30:
+            if self.last_line - ignored <= 30:
                 return True
         self.recognised = True
         after = self.served()
@@ -119,11 +119,11 @@ class Failing(Figures):
         if classifier.kind == "tail":
             self._note_end()
         self.unsure = after
-        failure = Failure(classifier, message, number_, line, _groups(classifier, match, message), after, self.stage)
+        failure = Failure(classifier, line, self.last_line, _groups(classifier, match, message), after, self.stage)
         known = self.failures.get(classifier.name)
         if known is not None and (known.after_ready or not after):
             self._count_again(known, failure)
-        elif after and (weak or classifier.kind == "weak") and not self.death:
+        elif after and (weak or classifier.kind == "weak") and not self.died:
             if self.weak is None or classifier.kind != "tail":
                 self.weak = failure
         else:
@@ -135,7 +135,7 @@ class Failing(Figures):
         known.count += 1
         classifier, message = failure.classifier, failure.message
         # several rows of the catalogue can have one class
-        better = (classifier.last and not self.death) or classifier.order < known.classifier.order
+        better = (classifier.entry["pick"] == "last" and not self.died) or classifier.order < known.classifier.order
         if classifier.name == "config_error" and "validation error" in known.message and "Value error" in message:
             better = True
         if better or self._survived(known):
@@ -149,7 +149,7 @@ class Failing(Figures):
         classifier = failure.classifier
         if classifier.kind != "weak" or classifier.entry.get("last_words") or failure.after_ready:
             return False
-        if classifier.any_level and not self.death and self.progressed > failure.number:
+        if classifier.any_level and not self.died and self.progressed > failure.number:
             return True  # the kernel's line: the driver tries again, and healthy boots have it too
         return (self.stage if self.end_stage < 0 else self.end_stage) > failure.stage
 
@@ -157,7 +157,7 @@ class Failing(Figures):
         """Return whether the log already has the cause of the end, or the engine kills its own processes."""
         if self.killed_itself:
             return True
-        return bool(self.death) and any(f.classifier.kind != "tail" and f.classifier.name not in _p.CONSEQUENCES for f in self.failures.values())
+        return self.died and any(f.classifier.kind != "tail" and f.classifier.name not in _p.CONSEQUENCES for f in self.failures.values())
 
     def _ranked(self) -> list[Failure]:
         """Return the failures that count, the root cause first."""
@@ -192,14 +192,14 @@ class Failing(Figures):
         last = self.traceback
         if final and not ranked and last is not None and last.stage == self.stage:
             return "failed", [last], None  # the log ends in the traceback of an engine process, before the exception's name
-        return ("starting" if self.stage > 0 or self.death else "unknown"), [], suspicion
+        return ("starting" if self.stage > 0 or self.died else "unknown"), [], suspicion
 
     def confirmed(self, ranked: list[Failure]) -> bool:
         """Return whether more than a weak line shows that the boot failed."""
         root = ranked[0].classifier
         if root.kind != "weak" or root.entry.get("last_words"):
             return True
-        return bool(self.death) or any(f.classifier.kind == "tail" for f in ranked)
+        return self.died or any(f.classifier.kind == "tail" for f in ranked)
 
     def rank_of(self, failure: Failure) -> int | None:
         """Return the rank whose process printed a failure, where the log tells."""

@@ -84,7 +84,6 @@ ROWS: list[dict[str, Any]] = [
             r"PTXASError|Internal Triton PTX codegen error|CalledProcessError: Command '\['[^']{0,300}/ptxas",
             r"(?P<what>No \w{1,20} MoE backend) supports the deployment configuration",
             r"Error: .{0,120}MoE .{0,120}kernel does not support current device",
-            r"Error: .{0,80}MoE kernel does not support current device",
             r"ValueError: (?:Selected backend|No valid attention backend).{1,400}?compute capability not supported",
             r"(?P<what>GGUF model with architecture \S{1,60}) is not supported",
             r"\bexec \S.{0,240}: [Ee]xec format error",
@@ -120,7 +119,6 @@ ROWS: list[dict[str, Any]] = [
             r"CUDA error(?: \(\S{1,200}:\d{1,6}\))?: (?P<message>.{1,200})",
         ],
         "unless": ["VERSION_MISMATCH"],
-        "any_level": False,
         "kind": "strong",
         "remedy": "Choose another attention or MoE backend (--attention-backend and --moe-backend in vllm_tp2_extra_args), or --enforce-eager, "
         "or a newer image: a GPU kernel crashed.",

@@ -11,7 +11,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import engine_key, proc_name
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.progress import Progress, leads
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.progress import Progress, leading
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 
 
@@ -23,12 +23,13 @@ def number(text: str) -> int:
 class Figures(Progress):
     """Figures of one boot."""
 
-    def take_pool(self, line: Line, number_: int) -> None:
-        """Take the size of the KV pool, its concurrency, or both from one line. The entries of an engine are [tokens, concurrency, context, line]."""
-        size, rate = _p.KV.search(line.message), _p.CONC.search(line.message)
-        if size is not None and not leads(line, size):
+    def take_pool(self, line: Line) -> None:
+        """Take the size of the KV pool, its concurrency, or both from one line."""
+        size = leading(line, _p.KV)
+        if size is None and _p.KV.search(line.message) is not None:
             return
-        if rate is not None and ("steady-state" in line.message or (size is None and not leads(line, rate))):
+        rate = leading(line, _p.CONC) if size is None else _p.CONC.search(line.message)
+        if "steady-state" in line.message:
             rate = None
         if size is None and rate is None:
             return
@@ -36,62 +37,61 @@ class Figures(Progress):
         if key not in self.engines and len(self.engines) >= _p.MAX_ENGINES:
             return
         entries = self.engines.setdefault(key, [])
+        unknown = {"tokens": None, "max_concurrency": None, "context": None, "line_number": self.last_line}
         if size is not None:
             if len(entries) < _p.MAX_RANKS:
-                entries.append([number(size.group(2)), None, None, number_])
+                entries.append({**unknown, "tokens": number(size.group(2))})
             self.facts_.setdefault("kv_device", size.group("dev"))
-            self.lines.setdefault("kv_cache", number_)
+            self.lines.setdefault("kv_cache", self.last_line)
         if rate is not None:
             value = float(rate.group("x").replace(",", "."))
-            shown, context = value if math.isfinite(value) else None, number(rate.group(1))
-            if entries and entries[-1][1] is None and entries[-1][2] is None:
-                entries[-1][1:3] = shown, context
+            rated = {"max_concurrency": value if math.isfinite(value) else None, "context": number(rate.group(1))}
+            if entries and entries[-1]["context"] is None:
+                entries[-1].update(rated)
             elif len(entries) < _p.MAX_RANKS:
-                entries.append([None, shown, context, number_])
-            self.lines.setdefault("max_concurrency", number_)
-        self.reach("kv", number_, line.time)
+                entries.append({**unknown, **rated})
+            self.lines.setdefault("max_concurrency", self.last_line)
+        self.reach("kv", line)
 
-    def take_available(self, line: Line, number_: int) -> None:
+    def take_available(self, line: Line) -> None:
         """Take the memory that a rank has for the KV pool."""
-        for pattern in _p.AVAIL:
-            match = pattern.search(line.message)
-            if match is None or not leads(line, match):
-                continue
-            entry = (float(match.group(1)), number_, proc_name(line))
-            if len(self.available) < _p.MAX_RANKS:
-                self.available.append(entry)
-            else:
-                self.available[-1] = min(self.available[-1], entry)
-            self.reach("kv", number_, line.time)
+        match = next(filter(None, (leading(line, pattern) for pattern in _p.AVAIL)), None)
+        if match is None:
             return
+        entry = (float(match.group(1)), self.last_line, proc_name(line))
+        if len(self.available) < _p.MAX_RANKS:
+            self.available.append(entry)
+        else:
+            self.available[-1] = min(self.available[-1], entry)
+        self.reach("kv", line)
 
-    def take_engine(self, line: Line, number_: int) -> None:
+    def take_engine(self, line: Line) -> None:
         """Take version and configuration from the engine's first line."""
-        match = _p.ENGINE.search(line.message)
-        if match is not None and leads(line, match):
-            self.put("engine_version", match.group(1), number_)
-            self.reach("config", number_, line.time)
-            self._take_config(line.message, number_)
+        match = leading(line, _p.ENGINE)
+        if match is not None:
+            self.put("engine_version", match.group(1))
+            self.reach("config", line)
+            self._take_config(line.message)
 
-    def take_dump(self, message: str, number_: int) -> None:
+    def take_dump(self, message: str) -> None:
         """Take version and configuration from the dump of an engine whose beginning this log may not have."""
         match = _p.DUMP.match(message)
         if match is not None and "engine_version" not in self.facts_:
-            self.put("engine_version", match.group(1), number_)
-            self._take_config(message, number_)
+            self.put("engine_version", match.group(1))
+            self._take_config(message)
 
-    def _take_config(self, message: str, number_: int) -> None:
+    def _take_config(self, message: str) -> None:
         for name, pattern in _p.CFG.items():
             match = pattern.search(message)
             if match is not None:
-                self.put("cfg_" + name, match.group(1), number_)
+                self.put("cfg_" + name, match.group(1))
 
-    def take_args(self, line: Line, number_: int) -> None:
+    def take_args(self, line: Line) -> None:
         """Take the arguments of interest."""
         if _p.ARGS.match(line.message) is None:
             return
-        self.reach("args", number_, line.time)
-        self.lines.setdefault("args", number_)
+        self.reach("args", line)
+        self.lines.setdefault("args", self.last_line)
         for match in _p.ARG.finditer(line.message[:65536]):
             name, text = match.groups()
             value: Any
@@ -106,57 +106,49 @@ class Figures(Progress):
                     continue
             self.args.setdefault(name, value)
 
-    def take_duration(self, line: Line, number_: int) -> None:
+    def take_duration(self, line: Line) -> None:
         """Take how long a step took, and its memory."""
-        message, time = line.message, line.time
         proc = " ".join(f"{p[0]} {p[1]}" for p in line.procs)
-        match = _p.LOAD.search(message)
-        if match is not None and leads(line, match):
+        if match := leading(line, _p.LOAD):
             if (proc not in self.loads and len(self.loads) < _p.MAX_RANKS) or not proc:
-                self.loads[proc or f"#{len(self.loads)}"] = (float(match.group(1)), float(match.group(2)), number_)
-            self.lines.setdefault("weights", number_)
-            self.reach("load", number_, time)
-            return
-        match = _p.WEIGHTS.search(message)
-        if match is not None and leads(line, match):
+                self.loads[proc or f"#{len(self.loads)}"] = (float(match.group(1)), float(match.group(2)), self.last_line)
+            fact, stage = "weights", "load"
+        elif match := leading(line, _p.WEIGHTS):
             if len(self.weights) < _p.MAX_RANKS:
                 self.weights.setdefault(proc, float(match.group(1)))
-            self.lines.setdefault("weights_seconds", number_)
-            self.reach("load", number_, time)
-            return
-        match = _p.GRAPH.search(message)
-        if match is not None and leads(line, match):
+            fact, stage = "weights_seconds", "load"
+        elif match := leading(line, _p.GRAPH):
             if len(self.graphs) < _p.MAX_RANKS:
                 self.graphs.append((float(match.group(1)), float(match.group(2)) if match.group(2) else None))
-            self.lines.setdefault("graphs", number_)
-            self.reach("graphs", number_, time)
-            return
-        match = _p.INIT.search(message)
-        if match is not None and leads(line, match):
+            fact = stage = "graphs"
+        elif match := leading(line, _p.INIT):
             self.facts_["init_seconds"] = max(float(match.group(1)), self.facts_.get("init_seconds", 0.0))
-            self.lines.setdefault("init_seconds", number_)
             if match.group(2):
-                self.put("compilation_seconds", float(match.group(2)), number_)
-            self.reach("init", number_, time)
+                self.put("compilation_seconds", float(match.group(2)))
+            fact, stage = "init_seconds", "init"
+        else:
+            return
+        self.lines.setdefault(fact, self.last_line)
+        self.reach(stage, line)
 
-    def take_rank(self, line: Line, number_: int) -> None:
+    def take_rank(self, line: Line) -> None:
         """Take a rank of the world."""
-        match = _p.RANK.search(line.message)
-        if match is not None and leads(line, match):
+        match = leading(line, _p.RANK)
+        if match is not None:
             world, rank = int(match.group(1)), int(match.group(2))
             more: dict[str, Any] = {"local_rank": int(match.group(3)), "init_method": match.group(4), "backend": match.group(5)}
         else:
-            match = _p.RANK_ASSIGNED.search(line.message)
-            if match is None or not leads(line, match):
+            match = leading(line, _p.RANK_ASSIGNED)
+            if match is None:
                 return
             rank, world = int(match.group(1)), int(match.group(2))
             more = {part.group(1).lower(): int(part.group(2)) for part in _p.RANK_PART.finditer(match.group(3))}
-        self.put("world_size", world, number_)
-        self.reach("rendezvous", number_, line.time)
+        self.put("world_size", world)
+        self.reach("rendezvous", line)
         if rank not in self.ranks and len(self.ranks) >= _p.MAX_RANKS:
             return
-        self.lines.setdefault("ranks", number_)
-        entry = self.ranks.setdefault(rank, {"rank": rank, "line_number": number_, "proc": proc_name(line) or None})
+        self.lines.setdefault("ranks", self.last_line)
+        entry = self.ranks.setdefault(rank, {"rank": rank, "line_number": self.last_line, "proc": proc_name(line) or None})
         entry.update(world_size=world, **more)
         if line.procs:
             name, pid, ip = line.procs[-1]
@@ -164,7 +156,7 @@ class Figures(Progress):
             if ip:
                 entry["ip"] = ip
 
-    def take_nccl(self, line: Line, number_: int) -> None:
+    def take_nccl(self, line: Line) -> None:
         """Take how NCCL reaches the other rank."""
         message, nccl = line.message, self.nccl
         if "prompt" in message[:200] or "'" in message[:40]:
@@ -173,16 +165,16 @@ class Figures(Progress):
         match = _p.NCCL_VERSION.search(message, 0, 400)
         if match is not None and nccl["version"] is None:
             nccl["version"] = match.group(1) or match.group(2)
-            self.lines.setdefault("nccl", number_)
+            self.lines.setdefault("nccl", self.last_line)
         match = _p.NCCL_NETWORK.search(message, 0, 400)
         if match is not None:
             nccl["network"] = nccl["network"] or match.group(1)
-            self.lines["nccl"] = number_
+            self.lines["nccl"] = self.last_line
         match = _p.NCCL_VIA.search(message, 0, 600)
         if match is not None and match.group(1) not in nccl["via"] and len(nccl["via"]) < 8:
             nccl["via"].append(match.group(1))
-            self.lines["nccl"] = number_
+            self.lines["nccl"] = self.last_line
         if "NET/IB : Using" in message:
             names = (f"{hca.group(1)}:{hca.group(2)}" for hca in _p.NCCL_HCA.finditer(message[:2000]))
             nccl["hcas"] += [name for name in names if name not in nccl["hcas"]][: 32 - len(nccl["hcas"])]
-        nccl["no_ib"] = nccl["no_ib"] or _p.NCCL_NO_IB.search(message, 0, 600) is not None
+        nccl["no_ib_device"] = nccl["no_ib_device"] or _p.NCCL_NO_IB.search(message, 0, 600) is not None

@@ -23,8 +23,8 @@ def begins(boot: Boot, line: Line) -> bool:
         main = line.level == "INFO" and (not line.procs or line.procs[0][0] == "MainProcess")
         return main and ("headless" in boot.facts_ or boot.ready is not None)
     # each child of one boot detects the platform: after an error that an optional import can leave, it is not a restart
-    ended = boot.ready is not None or boot.stopped is not None or boot.death or any(f.classifier.kind != "weak" for f in boot.failures.values())
-    settled = bool(ended) or boot.stage >= STAGE_NUMBER["kv"]
+    ended = boot.ready is not None or boot.stopped is not None or boot.died or any(f.classifier.kind != "weak" for f in boot.failures.values())
+    settled = ended or boot.stage >= STAGE_NUMBER["kv"]
     return settled and not line.procs and line.level == "INFO" and message.startswith("Automatically detected platform")
 
 
@@ -47,5 +47,5 @@ def _is_banner(boot: Boot, line: Line, over: bool) -> bool:
     if boot.ready is not None or boot.stopped is not None:
         return True
     # a script that makes one engine after another; the engines of one boot name their processes
-    dead = boot.death or any(f.classifier.kind == "strong" for f in boot.failures.values())
-    return not line.procs and bool(dead or boot.stage >= STAGE_NUMBER["kv"])
+    dead = boot.died or any(f.classifier.kind == "strong" for f in boot.failures.values())
+    return not line.procs and (dead or boot.stage >= STAGE_NUMBER["kv"])

@@ -96,21 +96,20 @@ def choose_api(reply: dict[str, Any]) -> str:
     chosen = min(newest, HIGHEST)
     if chosen >= max(oldest, LOWEST):
         return "/v{}.{}".format(*chosen)
-    found = "Docker Engine {} supports API {}.{} to {}.{}, and gb10.cluster needs {}.{} to {}.{}.".format(
+    ranges = "Docker Engine {} supports API {}.{} to {}.{}, and gb10.cluster needs {}.{} to {}.{}.".format(
         reply.get("Version", "(unknown version)"), *oldest, *newest, *LOWEST, *HIGHEST
     )
     if newest < LOWEST:
-        raise DockerError(f"{found} The engine is too old. Install Docker Engine 20.10 or later.")
+        raise DockerError(f"{ranges} The engine is too old. Install Docker Engine 20.10 or later.")
     raise DockerError(
-        f"{found} The engine is too new. Install a newer gb10.cluster, or set DOCKER_MIN_API_VERSION={HIGHEST[0]}.{HIGHEST[1]} in docker.service."
+        f"{ranges} The engine is too new. Install a newer gb10.cluster, or set DOCKER_MIN_API_VERSION={HIGHEST[0]}.{HIGHEST[1]} in docker.service."
     )
 
 
 def version(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
     """Return the engine's reply to /version, which needs no API version. Raises DockerError."""
     with _request("/version", socket_path, TIMEOUT) as response:
-        found: dict[str, Any] = parsed(bounded.reply(response), {"Version?": str}, socket_path)
-        return found
+        return dict(parsed(bounded.reply(response), {"Version?": str}, socket_path))
 
 
 def api(socket_path: str = DEFAULT_SOCKET) -> str:
@@ -147,31 +146,35 @@ def get(path: str, query: dict[str, str] | None = None, socket_path: str = DEFAU
 def parsed(body: bytes, form: Any, socket_path: str) -> Any:
     """Return a reply's content. Raises DockerError if it is not JSON of this form."""
     try:
-        found = loads(body)
-        problem = misfit(found, form)
+        value = loads(body)
+        problem = misfit(value, form)
     except ValueError:
-        found, problem = None, f"found {body[:60]!r}"
+        value, problem = None, f"found {body[:60]!r}"
     if problem:
         raise DockerError(f"{socket_path} does not answer as a Docker Engine does: {problem}. Check what listens there.")
-    return found
+    return value
 
 
-def inspect(container: str, socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> dict[str, Any] | None:
-    """Return the engine's inspection of a container, None if no container has this name or id. Raises DockerError."""
+def look_up(path: str, form: Any, socket_path: str, timeout: float = TIMEOUT) -> dict[str, Any] | None:
+    """Return the content of an API path, None if the engine does not have what it names. Raises DockerError."""
     try:
-        found: dict[str, Any] = parsed(get(f"/containers/{quote(container, safe='')}/json", None, socket_path, timeout), INSPECTION, socket_path)
-        return found
+        body = get(path, None, socket_path, timeout)
     except DockerError as error:
         if error.status == 404:
             return None
         raise
+    return dict(parsed(body, form, socket_path))
+
+
+def inspect(container: str, socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> dict[str, Any] | None:
+    """Return the engine's inspection of a container, None if no container has this name or id. Raises DockerError."""
+    return look_up(f"/containers/{quote(container, safe='')}/json", INSPECTION, socket_path, timeout)
 
 
 def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT, stopped: bool = True) -> list[dict[str, Any]]:
     """Return the engine's list of containers that carry all these `key=value` labels; `stopped` includes stopped ones. Raises DockerError."""
     query = {"all": "1" if stopped else "0", "filters": json.dumps({"label": labels})}
-    found: list[dict[str, Any]] = parsed(get("/containers/json", query, socket_path, timeout), CONTAINERS, socket_path)
-    return found
+    return list(parsed(get("/containers/json", query, socket_path, timeout), CONTAINERS, socket_path))
 
 
 def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, tail: int | None = None, deadline: float | None = None) -> Iterator[bytes]:

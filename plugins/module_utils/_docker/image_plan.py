@@ -59,13 +59,7 @@ def digests(info: Mapping[str, Any]) -> set[str]:
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Return what proves that two nodes have the same image (`repository digest`, `image id`, `content fingerprint`), or an empty string."""
-    if not one.get("exists") or not other.get("exists"):
-        return ""
-    if digests(one) & digests(other):
-        return "repository digest"
-    if one["id"] == other["id"]:
-        return "image id"
-    return "content fingerprint" if one["fingerprint"] == other["fingerprint"] else ""
+    return prove((one, other))[0]
 
 
 def prove(infos: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

@@ -33,14 +33,7 @@ _LAYER_LINK = re.compile(r"\.\./[0-9a-f]{64}/layer\.tar")
 
 def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
     """Return the engine's inspection of an image, None if it has no image of that name. Raises DockerError."""
-    try:
-        body = client.get(f"/images/{quote(reference, safe='')}/json", socket_path=socket_path)
-    except DockerError as error:
-        if error.status == 404:
-            return None
-        raise
-    found: dict[str, Any] = client.parsed(body, client.IMAGE, socket_path)
-    return found
+    return client.look_up(f"/images/{quote(reference, safe='')}/json", client.IMAGE, socket_path)
 
 
 def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
@@ -65,12 +58,11 @@ def info(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
     """Return an info as :mod:`image_plan` describes it, without `served`. Raises DockerError."""
     about = engine(socket_path)
     table = os.statvfs(about["root"] if os.path.isdir(about["root"]) else "/")
-    image = inspect_image(reference, socket_path)
-    found = image or {}
+    found = inspect_image(reference, socket_path) or {}
     labels = (found.get("Config") or {}).get("Labels") or {}
     return {
         "reference": reference,
-        "exists": image is not None,
+        "exists": bool(found),
         "id": str(found.get("Id") or ""),
         "repo_digests": sorted(found.get("RepoDigests") or []),
         "layers": (found.get("RootFS") or {}).get("Layers") or [],

@@ -188,13 +188,6 @@ def state_of(inspection: dict[str, Any] | None) -> dict[str, Any] | None:
 def memory_of(meminfo: str, vmstat: str = "") -> dict[str, int]:
     """Return the memory figures of a boot, in KiB, and the number of OOM kills of the kernel."""
     wanted = {"MemTotal": "total_kib", "MemFree": "free_kib", "MemAvailable": "available_kib", "SwapTotal": "swap_total_kib", "SwapFree": "swap_free_kib"}
-    out: dict[str, int] = {}
-    for line in meminfo.splitlines():
-        key, _colon, rest = line.partition(":")
-        if key in wanted and rest.split():
-            out[wanted[key]] = int(rest.split()[0])
-    for line in vmstat.splitlines():
-        parts = line.split()
-        if len(parts) == 2 and parts[0] == "oom_kill":
-            out["oom_kills"] = int(parts[1])
-    return out
+    out = {wanted[key]: int(kib) for key, kib in re.findall(r"(?m)^(\w+):\s*(\d+)", meminfo) if key in wanted}
+    kills = re.search(r"(?m)^oom_kill\s+(\d+)", vmstat)
+    return {**out, "oom_kills": int(kills[1])} if kills else out

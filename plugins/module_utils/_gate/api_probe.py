@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._common.env_file import parse
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import speculation
@@ -36,11 +37,6 @@ _SAMPLE = "".join(f" {number}" for number in range(1, 257))
 def cache_config(metrics: str) -> list[dict[str, str]]:
     """Return the labels of every `vllm:cache_config_info` line of a /metrics page."""
     return [dict(_LABEL.findall(match.group(1))) for match in _CACHE_INFO.finditer(metrics)]
-
-
-def api_key(env_text: str) -> str:
-    """Return the value of the VLLM_API_KEY line of an env file; empty where there is none."""
-    return env_file.parse(env_text).get("VLLM_API_KEY", "")
 
 
 def api_url(api: Mapping[str, Any]) -> str:
@@ -72,7 +68,7 @@ class Server:
             # A server may quote the key. It is masked before a text is cut: a part of it would not be found.
             return response.status, without(bounded.reply(response).decode("utf-8", "replace"), self._known)
         except socket.timeout:
-            return 0, no_reply(limit)
+            return 0, f"{NO_REPLY} {limit:g} s"
         except (OSError, http.client.HTTPException) as error:
             return 0, f"{type(error).__name__}: {error}"
         finally:
@@ -119,11 +115,6 @@ class Server:
                 return dict(reply_of(0, "", time.monotonic() - start), error=str(error))
         status, text = self.call("POST", path, body)
         return reply_of(status, text, time.monotonic() - start)
-
-
-def no_reply(seconds: float) -> str:
-    """Return the message for a request without a reply after so many seconds."""
-    return f"{NO_REPLY} {seconds:g} s"
 
 
 def reason_of(text: str) -> str:
@@ -178,7 +169,7 @@ def read_key(env_files: Iterable[str] | None) -> str:
     """Return the API key of the first env file that has one; empty without any. Raises OSError for a file that is there and cannot be read."""
     for path in env_files or ():
         with contextlib.suppress(FileNotFoundError):
-            key = api_key(bounded.text(path))
+            key = parse(bounded.text(path)).get("VLLM_API_KEY")
             if key:
                 return key
     return ""
@@ -193,7 +184,7 @@ def ask(
     server = Server(url, key, timeout)
     status, text = server.call("GET", "/v1/models", timeout=min(10.0, timeout))
     models: list[dict[str, Any]] = []
-    fault = ""
+    fault, version, page = "", "", ""
     if status == 200:
         try:
             models = models_of(text)
@@ -203,8 +194,6 @@ def ask(
         fault = f"{url}/v1/models refuses the API key (HTTP {status})"
     else:
         fault = f"{url}/v1/models does not answer ({'HTTP ' + str(status) if status else text[:120]})"
-    version, page = "", ""
-    replies: list[dict[str, Any]] = []
     before = speculation.counters(server.page()) if requests and models else {}
     # While the engine computes, the API answers the other request.
     with concurrent.futures.ThreadPoolExecutor(max(1, concurrency)) as pool:

@@ -100,7 +100,7 @@ def counters(page: str) -> dict[str, float]:
 
 def kv_usage(page: str) -> float | None:
     """Return the used share of the KV cache on a /metrics page, the highest of all engines; None if it has none."""
-    return max((share for _name, share in metrics.figures(page, _USAGE) if 0 <= share <= 1), default=None)
+    return max((share for _name, _labels, share in metrics.figures(page, _USAGE) if 0 <= share <= 1), default=None)
 
 
 def _share(before: Mapping[str, float], after: Mapping[str, float], part: str, whole: str) -> float | None:
@@ -155,13 +155,10 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the table of the levels, one line each. A figure that is not known is a dash."""
-    return columns([title for title, _key in _COLUMNS], [[_cell(row[key]) for _title, key in _COLUMNS] for row in rows])
+    cells = [[f"{row[key]:,.1f}" if isinstance(row[key], float) else row[key] for _title, key in _COLUMNS] for row in rows]
+    return columns([title for title, _key in _COLUMNS], cells)
 
 
 #: A published figure: what, then the streams or the depth (`_at_4`, `_at_64k`, `_at_depth_0`), both (`_c1_d4k`), or prompt and reply (`_p256_g64`).

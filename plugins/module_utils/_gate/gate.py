@@ -4,10 +4,11 @@
 """PRIVATE. The decision on a boot, from the facts of all ranks and the criteria. _gate/judge.py calls it. Pure.
 
 A *rank* here is a dict that can travel as JSON:
-    rank (int), host (str), facts (what _boot_log.stream.BootLog.facts() returns), container (_docker.log.state_of() or None),
-    memory (_docker.log.memory_of()), oom_kills_at_start (int), start_error (str), lost (str: why the node can no longer be read),
-    seconds (float since the boot began), changed_at (the same clock, when its log or state last moved), stage_since (when its stage began),
-    max_restarts (int: how many restarts of its container are still fine), lost_class (the class of `lost`, if not its node's).
+    rank (int), host (str), facts (what _boot_log.stream.BootLog.facts() returns; {} before the first slice), seen (bool: whether it was read),
+    container (_docker.log.state_of() or None), memory (_docker.log.memory_of()), release (str), http_status (int: of the API's health page),
+    start_error (str), lost (str: why the node can no longer be read), stage_since (when its stage began, in seconds since the boot began),
+    failed_at (the same clock, or None), max_restarts (int: how many restarts of its container are still fine), and once they are known
+    oom_kills_at_start (int), changed_at (when its log last moved), lost_class (the class of `lost`, if not its node's), seconds_left (float).
 
 A *finding* is a dict: class, rank, host, line, line_number, remedy, message, anchor, weight. The smaller the weight, the nearer to the root.
 """
@@ -38,7 +39,8 @@ SETTLE_SECONDS = 4.0  # how long a symptom waits for its cause to show on anothe
 BURST_SECONDS = 1.5  # a rank that has just written may still print the cause: a traceback follows its headline
 
 
-def _finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> Finding:
+def finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> Finding:
+    """Return a finding. `more` are line, line_number, and a remedy and an anchor other than those of the class."""
     return {
         "class": kind,
         "rank": rank["rank"],
@@ -52,80 +54,72 @@ def _finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> F
     }
 
 
-def broken(rank: int, host: str, error: str) -> Finding:
-    """Return the finding of a judgement that failed itself."""
-    return _finding("gate_error", {"rank": rank, "host": host}, ROOT, error)
-
-
 def _log_finding(rank: Rank) -> Finding | None:
-    facts = rank.get("facts") or {}
+    facts = rank["facts"]
     failure = facts.get("failure")
-    after = facts.get("state") == "served_then_failed"
-    if not failure and after:
-        return _finding("engine_failed", rank, TAIL, "the engine served and then failed, and its log has no known cause", remedy=remedy_of("exited"))
-    running = bool((rank.get("container") or {}).get("running"))
-    if not failure or (_undecided(rank) and running):
+    if not failure and facts.get("state") == "served_then_failed":
+        return finding("engine_failed", rank, TAIL, "the engine served and then failed, and its log has no known cause", remedy=remedy_of("exited"))
+    if not failure or (_undecided(rank) and _runs(rank)):
         return None
-    kind = str(failure.get("class"))
-    return _line_finding(rank, SYMPTOM if kind in PEER_SYMPTOMS else TAIL if failure.get("kind") == "tail" else ROOT)
+    return _line_finding(rank, SYMPTOM if failure["class"] in PEER_SYMPTOMS else TAIL if failure["kind"] == "tail" else ROOT)
+
+
+def _runs(rank: Rank) -> bool:
+    return bool(rank["container"] and rank["container"]["running"])
 
 
 def _undecided(rank: Rank) -> bool:
     """Return whether the rank's last failure may be harmless: an optional import, for one. A silent rank may be loading or compiling."""
-    facts = rank.get("facts") or {}
+    facts = rank["facts"]
     failure = facts.get("failure") or facts.get("suspicion") or {}
     return failure.get("kind") == "weak" and not failure.get("confirmed") and facts.get("state") != "served_then_failed"
 
 
 def _line_finding(rank: Rank, weight: int, context: str = "") -> Finding:
     failure = rank["facts"].get("failure") or rank["facts"]["suspicion"]
-    line = str(failure.get("line") or "").strip()
-    return _finding(
-        str(failure.get("class")), rank, weight, line + context, line=line, line_number=failure.get("line_number"), remedy=failure.get("remedy"),
-        anchor=failure.get("anchor"),
-    )  # fmt: skip
+    line = failure["line"].strip()
+    more = {key: failure[key] for key in ("line_number", "remedy", "anchor")}
+    return finding(failure["class"], rank, weight, line + context, line=line, **more)
 
 
 def _state_finding(rank: Rank) -> Finding | None:
     """Return the finding of the container's state or of the node. An OOM kill and a SIGKILL leave no line in the log."""
-    if rank.get("lost"):
-        return _finding(str(rank.get("lost_class") or "node_lost"), rank, ROOT, str(rank["lost"]))
-    if rank.get("start_error"):
-        error = str(rank["start_error"])
-        return _finding("start_failed", rank, ROOT, error, remedy=start_remedy(error))
-    if not rank.get("seen"):
+    if rank["lost"]:
+        return finding(rank.get("lost_class", "node_lost"), rank, ROOT, rank["lost"])
+    if rank["start_error"]:
+        return finding("start_failed", rank, ROOT, rank["start_error"], remedy=start_remedy(rank["start_error"]))
+    if not rank["seen"]:
         return None
-    state = rank.get("container")
+    state = rank["container"]
     if state is None:
-        return _finding("container_missing", rank, KILLED, f"rank {rank['rank']} has no container on {rank['host']}")
-    runs, judged = state["labels"].get("gb10.cluster.release"), rank.get("release")
+        return finding("container_missing", rank, KILLED, f"rank {rank['rank']} has no container on {rank['host']}")
+    runs, judged = state["labels"].get("gb10.cluster.release"), rank["release"]
     if runs and judged and runs != judged:
-        return _finding("other_release", rank, KILLED, f"the container {state['name']} belongs to release {runs}, and the gate judges release {judged}")
-    if state["restart_count"] > int(rank.get("max_restarts") or 0):
-        return _finding("restarted", rank, KILLED, f"the container {state['name']} was restarted {state['restart_count']} times")
+        return finding("other_release", rank, KILLED, f"the container {state['name']} belongs to release {runs}, and the gate judges release {judged}")
+    if state["restart_count"] > rank["max_restarts"]:
+        return finding("restarted", rank, KILLED, f"the container {state['name']} was restarted {state['restart_count']} times")
     when = _loading_drafter(rank)
-    kills = (rank.get("memory") or {}).get("oom_kills", 0) - rank.get("oom_kills_at_start", 0)
-    tail = ((rank.get("facts") or {}).get("failure") or {}).get("kind") == "tail"
+    kills = rank["memory"].get("oom_kills", 0) - rank.get("oom_kills_at_start", 0)
+    tail = (rank["facts"].get("failure") or {}).get("kind") == "tail"
     if kills > 0 and tail and state["running"]:
-        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended a process of the container {state['name']}, or of this node{when}")
+        return finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended a process of the container {state['name']}, or of this node{when}")
     if state["running"] or state["status"] in ("created", "restarting"):
         return None
     code = state["exit_code"]
     if state["oom_killed"] or (kills > 0 and code not in (0, 143)):
         # The engine's processes are the large ones: the kernel ends one of those, and the container's first process then ends with a code of its own.
-        return _finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} or a process of it (exit code {code}){when}")
+        return finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} or a process of it (exit code {code}){when}")
     if code == 137:
-        return _finding("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137) and left no line in its log{when}")
+        return finding("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137) and left no line in its log{when}")
     if code in (0, 143):
-        return _finding("stopped", rank, GONE, f"the container {state['name']} was stopped (exit code {code})")
+        return finding("stopped", rank, GONE, f"the container {state['name']} was stopped (exit code {code})")
     how = f"{code}{_signal_of(code)}" + (f": {state['error']}" if state["error"] else "")
-    return _finding("exited", rank, GONE, f"the container {state['name']} ended with exit code {how}{when}")
+    return finding("exited", rank, GONE, f"the container {state['name']} ended with exit code {how}{when}")
 
 
 def _loading_drafter(rank: Rank) -> str:
     """Return a phrase if a rank was loading its drafter, whose weights do not fit in most cases; empty otherwise."""
-    facts = rank.get("facts") or {}
-    loading = facts.get("drafter") and facts.get("stage") == "load"
+    loading = rank["facts"].get("drafter") and rank["facts"].get("stage") == "load"
     return ". Its drafter was being loaded: lower gpu-memory-utilization, or serve without speculative-config" if loading else ""
 
 
@@ -157,12 +151,12 @@ def findings(ranks: list[Rank]) -> list[Finding]:
 
 
 def _when(rank: Rank) -> float:
-    return float(rank.get("failed_at") or rank.get("changed_at") or 0.0)
+    return float(rank["failed_at"] or rank.get("changed_at") or 0.0)
 
 
 def _least_kv(ranks: list[Rank], before: str) -> str:
     """Name the rank with the least memory for the KV cache. vLLM sizes every rank's cache by it. Empty if not known."""
-    have = {r["rank"]: finite(((r.get("facts") or {}).get("kv_cache") or {}).get("available_gib")) for r in ranks}
+    have = {r["rank"]: finite((r["facts"].get("kv_cache") or {}).get("available_gib")) for r in ranks}
     known = {number: gib for number, gib in have.items() if gib is not None}
     if len(known) < len(ranks) or len(set(known.values())) < 2:
         return ""
@@ -173,7 +167,7 @@ def _least_kv(ranks: list[Rank], before: str) -> str:
 
 
 def _stage(rank: Rank) -> int:
-    stage = str((rank.get("facts") or {}).get("stage") or "")
+    stage = rank["facts"].get("stage")
     return STAGES.index(stage) if stage in STAGES else -1  # no line yet
 
 
@@ -183,37 +177,31 @@ def _timed(ranks: list[Rank]) -> list[Rank]:
     return [r for r in ranks if r["rank"] == 0 or head <= max(_stage(r), STAGES.index("kv"))]
 
 
-def _limit(limits: dict[str, Any], stage: str) -> float | None:
-    value = limits.get(stage)
-    return float(value) if value is not None else None
-
-
 def slow(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, Any]) -> Finding | None:
     """Return the rank that has used up its time: that of one phase (`limits`: seconds by stage), or the whole boot's."""
     timed = _timed(ranks)
     for rank in timed:
-        facts = rank.get("facts") or {}
-        stage = str(facts.get("stage") or "")
-        limit = _limit(limits, stage)
-        spent = seconds - float(rank.get("stage_since") or 0.0)
-        if limit is not None and spent > limit and facts.get("state") != "ready":
+        stage = rank["facts"].get("stage", "")
+        limit = math.inf if limits.get(stage) is None else float(limits[stage])
+        spent = seconds - rank["stage_since"]
+        if spent > limit and rank["facts"].get("state") != "ready":
             suspect = next((r for r in (rank, *ranks) if _undecided(r)), None)
             if suspect is not None:
                 return _line_finding(suspect, SLOW, f" (rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s)")
             if stage == "rendezvous":
-                missing = [r for r in ranks if r is not rank and not (r.get("container") or {}).get("running")]
+                missing = [r for r in ranks if r is not rank and not _runs(r)]
                 who = f"rank {missing[0]['rank']} on {missing[0]['host']} is not running" if missing else "no other rank has come"
-                return _finding(
+                return finding(
                     "rendezvous", rank, SLOW, f"rank {rank['rank']} has waited {spent:.0f} s for its peers, and {who}",
                     remedy="Check the other rank's container, the master address, GLOO_SOCKET_IFNAME and the cable",
                 )  # fmt: skip
-            return _finding("stalled", rank, SLOW, f"rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s")
+            return finding("stalled", rank, SLOW, f"rank {rank['rank']} has been at stage {stage} for {spent:.0f} s, allowed are {limit:.0f} s")
     if seconds > timeout:
         last = min(timed, key=_stage)  # the one that is furthest behind: the others wait for it
         if _undecided(last):
             return _line_finding(last, SLOW, f" (no verdict after {seconds:.0f} s)")
         stage = f"at stage {last['facts']['stage']}" if _stage(last) > STAGES.index("none") else "before its first line"
-        return _finding("stalled", last, SLOW, f"no verdict after {seconds:.0f} s: rank {last['rank']} is {stage}")
+        return finding("stalled", last, SLOW, f"no verdict after {seconds:.0f} s: rank {last['rank']} is {stage}")
     return None
 
 
@@ -225,21 +213,18 @@ def assess(ranks: list[Rank], seconds: float, timeout: float, limits: dict[str, 
     found = findings(ranks)
     if found:
         best = found[0]
-        first = min(seconds if r.get("failed_at") is None else float(r["failed_at"]) for r in ranks)
-        waited = seconds - first
-        speakers = [r for r in ranks if r["rank"] == best["rank"] or r.get("failed_at") is not None]
-        talking = any((r.get("container") or {}).get("running") and seconds - float(r.get("changed_at") or 0.0) < BURST_SECONDS for r in speakers)
-        settled = waited >= SETTLE_SECONDS or all(r.get("failed_at") is not None for r in ranks)
+        waited = seconds - min(seconds if r["failed_at"] is None else r["failed_at"] for r in ranks)
+        speakers = [r for r in ranks if r["rank"] == best["rank"] or r["failed_at"] is not None]
+        talking = any(_runs(r) and seconds - r.get("changed_at", 0.0) < BURST_SECONDS for r in speakers)
+        settled = waited >= SETTLE_SECONDS or all(r["failed_at"] is not None for r in ranks)
         if best["weight"] <= KILLED or (settled and not talking) or waited >= 3 * SETTLE_SECONDS:
             return "fail", best
         return "wait", None
     late = slow(ranks, seconds, timeout, limits)
     if late:
         return "fail", late
-    head = next((r for r in ranks if r["rank"] == 0), None)
-    if head and ((head.get("facts") or {}).get("state") == "ready" or head.get("http_status") == 200):
-        return "probe", None
-    return "wait", None
+    serves = any(r["rank"] == 0 and (r["facts"].get("state") == "ready" or r["http_status"] == 200) for r in ranks)
+    return ("probe" if serves else "wait"), None
 
 
 # --- after the head serves: facts against criteria -------------------------------------------------------------------------------
@@ -306,8 +291,8 @@ def _same(name: str, values: dict[int, Any], remedy: str = "") -> list[dict[str,
 
 def image_content(rank: Rank) -> str:
     """Return the fingerprint of the image that a rank was started from, else the id, which other image stores compute otherwise."""
-    state = rank.get("container") or {}
-    return str(state.get("labels", {}).get("gb10.cluster.image") or state.get("image_id") or "")
+    state = rank["container"]
+    return str(state["labels"].get("gb10.cluster.image") or state["image_id"]) if state else ""
 
 
 def _plain(key: str, value: Any) -> str:
@@ -330,11 +315,11 @@ def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> 
     """
     head = next(r for r in ranks if r["rank"] == 0)
     allowed = int(criteria.get("max_restarts") or 0)
-    restarts = {r["rank"]: int((r.get("container") or {}).get("restart_count") or 0) for r in ranks}
+    restarts = {r["rank"]: r["container"]["restart_count"] if r["container"] else 0 for r in ranks}
     return [
         check("/v1/models answers", not api.get("error"), "a model", api.get("error") or "ok", "api_unreachable"),
-        *_model_checks(ranks, head.get("facts") or {}, api, criteria),
-        *_engine_checks(ranks, head.get("facts") or {}, criteria),
+        *_model_checks(ranks, head["facts"], api, criteria),
+        *_engine_checks(ranks, head["facts"], criteria),
         check("restarts at most", max(restarts.values()) <= allowed, allowed, restarts, "restarted"),
         *_rank_checks(ranks, bool(criteria.get("same_image", True))),
         *_end_checks(ranks),
@@ -362,7 +347,7 @@ def _engine_checks(ranks: list[Rank], facts: dict[str, Any], criteria: dict[str,
     out = []
     wanted = criteria.get("transport") or "any"
     if wanted != "any":
-        seen = {r["rank"]: ((r.get("facts") or {}).get("nccl") or {}).get("transport") for r in ranks}
+        seen = {r["rank"]: (r["facts"].get("nccl") or {}).get("transport") for r in ranks}
         known = [transport for transport in seen.values() if transport not in (None, "unknown")]
         same, remedy = (all(transport == wanted for transport in known), "") if known else (None, TRANSPORT_UNKNOWN)
         out.append(check("transport", same, wanted, seen, "transport_differs", remedy))
@@ -376,7 +361,7 @@ def _engine_checks(ranks: list[Rank], facts: dict[str, Any], criteria: dict[str,
 
 def _rank_checks(ranks: list[Rank], same_image: bool) -> list[dict[str, Any]]:
     """Check that the ranks agree."""
-    by_rank = {r["rank"]: r.get("facts") or {} for r in ranks}
+    by_rank = {r["rank"]: r["facts"] for r in ranks}
     out = []
     for key, name in (("context", "context"), ("version", "vLLM version"), ("world_size", "world size")):
         out += _same(name, {k: f.get(key) for k, f in by_rank.items()})
@@ -392,7 +377,7 @@ def _end_checks(ranks: list[Rank]) -> list[dict[str, Any]]:
     out = []
     for r in ranks:
         for key, name, wanted, remedy in (("stopped", "was not stopped", "no stop", ""), ("peer_lost", "keeps its peers", "connected", lost)):
-            sign = (r.get("facts") or {}).get(key)
+            sign = r["facts"].get(key)
             if sign:
                 out.append(check(f"rank {r['rank']} {name}", False, wanted, sign.get("line"), key, remedy))
     return out + [_still_up(r) for r in ranks]
@@ -436,10 +421,9 @@ def check_sentence(group: str, check: dict[str, Any]) -> str:
 
 def progress(rank: Rank) -> str:
     """Return one line of progress: rank, host, stage, per cent of the weights, free memory."""
-    facts = rank.get("facts") or {}
-    state = rank.get("container")
-    stage = facts.get("stage") or ("not started" if state is None else state["status"])
-    free = (rank.get("memory") or {}).get("free_kib")
+    state = rank["container"]
+    stage = rank["facts"].get("stage") or ("not started" if state is None else state["status"])
+    free = rank["memory"].get("free_kib")
     memory = f"MemFree {free / 1048576:.1f} GiB" if free else ""
     name = "starting" if stage == STAGES[0] else stage
     return progress_text.boot_text(rank["rank"], rank["host"], name, loaded(rank), memory, rank.get("seconds_left"))
@@ -447,8 +431,5 @@ def progress(rank: Rank) -> str:
 
 def loaded(rank: Rank) -> float | None:
     """Return how many per cent of the weights a rank that loads has; None in other stages."""
-    facts = rank.get("facts") or {}
-    done = facts.get("progress")
-    if isinstance(done, dict):
-        done = done.get("percent")
-    return float(done) if isinstance(done, (int, float)) and facts.get("stage") == "load" else None
+    done = rank["facts"].get("progress")
+    return float(done["percent"]) if done and rank["facts"]["stage"] == "load" else None

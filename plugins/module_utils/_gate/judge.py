@@ -31,7 +31,6 @@ LEAST_LONG_PROMPT = 1024  # tokens; a smaller prompt proves nothing about a long
 SPARE_TOKENS = 64  # what a long prompt leaves free in the context, next to its reply
 COUNT_ON = "Count on."  # stands for the prompt in the request; the probe sends numbers
 _SERVING_STAGES = ("graphs", "init", "listen", "ready", "kv")
-_QUESTION = ("prompt", "chat", "max_tokens", "body")
 
 Answer = dict[str, Any]
 Verdict = dict[str, Any]
@@ -44,9 +43,9 @@ def _faults(answer: Answer, prompt: str, expect: str | None, what: str) -> list[
     return [f"{fault} ({what})" for each in answer["replies"] for fault in reply.faults(prompt, each, expect)]
 
 
-def _like(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the profile's completion is asked for, without its prompt."""
-    return {key: completion[key] for key in ("chat", "body") if completion.get(key) is not None}
+def _like(completion: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """Return how the profile's completion is asked for, and more of its keys."""
+    return {key: completion[key] for key in ("chat", "body", *more) if completion.get(key) is not None}
 
 
 def evaluate(expressions: Sequence[Any], data: Mapping[str, Any], search: Search | None) -> list[dict[str, Any]]:
@@ -81,7 +80,6 @@ class RankBoot:
             "rank": number, "host": host, "facts": {}, "container": None, "memory": {}, "start_error": "", "lost": "", "failed_at": None,
             "stage_since": 0.0, "stages": [], "seen": False, "http_status": 0, "max_restarts": max_restarts, "release": release,
         }  # fmt: skip
-        self._stage = ""
         self._shown, self._shown_at = "", 0.0
         self._pace = Pace()
 
@@ -99,11 +97,10 @@ class RankBoot:
         self.state.setdefault("oom_kills_at_start", piece["memory"].get("oom_kills", 0))
         self.state["memory"] = piece["memory"]
         self.memory.add(seconds, piece["memory"])
-        stage = self.state["facts"].get("stage") or ""
-        if stage != self._stage:
-            self.state["stages"].append([stage, round(seconds, 1)])
+        stage, stages = self.state["facts"]["stage"], self.state["stages"]
+        if not stages or stage != stages[-1][0]:
+            stages.append([stage, round(seconds, 1)])
             self.state["stage_since"] = seconds
-            self._stage = stage
         share = gate.loaded(self.state)
         self.state["seconds_left"] = self._pace.seconds_left(seconds, share, 100.0) if share is not None else None
         self.note(seconds)
@@ -217,7 +214,7 @@ class Judge:
         """Yield the arguments of each probe of the head's API, and take what it returned. Call concluded() at the end."""
         self.asking = True
         completion = self._completion()
-        requests = [{key: completion[key] for key in _QUESTION if completion.get(key) is not None}]
+        requests = [_like(completion, "prompt", "max_tokens")]
         self._api = api = yield from self._asked(requests)
         expect = completion.get("expect")
         self._replies_faults = faults = [f for r in api.get("replies") or [] for f in reply.faults(completion["prompt"], r, expect)]
@@ -298,16 +295,14 @@ class Judge:
         fault = gate.first_fault(results, self.strict)
         finding = late[0] if late else None
         message = gate.sentence(self.group, late[0]) if late else gate.check_sentence(self.group, fault) if fault else ""
-        return self._close(
-            {
-                "passed": not message, "finding": finding, "class": (finding or fault or {}).get("class", ""),
-                "msg": message or f"{self.group} serves: every criterion holds.", "seconds": round(seconds, 1), "checks": results, "api": api,
-                "pool": self._pool(), "warnings": [gate.check_sentence(self.group, c) for c in results if c.get("warning") and c["ok"] is False],
-            }
+        warnings = [gate.check_sentence(self.group, c) for c in results if c.get("warning") and c["ok"] is False]
+        return self._closed(
+            finding or fault, passed=not message, finding=finding, msg=message or f"{self.group} serves: every criterion holds.",
+            seconds=round(seconds, 1), checks=results, api=api, warnings=warnings,
         )  # fmt: skip
 
     def _measures(self, drafts: dict[str, Any]) -> list[dict[str, Any]]:
-        facts, criteria = self.states[0].get("facts") or {}, self.criteria
+        facts, criteria = self.states[0]["facts"], self.criteria
         speculates = bool(criteria.get("speculative_method") or facts.get("speculative_method"))
         return [
             *measures.engine_checks(facts, criteria.get("engine") or {}), *self._results,
@@ -315,7 +310,7 @@ class Judge:
         ]  # fmt: skip
 
     def _pool(self) -> dict[str, Any]:
-        return gate.pool_of(self.states[0].get("facts") or {}, self._api.get("metrics") or [], gate.served_context(self._api))
+        return gate.pool_of(self.states[0]["facts"], self._api.get("metrics") or [], gate.served_context(self._api))
 
     def _completion_checks(self) -> list[dict[str, Any]]:
         api, expect = self._api, self._completion().get("expect")
@@ -332,9 +327,9 @@ class Judge:
         return out
 
     def _expressions(self) -> list[dict[str, Any]]:
-        facts = [state.get("facts") or {} for state in self.states]
+        facts = [state["facts"] for state in self.states]
         data = {
-            "ranks": facts, "head": facts[0], "api": self._api, "pool": self._pool(), "containers": [state.get("container") for state in self.states],
+            "ranks": facts, "head": facts[0], "api": self._api, "pool": self._pool(), "containers": [state["container"] for state in self.states],
             "measured": self._measured,
         }  # fmt: skip
         return evaluate(self.criteria.get("expressions") or [], data, self._search)
@@ -344,31 +339,29 @@ class Judge:
     def failed(self, finding: gate.Finding, seconds: float) -> Verdict:
         """Return the verdict of a boot that failed."""
         sentence = gate.sentence(self.group, finding)
-        return self._close({"passed": False, "finding": finding, "msg": sentence, "seconds": round(seconds, 1), "checks": []})
+        return self._closed(finding, passed=False, finding=finding, msg=sentence, seconds=round(seconds, 1), checks=[])
 
-    def broken(self, error: str, seconds: float, number: int = 0) -> Verdict:
+    def broken(self, error: str, seconds: float) -> Verdict:
         """Return the verdict after an error of the judgement itself: the boot was not judged."""
-        return self.failed(gate.broken(number, self.ranks[number].host, error), seconds)
+        return self.failed(gate.finding("gate_error", self.states[0], gate.ROOT, error), seconds)
 
-    def _close(self, verdict: Verdict) -> Verdict:
-        verdict.setdefault("class", (verdict.get("finding") or {}).get("class", ""))
-        verdict.setdefault("pool", self._pool())
-        verdict["receipt"] = self._receipt(verdict)
-        return verdict
+    def _closed(self, fault: Mapping[str, Any] | None, **verdict: Any) -> Verdict:
+        found = {**verdict, "class": (fault or {}).get("class", ""), "pool": self._pool()}
+        return {**found, "receipt": self._receipt(found)}
 
     def _receipt(self, verdict: Verdict) -> dict[str, Any]:
-        head = self.states[0].get("facts") or {}
+        head = self.states[0]["facts"]
         api = verdict.get("api") or {}
         return {
             "schema": 1, "group": self.group, "release": self.release, "profile": self.profile, "time": utc.stamp(),
             "passed": verdict["passed"], "class": verdict["class"], "msg": verdict["msg"], "seconds": verdict["seconds"], "pool": verdict["pool"],
             **{key: head.get(key) for key in ("version", "attention_backend", "kv_cache_dtype", "moe_backend", "custom_ops", "eager", "autotune")},
             "measured": self._measured,
-            "image_id": (self.states[0].get("container") or {}).get("image_id"), "image": gate.image_content(self.states[0]), "weights": self.weights,
+            "image_id": (self.states[0]["container"] or {}).get("image_id"), "image": gate.image_content(self.states[0]), "weights": self.weights,
             "models": api.get("models") or [], "completion": [reply.shown(r) for r in api.get("replies") or []][:1], "checks": verdict["checks"],
             "ranks": [
-                {key: state.get(key) for key in ("rank", "host", "container", "memory", "stages", "lost", "start_error")}
-                | {"facts": {k: v for k, v in (state.get("facts") or {}).items() if k != "boots"}, "memory_series": rank.memory.text()}
+                {key: state[key] for key in ("rank", "host", "container", "memory", "stages", "lost", "start_error")}
+                | {"facts": {k: v for k, v in state["facts"].items() if k != "boots"}, "memory_series": rank.memory.text()}
                 for rank in self.ranks for state in [rank.state]
             ],
         }  # fmt: skip

@@ -45,11 +45,6 @@ def read_text(path: str) -> str:
         return ""
 
 
-def sentence(container: str, error: DockerError) -> str:
-    """Return which container could not be followed, and why."""
-    return f"Cannot follow the container {container}: {error}"
-
-
 def take(
     container: str, cursor: object = "", known_state: str = "", wait: float = 2.0, gather: float = 0.0, limit: int = 262144, url: str = "",
     docker_socket: str = DEFAULT_SOCKET, stamps: bool = False,
@@ -92,4 +87,4 @@ def run(arguments: dict[str, Any], secrets: Sequence[str] = ()) -> dict[str, Any
             out["log"] = base64.b64encode(without(text, secrets).encode("utf-8", "surrogateescape")).decode("ascii")
         return out
     except DockerError as error:
-        return {"failed": True, "msg": sentence(arguments["container"], error)}
+        return {"failed": True, "msg": f"Cannot follow the container {arguments['container']}: {error}"}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST
 
-_LINE = re.compile(r"^(vllm:\w+)(?:\{.*\})?\s+(\S+)", re.MULTILINE)
+_LINE = re.compile(r"^(vllm:\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _TOKENS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
@@ -34,18 +34,18 @@ class Limits(NamedTuple):
     total: float  # the longest wait for a completion of a server without other requests
 
 
-def figures(text: str, names: Collection[str]) -> Iterator[tuple[str, float]]:
-    """Yield name and figure of each line of a /metrics page with one of these names; one that is not a number is left out."""
-    for name, value in _LINE.findall(text):
+def figures(text: str, names: Collection[str]) -> Iterator[tuple[str, str, float]]:
+    """Yield name, labels and figure of each line of a /metrics page with one of these names; one that is not a number is left out."""
+    for name, labels, value in _LINE.findall(text):
         if name in names:
             with contextlib.suppress(ValueError):
-                yield name, float(value)
+                yield name, labels, float(value)
 
 
 def sums_of(text: str, names: Collection[str]) -> dict[str, float]:
     """Return the sums of these figures over all engines of the server; a name that the page does not have is missing."""
     sums: dict[str, float] = {}
-    for name, number in figures(text, names):
+    for name, _labels, number in figures(text, names):
         sums[name] = sums.get(name, 0.0) + (number if 0 <= number < LARGEST else 0.0)  # not NaN, not +Inf
     return sums
 

@@ -8,21 +8,20 @@ The counters are server-wide. They measure the requests of the gate only while n
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import metrics
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import check
 
-_LINE = re.compile(r"^vllm:(spec_decode_num_\w{1,40}|generation_tokens)_total(?:\{([^}\n]{0,1000})\})? (\S{1,40})", re.MULTILINE)
 _POSITION = re.compile(r'(?:^|,)position="(\d{1,2})"')
 _NAMES = {
-    "spec_decode_num_drafts": "drafts", "spec_decode_num_draft_tokens": "draft_tokens", "spec_decode_num_accepted_tokens": "accepted_tokens",
-    "generation_tokens": "generated_tokens",
+    "vllm:spec_decode_num_drafts_total": "drafts", "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
+    "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens", "vllm:generation_tokens_total": "generated_tokens",
 }  # fmt: skip
-_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
+_PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 MIN_DRAFT_TOKENS = 60  # fewer prove nothing, neither that a drafter works nor that it does not
 # The last step of a reply is counted after the reply was sent, and a prompt may have been measured by a completion of its own.
 SLACK_TOKENS = 32
@@ -34,16 +33,14 @@ def counters(text: str) -> Counters:
     """Return the counters of a /metrics page, the sum over all engines; empty for a server without speculative decoding."""
     out: Counters = {}
     positions: dict[int, int] = {}
-    for name, labels, value in _LINE.findall(text):
-        with contextlib.suppress(ValueError):
-            number = float(value)
-            if not 0 <= number < LARGEST:  # not NaN, not +Inf
-                continue
-            place = _POSITION.search(labels)
-            if name == _PER_POSITION and place is not None:
-                positions[int(place.group(1))] = positions.get(int(place.group(1)), 0) + int(number)
-            elif name in _NAMES:
-                out[_NAMES[name]] = out.get(_NAMES[name], 0) + int(number)
+    for name, labels, number in metrics.figures(text, (*_NAMES, _PER_POSITION)):
+        if not 0 <= number < LARGEST:  # not NaN, not +Inf
+            continue
+        place = _POSITION.search(labels)
+        if name in _NAMES:
+            out[_NAMES[name]] = out.get(_NAMES[name], 0) + int(number)
+        elif place is not None:
+            positions[int(place.group(1))] = positions.get(int(place.group(1)), 0) + int(number)
     if "draft_tokens" not in out or "accepted_tokens" not in out:
         return {}
     return {**dict.fromkeys(_NAMES.values(), 0), **out, "accepted_per_position": [positions.get(index, 0) for index in range(max(positions, default=-1) + 1)]}

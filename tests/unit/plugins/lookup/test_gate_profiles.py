@@ -8,6 +8,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, speculation
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from shared_samples import needs_shared, samples
 
@@ -36,7 +37,8 @@ def verdict(profile: dict[str, Any], log: bytes, context: int, strict: bool = Fa
     """Judge one head's log by a profile's gate; the engine's dtype and method are those of the profile."""
     facts = parse(log)
     facts |= {key: profile["gate"][key] for key in ("kv_cache_dtype", "speculative_method", "dtype")}
-    rank = {"rank": 0, "host": "h", "facts": facts, "container": None, "seen": False}
+    [rank] = Judge("pair1", ["h"], "", {}).states
+    rank["facts"] = facts
     api = {"error": "", "models": [{"id": name, "max_model_len": context} for name in profile["model"]["served_names"]], "metrics": []}
     return gate.first_fault(gate.checks([rank], api, profile["gate"]), strict)
 

@@ -79,7 +79,7 @@ def test_reports_the_message_of_a_validation_error() -> None:
     ("name", "figure"),
     [
         ("kv_too_small", "54432"), ("startup_free_memory", "31.44"), ("context_too_long", "2048"), ("weights_missing", "/models/absent"),
-        ("bad_argument", "--no-such-flag"), ("peer_lost", "10.77.0.1"), ("toolchain", "compressed_tensors"),
+        ("ptxas_too_old", "sm_121a"), ("bad_argument", "--no-such-flag"), ("peer_lost", "10.77.0.1"), ("toolchain", "compressed_tensors"),
         ("nccl_path", "from ::ffff:192.0.2.10 to ::ffff:192.0.2.11"),
     ],
 )  # fmt: skip
@@ -87,35 +87,33 @@ def test_puts_the_figure_of_the_line_into_the_remedy(name: str, figure: str) -> 
     assert figure in parse(ROWS[name]["example"] + "\n")["failure"]["remedy"]
 
 
-def test_ranks_the_cause_of_a_compilation_before_the_compiler() -> None:
-    for line, case in (("ptxas fatal   : Value 'sm_121a' is not defined", "arch_unsupported"), ("KeyError: 'getpwuid(): uid not found: 1001'", "unknown_user")):
-        failure = parse(f"{CORE}{line}\n{CORE}torch._inductor.exc.InductorError: RuntimeError: failed\n")["failure"]
-        assert failure["anchor"] == f"docs/failures.md#{case}"
+INSPECTING = "ERROR 11-20 10:00:00 [registry.py:905] "
+FATAL = "CRITICAL 11-20 10:00:00 [core_client.py:361] Got fatal signal from worker processes, shutting down. See stack trace above for root cause issue.\n"
 
 
-def test_reports_what_ptxas_printed_after_the_error_of_triton() -> None:
-    log = f"{CORE}triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error\n{CORE}{ROWS['ptxas_too_old']['example']}\n"
+@pytest.mark.parametrize(
+    ("log", "case", "number"),
+    [
+        (f"{CORE}ptxas fatal   : Value 'sm_121a' is not defined\n{CORE}torch._inductor.exc.InductorError: RuntimeError: failed\n", "arch_unsupported", 1),
+        (f"{CORE}KeyError: 'getpwuid(): uid not found: 1001'\n{CORE}torch._inductor.exc.InductorError: RuntimeError: failed\n", "unknown_user", 1),
+        (
+            f"{CORE}triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error\n{CORE}{ROWS['ptxas_too_old']['example']}\n",
+            "ptxas_too_old", 2,
+        ),
+        (
+            f"{INSPECTING}Error in inspecting model architecture 'ExampleForCausalLM'\n{INSPECTING}ModuleNotFoundError: No module named 'example'\n"
+            f"{ROWS['model_inspection']['example']}\n", "toolchain", 2,
+        ),
+        (f"Fatal Python error: Segmentation fault\n{FATAL}Killed\n", "native_crash", 1),
+    ],
+    ids=[
+        "the architecture before the compiler", "the user before the compiler", "what ptxas printed after Triton's error",
+        "the exception before the sentence about it", "a crash before the kill that follows",
+    ],
+)  # fmt: skip
+def test_ranks_the_cause_first(log: str, case: str, number: int) -> None:
     failure = parse(log)["failure"]
-    assert (failure["anchor"], failure["line_number"]) == ("docs/failures.md#ptxas_too_old", 2)
-    assert "sm_121a" in failure["remedy"]
-
-
-def test_ranks_the_exception_of_an_inspected_model_before_the_sentence_about_it() -> None:
-    log = (
-        "ERROR 11-20 10:00:00 [registry.py:905] Error in inspecting model architecture 'ExampleForCausalLM'\n"
-        "ERROR 11-20 10:00:00 [registry.py:905] ModuleNotFoundError: No module named 'example'\n"
-        f"{ROWS['model_inspection']['example']}\n"
-    )
-    assert parse(log)["failure"]["anchor"] == "docs/failures.md#toolchain"
-
-
-def test_ranks_a_crash_before_the_kill_that_follows() -> None:
-    log = (
-        "Fatal Python error: Segmentation fault\n"
-        "CRITICAL 11-20 10:00:00 [core_client.py:361] Got fatal signal from worker processes, shutting down. See stack trace above for root cause issue.\n"
-        "Killed\n"
-    )
-    assert parse(log)["failure"]["anchor"] == "docs/failures.md#native_crash"
+    assert (failure["anchor"], failure["line_number"]) == (f"docs/failures.md#{case}", number)
 
 
 @pytest.mark.parametrize(

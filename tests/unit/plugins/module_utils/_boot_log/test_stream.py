@@ -14,7 +14,6 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.container import with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import parse_line
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 from shared_samples import compared
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "vllm_log"
@@ -96,8 +95,8 @@ KV_LINES = {
 )
 @pytest.mark.parametrize(("text", "tokens", "rate", "context"), KV_LINES.values(), ids=KV_LINES.keys())
 def test_the_kv_lines_of_each_version(prefix: str, text: str, tokens: int, rate: float, context: int) -> None:
-    """One line, two lines, one word GPU or another."""
-    facts = parse("".join(f"{prefix}{line}\n" for line in text.split("\n")))
+    """One line, and one word GPU or another."""
+    facts = parse(f"{prefix}{text}\n")
     kv = facts["kv_cache"]
     assert (kv["tokens"], kv["max_concurrency"], kv["context"], facts["context"]) == (tokens, rate, context, context)
     assert (facts["state"], facts["stage"]) == ("starting", "kv")
@@ -270,13 +269,18 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
 }
 
 
+def fact(text: str, path: tuple[str, ...]) -> Any:
+    """Parse a complete log and return one of its facts."""
+    found: Any = parse(text)
+    for key in path:
+        found = found[key]
+    return found
+
+
 @pytest.mark.parametrize(("text", "path", "value"), FACT_LINES.values(), ids=FACT_LINES.keys())
 def test_a_line_gives_its_fact(text: str, path: tuple[str, ...], value: Any) -> None:
     """The format strings of the versions, one by one."""
-    found: Any = parse(text + "\n")
-    for key in path:
-        found = found[key]
-    assert found == value
+    assert fact(text + "\n", path) == value
 
 
 NAMED = {
@@ -682,21 +686,8 @@ def test_a_prompt_printed_bare_while_serving_changes_no_fact() -> None:
 
 SECRETS = {
     "list": "{'api_key': ['S3CRET'], 'x': 1}",
-    "string": "{'api_key': 'S3CRET', 'x': 1}",
-    "namespace": "Namespace(api_key='S3CRET', x=1)",
-    "hub token": "{'hf_token': 'S3CRET'}",
-    "environment": "HF_TOKEN=S3CRET HUGGING_FACE_HUB_TOKEN=S3CRET VLLM_API_KEY=S3CRET",
-    "bearer": "Authorization: Bearer S3CRET",
-    "basic": "Authorization: Basic S3CRET",
-    "token flag": "docker login --token S3CRET",
-    "password flag": "docker login --password S3CRET",
-    "flag": "vllm serve x --api-key S3CRET",
-    "hub flag": "vllm serve x --hf-token S3CRET --port 8000",
     "hub flag in a list": "['--hf-token', 'S3CRET', '--port', '8000']",
-    "cloud key": "AWS_SECRET_ACCESS_KEY=S3CRET",
     "quoted cloud key": "AWS_SECRET_ACCESS_KEY='two S3CRET words'",
-    "cloud key in YAML": "aws_secret_access_key: S3CRET",
-    "service key": "sent nvapi-S3CRETS3CRET to it",
     "bare token": "login with hf_S3CRETS3CRETS3CRET failed",
     "url": "tcp://user:S3CRET@10.0.0.1:1",
 }
@@ -704,8 +695,7 @@ SECRETS = {
 
 @pytest.mark.parametrize("text", SECRETS.values(), ids=SECRETS.keys())
 def test_secrets_leave_no_trace(text: str) -> None:
-    """Neither redact nor a failure's line shows them."""
-    assert "S3CRET" not in redact(text)
+    """Neither the arguments nor a failure's line shows them. The shapes of secrets are in tests/security."""
     facts = parse(f"INFO 01-01 00:00:00 [u.py:1] non-default args: {text}\nRuntimeError: {text}\n")
     assert facts["state"] == "failed"
     assert "S3CRET" not in json.dumps(facts)
@@ -739,10 +729,7 @@ PARTIAL = {
 @pytest.mark.parametrize(("text", "path", "value"), PARTIAL.values(), ids=PARTIAL.keys())
 def test_the_last_line_of_a_finished_log(text: str, path: tuple[str, ...], value: Any) -> None:
     """It counts, but no number at its very end does."""
-    found: Any = parse(text)
-    for key in path:
-        found = found[key]
-    assert found == value
+    assert fact(text, path) == value
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
@@ -782,7 +769,6 @@ def test_a_user_class_outranks_the_catalogue() -> None:
 BAD_CLASSES = {
     "no mapping": ("x", "expected a mapping"),
     "no remedy": ({"class": "a", "pattern": "b"}, "has no remedy"),
-    "no regular expression": ({"class": "a", "pattern": "(", "remedy": "c"}, "regular expression"),
     "a pattern that can hang": ({"class": "a", "pattern": "(a+)+b", "remedy": "c"}, "repeats a group that repeats"),
 }
 
@@ -796,7 +782,6 @@ def test_a_bad_user_class_is_refused_in_a_sentence(entry: Any, message: str) -> 
 
 CONTAINERS = {
     "killed by the kernel": ({"running": False, "exit_code": 137, "oom_killed": True}, OOM, "failed", "cuda_oom"),
-    "killed without a line": ({"running": False, "exit_code": 137, "oom_killed": True}, WORKER, "failed", "oom_killed"),
     "killed after it served": ({"running": False, "exit_code": 137, "oom_killed": False}, HEAD, "served_then_failed", "oom_killed"),
     "ended by itself": ({"running": False, "exit_code": 1, "oom_killed": False}, WORKER, "starting", None),
     "running": ({"running": True, "exit_code": 0, "oom_killed": False}, HEAD, "ready", None),

@@ -133,9 +133,9 @@ def logged(*pieces: bytes, container: dict[str, Any] | None = None, gone: bool =
 class Trial:
     """A boot and the verdict on it."""
 
-    def __init__(self, slices: list[Answer], api: Any = None, errors: Mapping[int, str] | None = None, **options: Any) -> None:
+    def __init__(self, slices: list[Answer], api: Any = None, errors: Mapping[int, str] | None = None, kind: type[Node] = Node, **options: Any) -> None:
         self.clock = Time()
-        self.nodes = [Node(number, self.clock, each, api or API) for number, each in enumerate(slices)]
+        self.nodes = [kind(number, self.clock, each, api or API) for number, each in enumerate(slices)]
         self.actor = Actor("pair1", self.nodes, Memory(), self.clock)
         criteria, search = options.pop("criteria", CRITERIA), options.pop("search", jmespath.search)
         release = options.pop("release", "")
@@ -277,26 +277,17 @@ def test_worker_that_dies_after_its_last_slice_does_not_pass() -> None:
 
     def api(_arguments: Mapping[str, Any]) -> dict[str, Any]:
         asked.append(1.0)
-        trial_worker[0] = DEAD
         return API
-
-    trial_worker: list[Any] = [None]
-    alive = logged(WORKER)
 
     class Late(Node):
         def begin(self, verb: str, limit: float, /, **arguments: Any) -> Done:
-            if verb == "look" and self.number == 1 and trial_worker[0]:
+            if asked and self.number == 1:
+                if verb == "slice":
+                    return Done(self.clock, None, {})
                 self.shown = dict(DEAD, name="gb10-pair1-rank1")
-            if verb == "slice" and self.number == 1 and asked:
-                return Done(self.clock, None, {})
             return super().begin(verb, limit, **arguments)
 
-    clock = Time()
-    nodes = [Late(0, clock, logged(BOOT), api), Late(1, clock, alive, api)]
-    actor = Actor("pair1", nodes, Memory(), clock)
-    judge = judges.Judge("pair1", HOSTS, "", CRITERIA)
-    verdict = boot.Boot(converge.Converge(actor, actor.desired()), judge, "").follow()
-    assert "rank 1 on spark-2: killed" in verdict["msg"]
+    assert "rank 1 on spark-2: killed" in Trial([logged(BOOT), logged(WORKER)], api, kind=Late).msg
 
 
 @pytest.mark.parametrize("expression", ["length(pool.tokens) > `1`", "pool.["], ids=["at run time", "syntax"])

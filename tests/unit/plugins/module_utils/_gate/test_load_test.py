@@ -98,11 +98,6 @@ def test_a_reply_that_differs_among_others_is_reported_with_both_texts() -> None
     ("prompt", "reply", "fault"),
     [
         pytest.param({"prompt": "a"}, good("  "), "the reply is empty", id="empty"),
-        pytest.param({"prompt": "a"}, good("no " * 60), "the reply repeats", id="words over and over"),
-        pytest.param({"prompt": "a"}, good("x" * 40), "the reply repeats the character", id="one character"),
-        pytest.param({"prompt": "a"}, good("Well, \u4f60\u597d\u4e16\u754c"), "drifts into another language", id="language"),
-        pytest.param({"prompt": "a"}, good("Sure <tool_call>{}"), "leaked markup", id="tool markup"),
-        pytest.param({"prompt": "a"}, good("Sure <\uff5ctool\u2581calls\u2581begin\uff5c>"), "leaked markup", id="model's own markup"),
         pytest.param({"prompt": "a", "expect": "Paris."}, good(" Rome."), "the known answer is 'Paris.'", id="wrong answer"),
         pytest.param({"prompt": "a"}, LOST, "no completion came back (HTTP 500: EngineDeadError)", id="none"),
         pytest.param({"prompt": "a"}, None, "the request was not sent", id="fewer replies than prompts"),

@@ -41,6 +41,7 @@ BAD = {
     "byte tokens": ("Hello<0x0A><0x0A>you", "leaked markup"),
     "a chat template": ("Hello<|im_end|>", "leaked markup"),
     "a tool call of DeepSeek": ('<｜DSML｜invoke name="x">', "leaked markup"),
+    "a tool call": ("Sure <tool_call>{}", "leaked markup"),
     "a tool call as XML": ('<invoke name="get_weather">', "leaked markup"),
     "control characters": ("Hel\x00lo", "broken characters"),
     "undecodable bytes": ("Hel\ufffdlo", "broken characters"),
