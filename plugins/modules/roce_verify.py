@@ -274,7 +274,7 @@ def main() -> None:
                 failures += [sentence] if sentence else []
     try:
         receipt = matching_receipt(RECEIPT.read_text(), facts["rails"])
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         receipt = None
     result = {
         "rails": facts["rails"],

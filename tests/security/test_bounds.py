@@ -266,8 +266,8 @@ def test_a_session_that_prints_messages_without_end_is_over_in_time() -> None:
 
 def test_a_child_that_keeps_the_messages_open_does_not_delay_a_failed_session() -> None:
     with within(LIMIT / 2), pytest.raises(protocol.RankLost, match=r"^No route to host$"):
-        session.ask(["sh", "-c", "exec 1>&-; echo 'ssh: No route to host' >&2; sleep 30 & exit 255"], b"{}\n", LIMIT)
-    subprocess.run(["pkill", "-f", "^sleep 30$"], check=False)
+        session.ask(["sh", "-c", "exec 1>&-; echo 'ssh: No route to host' >&2; exec sleep 30.0731 & exit 255"], b"{}\n", LIMIT)
+    subprocess.run(["pkill", "-f", "^sleep 30.0731$"], check=False)
 
 
 def test_a_request_that_drips_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Superseded
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Superseded
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
 from sim.nodes import GROUP, SimRank
 from sim.world import World
@@ -669,3 +671,20 @@ def test_a_stop_that_is_under_way_ends_before_a_later_request_reads_the_ranks() 
     assert world.serves("old")
     world.run(60)
     assert world.serves("old")
+
+
+def test_events_have_the_same_numbers_in_memory_and_in_a_file_whose_last_line_was_cut_off(tmp_path: Path) -> None:
+    world = World()
+
+    def actor() -> Actor:
+        return Actor(GROUP, world.ranks, Store(str(tmp_path / "agent")), world.clock)
+
+    before = actor()
+    before.event("step", "first")
+    before.event("step", "second")
+    kept = tmp_path / "agent/events.jsonl"
+    kept.write_bytes(kept.read_bytes()[:-5])
+    after = actor()
+    after.event("step", "third")
+    assert [(each["n"], each["text"]) for each in after.events(since=2)] == [(3, "third")], "a controller that has read event 2 gets the next one"
+    assert [each["n"] for each in after.store.events()] == [each["n"] for each in after.events()] == [1, 3]

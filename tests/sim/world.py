@@ -74,6 +74,9 @@ class SimStore:
         self._write()
         self.kept.append(dict(event))
 
+    def last_number(self) -> int:
+        return max((int(event["n"]) for event in self.kept), default=0)
+
     def events(self) -> list[dict[str, Any]]:
         return copy.deepcopy(self.kept)
 

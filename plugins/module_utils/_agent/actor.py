@@ -85,6 +85,9 @@ class Store(Protocol):
     def append(self, event: Mapping[str, Any]) -> None:
         """Append an event. Raises OSError."""
 
+    def last_number(self) -> int:
+        """Return the highest number that an event has had."""
+
     def events(self) -> list[dict[str, Any]]:
         """Return the events that are kept, the oldest first."""
 
@@ -264,7 +267,7 @@ class Actor:
     def event(self, kind: str, text: str, seconds: float | None = None, **more: str) -> None:
         """Record an event; a disk that cannot take it does not matter."""
         with self.lock:
-            number = int(self._events[-1]["n"]) + 1 if self._events else 1
+            number = max(self.store.last_number(), int(self._events[-1]["n"]) if self._events else 0) + 1
             entry: dict[str, Any] = {"n": number, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": text, **more}
             if seconds is not None:
                 entry["seconds"] = round(seconds, 1)

@@ -73,7 +73,7 @@ class Store:
     def append(self, event: Mapping[str, Any]) -> None:
         """Add an event. It gets the next number unless its own `n` is higher than all before. Raises OSError."""
         with self._lock:
-            last = self._last_number()
+            last = self.last_number()
             number = event.get("n")
             number = number if isinstance(number, int) and number > last else last + 1
             self._write_line(json.dumps({**event, "n": number}, separators=(",", ":")).encode() + b"\n")
@@ -103,12 +103,13 @@ class Store:
             return self._files.text(name) or ""
         return ""
 
-    def _last_number(self) -> int:
+    def last_number(self) -> int:
         """Return the highest number used. The number of a line that is cut off is not used again."""
-        if self._last is None:
-            cut = self._text(EVENTS).rpartition("\n")[2] != ""
-            self._last = max((event["n"] for event in self.events()), default=0) + cut
-        return self._last
+        with self._lock:
+            if self._last is None:
+                cut = self._text(EVENTS).rpartition("\n")[2] != ""
+                self._last = max((event["n"] for event in self.events()), default=0) + cut
+            return self._last
 
     def _newest(self, name: str) -> list[str]:
         return self._text(name).rstrip("\n").rsplit("\n", MOST_EVENTS)[-MOST_EVENTS:]

@@ -65,7 +65,7 @@ class Unit(Place):
             self.must("systemctl", "restart" if active else "start", UNIT)
 
     def prove(self, group: str, rank: int) -> dict[str, Any]:
-        """Return the service's answer to `hello`, which must come within 10 s. Raises InstallError."""
+        """Return the service's answer to `hello`, which must come within SECONDS. Raises InstallError."""
         end, why = self.clock() + SECONDS, "no answer"
         while True:
             try:
@@ -97,7 +97,7 @@ class Unit(Place):
             return
         try:
             self.call("own", timeout=SECONDS, head=head_id, group=group, takeover=bool(self.params["takeover"]))
-        except Exception as error:  # a RankError or RankLost; its text is for the user
+        except Exception as error:  # the service refuses, or does not answer; its text is for the user
             raise InstallError(str(error)) from error
 
     def stop(self, unit: str) -> None:

@@ -236,7 +236,7 @@ def call(method: str, path: str, socket_path: str = DEFAULT_SOCKET) -> tuple[int
         response = connection.getresponse()
         body = bounded.reply(response)
     except (OSError, http.client.HTTPException) as error:
-        raise client.silence(error, socket_path) from error
+        raise client.silence(error, socket_path, PAUSE) from error
     finally:
         connection.close()
     return response.status, message_of(body)

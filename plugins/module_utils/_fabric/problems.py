@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: faults of the fabric of a node, each with a stable id, a sentence and a remedy. Pure.
 
-One function per id. `find_problems()` calls those of the node, then those of each rail (rail_problems.py), then those between rails.
+Each function finds one kind of fault. `find_problems()` calls those of the node, then those of each rail (rail_problems.py), then those between rails.
 """
 
 from __future__ import annotations

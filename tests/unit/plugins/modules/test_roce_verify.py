@@ -49,6 +49,8 @@ def test_the_receipt_counts_for_these_rails_only(make: Any, tmp_path: Path) -> N
     for text in (json.dumps({"key": key[:1], "class": "healthy"}), json.dumps({"key": other, "class": "healthy"}), "{cut", "[]"):
         (tmp_path / "receipt.json").write_text(text)
         assert make().call(addresses=ADDRESSES)["bandwidth"] is None
+    (tmp_path / "receipt.json").write_bytes(b"\xff\xfe")
+    assert make().call(addresses=ADDRESSES)["bandwidth"] is None
 
 
 # --- GID repair ------------------------------------------------------------------------------------------------------------------

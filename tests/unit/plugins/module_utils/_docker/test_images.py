@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import socket
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,3 +90,13 @@ def test_save_fails_if_the_engine_stops(engine: tuple[FakeEngine, str], tmp_path
     engine[0].stops = True
     with pytest.raises(DockerError, match="stopped while it saved vllm:1"):
         images.save("vllm:1", str(tmp_path / "x"), [], engine[1])
+
+
+def test_an_engine_that_hangs_is_named_with_the_time_that_was_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "PAUSE", 1.0)
+    monkeypatch.setattr(images.client, "api", lambda _path: "/v1.44")
+    with socket.socket(socket.AF_UNIX) as hangs:
+        hangs.bind(str(tmp_path / "hangs.sock"))
+        hangs.listen()
+        with pytest.raises(DockerError, match=r"no reply within 1 s"):
+            images.call("DELETE", "/images/vllm:1", str(tmp_path / "hangs.sock"))

@@ -1,4 +1,4 @@
-"""roce/bandwidth.py: rows of ib_write_bw, classes with remedies."""
+"""_fabric/bandwidth.py: rows of ib_write_bw, classes with remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What roce_info knows (roce/facts.py and its parts): rails, GIDs, management, environment and problems, on captures and built trees."""
+"""What roce_info knows (_fabric/facts.py and its parts): rails, GIDs, management, environment and problems, on captures and built trees."""
 
 from __future__ import annotations
 

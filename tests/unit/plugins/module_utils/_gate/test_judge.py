@@ -75,6 +75,9 @@ class Memory:
     def append(self, event: Mapping[str, Any]) -> None:
         return
 
+    def last_number(self) -> int:
+        return 0
+
     def events(self) -> list[dict[str, Any]]:
         return []
 
