@@ -331,13 +331,13 @@ class Survey:
                     self._add("run", "the extra variables (-e)", name, text)
 
     def _check_lock(self) -> None:
-        """The lock file, which a run reads when images and weights are there."""
-        given = next((each["gb10_lock_file"] for each in self.values.values() if each.get("gb10_lock_file")), "")
-        path = lock_file.path_of(given, self.index.directories[0] if self.index.directories else ".")
-        try:
-            lock_file.read(path)
-        except AnsibleError:
-            self._add("file", path, "gb10_lock_file", "is not a lock file of this collection, or cannot be read; correct or delete it", (0,))
+        """The lock files, which a run reads when images and weights are there."""
+        folder = self.index.directories[0] if self.index.directories else "."
+        for path in sorted({lock_file.path_of(each.get("gb10_lock_file") or "", folder) for each in self.values.values()}):
+            try:
+                lock_file.read(path)
+            except AnsibleError:
+                self._add("file", path, "gb10_lock_file", "is not a lock file of this collection, or cannot be read; correct or delete it", (0,))
 
     def _check_failure_classes(self) -> None:
         """The user's failure classes, which the gate reads during a boot."""

@@ -667,3 +667,10 @@ def test_a_lock_file_that_cannot_be_read_is_a_fault_before_a_run(text: str, faul
     (folder / ".gb10.lock.yml").write_text(text, encoding="utf-8")
     found = survey({"a": {}, "b": {}}, folder)
     assert [each.sentence().partition(": ")[0] for each in found] == [f"{folder}/.gb10.lock.yml"] * faults
+
+
+def test_each_lock_file_is_read(tmp_path: Path) -> None:
+    for name in ("first.yml", "second.yml"):
+        (tmp_path / name).write_text("" if name == "first.yml" else "just a text\n", encoding="utf-8")
+    found = survey({"a": {"gb10_lock_file": str(tmp_path / "first.yml")}, "b": {"gb10_lock_file": str(tmp_path / "second.yml")}})
+    assert [each.file for each in found] == [str(tmp_path / "second.yml")]
