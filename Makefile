@@ -79,7 +79,7 @@ long: setup-dev  ## what takes hours: every schedule and contract case, hostile 
 	  tests/security/test_hostile_answers.py tests/security/test_hostile_copy.py tests/security/test_hostile_results.py tests/security/test_hostile_texts.py -q
 	@$(STAGE) "the rest of the end-to-end tests" -- $(BIN)/pytest tests/lab -q -m long
 	@$(STAGE) "the rest of the tests on emulated machines" -- $(BIN)/pytest tests/vm -q -m long
-	@$(STAGE) "molecule: sysctl, readahead, roce" -- tools/molecule.sh sysctl readahead roce
+	@$(STAGE) "molecule: sysctl, readahead, roce, vllm_tp2" -- tools/molecule.sh sysctl readahead roce vllm_tp2
 	@$(STAGE) "fault table" -- $(PY) benchmarks/fault_table.py --write
 	@$(STAGE) "day-2 table" -- $(PY) benchmarks/day2_table.py --write
 	@$(STAGE) "recovery" -- $(PY) benchmarks/recovery.py --compare --write

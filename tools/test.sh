@@ -18,7 +18,7 @@ if [ ! -d ../shared/samples ] && [ -z "${GB10_SHARED:-}" ]; then
 fi
 stage "lint, types, unit tests (make check)" make --no-print-directory check
 stage "fuzz, tests that take seconds, the agent over 500 simulated schedules" bash -c \
-  'pytest tests/fuzz tests/sim -q && pytest tests/unit/plugins/callback tests/security -q -n 2 -m "slow and not long"'
+  'pytest tests/fuzz tests/sim -q -n 2 && pytest tests/unit/plugins/callback tests/security -q -n 2 -m "slow and not long"'
 # Sanity keeps one core busy for most of its time: the contract tests run next to it.
 by 24 "ansible-test sanity and antsibull-docs, contract tests" bash -c '
   log=$(mktemp); tools/sanity.sh > "$log" 2>&1 & sanity=$!

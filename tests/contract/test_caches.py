@@ -17,9 +17,10 @@ COPY = {"ansible.builtin.include_role": {"name": "gb10.cluster.vllm_tp2", "tasks
 def decide(files: dict[str, int], caches: dict[str, list[str]], name: str = "Decide") -> list[dict[str, Any]]:
     """Return the tasks that set what both ranks have written, -2 for nothing, and show whose cache the other rank gets."""
     wrote = {host: {"cache_files": count} if count != -2 else {} for host, count in files.items()}
+    rendered = {host: {"caches": each} for host, each in caches.items()}
     return [
         {"ansible.builtin.set_fact": {"__vllm_tp2_wrote": f"{{{{ {wrote}[inventory_hostname] }}}}"}},
-        {"ansible.builtin.set_fact": {"__vllm_tp2_rendered": f"{{{{ { ({host: {'caches': each} for host, each in caches.items()}) }[inventory_hostname] }}}}"}},
+        {"ansible.builtin.set_fact": {"__vllm_tp2_rendered": f"{{{{ {rendered}[inventory_hostname] }}}}"}},
         {"name": name, "ansible.builtin.debug": {"msg": "{{ __vllm_tp2_cache_source }}"}},
     ]
 

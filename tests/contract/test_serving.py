@@ -231,6 +231,7 @@ def test_node_without_an_rdma_device_is_refused_before_anything_stops(pair: Pair
     assert pair.log == []
 
 
+@pytest.mark.long  # tests/lab/test_a_site.py begins with it
 def test_first_installation_hands_the_keys_over_in_a_second_pass(pair: Pair) -> None:
     for host in ("one", "two"):
         (pair.folder / f"{host}.agent").unlink()
@@ -257,6 +258,7 @@ def test_image_that_differs_from_the_lock_file_stops_all_ranks_before_a_start(pa
     assert not pair.written("two")
 
 
+@pytest.mark.long  # tests/lab/test_a_site.py asserts it on the real engine
 def test_collectives_of_a_pair_at_rest_are_tested_before_its_first_boot_with_an_image(pair: Pair) -> None:
     check = pair.play("--check", runs="")
     assert check.rc == 0, check.stdout
@@ -317,7 +319,9 @@ def test_key_of_an_earlier_version_is_kept(pair: Pair) -> None:
     assert pair.key.read_text(encoding="utf-8") == "VLLM_API_KEY=a-key-of-an-earlier-run\n"
 
 
-@pytest.mark.parametrize("given", [{"vllm_tp2_api_key": "key-7c1f2e9d"}, {"vllm_tp2_secret_env": {"VLLM_API_KEY": "key-7c1f2e9d"}}])
+@pytest.mark.parametrize(
+    "given", [{"vllm_tp2_api_key": "key-7c1f2e9d"}, pytest.param({"vllm_tp2_secret_env": {"VLLM_API_KEY": "key-7c1f2e9d"}}, marks=pytest.mark.long)]
+)
 def test_key_of_the_inventory_reaches_the_head_alone(pair: Pair, given: dict[str, Any]) -> None:
     pair.key.unlink()
     secret = {"HF_TOKEN": "hf_of_both"}
@@ -351,7 +355,7 @@ def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair, text: 
     assert not pair.written("one"), "nothing was written"
 
 
-@pytest.mark.parametrize("value", ["false", "no"])
+@pytest.mark.parametrize("value", [pytest.param("false", marks=pytest.mark.long), "no"])
 def test_open_api_that_is_switched_off_on_the_command_line_has_a_key(pair: Pair, value: str) -> None:
     done = pair.play(variables={"vllm_tp2_api_open": value})
     assert result(done)["key"] is True
@@ -530,6 +534,7 @@ def test_absent_stops_and_removes_the_agent_and_the_folder(pair: Pair) -> None:
     assert (again.rc, again.changed, pair.log) == (0, set(), [])
 
 
+@pytest.mark.long  # tests/lab/test_a_site.py asserts it on the real engine
 def test_rollback_goes_to_the_kept_release_by_the_agent(pair: Pair) -> None:
     for host in ("one", "two"):
         group = pair.folder / "nodes" / host / "pair1"

@@ -1,4 +1,4 @@
-"""Each failure that a user can meet, done to the real engine: the sentence, who it names, how long it takes, and what is left behind.
+"""Failures that a user can meet, done to the real engine: the sentence, who it names, how long it takes, and what is left behind.
 
 The whole table of faults, with "the next run converges" after each, is benchmarks/fault_table.py; here are those of every kind.
 """
@@ -9,13 +9,11 @@ import pytest
 from container_lab import Lab
 from faults import BY_NAME, Fault, inject
 
-CHOSEN = [
-    pytest.param(BY_NAME["worker killed at rendezvous"], id="worker killed at rendezvous"),
-    pytest.param(BY_NAME["unknown flag"], id="unknown flag", marks=pytest.mark.long),
-]
+CHOSEN = ("worker killed at rendezvous", "unknown flag")
 
 
-@pytest.mark.parametrize("fault", CHOSEN)
+@pytest.mark.long  # of make test, test_a_site.py has a boot that fails, and test_h_restarts.py a worker that is killed
+@pytest.mark.parametrize("fault", [BY_NAME[name] for name in CHOSEN], ids=CHOSEN)
 def test_a_fault(lab: Lab, fault: Fault) -> None:
     outcome = inject(lab, fault)
     message = outcome.message

@@ -84,6 +84,7 @@ def test_a_value_in_a_later_sysctl_file_is_reported_by_file_and_line(lab: VmLab)
         lab.on(1, "rm -f /etc/sysctl.d/99-mine.conf")
 
 
+@pytest.mark.long
 def test_interfaces_that_do_not_exist_are_named(lab: VmLab) -> None:
     run = site(lab, "--limit", "vm-1", tags="roce", roce_interfaces=["enp9s0f0np0", "enP2p1s0f0np0"])
     refused(run, "enp9s0f0np0")
@@ -305,6 +306,7 @@ def test_node_restart_during_the_run_is_reported_and_the_next_run_converges(lab:
     assert lab.try_on(2, "ls /etc/systemd/system/gb10-roce-restore-boot.service").returncode != 0
 
 
+@pytest.mark.long
 def test_absent_takes_away_what_a_removed_file_has_left(lab: VmLab) -> None:
     """On the node under NetworkManager: its connections, made from our file, outlive it."""
     lab.on(1, f"rm {OWN_NETPLAN}; nmcli -g NAME connection | grep -q netplan-{RAIL0[1]}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan, images
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, image_plan, images
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from unit.fixtures.docker.engine import FakeEngine, serving
 
@@ -94,7 +94,7 @@ def test_save_fails_if_the_engine_stops(engine: tuple[FakeEngine, str], tmp_path
 
 def test_an_engine_that_hangs_is_named_with_the_time_that_was_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "PAUSE", 1.0)
-    monkeypatch.setattr(images.client, "api", lambda _path: "/v1.44")
+    monkeypatch.setattr(client, "api", lambda _path: "/v1.44")
     with socket.socket(socket.AF_UNIX) as hangs:
         hangs.bind(str(tmp_path / "hangs.sock"))
         hangs.listen()
