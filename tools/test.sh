@@ -26,7 +26,12 @@ by 24 "ansible-test sanity and antsibull-docs, contract tests" bash -c '
   wait "$sanity" || code=$?
   cat "$log"; exit "$code"'
 stage "the container lab" python lab/container/lab.py up
-stage "molecule: one scenario a role" tools/molecule.sh
+# The build waits for downloads half of its time.
+stage "molecule: one scenario a role; the images of the VM lab" bash -c '
+  log=$(mktemp); python lab/vm/vmlab.py build > "$log" 2>&1 & build=$!
+  code=0; tools/molecule.sh || code=$?
+  wait "$build" || code=$?
+  cat "$log"; exit "$code"'
 by 55 "end to end on the real engine" pytest tests/lab -q -m "not long" --durations=12 --maxfail=3
 stage "the container lab, away again" python lab/container/lab.py down
 by 76 "host bring-up on two emulated machines" pytest tests/vm -q -m "not long" --durations=12 --maxfail=3

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from lab.container.plan import LabError
-from lab.vm import engine, keys, machines
+from lab.vm import engine, images, keys, machines
 from lab.vm.engine import docker, report
 from lab.vm.recipe import CABLES, CHECKOUT, NODES, Lab, guest_digest, lab_from
 
@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True)
     nodes = {"nargs": "*", "type": int, "choices": NODES, "metavar": "N", "help": "1 or 2; both when left out"}
+    commands.add_parser("build", help="build what is not built; nothing starts")
     commands.add_parser("up", help="build what is not built, start what is not running, wait for SSH")
     down = commands.add_parser("down", help="stop the machines and drop their disks; what was built stays")
     down.add_argument("--all", action="store_true", help="drop the built images and the keys too")
@@ -73,12 +74,25 @@ def need_up(lab: Lab) -> None:
         raise LabError("The VM lab is not running; `make vm-lab` starts it.")
 
 
-def up(lab: Lab, _args: argparse.Namespace) -> int:
-    """Build, start, wait."""
+def built(lab: Lab) -> tuple[str, str]:
+    """Build what is not built; return the container's image, and the place of the guest in the images volume."""
     if platform.machine() != "x86_64":
         raise LabError(f"The VM lab's guests are x86-64 and this machine is {platform.machine()}; run the lab on an x86-64 machine.")
+    host = images.host_image()
+    return host, images.guest_image(lab, host)
+
+
+def build(lab: Lab, _args: argparse.Namespace) -> int:
+    """Build, and start nothing."""
+    built(lab)
+    return 0
+
+
+def up(lab: Lab, _args: argparse.Namespace) -> int:
+    """Build, start, wait."""
+    host, guest = built(lab)
     keys.ensure(lab)
-    machines.ensure_container(lab)
+    machines.ensure_container(lab, host, guest)
     off = [node for node in NODES if not machines.is_on(lab, node)]
     if off:
         report(f"  Starting {', '.join(lab.hostname(n) for n in off)} ({machines.place(lab)[1]})")
@@ -151,6 +165,7 @@ def console(lab: Lab, options: argparse.Namespace) -> int:
 
 
 COMMANDS: dict[str, Callable[[Lab, argparse.Namespace], int]] = {
+    "build": build,
     "up": up,
     "down": down,
     "status": status,
@@ -161,7 +176,7 @@ COMMANDS: dict[str, Callable[[Lab, argparse.Namespace], int]] = {
     "ssh": ssh,
     "console": console,
 }
-CHANGING = {"up", "down", "reset", "reboot"}
+CHANGING = {"build", "up", "down", "reset", "reboot"}
 
 
 def main(argv: Sequence[str]) -> int:

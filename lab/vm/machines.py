@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lab.container.plan import LabError
-from lab.vm import engine, images, keys, qemu, seed
+from lab.vm import engine, keys, qemu, seed
 from lab.vm.engine import docker, report
 from lab.vm.recipe import ADMIN, NODES, RAILS, Lab
 
@@ -30,10 +30,8 @@ def place(lab: Lab) -> tuple[str, str]:
     return words[0], words[1]
 
 
-def ensure_container(lab: Lab) -> None:
-    """The container with the built guest; one made for an older recipe is replaced, and its machines with it."""
-    host = images.host_image()
-    image = images.guest_image(lab, host)
+def ensure_container(lab: Lab, host: str, image: str) -> None:
+    """The container of the image `host`, with the built guest `image`; one made for an older recipe is replaced, and its machines with it."""
     if engine.running(lab.container):
         try:
             if place(lab)[0] == image:

@@ -197,6 +197,7 @@ def test_mapped_weights_and_a_full_memory_kill_no_process(lab: VmLab) -> None:
         lab.on(2, "rm -f /var/tmp/weights")
 
 
+@pytest.mark.long  # without a kernel: tests/unit/plugins/module_utils/_fabric
 def test_a_gid_at_another_index_than_its_twin_is_not_given_as_one_index(lab: VmLab) -> None:
     """Another address takes the GID index of ours while ours is removed; ours gets the next index, and repair cannot restore the old one."""
     _cable, netdev, hca, network = RAIL0

@@ -86,7 +86,7 @@ class Store(Protocol):
         """Append an event. Raises OSError."""
 
     def last_number(self) -> int:
-        """Return the highest number that an event has had."""
+        """Return the highest number that was used for an event."""
 
     def events(self) -> list[dict[str, Any]]:
         """Return the events that are kept, the oldest first."""
