@@ -113,7 +113,7 @@ def adoptable(fabrics: Sequence[Record]) -> Adopted | None:
 
 
 def needed_gib(profile: Record) -> tuple[float, float]:
-    """Return the space that image and weights of a profile need on one machine."""
+    """Return the GiB that the image and the weights of a profile need on one machine."""
     image = profile["image"]["size_gib"]
     return float(IMAGE_GIB if image is None else image), float(profile["model"]["size_gib"] or 0)
 
