@@ -453,7 +453,8 @@ def test_second_run_with_the_same_release_follows_the_first(pair: Pair) -> None:
     assert done.changed == set()
 
 
-@pytest.mark.parametrize("passed", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.long
+@pytest.mark.parametrize("passed", [True, False])
 def test_verdict_that_no_run_has_read_is_printed_without_a_change(pair: Pair, passed: bool) -> None:
     found = outcome(passed, sentence="pair1 serves." if passed else BACK, evidence=[] if passed else [NEW])
     state = {"desired": desired(OLD if passed else NEW), "outcome": found}

@@ -267,6 +267,7 @@ def test_a_change_that_cuts_the_management_path_comes_back_by_itself(lab: VmLab)
     assert back > cut
 
 
+@pytest.mark.long  # of make test, the change above is not confirmed either
 def test_a_controller_that_dies_before_the_confirmation_leaves_the_old_network(lab: VmLab) -> None:
     run = site_killed(lab)
     assert run.rc != 0

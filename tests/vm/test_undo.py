@@ -53,6 +53,7 @@ def test_every_kernel_value_is_as_it_was_before_the_first_run(states: dict[int, 
     assert differs == {}
 
 
+@pytest.mark.long
 def test_a_second_undo_changes_nothing(lab: VmLab, undone: Run) -> None:
     run = site(lab, tags=ROLES, **ABSENT)
     assert run.rc == 0, run.stdout[-3000:]
