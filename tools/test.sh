@@ -20,18 +20,11 @@ stage "lint, types, unit tests (make check)" make --no-print-directory check
 stage "fuzz, tests that take seconds, the agent over 500 simulated schedules" bash -c \
   'pytest tests/fuzz tests/sim -q -n 2 && pytest tests/unit/plugins/callback tests/security -q -n 2 -m "slow and not long"'
 # Sanity keeps one core busy for most of its time: the contract tests run next to it.
-by 24 "ansible-test sanity and antsibull-docs, contract tests" bash -c '
-  log=$(mktemp); tools/sanity.sh > "$log" 2>&1 & sanity=$!
-  code=0; pytest tests/contract -q -n 2 -m "not long" --durations=12 || code=$?
-  wait "$sanity" || code=$?
-  cat "$log"; exit "$code"'
+by 24 "ansible-test sanity and antsibull-docs, contract tests" tools/both.sh tools/sanity.sh \
+  'pytest tests/contract -q -n 2 -m "not long" --durations=12'
 stage "the container lab" python lab/container/lab.py up
 # The build waits for downloads half of its time.
-stage "molecule: one scenario a role; the images of the VM lab" bash -c '
-  log=$(mktemp); python lab/vm/vmlab.py build > "$log" 2>&1 & build=$!
-  code=0; tools/molecule.sh || code=$?
-  wait "$build" || code=$?
-  cat "$log"; exit "$code"'
+stage "molecule: one scenario a role; the images of the VM lab" tools/both.sh 'python lab/vm/vmlab.py build' tools/molecule.sh
 by 55 "end to end on the real engine" pytest tests/lab -q -m "not long" --durations=12 --maxfail=3
 stage "the container lab, away again" python lab/container/lab.py down
 by 76 "host bring-up on two emulated machines" pytest tests/vm -q -m "not long" --durations=12 --maxfail=3
