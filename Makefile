@@ -48,6 +48,7 @@ lint:
 	@$(PY) tools/docs.py --check
 	@$(PY) tools/failures_doc.py --check
 	@$(PY) tools/seeds_doc.py --check
+	@$(PY) tools/acceptance.py
 	@$(BIN)/ansible-lint --offline
 types:
 	@$(BIN)/mypy plugins extensions tests lab tools benchmarks

@@ -39,14 +39,14 @@ def locked(lab: Lab) -> Iterator[None]:
         yield
 
 
-def check_room(names: plan.Names, wanted: list[plan.Node]) -> None:
+def check_room(names: plan.Names, wanted: list[plan.Node], *, real: bool) -> None:
     """Check disk and memory, and stop before anything is created."""
     running = set(listed("ps", "--filter", f"label={plan.LABEL}", "--format", "{{.Names}}"))
     missing = [node for node in wanted if node.container not in running]
-    tree, made = images.volume_ready(names.tree), images.image_ready(names.node)
+    tree, made = not real or images.volume_ready(names.tree), images.image_ready(names.node)
     if not missing and tree and made:
         return
-    need = plan.needs(len(missing), tree_ready=tree, images_ready=made)
+    need = plan.needs(len(missing), tree_ready=tree, images_ready=made, real=real)
     root = docker("info", "--format", "{{.DockerRootDir}}")
     free = shutil.disk_usage(root).free if Path(root).is_dir() else need.disk
     available = plan.meminfo_available(Path("/proc/meminfo").read_text(encoding="ascii"))
@@ -59,7 +59,7 @@ def check_room(names: plan.Names, wanted: list[plan.Node]) -> None:
         raise LabError("\n".join(problems))
 
 
-def up(lab: Lab, count: int) -> int:
+def up(lab: Lab, count: int, engine: str) -> int:
     begin = time.monotonic()
     if shutil.which("ssh") is None:
         apt_install(["openssh-client"], "Ansible reaches the nodes with the OpenSSH client, and this machine has none")
@@ -72,26 +72,28 @@ def up(lab: Lab, count: int) -> int:
         count = there + there % 2
         report(f"{count} nodes are there from before and all are kept (`make lab-down` removes them)")
     wanted = plan.nodes(count, lab.instance)
-    check_room(names, wanted)
+    real = engine == "vllm" or images.volume_ready(names.tree)  # a lab that has the real engine keeps it
+    check_room(names, wanted, real=real)
     nodes.ensure_networks(lab, plan.networks(count, lab.instance))
     images.ensure_base(names)
     images.ensure_engine_image(names)
+    images.ensure_stub_image(names)
 
     with ThreadPoolExecutor(1) as pool:  # fetching the engine while the node image is built, teaching the model while the nodes boot
-        tree = pool.submit(images.ensure_tree, names)
+        tree = pool.submit(images.ensure_tree if real else _nothing, names)
         images.ensure_node_image(names)
         public_key = nodes.ensure_key(lab, names)
         tree.result()
-        model = pool.submit(images.ensure_model, names)
-        touched = nodes.ensure_containers(lab, wanted, names, public_key)
+        model = pool.submit(images.ensure_model if real else _nothing, names)
+        touched = nodes.ensure_containers(lab, wanted, names, public_key, real=real)
         if touched:
             with step(f"{', '.join(node.name for node in touched)}: systemd and Docker"):
                 nodes.wait_ready(wanted)
         else:
             nodes.wait_ready(wanted)
         model.result()
-    with step("key, engine image and model into the nodes") if touched else nullcontext():
-        nodes.equip_all(lab, wanted, names, public_key)
+    with step("key, images and models into the nodes") if touched else nullcontext():
+        nodes.equip_all(lab, wanted, names, public_key, real=real)
     nodes.check_reach(wanted)
     if touched:
         with step("looking for what older recipes left"):
@@ -104,6 +106,10 @@ def up(lab: Lab, count: int) -> int:
             f"  {node.name}  {node.management}  fabric {' '.join(node.rails)}  ssh -i {lab.key} -o UserKnownHostsFile={lab.known_hosts} admin@{node.management}"
         )
     return 0
+
+
+def _nothing(_names: plan.Names) -> None:
+    """Take the place of a step that the stub does not need."""
 
 
 def down(lab: Lab, *, everything: bool) -> int:
@@ -159,6 +165,8 @@ def parser() -> argparse.ArgumentParser:
     commands = result.add_subparsers(dest="command", required=True)
     starting = commands.add_parser("up", help="make or complete the lab; a second call changes nothing")
     starting.add_argument("--nodes", default=os.environ.get("LAB_NODES") or "2", help="2, 4, 6 or 8 (default: LAB_NODES, or 2); each two are a pair")
+    engines = os.environ.get("LAB_ENGINE") or "vllm"
+    starting.add_argument("--engine", choices=plan.ENGINES, default=engines, help="vllm (default: LAB_ENGINE), or the stub alone, without 5 GiB of packages")
     stopping = commands.add_parser("down", help="remove what up made: nodes, networks, their volumes")
     stopping.add_argument("--all", action="store_true", help="the caches too: images, the engine's tree, the model, the SSH key")
     commands.add_parser("status", help="what is there; exit 0 if all nodes are up")
@@ -183,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
             return status(lab)
         with locked(lab):
             if options.command == "up":
-                return up(lab, plan.check_node_count(options.nodes))
+                return up(lab, plan.check_node_count(options.nodes), options.engine)
             return down(lab, everything=options.all)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)

@@ -6,15 +6,31 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
+import struct
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from lab.container.host import apt_install, debian_mirror, docker, docker_ok, inspect, listed, pip_arguments, report, run, step, stream
-from lab.container.plan import ENGINE_TAG, ENGINE_VERSION, HERE, LABEL_CACHE, MODEL_NAME, RECIPES, TORCH_VERSION, LabError, Names
+from lab.container.plan import (
+    ENGINE_TAG,
+    ENGINE_VERSION,
+    HERE,
+    LABEL_CACHE,
+    MODEL_NAME,
+    RECIPES,
+    STUB_MODEL,
+    STUB_TAG,
+    TORCH_VERSION,
+    LabError,
+    Names,
+    stub_files,
+)
 
 PULL_SECONDS = 20
 ONE_SHOT = ("docker", "run", "--rm", "--label", f"{LABEL_CACHE}=1")
@@ -41,26 +57,28 @@ def fresh_volume(name: str) -> None:
     docker("volume", "create", "--label", f"{LABEL_CACHE}=1", name)
 
 
-def context(files: list[str]) -> bytes:
-    """A build context as a tar archive, with modes kept and nothing else of the host."""
+def tar(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar archive of files; those that begin with `#!` can be executed."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name in files:
-            data = (RECIPES / name).read_bytes()
+        for name, data in files.items():
             info = tarfile.TarInfo("Dockerfile" if name.startswith("Dockerfile") else name)
             info.size, info.mode = len(data), 0o755 if data.startswith(b"#!") else 0o644
             archive.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
 
 
-def build(tag: str, files: list[str], args: dict[str, str]) -> None:
+def build(tag: str, files: list[str], args: dict[str, str], more: Mapping[str, bytes] | None = None) -> None:
+    """Build an image from recipe files, and from `more` files by path. Nothing else of the host is in the context."""
     command = ["build", "--network", "host", "--quiet", "--force-rm", "--label", f"{LABEL_CACHE}=1", "--tag", tag]
     for key, value in args.items():
         command += ["--build-arg", f"{key}={value}"]
     for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
         if os.environ.get(name):
             command += ["--build-arg", name]  # predefined arguments: docker keeps them out of the image
-    docker(*command, "-", stdin=context(files), what=f"building the image {tag}", timeout=1200)
+    docker(
+        *command, "-", stdin=tar({**{name: (RECIPES / name).read_bytes() for name in files}, **(more or {})}), what=f"building the image {tag}", timeout=1200
+    )
 
 
 def ensure_base(names: Names) -> None:
@@ -109,6 +127,14 @@ def ensure_engine_image(names: Names) -> None:
         with step("engine image (Python and its libraries)"):
             build(names.engine, ["Dockerfile.engine"], {"BASE": names.base, "MIRROR": debian_mirror()})
     docker("tag", names.engine, ENGINE_TAG)
+
+
+def ensure_stub_image(names: Names) -> None:
+    """The stub of a rank, on the same Python."""
+    if not image_ready(names.stub):
+        with step("stub image (recorded boots)"):
+            build(names.stub, ["Dockerfile.stub"], {"ENGINE": names.engine}, stub_files())
+    docker("tag", names.stub, STUB_TAG)
 
 
 def ensure_node_image(names: Names) -> None:
@@ -182,17 +208,17 @@ def ensure_model(names: Names) -> None:
     mark_complete(names.model)
 
 
-def load_into(container: str) -> bool:
-    """The engine's image into a node's own Docker Engine, unless it is there with the same id; True if it was loaded."""
-    wanted = str((inspect("image", ENGINE_TAG) or {}).get("Id", ""))
-    have = run(["docker", "exec", container, "docker", "image", "inspect", "--format", "{{.Id}}", ENGINE_TAG], check=False).stdout.strip()
+def load_into(container: str, tag: str) -> bool:
+    """An image into a node's own Docker Engine, unless it is there with the same id; True if it was loaded."""
+    wanted = str((inspect("image", tag) or {}).get("Id", ""))
+    have = run(["docker", "exec", container, "docker", "image", "inspect", "--format", "{{.Id}}", tag], check=False).stdout.strip()
     if have == wanted:
         return False
-    with subprocess.Popen(["docker", "save", ENGINE_TAG], stdout=subprocess.PIPE) as save:
+    with subprocess.Popen(["docker", "save", tag], stdout=subprocess.PIPE) as save:
         loaded = subprocess.run(["docker", "exec", "-i", container, "docker", "load", "-q"], stdin=save.stdout, capture_output=True, timeout=300, check=False)
         code = save.wait()
     if code or loaded.returncode:
-        raise LabError(f"Loading the image {ENGINE_TAG} into {container} failed: {loaded.stderr.decode('utf-8', 'replace').strip()}")
+        raise LabError(f"Loading the image {tag} into {container} failed: {loaded.stderr.decode('utf-8', 'replace').strip()}")
     return True
 
 
@@ -227,13 +253,24 @@ def model_archive(state: Path, names: Names) -> bytes:
     return cached.read_bytes()
 
 
-def copy_model(container: str, archive: bytes) -> bool:
+def stub_model() -> bytes:
+    """Return a model that has the files and the shape of one, as a tar archive: what the roles read, and nothing that an engine could compute."""
+    shape = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 4, "head_dim": 32, "max_position_embeddings": 4096, "vocab_size": 258, "torch_dtype": "bfloat16"}
+    size = 258 * 128 * 2
+    header = json.dumps({"model.embed_tokens.weight": {"dtype": "BF16", "shape": [258, 128], "data_offsets": [0, size]}}).encode()
+    files = {"config.json": json.dumps(shape).encode(), "tokenizer_config.json": b"{}", "tokenizer.json": b"{}"}
+    files["model.safetensors"] = struct.pack("<Q", len(header)) + header + bytes(range(256)) * (size // 256)
+    return tar({f"{STUB_MODEL}/{name}": data for name, data in files.items()})
+
+
+def copy_model(container: str, name: str, archive: bytes) -> bool:
     """A copy of its own of the model for a node, unless it has it already; a damaged one is replaced. True if it was copied."""
-    place = f"/srv/models/{MODEL_NAME}"
+    place = f"/srv/models/{name}"
     script = (
         'set -e; mkdir -p /srv/models; d=$(mktemp -d /srv/models/.new.XXXXXX); trap \'rm -rf "$d"\' EXIT; tar -C "$d" -xf -; '
-        f'if diff -rq "$d/{MODEL_NAME}" {place} >/dev/null 2>&1; then exit 0; fi; '
-        f'rm -rf {place}; chown -R root:root "$d"; mv "$d/{MODEL_NAME}" /srv/models/; echo copied'
+        f'if diff -rq "$d/{name}" {place} >/dev/null 2>&1; then exit 0; fi; '
+        f'rm -rf {place}; chown -R root:root "$d"; mv "$d/{name}" /srv/models/; echo copied'
     )
     return bool(docker("exec", "-i", container, "sh", "-c", script, stdin=archive, what=f"copying the model to {container}"))
 
@@ -247,8 +284,8 @@ def prune_superseded(names: Names) -> list[str]:
         if older and not volume.endswith("-complete") and docker_ok("volume", "rm", volume):
             docker_ok("volume", "rm", f"{volume}-complete")
             gone.append(volume)
-    current = {names.base, names.engine, names.node, ENGINE_TAG}
-    for name in ("gb10-lab/node", "gb10-lab/vllm-cpu", "gb10-lab/trixie"):  # a used one is refused, and stays
+    current = {names.base, names.engine, names.stub, names.node, ENGINE_TAG, STUB_TAG}
+    for name in ("gb10-lab/node", "gb10-lab/vllm-cpu", "gb10-lab/stub", "gb10-lab/trixie"):  # a used one is refused, and stays
         for tag in listed("images", name, "--filter", mark, "--format", "{{.Repository}}:{{.Tag}}"):
             if tag not in current and docker_ok("rmi", tag):
                 gone.append(tag)
@@ -262,7 +299,7 @@ def remove_caches() -> None:
         docker("rm", "-f", *stray)
     if volumes := listed("volume", "ls", "-q", "--filter", mark):
         docker("volume", "rm", *volumes, what="removing the cached volumes")
-    own = ("gb10-lab/node", "gb10-lab/vllm-cpu", "gb10-lab/trixie", "gb10-lab/base")
+    own = ("gb10-lab/node", "gb10-lab/vllm-cpu", "gb10-lab/stub", "gb10-lab/trixie", "gb10-lab/base")
     tags = [tag for name in own for tag in listed("images", name, "--filter", mark, "--format", "{{.Repository}}:{{.Tag}}")]
     tags += [tag for tag in listed("images", "gb10-lab/trixie", "--format", "{{.Repository}}:{{.Tag}}") if tag not in tags]
     if tags:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,13 @@ from pathlib import Path
 from lab.container import images
 from lab.container.host import docker, inspect, listed, report, routes, run, step
 from lab.container.plan import (
+    ENGINE_TAG,
     LABEL,
     LABEL_CHECKOUT,
     LABEL_SPEC,
+    MODEL_NAME,
+    STUB_MODEL,
+    STUB_TAG,
     LabError,
     Names,
     Network,
@@ -151,13 +156,14 @@ def ensure_networks(lab: Lab, wanted: list[Network]) -> bool:
     return True
 
 
-def ensure_containers(lab: Lab, wanted: list[Node], names: Names, public_key: str) -> list[Node]:
+def ensure_containers(lab: Lab, wanted: list[Node], names: Names, public_key: str, *, real: bool) -> list[Node]:
     """Create or start what is missing or outdated; the nodes that were touched."""
     cgroups = docker("info", "--format", "{{.CgroupVersion}}") or "1"
     image_id = str((inspect("image", names.node) or {}).get("Id", ""))
     touched = []
+    tree = names.tree if real else ""
     for node in wanted:
-        draft = node_run_arguments(node, names.node, names.tree, {}, cgroup_version=cgroups)
+        draft = node_run_arguments(node, names.node, tree, {}, cgroup_version=cgroups)
         spec = content_hash({"arguments": "\0".join(draft).encode(), "image": image_id.encode(), "key": public_key.encode()})
         have = inspect("container", node.container)
         labels = ((have or {}).get("Config") or {}).get("Labels") or {}
@@ -178,7 +184,7 @@ def ensure_containers(lab: Lab, wanted: list[Node], names: Names, public_key: st
         with step(f"{node.name}: creating it"):
             mine = [item for key, value in lab.labels.items() for item in ("--label", f"{key}={value}")]
             docker("volume", "create", *mine, node.volume)
-            arguments = node_run_arguments(node, names.node, names.tree, {**lab.labels, LABEL_SPEC: spec}, cgroup_version=cgroups)
+            arguments = node_run_arguments(node, names.node, tree, {**lab.labels, LABEL_SPEC: spec}, cgroup_version=cgroups)
             docker("create", *arguments, what=f"creating {node.name}")
             for rail in (0, 1):
                 docker("network", "connect", "--ip", node.rails[rail], node.networks[1 + rail], node.container)
@@ -214,8 +220,8 @@ def wait_ready(wanted: list[Node]) -> None:
                 report(f"  {node.name} is up, but these units failed: {', '.join(line.split()[0] for line in failed.splitlines() if line.split())}")
 
 
-def equip(node: Node, public_key: str, model: bytes) -> tuple[str, list[str]]:
-    """Key, engine image and model for a node: (its SSH host key, what was changed)."""
+def equip(node: Node, public_key: str, models: Mapping[str, bytes], tags: Sequence[str]) -> tuple[str, list[str]]:
+    """Key, images and models for a node: (its SSH host key, what was changed)."""
     changed = []
     script = (
         "for u in admin owner; do f=/home/$u/.ssh/authorized_keys; "
@@ -223,18 +229,19 @@ def equip(node: Node, public_key: str, model: bytes) -> tuple[str, list[str]]:
     )
     if docker("exec", "-e", f"KEY={public_key}", node.container, "sh", "-c", script, what=f"giving {node.name} the lab's key"):
         changed.append("key")
-    if images.load_into(node.container):
-        changed.append("engine image")
-    if images.copy_model(node.container, model):
-        changed.append("model")
+    changed += [f"image {tag}" for tag in tags if images.load_into(node.container, tag)]
+    changed += [f"model {name}" for name, archive in models.items() if images.copy_model(node.container, name, archive)]
     return docker("exec", node.container, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"), changed
 
 
-def equip_all(lab: Lab, wanted: list[Node], names: Names, public_key: str) -> None:
-    model = images.model_archive(lab.state, names)
+def equip_all(lab: Lab, wanted: list[Node], names: Names, public_key: str, *, real: bool) -> None:
+    models = {STUB_MODEL: images.stub_model()}
+    if real:
+        models[MODEL_NAME] = images.model_archive(lab.state, names)
+    tags = [STUB_TAG, *([ENGINE_TAG] if real else [])]
 
     def one(node: Node) -> tuple[str, list[str]]:
-        return equip(node, public_key, model)
+        return equip(node, public_key, models, tags)
 
     with ThreadPoolExecutor(len(wanted)) as pool:
         results = list(pool.map(one, wanted))

@@ -29,6 +29,11 @@ ENGINE_VERSION = "0.32.0"
 TORCH_VERSION = "2.13.0"
 ENGINE_TAG = f"gb10-lab/vllm-cpu:{ENGINE_VERSION}"
 MODEL_NAME = "lab-tiny"
+# The stub of a rank (lab/engine): an image of its own, and a model that only has the shape of one.
+STUB = HERE.parent / "engine"
+STUB_TAG = "gb10-lab/stub:1"
+STUB_MODEL = "lab-stub"
+ENGINES = ("vllm", "stub")
 
 GIB = 1024**3
 # What Docker's default set lacks and systemd with a Docker Engine needs. Deliberately absent: SYS_TIME, SYS_MODULE and SYS_RAWIO
@@ -163,10 +168,10 @@ class Needs:
     memory: int
 
 
-def needs(count: int, *, tree_ready: bool, images_ready: bool) -> Needs:
+def needs(count: int, *, tree_ready: bool, images_ready: bool, real: bool = True) -> Needs:
     """What `up` needs now. Measured: tree 5.2 GiB plus 2.6 GiB while it is installed, images 0.8 GiB, a node 0.5 GiB, a rank 3.3 GiB of memory."""
     disk = int((0.0 if tree_ready else 8.0) * GIB + (0.0 if images_ready else 2.0) * GIB + count * 0.7 * GIB)
-    return Needs(disk=disk, memory=int(count * 3.5 * GIB))
+    return Needs(disk=disk, memory=int(count * (3.5 if real else 0.5) * GIB))
 
 
 def shortage(need: Needs, *, disk_free: int, disk_where: str, memory_available: int) -> list[str]:
@@ -209,12 +214,18 @@ def recipe_hash(files: Sequence[str], extra: Mapping[str, str], root: Path = REC
     return content_hash(parts)
 
 
+def stub_files(root: Path = STUB) -> dict[str, bytes]:
+    """Return the program of the stub with its recordings, by the path in its image."""
+    return {f"engine/{path.relative_to(root)}": path.read_bytes() for path in sorted(root.rglob("*")) if path.suffix in (".py", ".log")}
+
+
 @dataclass(frozen=True)
 class Names:
     """Tags and volumes, named by the content of their recipes: a changed recipe makes new ones."""
 
     base: str
     engine: str
+    stub: str
     node: str
     tree: str
     model: str
@@ -224,12 +235,14 @@ def names(root: Path = HERE, machine: str = "x86_64") -> Names:
     images = root / "images"
     base = recipe_hash([], {"suite": "trixie", "variant": "minbase-1", "machine": machine}, images)
     engine = recipe_hash(["Dockerfile.engine"], {"base": base}, images)
+    stub = recipe_hash(["Dockerfile.stub"], {"engine": engine, "program": content_hash(stub_files())}, images)
     node = recipe_hash(["Dockerfile.node", "setup-node.sh", "gb10-lab-init"], {"engine": engine}, images)
     tree = recipe_hash(["install_engine.sh"], {"vllm": ENGINE_VERSION, "torch": TORCH_VERSION, "machine": machine, "python": "3.13"}, images)
     model = recipe_hash(["make_model.py"], {"tree": tree}, root)
     return Names(
         base=f"gb10-lab/trixie:{base}",
         engine=f"gb10-lab/vllm-cpu:{ENGINE_VERSION}-{engine}",
+        stub=f"gb10-lab/stub:1-{stub}",
         node=f"gb10-lab/node:{node}",
         tree=f"gb10-lab-engine-{tree}",
         model=f"gb10-lab-model-{model}",
@@ -237,7 +250,7 @@ def names(root: Path = HERE, machine: str = "x86_64") -> Names:
 
 
 def node_run_arguments(node: Node, node_image: str, tree: str, labels: Mapping[str, str], *, cgroup_version: str) -> list[str]:
-    """Arguments of `docker create` for a node. Never --privileged: it does not start where a capability is missing."""
+    """Arguments of `docker create` for a node; `tree` is empty without the real engine. Never --privileged: it does not start where a capability is missing."""
     args = ["--name", node.container, "--hostname", node.name]
     for key, value in labels.items():
         args += ["--label", f"{key}={value}"]
@@ -249,7 +262,7 @@ def node_run_arguments(node: Node, node_image: str, tree: str, labels: Mapping[s
     for path in ("/run:exec,mode=755", "/run/lock", "/tmp:exec,mode=1777"):  # noqa: S108  paths of the node, not of this host
         args += ["--tmpfs", path]
     args += ["--shm-size", "2g", "--env", "container=docker", "--env", f"GB10_LAB_IFACES={node.interfaces}"]
-    args += ["--volume", f"{node.volume}:/var/lib/docker", "--volume", f"{tree}:/opt/engine:ro"]
+    args += ["--volume", f"{node.volume}:/var/lib/docker", *(["--volume", f"{tree}:/opt/engine:ro"] if tree else [])]
     args += ["--network", node.networks[0], "--network-alias", node.name, "--ip", node.management, "--stop-timeout", "20", node_image]
     if cgroup_version == "1":
         args.append("SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1")  # systemd 257 refuses cgroup v1 otherwise

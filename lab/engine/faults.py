@@ -1,0 +1,51 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fault file of the stub: what goes wrong on which rank, read again at each use.
+
+Each line is `RANK FAULT [VALUE]`; RANK is a number or `*` for all ranks.
+
+    die [PHASE]      the rank kills itself, in a phase of the boot or at once
+    stop             the engine process of the rank is stopped (SIGSTOP)
+    hang [PHASE]     the boot prints nothing more from this phase on; without a phase the API accepts connections and sends nothing
+    wedge            requests run, their tokens stand still, and the API answers everything else
+    slow SECONDS     seconds that one token takes
+    garble           replies repeat one word
+    leak             replies end in a control token of the chat template
+    tcp              NCCL runs over TCP (recording `cuda`)
+    lack             the model has no file config.json in the log of this rank
+    corrupt          a shard of the model is truncated in the log of this rank
+"""
+
+from __future__ import annotations
+
+import os
+
+#: Where the labs put the fault file, and the file `seconds` next to it: how long a boot takes.
+FOLDER = os.environ.get("STUB_CONTROL") or "/models/stub-control"
+DEFAULT_SECONDS = 2.0
+
+
+def of_rank(rank: int) -> dict[str, str]:
+    """Return the faults of a rank, each with its value; empty without a fault file."""
+    found = {}
+    for line in _read("faults").splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] in ("*", str(rank)):
+            found[words[1]] = " ".join(words[2:])
+    return found
+
+
+def boot_seconds() -> float:
+    """Return how long a boot takes."""
+    try:
+        return float(_read("seconds"))
+    except ValueError:
+        return DEFAULT_SECONDS
+
+
+def _read(name: str) -> str:
+    try:
+        with open(os.path.join(FOLDER, name), encoding="utf-8") as handle:
+            return handle.read()
+    except OSError:
+        return ""
