@@ -4,7 +4,7 @@ After each fault the pair has BOUND seconds to serve a real completion again by 
 has started more containers than the agent has started releases, and the state files agree. Memory, descriptors, and threads of both agents are recorded.
 The first half of the faults leaves both agents alive: they must not grow in it. The second half also kills agents and restarts nodes.
 
-`--stub` serves tests/vm/stub/engine.py in the same image, so that a boot takes seconds. `--write` merges the run into docs/soak.md.
+`--stub` serves the stub of the labs (lab/engine), so that a boot takes seconds. `--write` merges the run into docs/soak.md.
 GB10_LAB_INSTANCE selects the lab. Usage:
 
     .venv/bin/python benchmarks/soak.py --faults 200 --seed 16 --stub [--write]
@@ -42,10 +42,9 @@ from recoveries import noticed  # noqa: E402  # as above
 from lab.container import plan  # noqa: E402  # as above
 
 TABLE = REPO / "docs/soak.md"
-STUB = REPO / "tests/vm/stub"
 INSTANCE = plan.check_instance(os.environ.get("GB10_LAB_INSTANCE", ""))
 NODES = plan.nodes(2, INSTANCE)
-STUB_SECONDS = 2  # of a stub's boot
+STUB_VARIABLES = {"gb10_profile": "lab-stub", "vllm_tp2_collective_test": "never"}
 BOUND = {True: 120.0, False: 300.0}  # seconds from the fault, or from the end of a cut rail, until the pair serves; with the stub or the real engine
 NOTICE, SETTLE = 60.0, 20.0
 # Faults follow each other within seconds: crashes in a row, and the pauses between them, are not what is tested.
@@ -85,9 +84,11 @@ class SoakLab(Lab):
 
     def completes(self) -> bool:
         """Whether a real completion comes back."""
-        body = json.dumps({"model": "stub" if self.stub else "lab-tiny", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}).encode()
+        body = json.dumps(
+            {"model": plan.STUB_MODEL if self.stub else "lab-tiny", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
+        ).encode()
         try:
-            key = "" if self.stub else self.on(1, f"cut -d= -f2 {api_key()}").strip()
+            key = self.on(1, f"cut -d= -f2 {api_key()}").strip()
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
             request = urllib.request.Request(f"http://{NODES[0].management}:8000/v1/completions", body, headers)
             with urllib.request.urlopen(request, timeout=5) as answer:  # nosec B310 # noqa: S310  a fixed http address
@@ -102,10 +103,7 @@ class SoakLab(Lab):
         variables: dict[str, Any] = {"vllm_tp2_watch": SETTINGS}
         arguments: tuple[str, ...] = ()
         if self.stub:
-            variables, arguments = {**stub_variables(), **variables}, ("--tags", "vllm_tp2")
-            engine, place = (STUB / "engine.py").read_text(encoding="utf-8"), "/srv/models/vm-stub"
-            for number in (1, 2):
-                self.on(number, f"mkdir -p {place}/control; echo {STUB_SECONDS} >{place}/control/seconds; cat >{place}/engine.py <<'END'\n{engine}\nEND")
+            variables, arguments = {**STUB_VARIABLES, **variables}, ("--tags", "vllm_tp2")
         run = self.play("playbooks/site.yml", *arguments, variables=variables)
         assert run.rc == 0, run.stdout[-3000:]
 
@@ -121,15 +119,6 @@ def inventory(folder: Path) -> Path:
     path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump({"gb10": {"vars": values, "children": {"pair1": {"hosts": hosts}}}}), encoding="utf-8")
     return path
-
-
-def stub_variables() -> dict[str, Any]:
-    """Return the variables of the VM lab's stub with the image of this lab, which has a Python of its own."""
-    values: dict[str, Any] = yaml.safe_load((STUB / "vars.yml").read_text(encoding="utf-8"))
-    profile = values["gb10_profiles"]["vm-stub"]
-    profile["image"]["reference"] = plan.ENGINE_TAG
-    profile["container"]["volumes"] = ["{model_store}:/models:ro"]
-    return values
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------------------------

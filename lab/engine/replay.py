@@ -61,7 +61,8 @@ class Line:
 
 def lines(name: str, rank: int, boot: Boot, seconds: float) -> Iterator[Line]:
     """Return the lines of a recording, spread over `seconds` as they were when they were recorded."""
-    with open(os.path.join(RECORDINGS, f"{name}.rank{rank}.log"), encoding="utf-8") as handle:
+    own, head = (os.path.join(RECORDINGS, f"{name}.rank{number}.log") for number in (rank, 0))
+    with open(own if os.path.exists(own) else head, encoding="utf-8") as handle:  # a rank that ends before it meets the other one prints what the head does
         recorded = handle.read().splitlines()
     times = _times(recorded)
     whole = max(times) - min(times) or 1

@@ -71,10 +71,24 @@ SETTINGS = {
     "label": "evidence_label",
     "report folder": "gb10_reports",
     "doctor strict": "doctor_strict",
+    "receipts": "gb10_receipts",
+    "evidence": "gb10_evidence",
+    "rail mtu": "roce_mtu",
+    "rail interfaces": "roce_interfaces",
+    "confirm seconds": "roce_confirm_seconds",
+    "reboot all": "reboot_all",
+    "roles of whole groups": "inventory_check_group_stages",
 }
 #: The roles, in the order of a run: the tag of each, and its state `absent`.
 ROLES = ("preflight", "sysctl", "readahead", "gpu", "docker", "roce", "image", "weights", "vllm_tp2")
 SERVING = "vllm_tp2"
+#: The roles that prepare a node, and those of them that set something.
+HOST_ROLES = ("preflight", "sysctl", "readahead", "docker", "roce")
+#: What the host roles own on a node.
+NETPLAN = "/etc/netplan/60-gb10-cluster.yaml"
+SYSCTL = "/etc/sysctl.d/60-gb10-cluster.conf"
+STATE = "/var/lib/gb10-cluster"
+NETWORK_PENDING = f"{STATE}/roce/pending"
 
 
 def play(what: str, inventory: Path, *arguments: str) -> list[str]:
@@ -92,9 +106,9 @@ def settings(values: dict[str, Any]) -> dict[str, Any]:
     return {SETTINGS[name]: value for name, value in values.items()}
 
 
-def absent(role: str) -> dict[str, str]:
-    """Return the variables that undo a role."""
-    return {f"{role}_state": "absent"}
+def absent(*roles: str) -> dict[str, str]:
+    """Return the variables that undo roles."""
+    return {f"{role}_state": "absent" for role in roles}
 
 
 class Places:

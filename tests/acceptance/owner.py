@@ -169,10 +169,10 @@ class Owner:
         extra = commands.settings({name.replace("_", " "): value for name, value in values.items()})
         return self.shell(commands.play(what, self.inventory, *arguments, *(["-e", json.dumps(extra)] if extra else [])))
 
-    def undo(self, role: str, *arguments: str) -> Screen:
-        """Undo a role."""
-        extra = json.dumps(commands.absent(role))
-        return self.shell(commands.play("bring up", self.inventory, *commands.tags(role), *arguments, "-e", extra)).screen()
+    def undo(self, *roles: str, timeout: float = 600) -> Screen:
+        """Undo roles."""
+        extra = json.dumps(commands.absent(*roles))
+        return self.shell(commands.play("bring up", self.inventory, *commands.tags(*roles), "-e", extra)).screen(timeout)
 
     def shell(self, words: list[str], env: dict[str, str] | None = None) -> Running:
         """Type a command line in the checkout."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import shlex
+import tarfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,10 @@ if TYPE_CHECKING:
     from playbook import Run
     from vm.conftest import VmLab
 
-STUB = REPO / "tests/vm/stub"
+STUB = REPO / "lab/engine"
+VARIABLES = REPO / "tests/vm/stub.yml"
+#: The command of the stub, next to its program.
+LAUNCHER = "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nfrom engine.__main__ import main\nmain()\n"
 MODEL = "/srv/models/vm-stub"
 HEAD_RAIL, WORKER_RAIL = "192.168.200.11", "192.168.200.12"
 # The ranks have met: the boot is under way. `ss` is light, where each `docker` or `gb10` takes seconds of an emulated CPU.
@@ -52,18 +58,22 @@ def prepared(lab: VmLab, boot_seconds: int = 20) -> VmLab:
     if any(rail_facts(lab, node) != wanted_rails(node) for node in NODES):
         converged(lab)
     docker_answers(lab)
-    engine = (STUB / "engine.py").read_text(encoding="utf-8")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+        archive.add(STUB, "engine", filter=lambda info: None if "__pycache__" in info.name else info)
+    program = base64.b64encode(packed.getvalue()).decode()
     for node in NODES:
         # A busy machine finds the disk after the boot has given it up, and what is written until then is hidden in the next boot.
         lab.on(node, "mountpoint -q /srv/models || mount /srv/models")
-        lab.on(node, f"mkdir -p {MODEL}/control; echo {boot_seconds} >{MODEL}/control/seconds; cat >{MODEL}/engine.py <<'END'\n{engine}\nEND")
+        lab.on(node, f"mkdir -p {MODEL}/control; echo {boot_seconds} >{MODEL}/control/seconds; echo '{{}}' >{MODEL}/config.json")
+        lab.on(node, f"cd {MODEL}; printf %b {shlex.quote(LAUNCHER)} >vllm; base64 -d <<'END' | tar -xJ --no-same-owner\n{program}\nEND")
     before(lab)
     return lab
 
 
 def serve(lab: VmLab, **more: Any) -> Run:
     """Run site.yml for the serving role with the stub's profile."""
-    variables = yaml.safe_load((STUB / "vars.yml").read_text(encoding="utf-8"))
+    variables = yaml.safe_load(VARIABLES.read_text(encoding="utf-8"))
     return lab.play("playbooks/site.yml", "--tags", "vllm_tp2", variables={**variables, **more.pop("variables", {})}, **more)
 
 

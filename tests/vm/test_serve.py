@@ -1,6 +1,6 @@
 """The agent on real kernels: its installation, its session over the rail, a boot without a controller, reboots in the middle of a boot.
 
-A stub (stub/engine.py) takes the engine's part, which the guests cannot carry.
+The stub of both labs (lab/engine) takes the engine's part, which the guests cannot carry.
 """
 
 from __future__ import annotations
