@@ -8,7 +8,7 @@ export ANSIBLE_INJECT_FACT_VARS := false
 export ANSIBLE_ALLOW_EMBEDDED_TEMPLATES := false
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup setup-dev demo pair lab lab-down vm-lab vm-lab-down check lint types unit fuzz sim sanity contract molecule e2e docs test vm-test long lock clean
+.PHONY: help setup setup-dev demo pair lab lab-down vm-lab vm-lab-down check lint types unit sim sanity contract molecule net net-machines docs test more long lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -25,7 +25,7 @@ demo: setup  ## set-up, the container lab, site.yml, and a completion from the r
 pair: setup  ## two real Sparks: asks for addresses and login, and writes inventories/mine
 	@$(BIN)/ansible-playbook playbooks/setup.yml $(SETUP)
 
-lab: setup  ## the container lab (LAB_NODES=4: two serving groups)
+lab: setup  ## the container lab (LAB_NODES=4: two serving groups; LAB_ENGINE=stub: without the real engine)
 	@$(PY) lab/container/lab.py up
 lab-down:  ## remove what the lab started
 	@$(PY) lab/container/lab.py down
@@ -61,31 +61,21 @@ sanity: setup-dev  ## ansible-test sanity on a staged copy, antsibull-docs, the 
 sim: setup-dev  ## the agent over simulated schedules of faults (GB10_SCHEDULES=20000 for more than 500)
 	@$(BIN)/pytest tests/sim -q
 contract: setup-dev  ## the playbooks' contract: inventory, check mode, docs
-	@$(BIN)/pytest tests/contract -q
+	@$(BIN)/pytest tests/contract -q -n 2 -m "not long"
 molecule: setup-dev  ## one scenario a role, in containers
 	@tools/molecule.sh
-e2e: setup-dev  ## the real engine over two nodes, faults included
-	@$(BIN)/pytest tests/lab -q
-vm-test: setup-dev  ## host bring-up on two emulated machines: real kernels, reboots, soft-RoCE
-	@$(BIN)/pytest tests/vm -q --durations=20
+net: setup-dev  ## the acceptance net on the container lab with the stub engine
+	@LAB_ENGINE=stub $(BIN)/pytest tests/acceptance -q --ignore tests/acceptance/test_g_machines.py --ignore tests/acceptance/test_h_engine.py
+net-machines: setup-dev  ## the acceptance net on two emulated machines: real kernels, reboots, soft-RoCE
+	@$(BIN)/pytest tests/acceptance/test_g_machines.py -q
 docs: setup-dev  ## the documentation site, in .site/html
 	@tools/docs_site.sh
-test: setup-dev  ## every test that is part of CI
-	@$(STAGE) "make test" -- tools/test.sh
-
-long: setup-dev  ## what takes hours: every schedule and contract case, hostile answers, the fault table, the day-2 table, recovery, random faults
-	@$(STAGE) "the contract, every case" -- $(BIN)/pytest tests/contract -q -n 2 -m long
-	@$(STAGE) "the agent over 20,000 simulated schedules" -- env GB10_SCHEDULES=20000 $(BIN)/pytest tests/sim/test_schedules.py -q
-	@$(STAGE) "10,000 hostile answers of nodes, modules, APIs and the Docker Engine" -- env GB10_FUZZ=10000 $(BIN)/pytest \
-	  tests/security/test_hostile_answers.py tests/security/test_hostile_copy.py tests/security/test_hostile_results.py tests/security/test_hostile_texts.py -q
-	@$(STAGE) "the rest of the end-to-end tests" -- $(BIN)/pytest tests/lab -q -m long
-	@$(STAGE) "the rest of the tests on emulated machines" -- $(BIN)/pytest tests/vm -q -m long
-	@$(STAGE) "molecule: sysctl, readahead, roce, vllm_tp2" -- tools/molecule.sh sysctl readahead roce vllm_tp2
-	@$(STAGE) "fault table" -- $(PY) benchmarks/fault_table.py --write
-	@$(STAGE) "day-2 table" -- $(PY) benchmarks/day2_table.py --write
-	@$(STAGE) "recovery" -- $(PY) benchmarks/recovery.py --compare --write
-	@$(STAGE) "200 random faults on stub ranks" -- $(PY) benchmarks/soak.py --faults 200 --stub --write
-	@$(STAGE) "20 random faults with the real engine" -- $(PY) benchmarks/soak.py --faults 20 --write
+test: setup-dev  ## all kinds of tests, what matters most of each: 20 minutes on two cores
+	@$(PY) tools/stages.py test
+more: setup-dev  ## the rest of the labs and sanity, which CI runs after make test: 25 minutes
+	@$(PY) tools/stages.py more
+long: setup-dev  ## what takes hours: every schedule, whole fault tables, soak (PART=REGEX: some of its stages)
+	@$(PY) tools/stages.py long --only "$(PART)"
 
 lock: setup  ## renew requirements*.lock: the newest versions in the ranges of requirements*.txt, with hashes
 	@tools/lock.sh

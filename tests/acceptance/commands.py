@@ -69,6 +69,10 @@ SETTINGS = {
     "grep": "grep",
     "recipe": "recipe",
     "label": "evidence_label",
+    "bench depths": "bench_depths",
+    "bench concurrency": "bench_concurrency",
+    "bench tokens": "bench_output_tokens",
+    "bench folder": "gb10_bench",
     "report folder": "gb10_reports",
     "doctor strict": "doctor_strict",
     "receipts": "gb10_receipts",
@@ -124,6 +128,7 @@ class Places:
         self.receipt = f"{self.folder}/current/receipt.json"
         self.compose = f"{self.folder}/current/compose.yaml"
         self.evidence = f"{self.folder}/evidence"
+        self.collective = f"{self.folder}/collective.json"
         #: Everything that the agent has on a node, next to its user.
         self.agent = (
             "/usr/local/sbin/gb10 /etc/gb10-cluster/agent.json /etc/systemd/system/gb10-agent.service /run/gb10-agent /opt/gb10-cluster/agent"

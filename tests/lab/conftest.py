@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import last_start
 import playbook
 import pytest
 from container_lab import Lab, bring_up
-
-pytest_runtest_setup = last_start.pytest_runtest_setup
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import pytest
 from ansible.module_utils.common import warnings
 from hypothesis import HealthCheck, settings
 
-# A busy machine is not a failure: examples have no deadline and may be slow to generate. In CI they are the same each time.
-settings.register_profile("gb10", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI")))
+# A busy machine is not a failure: examples have no deadline and may be slow to generate. They are the same each time.
+settings.register_profile("gb10", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("gb10")
 
 TESTS = Path(__file__).resolve().parents[1]

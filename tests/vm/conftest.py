@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import last_start
 import playbook
 import pytest
 
-pytest_runtest_setup = last_start.pytest_runtest_setup
 
 VMLAB = (sys.executable, str(playbook.REPO / "lab/vm/vmlab.py"))
 INVENTORY = playbook.REPO / "inventories/vm-lab"
@@ -90,7 +88,7 @@ def vmlab_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VmLab]:
     if done.returncode != 0:
         output = (done.stderr.strip() or "no message").splitlines()[-1]
         # Without the machines nothing is proven: never a skip where CI counts on it.
-        (pytest.fail if playbook.in_ci() else pytest.skip)(f"The VM lab did not come up: {output}")
+        (pytest.fail if playbook.complete() else pytest.skip)(f"The VM lab did not come up: {output}")
     lab = VmLab(tmp_path_factory.mktemp("vm"))
     lab.pristine = not was_up
     yield lab

@@ -1,0 +1,154 @@
+"""Run the stages of a suite and print each with its time: `stages.py test|more|long [--only REGEX]`.
+
+The lanes of a suite run side by side, the stages of a lane one after the other. What a stage prints appears when it is over. A stage that fails does not keep
+the others from running, so that one run names all that is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+LAB, VM = "python lab/container/lab.py", "python lab/vm/vmlab.py"
+NET = "pytest tests/acceptance -q --durations=12"
+ENGINE, MACHINES = "tests/acceptance/test_h_engine.py", "tests/acceptance/test_g_machines.py"
+STUB_ROWS = f"{NET} --ignore {ENGINE} --ignore {MACHINES}"
+SLOW = "pytest tests/unit/plugins/callback tests/security -q -n 2 -m 'slow and not long'"
+
+#: Each lane: the niceness of its stages, and these as (name, shell line). A lane of the labs goes first, because time passes there in which nothing computes.
+SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
+    "test": (
+        (
+            0,
+            (
+                ("container lab", f"{LAB} up"),
+                ("acceptance net on the stub engine", f"{STUB_ROWS} -m quick"),
+                ("acceptance net on the real engine", f"{NET} {ENGINE} -m quick"),
+            ),
+        ),
+        (
+            5,
+            (
+                ("images of the VM lab", f"{VM} build"),
+                ("lint", "make --no-print-directory lint"),
+                ("types", "make --no-print-directory types"),
+                ("unit tests", "make --no-print-directory unit"),
+                ("fuzz, the agent over 500 simulated schedules", "pytest tests/fuzz tests/sim -q -n 2"),
+                ("tests that take seconds", SLOW),
+                ("contract", "pytest tests/contract -q -n 2 -m 'not long' --durations=5"),
+            ),
+        ),
+        (0, (("acceptance net on real kernels", f"{NET} {MACHINES} -m quick"),)),
+    ),
+    "more": (
+        (
+            0,
+            (
+                ("container lab", f"{LAB} up"),
+                ("acceptance net on the stub engine, the other rows", f"{STUB_ROWS} -m 'not quick and not long'"),
+                ("acceptance net on the real engine, the other rows", f"{NET} {ENGINE} -m 'not quick and not long'"),
+                ("the rest of the container lab", "pytest tests/lab -q -m 'not long' --durations=12"),
+            ),
+        ),
+        (
+            5,
+            (
+                ("ansible-test sanity, antsibull-docs, the documentation site", "tools/sanity.sh"),
+                ("acceptance net on real kernels, the other rows", f"{NET} {MACHINES} -m 'not quick and not long'"),
+            ),
+        ),
+    ),
+    "long": (
+        (
+            0,
+            (
+                ("contract", "pytest tests/contract -q -n 2 -m long"),
+                ("unit", "pytest tests/unit tests/security -q -n 2 -m long"),
+                ("sim", "GB10_SCHEDULES=20000 pytest tests/sim/test_schedules.py -q"),
+                ("fuzz", "GB10_FUZZ=10000 pytest tests/security/test_hostile_{answers,copy,results,texts}.py -q"),
+                ("net", f"{NET} -m long"),
+                ("lab", "pytest tests/lab -q -m long"),
+                ("vm", "pytest tests/vm -q --durations=20"),
+                ("molecule", "tools/molecule.sh"),
+                ("faults", "python benchmarks/fault_table.py --write"),
+                ("day2", "python benchmarks/day2_table.py --write"),
+                ("recovery", "python benchmarks/recovery.py --compare --write"),
+                ("soak-stub", "python benchmarks/soak.py --faults 200 --stub --write"),
+                ("soak-real", "python benchmarks/soak.py --faults 20 --write"),
+            ),
+        ),
+    ),
+}
+
+
+@dataclass
+class Run:
+    """The stages that are over: name, seconds, whether it passed."""
+
+    done: list[tuple[str, float, bool]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def stage(self, name: str, line: str, nice: int) -> None:
+        """Run one stage, then print what it printed."""
+        with self.lock:
+            print(f"=== {name} ...", flush=True)
+        begin = time.monotonic()
+        environment = {**os.environ, "PATH": f"{REPO}/.venv/bin{os.pathsep}{os.environ['PATH']}"}
+        with tempfile.TemporaryFile() as log:
+            words = ["nice", "-n", str(nice), "bash", "-c", line]
+            code = subprocess.run(words, cwd=REPO, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, check=False).returncode
+            seconds = time.monotonic() - begin
+            log.seek(0)
+            with self.lock:
+                print(f"\n=== {name}: $ {line}", flush=True)
+                sys.stdout.buffer.write(log.read())
+                print(f"=== {name}: {'ok' if code == 0 else f'FAILED (exit code {code})'} in {seconds:.0f} s", flush=True)
+                self.done.append((name, seconds, code == 0))
+
+    def lane(self, nice: int, stages: list[tuple[str, str]]) -> None:
+        """Run the stages of a lane."""
+        for name, line in stages:
+            self.stage(name, line, nice)
+
+
+def run(suite: str, only: str) -> int:
+    """Run a suite: its first lanes side by side, the last one of three after them. Return 1 if a stage failed."""
+    outcome, begin = Run(), time.monotonic()
+    lanes = [(nice, [each for each in stages if re.search(only, each[0])]) for nice, stages in SUITES[suite]]
+    for group in (lanes[:2], lanes[2:]):
+        threads = [threading.Thread(target=outcome.lane, args=lane) for lane in group]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if not outcome.done:
+        print(f"No stage of {suite} matches {only!r}. Its stages: {', '.join(name for _nice, stages in SUITES[suite] for name, _line in stages)}")
+        return 2
+    print(f"\n=== {suite}: {time.monotonic() - begin:.0f} s in all")
+    for name, seconds, passed in outcome.done:
+        print(f"  {seconds:6.0f} s  {'ok    ' if passed else 'FAILED'}  {name}")
+    return 0 if all(passed for _name, _seconds, passed in outcome.done) else 1
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("--only", default="", metavar="REGEX", help="the stages whose names match")
+    options = parser.parse_args()
+    if not (REPO.parent / "shared/samples").is_dir() and not os.environ.get("GB10_SHARED"):
+        print("NOTE: ../shared is not next to this checkout: the tests on third-party captures and boot logs are left out.")
+    return run(options.suite, options.only)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
