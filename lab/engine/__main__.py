@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import threading
 import time
 from http.server import ThreadingHTTPServer
 from typing import NoReturn
@@ -28,10 +29,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--served-model-name", default="stub")
+    parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--api-key")
     for flag in ("--headless", "--enforce-eager"):
         parser.add_argument(flag, action="store_true")
-    for option in ("--tensor-parallel-size", "--distributed-executor-backend", "--max-num-seqs", "--gpu-memory-utilization", "--seed"):
+    for option in ("--tensor-parallel-size", "--distributed-executor-backend", "--gpu-memory-utilization", "--seed"):
         parser.add_argument(option)
     return parser.parse_args()
 
@@ -56,7 +58,7 @@ def main() -> None:
     if server is None:
         while True:
             signal.pause()
-    Api.rank = rank
+    Api.rank, Api.slots = rank, threading.Semaphore(words.max_num_seqs)
     server.server_activate()
     server.serve_forever()
 

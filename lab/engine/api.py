@@ -35,7 +35,7 @@ class Figures:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.running = self.prompt = self.generated = self.stopped = self.cut = 0
+        self.running = self.waiting = self.prompt = self.generated = self.stopped = self.cut = 0
 
     def add(self, **more: int) -> None:
         """Add to counters."""
@@ -49,7 +49,7 @@ class Figures:
         context = rank.words.max_model_len
         config = f'engine="0",kv_cache_max_concurrency="{rank.pool / context}",kv_cache_size_tokens="{rank.pool}"'
         plain = {
-            "num_requests_running": self.running, "num_requests_waiting": 0, "kv_cache_usage_perc": min(1.0, self.running * context / rank.pool),
+            "num_requests_running": self.running, "num_requests_waiting": self.waiting, "kv_cache_usage_perc": min(1.0, self.running * context / rank.pool),
             "prefix_cache_queries_total": self.prompt, "prefix_cache_hits_total": 0, "num_preemptions_total": 0,
             "prompt_tokens_total": self.prompt, "generation_tokens_total": self.generated,
         }  # fmt: skip
@@ -66,6 +66,7 @@ class Api(BaseHTTPRequestHandler):
     """The HTTP side of the head."""
 
     rank: Rank
+    slots: threading.Semaphore  # --max-num-seqs: more requests wait
     dead = False
     protocol_version = "HTTP/1.1"
 
@@ -106,7 +107,14 @@ class Api(BaseHTTPRequestHandler):
         text = self._text(prompt, limit, chat, bool(body.get("ignore_eos")) or int(body.get("min_tokens") or 0) >= limit)
         stop = len(text) < limit
         count = len(prompt.encode()) + 1
-        FIGURES.add(running=1)
+        FIGURES.add(waiting=1)
+        with self.slots:
+            FIGURES.add(waiting=-1, running=1)
+            self._run(body, chat, text, count, stop)
+        FIGURES.add(**{"stopped" if stop else "cut": 1})
+
+    def _run(self, body: dict[str, Any], chat: bool, text: str, count: int, stop: bool) -> None:
+        """Compute the reply of one of the requests that run at once."""
         try:
             time.sleep(count / PREFILL_TOKENS_PER_SECOND)
             self.rank.together()
@@ -120,7 +128,6 @@ class Api(BaseHTTPRequestHandler):
                 self._json(200, self._object(chat, [choice], usage))
         finally:
             FIGURES.add(running=-1)
-        FIGURES.add(**{"stopped" if stop else "cut": 1})
 
     def _text(self, prompt: str, limit: int, chat: bool, endless: bool) -> str:
         """Return the reply: a sentence that the model knows, else words; one character is one token, as with the lab's model."""

@@ -1,17 +1,16 @@
-"""The end-to-end tests: site.yml on the container lab, the real engine over two nodes. They run in the order that they are written in."""
+"""Tests on the container lab with the stub of an engine. What an owner gets is in tests/acceptance."""
 
 from __future__ import annotations
 
-import playbook
 import pytest
-from container_lab import Lab, bring_up
+from container_lab import STUB, Lab, bring_up
 
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """The lab with two nodes."""
     bring_up(2)
-    return Lab(playbook.REPO / "inventories/lab", tmp_path_factory.mktemp("lab"))
+    return Lab(STUB, tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture

@@ -12,6 +12,9 @@ from typing import Any
 
 import playbook
 
+#: The inventory of the lab with the stub of an engine (lab/engine).
+STUB = playbook.REPO / "inventories/lab-stub"
+
 
 def api_key(node: int = 1) -> str:
     """Return where the head of a node's group keeps the API key."""
@@ -28,6 +31,9 @@ class Lab:
     def __init__(self, inventory: Path, folder: Path) -> None:
         self.inventory = inventory
         self.folder = folder
+        self.stub = inventory.name == STUB.name
+        self.model = "lab-stub" if self.stub else "lab-tiny"
+        self.image = "gb10-lab/stub:1" if self.stub else "gb10-lab/vllm-cpu:0.32.0"
 
     @staticmethod
     def on(node: int, command: str, check: bool = True, timeout: float = 60) -> str:
@@ -62,7 +68,7 @@ class Lab:
     def complete(self, prompt: str = "The capital of France is", node: int = 1, key: str | None = None) -> tuple[int, str]:
         """Ask the head for a completion over the management network, with the key that the head keeps unless one is given; return (status, text)."""
         key = self.on(node, f"cut -d= -f2 {api_key(node)} 2>/dev/null || true").strip() if key is None else key
-        body = json.dumps({"model": "lab-tiny", "prompt": prompt, "max_tokens": 16, "temperature": 0}).encode()
+        body = json.dumps({"model": self.model, "prompt": prompt, "max_tokens": 16, "temperature": 0}).encode()
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         request = urllib.request.Request(f"http://172.30.70.{10 + node}:8000/v1/completions", body, headers)
         try:

@@ -14,7 +14,7 @@ from container_lab import Lab
 STORE = "/var/lib/docker/test-copy"
 MODEL = f"{STORE}/copy-model"
 IMAGE = "gb10-test/copy:1"
-BASE = "gb10-lab/vllm-cpu:0.32.0"
+BASE = "gb10-lab/stub:1"
 SHARDS = 4
 SHARD_MIB = 512
 IMAGE_MIB = 256

@@ -13,9 +13,9 @@ from container_lab import Lab
 from copy_helpers import result
 
 FOLDER = "/opt/gb10-cluster/vllm_tp2/pair1"
-IMAGE = "gb10-lab/vllm-cpu:0.32.0"
+IMAGE = "gb10-lab/stub:1"
 KEPT = "gb10-test/kept:1"
-WEIGHTS = "/srv/models/lab-tiny/model.safetensors"
+WEIGHTS = "/srv/models/lab-stub/model.safetensors"
 LABELS = "docker inspect -f '{{json .Config.Labels}}' "
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 
 import agents
 import pytest
@@ -39,39 +38,6 @@ def test_a_boot_goes_on_without_its_controller_and_the_next_run_prints_its_verdi
     for part in ("pair1 serves", "followed the start that", "to the verdict"):
         assert part in printed, run.stdout[-4000:]
     assert lab.complete() == SERVES
-
-
-def test_gb10_stops_and_starts_the_pair_and_an_agent_that_is_killed_goes_on_judging(lab: Lab) -> None:
-    if not agents.state(lab):  # no earlier test of this session has left a release
-        assert lab.play().rc == 0
-    code, text = gb10(lab, "stop")
-    assert code == 0, text
-    assert "pair1 is stopped." in text
-    assert lab.gone()
-    code, text = gb10(lab, "status")
-    assert code == 0, text
-    for part in ("pair1: desired stopped", "outcome: stopped", "rank 0 lab-1: no container, marked as stopped", "rank 1 lab-2: no container"):
-        assert part in text
-    with ThreadPoolExecutor(1) as pool:
-        start = pool.submit(gb10, lab, "start --wait", timeout=900)
-        assert agents.wait_for(lambda: agents.judging(lab) or start.done(), 300)
-        assert agents.peak_kib(lab, 1) <= agents.MEMORY_KIB
-        before = lab.identity()
-        assert agents.kill(lab, 1)
-        code, text = start.result()
-    assert code == 0, text
-    assert "pair1 serves release" in text
-    assert lab.identity() == before, "the containers of the boot in progress"
-    assert lab.complete() == SERVES
-    code, text = gb10(lab, "status")
-    assert code == 0, text
-    for part in (
-        "pair1: desired serving, release",
-        "outcome: serves",
-        "rank 0 lab-1: gb10-pair1-rank0 running since",
-        "rank 1 lab-2: gb10-pair1-rank1 running",
-    ):
-        assert part in text
 
 
 @pytest.mark.long

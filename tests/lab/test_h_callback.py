@@ -12,8 +12,6 @@ import playbook
 import pytest
 from container_lab import Lab
 
-ROLES = ("preflight", "sysctl", "readahead", "gpu", "docker", "roce", "image", "weights", "vllm_tp2")
-
 
 def site(lab: Lab, *arguments: str, rc: int = 0) -> list[str]:
     """Run site.yml as a user does and return the lines of its output, stderr included."""
@@ -27,28 +25,6 @@ def site(lab: Lab, *arguments: str, rc: int = 0) -> list[str]:
     )  # fmt: skip
     assert done.returncode == rc, done.stdout
     return done.stdout.splitlines()
-
-
-@pytest.fixture(scope="module")
-def settled(lab: Lab) -> Lab:
-    """The lab, serving, after a run that has removed the releases that earlier tests have left."""
-    run = lab.play("site.yml", "--tags", "vllm_tp2")
-    assert run.rc == 0, run.stdout[-4000:]
-    return lab
-
-
-def test_a_run_that_changes_nothing_has_at_most_25_lines_with_one_for_each_role(settled: Lab) -> None:
-    lines = site(settled)
-    assert len(lines) <= 25, "\n".join(lines)
-    assert [line.split()[0] for line in lines if re.match(r"\w+ +lab-1 ok   lab-2 ok   \d+ s", line)] == list(ROLES)
-    assert any(line.startswith("pair1 serves") for line in lines)
-    assert not [line for line in lines if re.match(r"TASK|PLAY|ok:|skipping:", line)]
-
-
-def test_a_run_of_one_role_has_at_most_ten_lines(served: Lab) -> None:
-    lines = site(served, "--tags", "sysctl")
-    assert len(lines) <= 10, "\n".join(lines)
-    assert lines[-1].startswith("Done in ")
 
 
 @pytest.mark.long

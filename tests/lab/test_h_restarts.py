@@ -10,9 +10,7 @@ import agents
 import pytest
 from agents import FOLDER
 from container_lab import Lab
-from recoveries import FAULTS, SERVES, done, noticed, restart, serves_within
-
-AGENT = "desired by the agent on lab-1"
+from recoveries import FAULTS, SERVES, done, noticed, serves_within
 
 
 def status(lab: Lab) -> tuple[int, str]:
@@ -24,68 +22,6 @@ def status(lab: Lab) -> tuple[int, str]:
 def watch(lab: Lab) -> dict[str, Any]:
     """Return what the watch of the head remembers."""
     return dict(json.loads(lab.on(1, f"cat {FOLDER}/agent/watch.json 2>/dev/null || echo '{{}}'")))
-
-
-@pytest.fixture(scope="module")
-def limit(lab: Lab) -> dict[str, Any]:
-    """Variables of site.yml with which the second crash from now on is the last one; the release of the inventory serves with them."""
-    out = {"vllm_tp2_watch": {"restarts": len(watch(lab).get("crashes", [])) + 1}}
-    run = lab.play("site.yml", "--tags", "vllm_tp2", variables=out)
-    assert run.rc == 0, run.stdout[-4000:]
-    return out
-
-
-def test_a_pair_whose_worker_is_killed_serves_again_and_site_follows_without_a_start(lab: Lab, limit: dict[str, Any]) -> None:
-    before, number = lab.identity(), agents.last_event(lab)
-    kept = set(lab.on(2, f"ls {FOLDER}/evidence 2>/dev/null || true").split())
-    restarts = watch(lab).get("restarts", {}).get("rank_dead", 0)
-    at = FAULTS["worker"].act(lab)
-    event = noticed(lab, number, 30)
-    assert event["cause"] == "rank_dead"
-    assert event["seen"] - at <= 5
-    assert agents.wait_for(lambda: agents.judging(lab), 60), lab.on(1, "gb10 events")
-    after = lab.identity()
-    assert {each for each, _at in before}.isdisjoint(each for each, _at in after)
-    assert any(event["kind"] == "desired" and AGENT in event["text"] for event in agents.events(lab, number))
-    assert set(lab.on(2, f"ls {FOLDER}/evidence").split()) - kept, "the crash left no evidence"
-    code, text = status(lab)
-    assert code == 2, text
-    assert "restores service; rank_dead at " in text
-    run = lab.play("site.yml", "--tags", "vllm_tp2", variables=limit)
-    assert run.rc == 0, run.stdout[-4000:]
-    printed = " ".join(run.stdout.split())
-    assert "followed the start that the agent on lab-1 began at" in printed
-    assert lab.identity() == after
-    assert len(agents.starts(lab, number)) == 1
-    assert lab.complete() == SERVES
-    code, text = status(lab)
-    assert code == 0, text
-    assert f"rank_dead {restarts + 1}" in text
-
-
-def test_a_release_that_crashes_again_and_again_is_held(lab: Lab, limit: dict[str, Any]) -> None:
-    number = agents.last_event(lab)
-    lab.on(2, f"docker kill -s KILL {lab.container(2)}")
-    held = agents.wait_for(lambda: (agents.state(lab).get("outcome") or {}).get("result") == "held", 90)
-    assert held, lab.on(1, "gb10 events")
-    assert not agents.starts(lab, number)
-    assert lab.gone(), "both ranks are stopped"
-    code, text = status(lab)
-    assert code == 2, text
-    sentence = str(agents.state(lab)["outcome"]["sentence"])
-    for part in ("crash_loop", f"has failed {limit['vllm_tp2_watch']['restarts'] + 1} times", "The first time: ", "The last time: rank 1 on lab-2", "137"):
-        assert part in sentence
-
-
-def test_a_stopped_pair_stays_stopped_after_both_nodes_have_restarted(lab: Lab, limit: dict[str, Any]) -> None:
-    lab.on(1, "gb10 stop")
-    restart(1, 2)(lab)
-    assert agents.wait_for(lambda: agents.settled(lab) and status(lab)[0] == 0, 60), status(lab)
-    time.sleep(15)
-    assert lab.gone()
-    code, text = status(lab)
-    assert code == 0, text
-    assert "desired stopped" in text
 
 
 @pytest.mark.long

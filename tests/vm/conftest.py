@@ -13,7 +13,6 @@ from typing import Any
 import playbook
 import pytest
 
-
 VMLAB = (sys.executable, str(playbook.REPO / "lab/vm/vmlab.py"))
 INVENTORY = playbook.REPO / "inventories/vm-lab"
 
