@@ -1,4 +1,4 @@
-"""The VM lab as fixtures. `make test` runs these after the container lab; a module that changes the machines asks for fresh ones."""
+"""The VM lab as fixtures. A module that changes the machines asks for fresh ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The VM lab proves itself: what the roles' tests stand on is really there. They run with make long, because the roles' tests need the same to pass."""
+"""The VM lab proves itself: what the roles' tests stand on is really there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import yaml
 if TYPE_CHECKING:
     from vm.conftest import VmLab
 
-pytestmark = pytest.mark.long
 NODES = (1, 2)
 RAILS = (("rail0", "enp1s0f0np0", "rocep1s0f0", "192.168.200"), ("rail1", "enP2p1s0f0np0", "roceP2p1s0f0", "192.168.201"))
 
@@ -136,7 +135,7 @@ def test_a_node_without_its_management_cable_is_silent_until_it_is_back(addresse
 
 
 def test_a_reboot_comes_back_with_another_boot_and_the_same_disk(addressed: VmLab) -> None:
-    """One of the two: both reboot together in test_node.py."""
+    """One of the two: both reboot together in tests/acceptance/test_g_machines.py."""
     before = addressed.on(1, "cat /proc/sys/kernel/random/boot_id; touch /var/lib/marked")
     addressed.reboot(1)
     after = addressed.on(1, "cat /proc/sys/kernel/random/boot_id; ls /var/lib/marked").splitlines()

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
-import time
 from typing import TYPE_CHECKING
 
 import pytest
-from browser import Browser
 from vm.node_helpers import (
     NODES,
     OWN_NETPLAN,
-    PENDING,
     RAILS,
     before,
     converged,
@@ -30,8 +25,6 @@ from vm.node_helpers import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from playbook import Run
     from vm.conftest import VmLab
 
@@ -60,20 +53,6 @@ def refused(run: Run, *parts: str) -> None:
 # --- refused before anything is changed -----------------------------------------------------------------------------------------
 
 
-def test_conflicting_file_of_another_tool_stops_the_play_before_any_change(lab: VmLab) -> None:
-    text = "network:\\n  version: 2\\n  ethernets:\\n    enp1s0f0np0:\\n      addresses: [192.168.200.99/24]\\n"
-    lab.on(2, f"printf '{text}' > /etc/netplan/90-mine.yaml; chmod 600 /etc/netplan/90-mine.yaml")
-    try:
-        own = lab.on(2, f"sha256sum {OWN_NETPLAN}; ls -la --time-style=full-iso {OWN_NETPLAN}")
-        run = site(lab, "--limit", "vm-2", tags="roce", roce_mtu=8000)
-        refused(run, "/etc/netplan/90-mine.yaml", "192.168.200.99/24", "Nothing was changed", "roce_foreign_policy")
-        assert lab.on(2, f"sha256sum {OWN_NETPLAN}; ls -la --time-style=full-iso {OWN_NETPLAN}") == own
-        assert rail_facts(lab, 2) == wanted_rails(2)
-        assert lab.try_on(2, f"test -e {PENDING}").returncode != 0
-    finally:
-        lab.on(2, "rm -f /etc/netplan/90-mine.yaml")
-
-
 def test_a_value_in_a_later_sysctl_file_is_reported_by_file_and_line(lab: VmLab) -> None:
     lab.on(1, "printf '# mine\\nvm.dirty_ratio = 40\\n' > /etc/sysctl.d/99-mine.conf")
     try:
@@ -84,54 +63,10 @@ def test_a_value_in_a_later_sysctl_file_is_reported_by_file_and_line(lab: VmLab)
         lab.on(1, "rm -f /etc/sysctl.d/99-mine.conf")
 
 
-@pytest.mark.long
 def test_interfaces_that_do_not_exist_are_named(lab: VmLab) -> None:
     run = site(lab, "--limit", "vm-1", tags="roce", roce_interfaces=["enp9s0f0np0", "enP2p1s0f0np0"])
     refused(run, "enp9s0f0np0")
     assert rail_facts(lab, 1) == wanted_rails(1)
-
-
-def test_the_interface_of_the_session_is_never_a_rail(lab: VmLab) -> None:
-    run = site(lab, "--limit", "vm-1", tags="roce", roce_interfaces=["enP7s7", "enP2p1s0f0np0"])
-    refused(run, "enP7s7", "default route")
-    assert "10.0.2.11/24" in lab.on(1, "ip -br -4 addr show enP7s7")
-    assert rail_facts(lab, 1) == wanted_rails(1)
-
-
-def test_a_pulled_cable_is_called_a_cable(lab: VmLab, tmp_path: Path) -> None:
-    lab.cut("rail0")
-    lab.cut("rail1")
-    try:
-        run = site(lab, "--limit", "vm-1", tags="roce")
-        refused(run, "cable")
-        assert lab.on(1, f"test -e {PENDING} || cat {OWN_NETPLAN}").count("addresses") == 2
-        doctor = lab.play("playbooks/doctor.yml", variables={"output": "json"})
-        assert (doctor.rc, doctor.changed) == (2, set()), doctor.stdout[-3000:]
-        report = json.loads(next(line for line in doctor.stdout.splitlines() if line.startswith("{")))
-        cables = [each for each in report["findings"] if each["id"] == "cable"]
-        assert {host for each in cables for host in each["where"]} == set(lab.hosts)
-        assert {each["severity"] for each in cables} == {"error"}
-        assert all(each["command"].startswith("ssh ") for each in cables)
-        assert "kernel" in report["passed"] or any(each["area"] == "kernel" for each in report["findings"]), "these nodes have a kernel of their own"
-        reported = lab.play("playbooks/report.yml")
-        assert (reported.rc, reported.changed) == (0, set()), reported.stdout[-3000:]
-        page = (lab.folder / "receipts/pair1/report.html").read_text(encoding="utf-8")
-        assert Browser(tmp_path).open(page) == ([], []), "no console message, no request"
-        rails = re.search(r'<section id="rails">.*?</section>', page, re.DOTALL)
-        assert rails is not None
-        for rank, host in enumerate(lab.hosts):
-            shown = " ".join(re.findall(rf">(rank {rank} on {host}.*?)(?:</p>|</tr>)", rails[0], re.DOTALL))
-            assert [netdev for netdev in lab.netdevs if netdev not in shown] == [], rails[0]
-            assert "cable" in shown, rails[0]
-        assert "<td>up</td>" not in rails[0], rails[0]
-        assert "was not read" not in page
-    finally:
-        lab.heal("rail0")
-        lab.heal("rail1")
-    for node in NODES:
-        for _cable, netdev, _hca, network in RAILS:
-            until(lab, node, f"ping -q -I {netdev} -c 1 -W 3 -M do -s 8972 {network}.1{3 - node}")
-        assert rail_facts(lab, node) == wanted_rails(node)
 
 
 def test_docker_is_not_restarted_under_a_serving_container(lab: VmLab) -> None:
@@ -157,25 +92,6 @@ def test_docker_is_not_restarted_under_a_serving_container(lab: VmLab) -> None:
 # --- drift, found and put right -------------------------------------------------------------------------------------------------
 
 
-def test_a_memory_hog_is_killed_while_ssh_answers(lab: VmLab) -> None:
-    lab.on(2, "docker rm -f hog 2>/dev/null; docker run -d --name hog --network none gb10-lab/probe sh -c 'sleep 4; tail /dev/zero' >/dev/null", timeout=180)
-    slowest, end = 0.0, time.monotonic() + 300
-    try:
-        while True:
-            asked = time.monotonic()
-            swaps, killed = lab.on(2, "tail -n +2 /proc/swaps | wc -l; dmesg | grep -c 'Killed process.*(tail)' || true", timeout=60).split()
-            slowest = max(slowest, time.monotonic() - asked)
-            assert swaps == "0", "no swap all the while"
-            if killed != "0":
-                break
-            assert time.monotonic() < end, "the hog still runs"
-        assert slowest < 20, f"SSH took {slowest:.0f} s to answer"
-        until(lab, 2, "docker inspect -f '{{.State.Running}} {{.State.ExitCode}}' hog | grep -qx 'false 137'")
-        assert lab.on(2, "systemctl is-active ssh docker").split() == ["active", "active"]
-    finally:
-        lab.on(2, "docker rm -f hog", timeout=180)
-
-
 READER = """
 import ctypes, mmap
 held = bytearray(700 << 20)
@@ -197,7 +113,6 @@ def test_mapped_weights_and_a_full_memory_kill_no_process(lab: VmLab) -> None:
         lab.on(2, "rm -f /var/tmp/weights")
 
 
-@pytest.mark.long  # without a kernel: tests/unit/plugins/module_utils/_fabric
 def test_a_gid_at_another_index_than_its_twin_is_not_given_as_one_index(lab: VmLab) -> None:
     """Another address takes the GID index of ours while ours is removed; ours gets the next index, and repair cannot restore the old one."""
     _cable, netdev, hca, network = RAIL0
@@ -254,20 +169,6 @@ def test_an_mtu_lost_on_one_side_is_found_and_given_back(lab: VmLab, drifted: Ru
 # --- the way back ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_that_cuts_the_management_path_comes_back_by_itself(lab: VmLab) -> None:
-    # Again and again for 12 of the 20 s: applying the change may give the address back.
-    when_pending(lab, 2, "cut -d. -f1 /proc/uptime > /run/cut-at; for i in $(seq 40); do ip addr flush dev enP7s7; sleep 0.3; done")
-    run = site(lab, "--limit", "vm-2", tags="roce", roce_mtu=8000, roce_confirm_seconds=20)
-    refused(run, "this node put its network back as it was before", f"write {OWN_NETPLAN}", "was not confirmed within 20 s")
-    assert rail_facts(lab, 2) == wanted_rails(2)
-    assert "mtu: 9000" in lab.on(2, f"cat {OWN_NETPLAN}")
-    assert lab.on(2, "ip -br addr show enP7s7; ip route show default").count("enP7s7") == 2
-    assert lab.try_on(2, f"test -e {PENDING}").returncode != 0
-    cut, back = (int(text) for text in lab.on(2, "cat /run/cut-at; cut -d. -f1 /proc/uptime").split())
-    assert back > cut
-
-
-@pytest.mark.long  # of make test, the change above is not confirmed either
 def test_a_controller_that_dies_before_the_confirmation_leaves_the_old_network(lab: VmLab) -> None:
     run = site_killed(lab)
     assert run.rc != 0
@@ -308,7 +209,6 @@ def test_node_restart_during_the_run_is_reported_and_the_next_run_converges(lab:
     assert lab.try_on(2, "ls /etc/systemd/system/gb10-roce-restore-boot.service").returncode != 0
 
 
-@pytest.mark.long
 def test_absent_takes_away_what_a_removed_file_has_left(lab: VmLab) -> None:
     """On the node under NetworkManager: its connections, made from our file, outlive it."""
     lab.on(1, f"rm {OWN_NETPLAN}; nmcli -g NAME connection | grep -q netplan-{RAIL0[1]}")

@@ -94,7 +94,6 @@ def test_status_on_the_head(lab: VmLab, followed: Run) -> None:
     assert all(" running since " in line for line in lines[4:])
 
 
-@pytest.mark.long
 def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab, followed: Run) -> None:
     generation = boot_again(lab)
     lab.reboot(2, hard=True)
@@ -106,7 +105,6 @@ def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab, follo
     assert answer(lab) == " Paris."
 
 
-@pytest.mark.long
 def test_pair_serves_again_after_the_head_is_rebooted_in_a_boot(lab: VmLab, followed: Run) -> None:
     generation = boot_again(lab)
     lab.reboot(1)

@@ -91,7 +91,6 @@ def ready_at(lab: VmLab, node: int) -> float:
     return float(until(lab, node, READY).split()[0])
 
 
-@pytest.mark.long
 def test_pair_serves_again_after_both_nodes_are_rebooted(lab: VmLab) -> None:
     since, restarts = last(lab), state(lab)["watch"]["restarts"].get("reboot", 0)
     lab.reboot(*NODES)
@@ -100,7 +99,6 @@ def test_pair_serves_again_after_both_nodes_are_rebooted(lab: VmLab) -> None:
     assert (watch["state"], watch["fault"], watch["restarts"]["reboot"]) == ("serving", {}, restarts + 1)
 
 
-@pytest.mark.long
 def test_pair_serves_again_after_the_worker_has_lost_its_power(lab: VmLab) -> None:
     since, begun = last(lab), float(lab.on(1, "date +%s"))
     lab.reboot(2, hard=True)
@@ -108,7 +106,6 @@ def test_pair_serves_again_after_the_worker_has_lost_its_power(lab: VmLab) -> No
     assert "vm-2" in news(lab, since)["events"][0]["text"]
 
 
-@pytest.mark.long
 def test_worker_calls_the_hook_while_the_head_is_off(lab: VmLab) -> None:
     since = last(lab)
     for node in NODES:
@@ -121,7 +118,6 @@ def test_worker_calls_the_hook_while_the_head_is_off(lab: VmLab) -> None:
     assert {each["kind"] for each in head} == {"fault", "settled", "recovered"}
 
 
-@pytest.mark.long
 def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
     since, restarts = last(lab), dict(state(lab)["watch"]["restarts"])
     replies, ended = list[float](), threading.Event()
@@ -158,7 +154,6 @@ def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
     assert answer(lab) == " Paris."
 
 
-@pytest.mark.long
 def test_pair_that_was_stopped_stays_stopped_after_a_reboot(lab: VmLab) -> None:
     lab.on(1, "gb10 stop")
     since = last(lab)

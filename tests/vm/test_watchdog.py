@@ -70,7 +70,6 @@ def test_systemd_the_device_and_the_kernel_have_the_settings(lab: VmLab, applied
     assert (again.rc, again.changed) == (0, set()), again.stdout[-3000:]
 
 
-@pytest.mark.long
 def test_a_node_that_panics_reboots_itself(lab: VmLab, applied: Run) -> None:
     comes_back(lab, "echo c > /proc/sysrq-trigger")
     assert lab.on(NODE, f"cat {DEVICE}/bootstatus") != BY_WATCHDOG
