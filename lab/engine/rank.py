@@ -190,7 +190,7 @@ class Rank:
 
 
 def _truncated(model: str) -> bool:
-    """Return whether the shard of the model is shorter than its header says."""
+    """Return whether the shard of the model is shorter than in its header."""
     path = f"{model}/model.safetensors"
     try:
         with open(path, "rb") as handle:

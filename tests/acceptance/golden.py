@@ -38,4 +38,4 @@ def compare(name: str, text: str) -> None:
         path.write_text(found, encoding="utf-8")
     wanted = path.read_text(encoding="utf-8")
     difference = "\n".join(difflib.unified_diff(wanted.splitlines(), found.splitlines(), f"screens/{name}.txt", "this run", lineterm=""))
-    assert not difference, f"the screen differs. UPDATE_GOLDEN=1 writes it; the commit says why.\n{difference}"
+    assert not difference, f"the screen differs. UPDATE_GOLDEN=1 writes it; Give the reason in the commit.\n{difference}"

@@ -200,7 +200,7 @@ class Owner:
         return done.stdout
 
     def container(self, node: int) -> dict[str, Any] | None:
-        """Return what the Docker Engine says about the engine's container of a node; None without one."""
+        """Return what the Docker Engine reports of the engine's container of a node; None without one."""
         found = json.loads(self.on(node, f"docker inspect {self.places.container(node - 1)} 2>/dev/null || true") or "[]")
         return dict(found[0]) if found else None
 
