@@ -12,6 +12,7 @@ Each line is `RANK FAULT [VALUE]`; RANK is a number or `*` for all ranks.
     garble           replies repeat one word
     leak             replies end in a control token of the chat template
     tcp              NCCL runs over TCP (recording `cuda`)
+    print TEXT       the rank prints a line at the begin of its boot
     lack             the model has no file config.json in the log of this rank
     corrupt          a shard of the model is truncated in the log of this rank
 """

@@ -87,6 +87,8 @@ class Rank:
     def boot(self) -> None:
         """Print the boot, and meet the other rank on the way."""
         words, found = self.words, self.faults()
+        if "print" in found:
+            print(found["print"], flush=True)
         name = "missing" if "lack" in found or not os.path.exists(f"{words.model}/config.json") else self.recording
         name = "corrupt" if "corrupt" in found or (name == self.recording and _truncated(words.model)) else name
         rdma = self.recording == "cuda" and "tcp" not in found

@@ -69,6 +69,7 @@ SETTINGS = {
     "grep": "grep",
     "recipe": "recipe",
     "label": "evidence_label",
+    "compare": "evidence_compare",
     "bench depths": "bench_depths",
     "bench concurrency": "bench_concurrency",
     "bench tokens": "bench_output_tokens",

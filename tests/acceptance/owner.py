@@ -226,7 +226,7 @@ class Owner:
     def complete(self, prompt: str = PROMPT, key: str | None = None, seconds: float = 60) -> tuple[int, str]:
         """Ask the endpoint for a completion; return (status, text)."""
         key = self.key() if key is None else key
-        body = json.dumps({"model": self.model, "prompt": prompt, "max_tokens": 16, "temperature": 0}).encode()
+        body = json.dumps({"model": self.model, "prompt": prompt, "max_tokens": 32, "temperature": 0}).encode()
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         request = urllib.request.Request(f"http://172.30.{70 + int(INSTANCE or 0)}.11:8000/v1/completions", body, headers)
         try:

@@ -1,0 +1,134 @@
+"""A boot that fails: what the owner is told of it, and what serves afterwards."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from acceptance import golden
+from acceptance.commands import SERVING, tags
+from acceptance.owner import Owner, Screen
+
+ONLY_SERVING = tags(SERVING)
+#: A failed boot is the outcome: it is not tried again, and no other release takes its place.
+ONE_ATTEMPT: dict[str, Any] = {"rollback": False, "attempts": 1, "restart": True}
+
+
+def failed_boot(owner: Owner, *words: str, **values: Any) -> Screen:
+    """Start the release again with what goes wrong, and check what is told and that no half of a pair is left."""
+    run = owner.run("bring up", *ONLY_SERVING, **{**ONE_ATTEMPT, **values}).failed(*words, "Remedy: ")
+    assert owner.gone(), "a half of the pair is left"
+    return run
+
+
+@pytest.mark.quick
+def test_a_release_that_fails_its_gate_gives_way_to_the_last_good_one(served: Owner) -> None:
+    good = served.releases()
+    run = served.run("bring up", gate={"effective_tokens": {"min": 4200000}}, requests=3)
+    run.failed("pool_below_floor", "4,200,000", "4,194,304", r"last good one, serves again, after [1-9]\d* s without service")
+    assert served.serves()
+    assert served.releases() == good
+    golden.compare("site-failure", run.text)
+    served.on_node("why").shows("pool_below_floor", f"back to release {good[0]}")
+
+
+@pytest.mark.quick
+def test_a_rank_that_dies_in_its_boot_is_named_with_its_host(served: Owner) -> None:
+    served.fault("1 die load")
+    failed_boot(served, "rank 1 on lab-2: killed")
+    why = served.on_node("why").passed().shows("rank 1 on lab-2", "killed", "evidence")
+    assert why.seconds < 30
+    status = served.run("status").failed("does not serve")
+    assert "pair1" in status.text
+    served.fault()
+    served.run("bring up", *ONLY_SERVING).passed()
+    assert served.serves()
+
+
+def test_an_unknown_flag_is_named(served: Owner) -> None:
+    failed_boot(served, "bad_argument", "no-such-flag", extra_arguments={"no-such-flag": True})
+
+
+@pytest.mark.parametrize(("fault", "rank", "failure"), [("1 lack", 1, "weights_missing"), ("0 corrupt", 0, "weights_corrupt")])
+def test_a_model_that_a_rank_cannot_load_is_named_by_rank(served: Owner, fault: str, rank: int, failure: str) -> None:
+    served.fault(fault)
+    failed_boot(served, f"rank {rank} on lab-{rank + 1}: {failure}")
+
+
+def test_a_port_that_another_process_has_is_named(served: Owner) -> None:
+    served.on_node("stop").passed()
+    listen = "import socket, time; s = socket.create_server(('0.0.0.0', 8000)); time.sleep(600)"
+    served.on(1, f'systemd-run --quiet --collect --unit squatter python3 -c "{listen}"')
+    try:
+        failed_boot(served, "addr_in_use", "8000")
+    finally:
+        served.on(1, "systemctl stop squatter")
+
+
+def test_a_boot_that_stands_still_is_ended(served: Owner) -> None:
+    served.fault("1 hang rendezvous")
+    failed_boot(served, "rendezvous", phase_seconds={"rendezvous": 15})
+
+
+def test_evidence_of_a_failed_boot_is_kept_for_both_ranks_and_has_no_secret(served: Owner) -> None:
+    key = served.key()
+    assert key
+    served.fault("1 die load", f"* print VLLM_API_KEY={key}")
+    run = failed_boot(served, "rank 1 on lab-2")
+    assert key not in run.text
+    files = [path for path in (served.folder / "evidence").rglob("rank*.txt") if "rank" in path.name]
+    newest = max(files, key=lambda path: path.stat().st_mtime).parent
+    kept = sorted(path.name for path in newest.glob("rank*.txt"))
+    assert kept == ["rank0-lab-1.txt", "rank1-lab-2.txt"]
+    for name in kept:
+        text = (newest / name).read_text(encoding="utf-8")
+        assert "VLLM_API_KEY=" in text, "the rank has printed it"
+        assert key not in text
+        assert (newest / name).stat().st_mode & 0o077 == 0
+
+
+def test_nccl_over_tcp_is_refused_where_the_profile_wants_rdma(served: Owner) -> None:
+    values: dict[str, Any] = {"profiles": with_recording(served, "cuda"), "profile": "lab-stub-cuda"}
+    served.fault("* tcp")
+    failed_boot(served, "tcp|TCP", **values)
+    served.fault()
+    served.run("bring up", *ONLY_SERVING, **values).passed().shows("2,506,112 tokens")
+
+
+def with_recording(owner: Owner, recording: str) -> dict[str, Any]:
+    """Return the profiles of the inventory with one more: a recorded pair of GPUs whose gate wants RDMA."""
+    profiles = dict(owner.variables()["gb10_profiles"])
+    profiles["lab-stub-cuda"] = {
+        "extends": "lab-stub", "summary": "A recorded pair of GPUs", "env": {"STUB_RECORDING": recording},
+        "gate": {"transport": "rdma", "effective_tokens": {"min": 2000000}, "concurrency": {"min": 500}},
+    }  # fmt: skip
+    return profiles
+
+
+def test_a_wrong_answer_fails_the_gate(served: Owner) -> None:
+    served.fault("0 garble")
+    failed_boot(served, "completion_wrong", "Paris")
+
+
+def test_too_little_memory_refuses_the_start_and_names_both_figures(served: Owner) -> None:
+    run = served.run("bring up", *ONLY_SERVING, free_memory=0.999, wait_seconds=1, **ONE_ATTEMPT)
+    run.failed("lab-1", "lab-2", "GiB are wanted before a start")
+    assert served.gone()
+
+
+def test_an_image_that_a_rank_lacks_stops_nothing(served: Owner) -> None:
+    before, image = served.identity(), "gb10-lab/stub:1"
+    served.on(2, f"docker tag {image} gb10-lab/kept:1; docker rmi -f {image}")
+    try:
+        served.run("bring up", *ONLY_SERVING, requests=3).failed("lab-2", "is not on this node", "--tags image")
+    finally:
+        served.on(2, f"docker tag gb10-lab/kept:1 {image}; docker rmi gb10-lab/kept:1")
+    assert served.identity() == before
+    assert served.serves()
+
+
+def test_the_receipt_of_a_failed_boot_lists_what_did_not_hold(served: Owner) -> None:
+    served.run("bring up", *ONLY_SERVING, gate={"effective_tokens": {"min": 4200000}, "engine": {"eager": False}}, requests=2, rollback=False).failed()
+    receipt = json.loads(max((served.folder / "receipts/pair1").glob("*-failed.json")).read_text(encoding="utf-8"))
+    assert {check["class"] for check in receipt["checks"] if check["ok"] is False} == {"pool_below_floor", "engine_differs"}
