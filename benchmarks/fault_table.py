@@ -88,7 +88,7 @@ def write(lines: list[str]) -> None:
     rest = (
         "\nTwo faults have no row here, because they are over before a gate begins. The end-to-end tests do them. A disk too full for the weights is refused"
         "\nbefore the copy starts (`tests/lab/test_image_weights.py`). A play that is interrupted converges when it is run again"
-        "\n(`tests/lab/test_a_site.py`).\n"
+        "\n(`tests/acceptance/test_d_operate.py`).\n"
     )
     (REPO / "docs/fault-table.md").write_text(intro + HEAD + "\n" + "\n".join(lines) + "\n" + rest, encoding="utf-8")
 
