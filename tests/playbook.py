@@ -39,6 +39,8 @@ ROLE_PLAY = """
         name: gb10.cluster.vllm_tp2
         tasks_from: {tasks}
 """
+# Loads callback/dies_at.py.
+DIES = {"ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback"), "ANSIBLE_CALLBACKS_ENABLED": "dies_at"}
 
 
 @dataclass
@@ -138,7 +140,7 @@ def run(
             "ANSIBLE_NOCOLOR": "true",
             "PWD": str(folder),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            **({"GB10_DIES_AT": dies_at, "ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback")} if dies_at else {}),
+            **(DIES | {"GB10_DIES_AT": dies_at} if dies_at else {}),
             **(env or {}),
         },
         quiet=True,

@@ -21,6 +21,7 @@ class CallbackModule(CallbackBase):
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
     CALLBACK_NAME = "dies_at"
+    CALLBACK_NEEDS_ENABLED = True
 
     def v2_playbook_on_task_start(self, task: Task, is_conditional: bool) -> None:
         """Die, if this is the task."""

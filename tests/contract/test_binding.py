@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from playbook import LOCAL_PAIR, REPO, run
+from playbook import LOCAL_PAIR, REPO
+from warm_playbook import run
 
 NAME = "4f0c61d2a9be"
 GOOD = {"release": NAME, "passed": True}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from playbook import LOCAL_PAIR, REPO, Run, run
+import pytest
+from playbook import LOCAL_PAIR, REPO, Run
+from warm_playbook import run
 
 WEIGHTS = """
 - name: Weights
@@ -47,6 +49,7 @@ def check(folder: Path, text: str, **variables: object) -> Run:
 SMALL = {"small": {"extends": "dspark-nvfp4-1m", "model": {"size_gib": None}}}
 
 
+@pytest.mark.long  # tests/lab/test_image_weights.py has the check mode of weights
 def test_weights_that_one_rank_downloads_come_to_the_others(tmp_path: Path) -> None:
     store = tmp_path / "store"
     result = check(tmp_path, WEIGHTS, gb10_model_store=str(store), gb10_profile="small", gb10_profiles=SMALL, weights_reserve_gib=0)

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import commands
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
-from playbook import LOCAL_PAIR, REPO, Run, run
+from playbook import LOCAL_PAIR, REPO, Run
+from warm_playbook import run
 
 SILENT = "{{ansible_host: 127.0.0.2, ansible_connection: ssh, ansible_port: 1, ansible_user: nvidia}}"
 # This machine is none of ours: what preflight finds on it is not the point here.
@@ -50,18 +52,23 @@ def tree(folder: Path) -> dict[str, str]:
     return {str(path): path.read_text(encoding="utf-8") if path.is_file() else "" for path in sorted((folder / "node").rglob("*"))}
 
 
-def test_a_pair_with_nothing_installed_is_reported_in_check_mode_too(tmp_path: Path) -> None:
-    done = doctor(tmp_path, "--check", output="json")
+@pytest.mark.parametrize("silent", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_pair_with_nothing_installed_is_reported_in_check_mode_too(tmp_path: Path, silent: bool) -> None:
+    done = doctor(tmp_path, "--check", hosts=LOCAL_PAIR.replace("{{ansible_host: 127.0.0.2}}", SILENT) if silent else LOCAL_PAIR, output="json")
     data = report(done)
+    unreachable = [each for each in done._results("runner_on_unreachable") if each["host"] == "two"]
+    assert len(unreachable) == silent, "a frozen node is waited for once"
+    assert [each["where"] for each in data["findings"] if each["id"] == "reachable"] == [["two"]] * silent
     assert done.changed == set()
     assert not (tmp_path / "node").exists()
     assert not (done.folder / "receipts").exists(), "the report of preflight belongs to preflight.yml"
     assert (data["group"], data["hosts"]) == ("pair1", ["one", "two"])
-    assert {each["id"] for each in data["findings"]} & {"engine_absent", "engine_unknown"}
+    assert {each["id"] for each in data["findings"]} & ({"engine_down", "engine_unknown"} if silent else {"engine_absent", "engine_unknown"})
     assert all(each["matters"] and each["command"] for each in data["findings"])
     assert done.rc == (2 if data["counts"]["error"] else 0), done.stdout
 
 
+@pytest.mark.long  # tests/lab/test_h_doctor.py has the page of such a pair
 def test_a_node_that_does_not_answer_is_one_finding_and_is_asked_once(tmp_path: Path) -> None:
     deploy(tmp_path)
     before = tree(tmp_path)
@@ -80,6 +87,7 @@ def test_a_node_that_does_not_answer_is_one_finding_and_is_asked_once(tmp_path: 
     assert (done.changed, tree(tmp_path)) == (set(), before)
 
 
+@pytest.mark.long  # tests/lab/test_h_doctor.py judges half a pair
 def test_a_run_of_one_host_with_drift_fails_if_warnings_count(tmp_path: Path) -> None:
     """Where this machine has no Docker Engine, that is an error as well."""
     deploy(tmp_path)

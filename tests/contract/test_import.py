@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playbook import REPO, Run, run
+from playbook import REPO, Run
+from warm_playbook import ansible, run
 
 RECIPES = REPO / "tests/unit/fixtures/recipes"
 PAIR = """
@@ -61,22 +60,18 @@ def test_a_compose_file_is_imported_selected_and_validated(inventory: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("playbook", "arguments", "sentence"),
+    ("arguments", "sentence"),
     [
-        ("import", ["recipe=compose.yml", "nam=mine"], "nam: is not a variable of this collection; did you mean profile_name?"),
-        ("import", ["recpie=flash.yaml"], "recpie: is not a variable of this collection; did you mean recipe?"),
-        ("import", ["recipe=compose.yml", "force=maybe"], "force: is 'maybe', expected true or false"),
-        ("profiles", ["gb10_profle=fp8-512k"], "gb10_profle: is not a variable of the cluster; did you mean gb10_profile?"),
+        (["recipe=compose.yml", "nam=mine"], "nam: is not a variable of this collection; did you mean profile_name?"),
+        (["recpie=flash.yaml"], "recpie: is not a variable of this collection; did you mean recipe?"),
+        (["recipe=compose.yml", "force=maybe"], "force: is 'maybe', expected true or false"),
     ],
 )
-def test_a_wrong_extra_variable_is_refused_without_an_inventory(playbook: str, arguments: list[str], sentence: str, tmp_path: Path) -> None:
+def test_a_wrong_extra_variable_is_refused_without_an_inventory(arguments: list[str], sentence: str, tmp_path: Path) -> None:
     """Nothing is written then."""
     (tmp_path / "compose.yml").write_bytes((RECIPES / "docker-compose.yml").read_bytes())
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), str(REPO / f"playbooks/{playbook}.yml")]
-    environment = {"ANSIBLE_CONFIG": str(REPO / "ansible.cfg"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    words = [word for each in arguments for word in ("-e", each)]
-    done = subprocess.run([*command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 2
+    done = ansible(tmp_path, [str(REPO / "playbooks/import.yml"), *(word for each in arguments for word in ("-e", each))], cwd=tmp_path)
+    assert done.rc == 2
     assert f"1. the extra variables (-e): {sentence}\n" in done.stdout
     assert [path.name for path in tmp_path.glob("*profiles*")] == []
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from playbook import REPO
+from warm_playbook import ansible
 
 LINKS = REPO / "collections" / "ansible_collections" / "gb10" / "cluster"
 PLUGIN_FOLDERS = {"module": "modules", "lookup": "lookup", "callback": "callback", "inventory": "inventory"}
@@ -62,10 +63,9 @@ def test_a_frozen_node_ends_its_ssh_connection_within_a_minute() -> None:
     assert (options["controlmaster"], options["controlpersist"], options["compression"]) == ("auto", "60", "yes"), "Ansible's defaults"
 
 
-def ansible_doc(kind: str) -> dict[str, dict[str, object]]:
+def ansible_doc(folder: Path, kind: str) -> dict[str, dict[str, object]]:
     """What ansible-doc knows of the collection's plugins of one kind."""
-    command = [str(Path(sys.executable).parent / "ansible-doc"), "--type", kind, "--json", "--list", "gb10.cluster"]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True)
+    done = ansible(folder, ["--type", kind, "--json", "--list", "gb10.cluster"], program="doc")
     known: dict[str, dict[str, object]] = json.loads(done.stdout)
     return known
 
@@ -80,10 +80,10 @@ def filters() -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["module", "lookup", "filter", "callback", "inventory"])
-def test_ansible_doc_lists_every_plugin(kind: str) -> None:
+def test_ansible_doc_lists_every_plugin(kind: str, tmp_path: Path) -> None:
     """Each is documented, under its full name, with a short description."""
     names = filters() if kind == "filter" else {path.stem for path in (REPO / "plugins" / PLUGIN_FOLDERS[kind]).glob("*.py")}
-    documented = {name.removeprefix("gb10.cluster.") for name, text in ansible_doc(kind).items() if text}
+    documented = {name.removeprefix("gb10.cluster.") for name, text in ansible_doc(tmp_path, kind).items() if text}
     assert names == documented
 
 
@@ -122,11 +122,10 @@ def test_every_playbook_begins_with_the_check_of_the_inventory() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(["site.yml", *(f"playbooks/{path.name}" for path in (REPO / "playbooks").glob("*.yml"))]))
-def test_every_playbook_passes_its_syntax_check_with_a_real_inventory(name: str) -> None:
+def test_every_playbook_passes_its_syntax_check_with_a_real_inventory(name: str, tmp_path: Path) -> None:
     """Ansible templates the plays' hosts there without the variables of any host."""
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), "--syntax-check", name, "-i", "inventories/lab"]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ansible(tmp_path, ["--syntax-check", name, "-i", "inventories/lab"])
+    assert done.rc == 0, done.stdout
 
 
 def test_the_playbook_in_the_root_is_a_shim() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_profiles
-from playbook import REPO, Run, run
+from playbook import REPO, Run
+from warm_playbook import run
 
 SECRET = re.compile(r"api_key|token|secret|password")
 HOSTS = "gb10: {{hosts: {{one: {{ansible_connection: ansible.builtin.local, ansible_become: false, ansible_python_interpreter: {python}}}}}}}\n"

@@ -11,7 +11,8 @@ from typing import Any
 import ansible.plugins.connection.local
 import pytest
 import yaml
-from playbook import REPO, Run, run
+from playbook import REPO, Run
+from warm_playbook import run
 
 OLD, NEW = "aaaaaaaaaaaa", "bbbbbbbbbbbb"  # the release that serves, and the one that the inventory makes
 HOSTS = """
@@ -80,11 +81,7 @@ def reply(found: dict[str, Any], wanted: dict[str, Any] | None = None, text: str
 
 
 SERVES = [reply(outcome(None, final=False, phase="starting"), text="rank 1  two  load 43 %"), reply(outcome(True))]
-RETURNS = [
-    reply(outcome(False, final=False, phase="halting")),
-    reply(outcome(False, final=False, phase="judging")),
-    reply(outcome(False, sentence=BACK, evidence=[NEW])),
-]
+HALTS = [reply(outcome(False, final=False, phase="halting")), reply(outcome(False, final=False, phase="judging"))]
 
 
 MODEL, IMAGE = "fraserprice/DeepSeek-V4-Flash-DSpark", "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"  # of dspark-nvfp4-1m
@@ -206,12 +203,19 @@ def follows(*numbers: int) -> list[str]:
 ACKNOWLEDGED = 'call acknowledge {"generation": 7}'
 
 
-def test_release_that_passes_is_followed_and_exported(pair: Pair) -> None:
+def test_release_that_passes_is_followed_and_exported_and_its_new_key_is_on_the_head_alone(pair: Pair) -> None:
     warnings = ["two could not record it.", "one waits for MemAvailable."]
-    done = pair.play(follow=[SERVES[0], reply(outcome(True, final=False, phase="recording")), reply(outcome(True, warnings=warnings))])
+    pair.key.unlink()
+    done = pair.play("-vvvv", "--diff", follow=[SERVES[0], reply(outcome(True, final=False, phase="recording")), reply(outcome(True, warnings=warnings))])
     found = result(done)
-    assert found["changes"] == [f"release {OLD} -> {NEW}"]
+    assert found["changes"] == [f"release {OLD} -> {NEW}", f"the API needs the new key in {pair.key} on one"]
     assert (found["unserved_seconds"], found["receipt"]["release"], found["followed"]) == (48, NEW, "")
+    key = pair.key.read_text(encoding="utf-8").strip().partition("=")[2]
+    assert len(key) == 43
+    assert key not in done.text()
+    assert pair.files_with(key) == [pair.key], "in one file on the head"
+    assert [pair.compose(host).get("env_file") for host in ("one", "two")] == [[str(pair.key)], None]
+    assert [pair.manifest(host)["has_key"] for host in ("one", "two")] == [True, False]
     assert found["warnings"] == warnings
     assert pair.manifest("one")["criteria"]["published_tok_s"] == 54.22
     assert pair.log == [f"one desires serving {NEW}", *follows(0, 1, 1), ACKNOWLEDGED]
@@ -271,6 +275,7 @@ def test_collectives_of_a_pair_at_rest_are_tested_before_its_first_boot_with_an_
     assert check.changed == done.changed
 
 
+@pytest.mark.long  # a run of all tasks; the sentence has unit tests
 def test_hang_of_the_collectives_on_one_rank_fails_all_ranks_before_a_start(pair: Pair) -> None:
     done = pair.play(runs="", two_on_collective="timeout")
     [sentence] = set(messages(done).values())
@@ -279,22 +284,15 @@ def test_hang_of_the_collectives_on_one_rank_fails_all_ranks_before_a_start(pair
     assert not any("desires" in line for line in pair.log)
 
 
-def test_pair_that_serves_without_a_key_starts_again_with_one(pair: Pair) -> None:
+@pytest.mark.long  # tests/unit/plugins/modules/test_api_key.py has the check mode of the module
+def test_check_run_of_a_pair_without_a_key_makes_none(pair: Pair) -> None:
     pair.key.unlink()
     check = pair.play("--check")
-    needs = f"the API needs the new key in {pair.key} on one"
-    assert result(check)["changes"] == [f"release {OLD} -> {NEW}", needs]
-    assert not pair.key.exists(), "a check run makes no key"
-    done = pair.play("-vvvv", "--diff")
-    assert done.rc == 0, done.stdout[-3000:]
-    key = pair.key.read_text(encoding="utf-8").strip().partition("=")[2]
-    assert len(key) == 43
-    assert key not in done.text()
-    assert pair.files_with(key) == [pair.key], "in one file on the head"
-    assert [pair.compose(host).get("env_file") for host in ("one", "two")] == [[str(pair.key)], None]
-    assert [pair.manifest(host)["has_key"] for host in ("one", "two")] == [True, False]
+    assert result(check)["changes"] == [f"release {OLD} -> {NEW}", f"the API needs the new key in {pair.key} on one"]
+    assert not pair.key.exists()
 
 
+@pytest.mark.long  # two runs of all tasks
 def test_release_and_its_inputs_are_the_same_for_another_generated_key(pair: Pair) -> None:
     named: tuple[list[str], list[Any]] = ([], [])
     for text in ("VLLM_API_KEY=a-key-of-an-earlier-run\n", "VLLM_API_KEY=another-key-of-the-owner\n"):
@@ -306,12 +304,14 @@ def test_release_and_its_inputs_are_the_same_for_another_generated_key(pair: Pai
     assert named[1][0] == named[1][1]
 
 
+@pytest.mark.long  # test_api_key.py finds such a container
 def test_container_with_another_key_than_the_file_is_a_reason_for_a_start(pair: Pair) -> None:
     done = pair.play(release=OLD, variables={"__vllm_tp2_key": {"path": str(pair.key), "new": True}})
     assert result(done)["changes"] == [f"the API needs the new key in {pair.key} on one"]
     assert pair.log[0] == f"one desires serving {OLD}"
 
 
+@pytest.mark.long  # test_api_key.py has each form of the file
 def test_key_of_an_earlier_version_is_kept(pair: Pair) -> None:
     pair.key.write_text("a-key-of-an-earlier-run\n", encoding="utf-8")
     done = pair.play()
@@ -319,9 +319,8 @@ def test_key_of_an_earlier_version_is_kept(pair: Pair) -> None:
     assert pair.key.read_text(encoding="utf-8") == "VLLM_API_KEY=a-key-of-an-earlier-run\n"
 
 
-@pytest.mark.parametrize(
-    "given", [{"vllm_tp2_api_key": "key-7c1f2e9d"}, pytest.param({"vllm_tp2_secret_env": {"VLLM_API_KEY": "key-7c1f2e9d"}}, marks=pytest.mark.long)]
-)
+@pytest.mark.long  # tests/lab/test_a_site.py asserts it on the real engine
+@pytest.mark.parametrize("given", [{"vllm_tp2_api_key": "key-7c1f2e9d"}, {"vllm_tp2_secret_env": {"VLLM_API_KEY": "key-7c1f2e9d"}}])
 def test_key_of_the_inventory_reaches_the_head_alone(pair: Pair, given: dict[str, Any]) -> None:
     pair.key.unlink()
     secret = {"HF_TOKEN": "hf_of_both"}
@@ -338,7 +337,8 @@ def test_key_of_the_inventory_reaches_the_head_alone(pair: Pair, given: dict[str
     assert not pair.key.exists(), "no key is made"
 
 
-@pytest.mark.parametrize("text", ["", "short\n", None])
+# tests/unit/plugins/modules/test_api_key.py has each of them.
+@pytest.mark.parametrize("text", [pytest.param("", marks=pytest.mark.long), pytest.param("short\n", marks=pytest.mark.long), None])
 def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair, text: str | None) -> None:
     pair.key.unlink()
     if text is None:
@@ -355,7 +355,8 @@ def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair, text: 
     assert not pair.written("one"), "nothing was written"
 
 
-@pytest.mark.parametrize("value", [pytest.param("false", marks=pytest.mark.long), "no"])
+@pytest.mark.long  # a run of all tasks for one word
+@pytest.mark.parametrize("value", ["false", "no"])
 def test_open_api_that_is_switched_off_on_the_command_line_has_a_key(pair: Pair, value: str) -> None:
     done = pair.play(variables={"vllm_tp2_api_open": value})
     assert result(done)["key"] is True
@@ -373,24 +374,17 @@ def test_pair_of_an_older_version_is_adopted_without_a_restart(pair: Pair) -> No
 
 
 def test_failed_boot_fails_all_ranks_with_one_sentence_and_copies_the_evidence(pair: Pair) -> None:
-    done = pair.play(follow=RETURNS)
+    template = "{{ lookup('pipe', 'touch " + str(pair.folder / "PWNED") + "') }} {% for a in [1] %}x{% endfor %}"
+    done = pair.play(follow=[*HALTS, reply(outcome(False, sentence=f"{BACK} {template}", evidence=[NEW]))])
     assert done.rc != 0
-    assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/")
+    assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} {template} Evidence: {pair.folder}/evidence/pair1-{NEW}/")
+    assert not (pair.folder / "PWNED").exists(), "a template is printed and not evaluated"
     assert sorted(pair.log[-2:]) == [f"one evidence {NEW}", f"two evidence {NEW}"]
     assert ACKNOWLEDGED in pair.log
     assert list((pair.folder / "receipts/pair1").glob("*-failed.json"))
 
 
-def test_template_in_a_verdict_is_printed_and_not_evaluated(pair: Pair) -> None:
-    text = "rank 0 on one: {{ lookup('pipe', 'touch " + str(pair.folder / "PWNED") + "') }} {% for a in [1] %}x{% endfor %}"
-    failed = outcome(False, evidence=[NEW])
-    failed["verdict"]["msg"] = text
-    done = pair.play(follow=[reply(failed)])
-    assert done.rc != 0
-    assert all(text in message for message in messages(done).values())
-    assert not (pair.folder / "PWNED").exists()
-
-
+@pytest.mark.long  # a run of all tasks; tests/vm has heads that are lost
 def test_head_that_does_not_answer_fails_all_ranks(pair: Pair) -> None:
     done = pair.play(one_on_desired_state="dark")
     assert done.rc != 0
@@ -444,6 +438,7 @@ def test_second_run_with_another_release_is_refused_or_takes_over(pair: Pair, ho
     assert not pair.written("one"), "refused before anything is written"
 
 
+@pytest.mark.long  # tests/vm/test_serve.py asserts it with a killed run
 def test_second_run_with_the_same_release_follows_the_first(pair: Pair) -> None:
     done = pair.play(state={"desired": desired(), "outcome": outcome(None, final=False, phase="starting")})
     found = result(done)
@@ -551,7 +546,7 @@ def test_rollback_goes_to_the_kept_release_by_the_agent(pair: Pair) -> None:
     assert note == {"from": OLD, "to": NEW}
 
 
-@pytest.mark.parametrize("wanted", ["list", "000000000000"])
+@pytest.mark.parametrize("wanted", [pytest.param("list", marks=pytest.mark.long), "000000000000"])  # tests/lab/test_d_operate.py has both
 def test_rollback_lists_the_kept_releases_and_changes_nothing(pair: Pair, wanted: str) -> None:
     done = pair.play(tasks="rollback", variables={"rollback_release": wanted, "output": "json"})
     (document,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -574,6 +569,7 @@ def figures(pair: Pair) -> tuple[list[str], dict[str, Any]]:
     return text.read_text(encoding="utf-8").splitlines(), json.loads(data.read_text(encoding="utf-8"))
 
 
+@pytest.mark.long  # tests/lab/test_d_operate.py measures and writes
 def test_bench_writes_what_it_has_measured_before_a_level_fails(pair: Pair) -> None:
     (pair.folder / f"nodes/one/pair1/releases/{OLD}/receipt.json").write_text('{"passed": true, "profile": "dspark-nvfp4-1m"}', encoding="utf-8")
     done = pair.play(tasks="bench", fails=64, variables={**BENCH, "bench_depths": "0,64,128", "gb10_bench": str(pair.folder / "bench")})
@@ -585,6 +581,7 @@ def test_bench_writes_what_it_has_measured_before_a_level_fails(pair: Pair) -> N
     assert done.changed == set()
 
 
+@pytest.mark.long  # six rounds; test_vllm_bench.py has the floor
 def test_soak_ends_when_the_memory_of_a_rank_without_an_api_is_low(pair: Pair) -> None:
     given = {**BENCH, "bench_seconds": 600, "bench_memory_floor": 8, "gb10_bench": str(pair.folder / "bench")}
     done = pair.play(tasks="bench", two_on_gib=10, variables=given)

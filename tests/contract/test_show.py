@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playbook import LOCAL_PAIR, REPO
+from warm_playbook import ansible
 
 
 def play(folder: Path, name: str, *arguments: str, hosts: str = "", code: int = 0) -> str:
@@ -18,13 +18,10 @@ def play(folder: Path, name: str, *arguments: str, hosts: str = "", code: int = 
     config.write_text("", encoding="utf-8")
     inventory.write_text((hosts or LOCAL_PAIR).format(python=sys.executable), encoding="utf-8")
     variables = {"vllm_tp2_directory": str(folder / "node"), "gb10_receipts": str(folder / "receipts"), "gb10_profile": "b12x-fp8-1m"}
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), f"gb10.cluster.{name}", "-i", str(inventory), "-e", json.dumps(variables), *arguments]
-    settings = {
-        "ANSIBLE_CONFIG": str(config), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"),
-        "ANSIBLE_NOCOLOR": "true", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }  # fmt: skip
-    done = subprocess.run(command, cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == code, done.stdout + done.stderr
+    words = [f"gb10.cluster.{name}", "-i", str(inventory), "-e", json.dumps(variables), *arguments]
+    settings = {"ANSIBLE_CONFIG": str(config), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+    done = ansible(folder, words, cwd=folder, env=settings)
+    assert done.rc == code, done.stdout
     return done.stdout
 
 
@@ -119,6 +116,7 @@ def test_status_is_one_table_of_all_groups_with_the_verdicts_first(tmp_path: Pat
     assert "\\n" not in "".join(lines[verdicts[0] :])
 
 
+@pytest.mark.long  # tests/unit/plugins/action/test_show.py has one document a group
 def test_status_is_a_document_for_each_group_as_json(tmp_path: Path) -> None:
     found = documents(play(tmp_path, "status", "-e", "output=json", "-e", "vllm_tp2_status_fail=false", hosts=TWO_GROUPS))
     assert [(each["schema"], each["group"]) for each in found] == [("gb10.cluster/status/1", "pair1"), ("gb10.cluster/status/1", "pair2")]

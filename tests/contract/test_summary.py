@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from playbook import LOCAL_PAIR, REPO, Run, run
+from playbook import LOCAL_PAIR, REPO, Run
+from warm_playbook import run
 
 # A playbook in a folder with the collection's callback, as playbooks/ has it. Another playbook imports it, as site.yml does.
 PLAY = """
@@ -53,13 +54,14 @@ def play(folder: Path, **variables: object) -> Run:
     return run(folder, "play.yml", folder / "hosts.yml", variables=variables, env=env, project=folder)
 
 
+# tests/unit/plugins/module_utils/_release/test_summary.py has the other two.
 @pytest.mark.parametrize(
     ("write", "how", "title", "changed"),
     [
         pytest.param(False, "", "pair1 serves", "changed      nothing", id="no change"),
-        pytest.param(True, "", "pair1 serves", "tasks        two: 1 task (Write)", id="one task"),
+        pytest.param(True, "", "pair1 serves", "tasks        two: 1 task (Write)", id="one task", marks=pytest.mark.long),
         pytest.param(False, "failed", "two failed or was unreachable in this run, so it is not known whether pair1 serves", "no restart", id="failed"),
-        pytest.param(False, "unreachable", "two failed or was unreachable in this run, so it is not known", "no restart", id="unreachable"),
+        pytest.param(False, "unreachable", "two failed or was unreachable in this run", "no restart", id="unreachable", marks=pytest.mark.long),
     ],
 )
 def test_the_summary_agrees_with_the_recap(tmp_path: Path, write: bool, how: str, title: str, changed: str) -> None:

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from playbook import LOCAL_PAIR, REPO, Run, run
+from playbook import LOCAL_PAIR, REPO, Run
+from warm_playbook import run
 
 PLAY = """
 - name: A part of a group

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from playbook import REPO, Run, run
+from playbook import REPO, Run
+from warm_playbook import run
 
 # Two groups whose hosts stand in turn, as in a list of all machines.
 HOSTS = """

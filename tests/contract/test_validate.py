@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -10,9 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from playbook import REPO, Run, run
+from playbook import REPO, Run
+from warm_playbook import run
 
 PROFILES = sorted(path.stem for path in (REPO / "profiles").glob("*.yml"))
+#: With and without a drafter. The unit tests render every profile.
+SOME = ["b12x-fp8-1m", "dspark-nvfp4-1m"]
 PAIR = """
 gb10:
   children:
@@ -36,40 +40,40 @@ def inventory(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def all_profiles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """One run that imports the playbook once for each profile, on inventories/spark-pair as it is shipped."""
+@pytest.fixture(scope="module", params=[SOME, pytest.param(PROFILES, marks=pytest.mark.long)], ids=["some", "all"])
+def validated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Run, Path]:
+    """One run that imports the playbook once for each of these profiles, on inventories/spark-pair as it is shipped."""
     folder = tmp_path_factory.mktemp("validate")
+    names: list[str] = request.param
     plays = [
         {
             "ansible.builtin.import_playbook": str(REPO / "playbooks/validate.yml"),
             "vars": {"gb10_profile": name, "validate_output": str(folder / "out" / name)},
         }
-        for name in PROFILES
+        for name in names
     ]
     book = folder / "all.yml"
     book.write_text(yaml.safe_dump(plays), encoding="utf-8")
-    return run(folder, str(book), REPO / "inventories/spark-pair"), folder / "out"
+    return names, run(folder, str(book), REPO / "inventories/spark-pair"), folder / "out"
 
 
-def test_every_profile_passes_on_the_example_without_any_host(all_profiles: tuple[Run, Path]) -> None:
+def test_a_shipped_profile_passes_on_the_example_without_any_host(validated: tuple[list[str], Run, Path]) -> None:
     """Addresses of the example are reserved for documentation (192.0.2.0/24): a connection would fail."""
-    outcome, _out = all_profiles
+    names, outcome, _out = validated
     assert outcome.rc == 0, outcome.stdout[-4000:]
     assert outcome.failures == []
     done = [event["event_data"] for event in outcome.events if event["event"] == "runner_on_ok"]
     documents = [data["res"]["data"] for data in done if data["task"].endswith("Report the group")]
-    assert {document["profile"] for document in documents} == set(PROFILES)
+    assert {document["profile"] for document in documents} == set(names)
     assert all([rank["host"] for rank in document["ranks"]] == ["spark-1", "spark-2"] for document in documents)
-    assert len([line for line in outcome.stdout.splitlines() if line.startswith("pair1: valid. Estimated KV pool: ")]) == len(PROFILES)
+    assert len([line for line in outcome.stdout.splitlines() if line.startswith("pair1: valid. Estimated KV pool: ")]) == len(names)
 
 
-@pytest.mark.parametrize("name", PROFILES)
-def test_both_ranks_of_a_profile_are_written(all_profiles: tuple[Run, Path], name: str) -> None:
+def test_both_ranks_of_a_profile_are_written(validated: tuple[list[str], Run, Path]) -> None:
     """A Compose file and the environment, each rank with its own number."""
-    folder = all_profiles[1] / name / "pair1"
-    for rank in (0, 1):
-        where = folder / f"rank{rank}-spark-{rank + 1}"
+    names, _outcome, out = validated
+    for name, rank in itertools.product(names, (0, 1)):
+        where = out / name / f"pair1/rank{rank}-spark-{rank + 1}"
         (service,) = yaml.safe_load((where / "compose.yaml").read_text(encoding="utf-8"))["services"].values()
         environment = dict(line.split("=", 1) for line in (where / "environment").read_text(encoding="utf-8").splitlines())
         assert service["labels"]["gb10.cluster.profile"] == name

@@ -1,0 +1,239 @@
+"""Run playbooks in forks of one process that has imported Ansible and the collection: what playbook.run() does, without the start of a program.
+
+Each run is a child with its own environment, folder, settings and output, so that nothing of one run reaches another one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any
+
+from playbook import REPO, Run
+
+#: What every run has in its environment, unless the test says otherwise.
+SETTINGS = {
+    "ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback"),
+    "ANSIBLE_CALLBACKS_ENABLED": "record",
+    "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"),
+    "ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"),
+    "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+    "ANSIBLE_INJECT_FACT_VARS": "false",
+    "ANSIBLE_ALLOW_EMBEDDED_TEMPLATES": "false",
+    "ANSIBLE_FORCE_COLOR": "false",
+    "ANSIBLE_NOCOLOR": "true",
+}
+#: What nearly every run loads. A run that needs more imports it itself.
+CORE = ("ansible.cli.playbook", "ansible.executor.module_common", "ansible.plugins.callback.default")
+KINDS = {
+    "action": ("assert", "command", "copy", "debug", "fail", "include_vars", "normal", "raw", "set_fact", "template"),
+    "connection": ("local", "ssh"),
+    "filter": ("core", "encryption", "mathstuff", "urls", "urlsplit"),
+    "inventory": ("auto", "host_list", "ini", "script", "toml", "yaml"),
+    "shell": ("sh",),
+    "strategy": ("linear",),
+    "test": ("core", "files", "mathstuff", "uri"),
+    "vars": ("host_group_vars",),
+}
+OWN = ("action", "callback", "filter", "inventory", "lookup", "plugin_utils", "module_utils")
+
+
+class Server:
+    """The process that forks, as its client sees it."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, **SETTINGS}
+        words = [sys.executable, __file__]
+        self.process = subprocess.Popen(words, cwd=REPO, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, request: Mapping[str, Any]) -> int | None:
+        """Return the exit status of one run, or None after its time."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "the process that forks has ended"
+        rc: int | None = json.loads(answer)
+        return rc
+
+
+@cache
+def _server() -> Server:
+    return Server()
+
+
+def end() -> None:
+    """End the process that forks, if there is one."""
+    if _server.cache_info().currsize:
+        _server().process.communicate()
+        _server.cache_clear()
+
+
+def ansible(
+    folder: Path, arguments: list[str], *, program: str = "playbook", cwd: Path = REPO, env: Mapping[str, str] | None = None, timeout: int = 240
+) -> Run:
+    """Run ansible-playbook, or another program of Ansible, and return what happened; `folder` takes the output."""
+    number = time.monotonic_ns()
+    output, record = folder / f"output-{number}", folder / f"events-{number}"
+    environment = {**os.environ, **SETTINGS, "PWD": str(cwd), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment.update(env or {}, GB10_RECORD=str(record))
+    start = time.monotonic()
+    request = {"program": program, "arguments": arguments, "cwd": str(cwd), "env": environment, "output": str(output), "timeout": timeout}
+    rc = _server().ask(request)
+    seconds = time.monotonic() - start
+    screen = output.read_text(encoding="utf-8", errors="replace")
+    assert rc is not None, f"{' '.join(arguments)} was not over after {timeout} s:\n{screen[-3000:]}"
+    events = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
+    return Run(rc, seconds, screen, events, folder)
+
+
+def run(
+    folder: Path,
+    playbook: str,
+    inventory: str | Path,
+    *arguments: str,
+    variables: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    project: Path = REPO,
+) -> Run:
+    """Run `playbook` as playbook.run() does."""
+    folder = folder / f"run-{time.monotonic_ns()}"
+    folder.mkdir(parents=True)
+    words = [playbook, "-i", str(inventory), *(word for each in arguments for word in shlex.split(each))]
+    if variables:
+        (folder / "extra.json").write_text(json.dumps(dict(variables)), encoding="utf-8")
+        words += ["-e", f"@{folder}/extra.json"]
+    return ansible(folder, words, cwd=project, env=env)
+
+
+# --- the process that forks --------------------------------------------------------------------------------------------------------
+
+
+def _import() -> None:
+    """Import what the runs share. Nothing of it keeps a state of a run."""
+    from ansible.plugins.loader import init_plugin_loader
+    from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
+
+    names = [*CORE, *(f"ansible.plugins.{kind}.{name}" for kind, each in KINDS.items() for name in each)]
+    init_plugin_loader()
+    root = REPO / "plugins"
+    for kind in OWN:
+        for path in sorted((root / kind).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            if parts[-1] != "__init__":
+                names.append(".".join(("ansible_collections.gb10.cluster.plugins", *parts)))
+    for name in names:
+        importlib.import_module(name)
+    _AnsibleCollectionFinder._remove()  # each child installs its own
+
+
+def _same(module: ModuleType, collections: str) -> bool:
+    """Whether a folder of collections has this very module, as the links of a test's own collection do."""
+    path = getattr(module, "__file__", None) or ""
+    own = Path(collections, *module.__name__.split("."))
+    own = own / "__init__.py" if path.endswith("__init__.py") else own.with_suffix(".py")
+    return bool(path) and own.is_file() and own.samefile(path)
+
+
+def _settle(environment: dict[str, str]) -> None:
+    """Take over the environment, and read the settings of Ansible again if they differ."""
+    from ansible import constants
+
+    before, after = ({key: value for key, value in each.items() if key.startswith("ANSIBLE_")} for each in (os.environ, environment))
+    os.environ.clear()
+    os.environ.update(environment)
+    if before == after:
+        # Its name was made for the parent, and the first child to end would remove it.
+        constants.DEFAULT_LOCAL_TMP = constants.config.get_config_value("DEFAULT_LOCAL_TMP")
+        return
+    config, paths = constants.config, constants.COLLECTIONS_PATHS
+    importlib.reload(constants)
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "config", None) is config:
+            module.config = constants.config  # type: ignore[attr-defined]
+        if paths != constants.COLLECTIONS_PATHS and name.startswith("ansible_collections") and not _same(module, constants.COLLECTIONS_PATHS[0]):
+            del sys.modules[name]
+
+
+def _child(request: dict[str, Any]) -> None:
+    """Be the program."""
+    code = 250
+    try:
+        os.setsid()
+        atexit._clear()
+        output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for number in (1, 2):
+            os.dup2(output, number)
+        os.close(output)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        os.chdir(request["cwd"])
+        _settle(request["env"])
+        program = request["program"]
+        sys.argv = [f"ansible-{program}", *request["arguments"]]
+        try:
+            getattr(importlib.import_module(f"ansible.cli.{program}"), f"{program.title()}CLI").cli_executor(sys.argv)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:  # noqa: BLE001  # the child must not go on as its parent
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _wait(child: int, seconds: float) -> int | None:
+    """Return the exit status of a child, or end it after this time."""
+    descriptor = os.pidfd_open(child)
+    try:
+        over = not select.select([descriptor], [], [], seconds)[0]
+        for number in (signal.SIGTERM, signal.SIGKILL) if over else ():
+            os.kill(child, number)
+            if select.select([descriptor], [], [], 5)[0]:
+                break
+        _child_id, status = os.waitpid(child, 0)
+        return None if over else os.waitstatus_to_exitcode(status)
+    finally:
+        os.close(descriptor)
+
+
+def _serve(requests: IO[str], answers: IO[str]) -> None:
+    """Answer requests until the client ends."""
+    for line in requests:
+        request = json.loads(line)
+        child = os.fork()
+        if not child:
+            _child(request)
+        answers.write(json.dumps(_wait(child, request["timeout"])) + "\n")
+        answers.flush()
+
+
+def _main() -> None:
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1):
+        os.dup2(nothing, number)
+    _import()
+    gc.disable()  # a run ends before it pays
+    gc.freeze()
+    _serve(requests, answers)
+
+
+if __name__ == "__main__":
+    _main()
