@@ -71,6 +71,20 @@ SETTINGS = {
     "label": "evidence_label",
     "report folder": "gb10_reports",
     "doctor strict": "doctor_strict",
+    "profiles folder": "gb10_profiles_directory",
+    "first address": "gb10_fabric_first",
+    "secret environment": "vllm_tp2_secret_env",
+    "build arguments": "image_build_args",
+    "rendered": "validate_output",
+    "profile name": "profile_name",
+    "set up inventory": "setup_inventory",
+    "set up head": "setup_head",
+    "fetched model": "weights_download",
+    "image distribution": "image_distribution",
+    "model store": "gb10_model_store",
+    "verify weights": "weights_verify",
+    "lock file": "gb10_lock_file",
+    "lock update": "gb10_lock_update",
 }
 #: The roles, in the order of a run: the tag of each, and its state `absent`.
 ROLES = ("preflight", "sysctl", "readahead", "gpu", "docker", "roce", "image", "weights", "vllm_tp2")
@@ -90,6 +104,11 @@ def tags(*roles: str) -> tuple[str, str]:
 def settings(values: dict[str, Any]) -> dict[str, Any]:
     """Return variables from settings by their plain names."""
     return {SETTINGS[name]: value for name, value in values.items()}
+
+
+def misspelt(what: str) -> str:
+    """Return the variable of a setting without its last letter but one."""
+    return SETTINGS[what][:-2] + SETTINGS[what][-1]
 
 
 def absent(role: str) -> dict[str, str]:
