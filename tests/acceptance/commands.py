@@ -40,6 +40,9 @@ ON_NODE = {
     "stop here": "gb10 stop --here",
     "start": "gb10 start",
 }
+#: The collection as it is installed, and what brings a pair up then.
+COLLECTION = "gb10.cluster"
+INSTALLED = f"{COLLECTION}.site"
 #: The variables of an inventory by what they set.
 SETTINGS = {
     "profile": "gb10_profile",
@@ -79,10 +82,7 @@ SETTINGS = {
     "profile name": "profile_name",
     "set up inventory": "setup_inventory",
     "set up head": "setup_head",
-    "fetched model": "weights_download",
-    "image distribution": "image_distribution",
     "model store": "gb10_model_store",
-    "verify weights": "weights_verify",
     "lock file": "gb10_lock_file",
     "lock update": "gb10_lock_update",
 }
@@ -134,10 +134,16 @@ class Places:
             "/usr/local/sbin/gb10 /etc/gb10-cluster/agent.json /etc/systemd/system/gb10-agent.service /run/gb10-agent /opt/gb10-cluster/agent"
             " /var/lib/gb10-cluster/agent /var/lib/gb10-agent"
         )
+        self.caches = "/srv/models/vllm-cache*"
+        self.models = "/srv/models"
         self.agent_unit = "gb10-agent"
         self.agent_user = "gb10-agent"
         #: All that a serving group leaves on a node while it serves.
         self.all = f"/opt/gb10-cluster /etc/gb10-cluster /var/lib/gb10-cluster {self.agent}"
+
+    #: What the role docker writes: the settings of the daemon, the limits of its unit and of logins.
+    daemon = "/etc/docker/daemon.json"
+    daemon_limits = ("/etc/systemd/system/docker.service.d/60-gb10-cluster.conf", "/etc/security/limits.d/60-gb10-cluster.conf")
 
     def container(self, rank: int) -> str:
         """Return the name of a rank's container."""

@@ -82,7 +82,7 @@ def test_all_mistakes_of_all_files_are_told_in_one_run(desk: Desk) -> None:
     assert len(re.findall(r"^\d+\. ", told.text, re.M)) == 5
     assert not desk.attempts.exists()
     for name, text in before.items():
-        desk.inventory_file(name, lambda _text, text=text: text)
+        (desk.inventory / name).write_text(text, encoding="utf-8")
     (desk.inventory / "host_vars/spark-1.yml").unlink()
     more.unlink()
     desk.run("bring up").failed("spark-1", "spark-2")
@@ -151,7 +151,7 @@ def test_a_recipe_becomes_a_valid_profile_without_its_secret(desk: Desk) -> None
     words = "--model org/model --tensor-parallel-size 2 --max-model-len 65536 --gpu-memory-utilization 0.8 --served-model-name mine"
     service = {"image": "vllm/vllm-openai:v0.11.0", "privileged": True, "network_mode": "host", "environment": {"HF_TOKEN": token, "NCCL_DEBUG": "INFO"}}
     recipe = desk.write("recipe/docker-compose.yml", {"services": {"vllm": {**service, "volumes": ["/srv/models:/root/.cache/huggingface"], "command": words}}})
-    own = {"profiles_folder": str(desk.folder / "own")}
+    own: dict[str, Any] = {"profiles_folder": str(desk.folder / "own")}
     made = (
         desk.run("import a recipe", "-vvv", recipe=str(recipe), profile_name="imported", **own)
         .passed()
