@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from acceptance import commands
 from acceptance.commands import SERVING, tags
 from acceptance.owner import Owner
@@ -115,6 +116,20 @@ def test_a_damaged_file_of_the_model_is_named_and_repaired(served: Owner) -> Non
     assert (served.identity(), served.serves()) == (before, True)
 
 
+def test_a_disk_without_room_is_told_before_a_copy_begins(other: Other, served: Owner) -> None:
+    store = "/var/lib/docker/net-store"
+    try:
+        served.on(1, f"mkdir -p {store} && cp -r {other.folder} {store}/")
+        served.on(2, f"mkdir -p {store} && mount -t tmpfs -o size=16m tmpfs {store}")
+        run = served.run("bring up", *tags("weights"), **{**other.settings, "model_store": store})
+        run.failed(r"lab-2 has [\d.]+ MiB free", "are to be copied", "model_store")
+        assert served.on(2, f"ls -A {store}") == ""
+    finally:
+        served.on(2, f"umount {store}; rmdir {store}", check=False)
+        served.on(1, f"rm -rf {store}")
+    assert served.serves()
+
+
 @pytest.mark.quick
 def test_undo_of_serving_leaves_nothing_and_the_next_run_serves(served: Owner) -> None:
     places, model = served.places, f"{served.places.models}/{served.model}"
@@ -131,3 +146,46 @@ def test_undo_of_serving_leaves_nothing_and_the_next_run_serves(served: Owner) -
     assert served.undo(SERVING).passed().changes == set()
     served.run("bring up", *ONLY_SERVING).passed()
     assert served.serves()
+
+
+def test_undo_of_docker_gives_the_factory_settings_back(served: Owner) -> None:
+    places, before = served.places, served.identity()
+    ours = " ".join(places.daemon_limits)
+    settings = [served.on(node, f"cat {places.daemon}") for node in served.nodes]
+    served.undo("docker").passed()
+    try:
+        for node in served.nodes:
+            assert served.on(node, f"ls -d {ours} 2>/dev/null || true") == ""
+            factory = json.loads(served.on(node, f"cat {places.daemon} 2>/dev/null || echo '{{}}'"))
+            assert not factory.keys() & {"default-ulimits", "log-driver", "log-opts"}
+        assert served.undo("docker").passed().changes == set()
+    finally:
+        run = served.run("bring up", *tags("docker")).passed()
+    assert run.changes
+    assert [served.on(node, f"cat {places.daemon}") for node in served.nodes] == settings
+    assert (served.identity(), served.serves()) == (before, True)
+
+
+def test_other_names_and_another_address_need_no_restart(served: Owner) -> None:
+    """The worker has a second management address, and both hosts have other names."""
+    before, path = served.identity(), served.inventory / "hosts.yml"
+    text = path.read_text(encoding="utf-8")
+    inventory = yaml.safe_load(text)
+    head, worker = inventory["gb10"]["children"]["pair1"]["hosts"].values()
+    old = worker["ansible_host"]
+    moved = {"ansible_host": old.replace(".12", ".112"), "ansible_ssh_extra_args": f"-o HostKeyAlias={old}"}
+    inventory["gb10"]["children"]["pair1"]["hosts"] = {"desk": head, "shelf": {**worker, **moved}}
+    device = served.on(2, f"ip -o -4 addr show | grep -F ' {old}/' | cut -d' ' -f2").strip()
+    try:
+        served.on(2, f"ip addr add {moved['ansible_host']}/24 dev {device}")
+        path.write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
+        run = served.run("bring up", *ONLY_SERVING).passed().shows("desk", "shelf", "pair1 serves")
+        assert "lab-2" not in run.text
+        assert served.identity() == before
+        served.on_node("status").shows("desk", "shelf")
+        served.run("status").passed().shows("shelf")
+    finally:
+        path.write_text(text, encoding="utf-8")
+        served.run("bring up", *ONLY_SERVING).passed()
+        served.on(2, f"ip addr del {moved['ansible_host']}/24 dev {device}", check=False)
+    assert (served.identity(), served.serves()) == (before, True)
