@@ -40,6 +40,9 @@ ON_NODE = {
     "stop here": "gb10 stop --here",
     "start": "gb10 start",
 }
+#: The collection as it is installed, and what brings a pair up then.
+COLLECTION = "gb10.cluster"
+INSTALLED = f"{COLLECTION}.site"
 #: The variables of an inventory by what they set.
 SETTINGS = {
     "profile": "gb10_profile",
@@ -83,6 +86,17 @@ SETTINGS = {
     "confirm seconds": "roce_confirm_seconds",
     "reboot all": "reboot_all",
     "roles of whole groups": "inventory_check_group_stages",
+    "profiles folder": "gb10_profiles_directory",
+    "first address": "gb10_fabric_first",
+    "secret environment": "vllm_tp2_secret_env",
+    "build arguments": "image_build_args",
+    "rendered": "validate_output",
+    "profile name": "profile_name",
+    "set up inventory": "setup_inventory",
+    "set up head": "setup_head",
+    "model store": "gb10_model_store",
+    "lock file": "gb10_lock_file",
+    "lock update": "gb10_lock_update",
 }
 #: The roles, in the order of a run: the tag of each, and its state `absent`.
 ROLES = ("preflight", "sysctl", "readahead", "gpu", "docker", "roce", "image", "weights", "vllm_tp2")
@@ -111,6 +125,11 @@ def settings(values: dict[str, Any]) -> dict[str, Any]:
     return {SETTINGS[name]: value for name, value in values.items()}
 
 
+def misspelt(what: str) -> str:
+    """Return the variable of a setting without its last letter but one."""
+    return SETTINGS[what][:-2] + SETTINGS[what][-1]
+
+
 def absent(*roles: str) -> dict[str, str]:
     """Return the variables that undo roles."""
     return {f"{role}_state": "absent" for role in roles}
@@ -135,10 +154,16 @@ class Places:
             "/usr/local/sbin/gb10 /etc/gb10-cluster/agent.json /etc/systemd/system/gb10-agent.service /run/gb10-agent /opt/gb10-cluster/agent"
             " /var/lib/gb10-cluster/agent /var/lib/gb10-agent"
         )
+        self.caches = "/srv/models/vllm-cache*"
+        self.models = "/srv/models"
         self.agent_unit = "gb10-agent"
         self.agent_user = "gb10-agent"
         #: All that a serving group leaves on a node while it serves.
         self.all = f"/opt/gb10-cluster /etc/gb10-cluster /var/lib/gb10-cluster {self.agent}"
+
+    #: What the role docker writes: the settings of the daemon, the limits of its unit and of logins.
+    daemon = "/etc/docker/daemon.json"
+    daemon_limits = ("/etc/systemd/system/docker.service.d/60-gb10-cluster.conf", "/etc/security/limits.d/60-gb10-cluster.conf")
 
     def container(self, rank: int) -> str:
         """Return the name of a rank's container."""

@@ -235,7 +235,7 @@ def test_node_without_an_rdma_device_is_refused_before_anything_stops(pair: Pair
     assert pair.log == []
 
 
-@pytest.mark.long  # tests/lab/test_a_site.py begins with it
+@pytest.mark.long  # tests/acceptance/test_a_bring_up.py begins with it
 def test_first_installation_hands_the_keys_over_in_a_second_pass(pair: Pair) -> None:
     for host in ("one", "two"):
         (pair.folder / f"{host}.agent").unlink()
@@ -262,7 +262,7 @@ def test_image_that_differs_from_the_lock_file_stops_all_ranks_before_a_start(pa
     assert not pair.written("two")
 
 
-@pytest.mark.long  # tests/lab/test_a_site.py asserts it on the real engine
+@pytest.mark.long  # a row of tests/acceptance asserts it
 def test_collectives_of_a_pair_at_rest_are_tested_before_its_first_boot_with_an_image(pair: Pair) -> None:
     check = pair.play("--check", runs="")
     assert check.rc == 0, check.stdout
@@ -319,7 +319,7 @@ def test_key_of_an_earlier_version_is_kept(pair: Pair) -> None:
     assert pair.key.read_text(encoding="utf-8") == "VLLM_API_KEY=a-key-of-an-earlier-run\n"
 
 
-@pytest.mark.long  # tests/lab/test_a_site.py asserts it on the real engine
+@pytest.mark.long  # a row of tests/acceptance asserts it
 @pytest.mark.parametrize("given", [{"vllm_tp2_api_key": "key-7c1f2e9d"}, {"vllm_tp2_secret_env": {"VLLM_API_KEY": "key-7c1f2e9d"}}])
 def test_key_of_the_inventory_reaches_the_head_alone(pair: Pair, given: dict[str, Any]) -> None:
     pair.key.unlink()
@@ -530,7 +530,7 @@ def test_absent_stops_and_removes_the_agent_and_the_folder(pair: Pair) -> None:
     assert (again.rc, again.changed, pair.log) == (0, set(), [])
 
 
-@pytest.mark.long  # tests/lab/test_a_site.py asserts it on the real engine
+@pytest.mark.long  # a row of tests/acceptance asserts it
 def test_rollback_goes_to_the_kept_release_by_the_agent(pair: Pair) -> None:
     for host in ("one", "two"):
         group = pair.folder / "nodes" / host / "pair1"

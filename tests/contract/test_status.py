@@ -51,7 +51,7 @@ def test_a_group_that_was_never_deployed_fails_nothing_that_is_known(tmp_path: P
 
 
 def test_stop_leaves_its_mark_only_where_a_release_is(tmp_path: Path) -> None:
-    """Only the first rank has one. tests/lab/test_a_site.py stops twice."""
+    """Only the first rank has one. tests/acceptance/test_d_operate.py stops twice."""
     mark = deploy(tmp_path, "node/one") / "stopped"
     folders = {"vllm_tp2_directory": f"{tmp_path}/node/{{{{ inventory_hostname }}}}"}
     play(tmp_path, "stop", **folders)
