@@ -166,6 +166,19 @@ def test_undo_of_docker_gives_the_factory_settings_back(served: Owner) -> None:
     assert (served.identity(), served.serves()) == (before, True)
 
 
+def test_undo_of_image_and_weights_removes_the_copies_alone(other: Other, served: Owner) -> None:
+    before, both = served.identity(), tags("image", "weights")
+    own = other.image(1), other.sums(1)
+    served.run("bring up", *both, **other.settings).passed()
+    assert (other.image(2), other.sums(2)) == own
+    gone = ("-e", json.dumps({**commands.absent("image"), **commands.absent("weights")}))
+    served.run("bring up", *both, *gone, **other.settings).passed()
+    assert (other.image(2), other.sums(2)) == ("", "")
+    assert (other.image(1), other.sums(1)) == own
+    assert served.run("bring up", *both, *gone, **other.settings).passed().changes == set()
+    assert (served.identity(), served.serves()) == (before, True)
+
+
 def test_other_names_and_another_address_need_no_restart(served: Owner) -> None:
     """The worker has a second management address, and both hosts have other names."""
     before, path = served.identity(), served.inventory / "hosts.yml"
