@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from playbook import REPO, Run
 
-#: What every run has in its environment, unless the test says otherwise.
+#: What every run has in its environment, unless the test sets another value.
 SETTINGS = {
     "ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback"),
     "ANSIBLE_CALLBACKS_ENABLED": "record",

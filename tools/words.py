@@ -24,12 +24,13 @@ EXCEPT = ("tests/unit/fixtures/", "tools/words.py", "tools/acceptance.py")  # re
 QUOTED = ("it still had 1 users in the graph", "We had to rate limit your IP", 'key.get("had")')  # text of other programs, a key of older records
 SENTENCE_WORDS = 25
 
-# pattern -> what to write; "An owner is told ..." is the form of a sentence of the acceptance net
+NET, TOLD = "tests/acceptance/", "told"  # "An owner is told ..." is the form of its sentences
+# pattern -> what to write
 WORDS = {
     r"foretell\w*|foretold|reckon\w*": "estimate, compute",
     r"wish(?:es|ed)?|as it shall be": "requirement, desired state, configuration",
     r"peel(?:ed|s|ing)?": "parse, parsed",
-    r"say|says|saying|said|(?<!an owner is )told|a word of": "report, print, message",
+    r"say|says|saying|said|told|a word of": "report, print, message",
     r"brought|had|taken away|takes? away": "imported, available, removed",
     r"(?<!there )is no(?= [a-z])|none of it|nobody|nobodys": "is not a, not supported, undefined",
     r"meets? nobody|lying|laid down|lays? down": "unmatched, administratively down",
@@ -77,6 +78,8 @@ def main(argv: list[str]) -> int:
         except UnicodeDecodeError:
             continue
         for number, word, instead in found(text):
+            if name.startswith(NET) and word.lower() == TOLD:
+                continue
             faults += 1
             print(f'{name}:{number}: "{word}": write {instead}')
         for count, start in long_sentences(text) if name.endswith(".md") else ():
