@@ -249,6 +249,19 @@ class Owner:
         """Return whether the head reports that the pair serves."""
         return bool(re.search(r"serving|serves", self.on(1, f"{commands.ON_NODE['status']} 2>&1 || true")))
 
+    def now(self) -> str:
+        """Return the time of the head, as its events have it."""
+        return self.on(1, "date -u +%Y-%m-%dT%H:%M:%SZ").strip()
+
+    def noticed(self, since: str, cause: str, seconds: float = 120) -> bool:
+        """Wait for an event of a fault since a time of the head whose text matches."""
+
+        def found() -> bool:
+            lines = self.on_node("events", "-n", "200").text.splitlines()
+            return any(line[:20] >= since and re.search(rf"(?:fault|waits): .*(?:{cause})", line) for line in lines)
+
+        return wait_for(found, seconds, 1)
+
     def release(self) -> dict[str, Any]:
         """Return the release that is current on the head."""
         return dict(json.loads(self.on(1, f"cat {self.places.release}")))

@@ -14,9 +14,9 @@ RAIL = "enp1s0f0np0"
 LONG = '{"model": "lab-stub", "prompt": "The", "max_tokens": 4000, "ignore_eos": true, "temperature": 0}'
 
 
-def comes_back_with_one_start(owner: Owner, before: list[tuple[str, str]], cause: str, *, noticed: float = 120) -> None:
+def comes_back_with_one_start(owner: Owner, since: str, before: list[tuple[str, str]], cause: str, seconds: float = 120) -> None:
     """Wait until the fault was noticed and the pair serves again; check that all ranks are new, started once, and that the cause is told."""
-    assert wait_for(lambda: cause in owner.on_node("events", "-n", "12").text, noticed, 1), owner.on_node("events")
+    assert owner.noticed(since, cause, seconds), owner.on_node("events")
     owner.fault()
     assert owner.comes_back(), owner.on_node("events")
     after = owner.identity()
@@ -39,37 +39,37 @@ def reboot(*nodes: int) -> None:
 
 @pytest.mark.quick
 def test_a_killed_rank_comes_back_by_itself(served: Owner) -> None:
-    before = served.identity()
+    since, before = served.now(), served.identity()
     served.on(2, f"kill -KILL $(docker inspect --format '{{{{.State.Pid}}}}' {served.places.container(1)})")
-    comes_back_with_one_start(served, before, "rank_dead")
+    comes_back_with_one_start(served, since, before, "rank . on lab-.: ")
 
 
 def test_a_killed_head_comes_back_by_itself(served: Owner) -> None:
-    before = served.identity()
+    since, before = served.now(), served.identity()
     served.on(1, f"docker rm -f {served.places.container(0)}")
-    comes_back_with_one_start(served, before, "rank_dead")
+    comes_back_with_one_start(served, since, before, "rank . on lab-.: ")
 
 
 def test_a_dead_engine_process_is_noticed_while_its_container_runs(served: Owner) -> None:
-    before = served.identity()
+    since, before = served.now(), served.identity()
     served.on(2, "pkill -KILL -f '[V]LLM::' || pkill -KILL VLLM")
-    comes_back_with_one_start(served, before, "rank_dead")
+    comes_back_with_one_start(served, since, before, "rank . on lab-.: ")
 
 
 @pytest.mark.quick
 def test_tokens_that_stand_still_are_noticed_and_the_pair_comes_back(served: Owner) -> None:
-    before = served.identity()
+    since, before = served.now(), served.identity()
     line = f"curl -s -m 240 -o /dev/null -H 'Authorization: Bearer {served.key()}' -H 'Content-Type: application/json' -d '{LONG}' http://127.0.0.1:8000/v1/completions"
     threading.Thread(target=lambda: served.on(1, line, check=False, timeout=300), daemon=True).start()
     assert wait_for(lambda: bool(served.on(1, "curl -s http://127.0.0.1:8000/metrics | grep 'num_requests_running.* [1-9]'", check=False)), 30)
     served.fault("* wedge")
-    comes_back_with_one_start(served, before, "wedge", noticed=240)
+    comes_back_with_one_start(served, since, before, "token", 240)
 
 
 def test_a_stopped_engine_process_is_noticed_and_the_pair_comes_back(served: Owner) -> None:
-    before = served.identity()
+    since, before = served.now(), served.identity()
     served.on(2, "pkill -STOP VLLM")
-    comes_back_with_one_start(served, before, "rank_stopped")
+    comes_back_with_one_start(served, since, before, "process is stopped")
 
 
 @pytest.mark.quick
@@ -90,10 +90,10 @@ def test_a_stopped_pair_stays_stopped_after_a_reboot(served: Owner) -> None:
 
 
 def test_a_rail_that_is_cut_and_restored_restarts_nothing(served: Owner) -> None:
-    before = served.identity()
+    since, before = served.now(), served.identity()
     served.on(2, f"ip link set {RAIL} down")
     try:
-        assert wait_for(lambda: "fabric" in served.on_node("events", "-n", "6").text, 60, 1), served.on_node("events")
+        assert served.noticed(since, RAIL), served.on_node("events")
     finally:
         served.on(2, f"ip link set {RAIL} up; ip addr replace $(ip -o -4 addr show {RAIL} | awk '{{print $4}}') dev {RAIL} 2>/dev/null || true")
     assert served.comes_back(), served.on_node("events")
@@ -101,9 +101,9 @@ def test_a_rail_that_is_cut_and_restored_restarts_nothing(served: Owner) -> None
 
 
 def test_a_restarted_docker_engine_is_noticed_and_the_pair_comes_back(served: Owner) -> None:
-    before = served.identity()
+    since, before = served.now(), served.identity()
     served.on(2, "systemctl restart docker", timeout=120)
-    assert wait_for(lambda: "docker_restart" in served.on_node("events", "-n", "12").text, 90, 1), served.on_node("events")
+    assert served.noticed(since, "lab-2"), served.on_node("events")
     assert served.comes_back(), served.on_node("events")
     assert {entry[1] for entry in before}.isdisjoint(entry[1] for entry in served.identity())
 
@@ -146,9 +146,10 @@ def test_a_killed_agent_goes_on_with_the_start(served: Owner) -> None:
 
 
 def test_a_node_that_is_off_is_named_and_the_pair_comes_back_with_it(served: Owner) -> None:
+    since = served.now()
     subprocess.run(["docker", "kill", f"gb10-lab{INSTANCE}-2"], check=True, capture_output=True)
     try:
-        assert wait_for(lambda: "lab-2" in served.on_node("events", "-n", "6").text, 60, 1)
+        assert served.noticed(since, "lab-2"), served.on_node("events")
         served.run("status").failed("lab-2")
     finally:
         subprocess.run(["docker", "start", f"gb10-lab{INSTANCE}-2"], check=True, capture_output=True)
