@@ -29,7 +29,7 @@ options:
   ranks:
     description:
       - One entry for each rank, in order. V(total_kib), V(available_kib) and V(free_kib) are C(MemTotal), C(MemAvailable) and C(MemFree) in KiB.
-        The result of M(gb10.cluster.uma_info) can be passed as it is.
+        RV(gb10.cluster.preflight_info#module:memory) can be passed as it is.
       - V(host) names the node in messages. V(engine_running) is true while this group's old engine still holds its memory, and leaves the
         start check for later.
     type: list
@@ -55,7 +55,7 @@ options:
     default: false
     version_added: 0.2.0
 seealso:
-  - module: gb10.cluster.uma_info
+  - module: gb10.cluster.preflight_info
   - module: gb10.cluster.kv_pool_gate
 author:
   - The gb10.cluster authors (@gb10-cluster)
@@ -72,13 +72,14 @@ EXAMPLES = r"""
   run_once: true
 
 - name: Read each node's memory
-  gb10.cluster.uma_info:
-  register: uma
+  gb10.cluster.preflight_info:
+  become: true
+  register: facts
 
 - name: Look at what another context would give
   gb10.cluster.kv_pool_plan:
     profile: "{{ lookup('gb10.cluster.profile', 'dspark-nvfp4-500k') }}"
-    ranks: "{{ groups['pair1'] | map('extract', hostvars, 'uma') }}"
+    ranks: "{{ groups['pair1'] | map('extract', hostvars, ['facts', 'memory']) }}"
     enforce: false
   delegate_to: localhost
   run_once: true

@@ -15,8 +15,7 @@ author:
 description:
   - Reads the machine, its kernel, driver, firmware, DGX OS version, memory, fabric, Docker Engine, containers, disks, ports and clock.
   - Calls the agent of a serving group, if one is installed. The agent on the head calls the workers over the rail, for at most 17 seconds.
-  - Reports the problems of memory and fabric, as M(gb10.cluster.uma_info) and M(gb10.cluster.roce_info) do. M(gb10.cluster.preflight_report)
-    checks all ranks.
+  - Reports the problems of memory and fabric. M(gb10.cluster.preflight_report) checks all ranks.
   - Changes nothing. The action plugin of the same name adds the time of the call on the controller, to compare the clocks.
 requirements:
   - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
@@ -146,7 +145,7 @@ firmware:
   type: dict
   sample: {ConnectX-7: 28.45.4028, BIOS: 2.155.11}
 memory:
-  description: Memory in KiB, GPU users, fragmentation, CMA and problems, as M(gb10.cluster.uma_info) gives them.
+  description: Memory in KiB, GPU users, fragmentation, CMA, and problems with a message and a remedy.
   returned: always
   type: dict
   sample: {total_kb: 127600000, problems: []}

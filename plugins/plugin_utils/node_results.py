@@ -195,7 +195,6 @@ FORMS: dict[str, Any] = {
     "rank_evidence": {"text?": str},
     "slurp": {"content": base64_text},
     "uma_tuning": {"changes?": [str]},
-    "uma_info": {"total_kb": count, "free_kb": count, "available_kb": count, "problems": [PROBLEM]},
     "vllm_bench": {"rows?": [BENCH_ROW], "low?": str, "memory?": {f"{key}_kib": whole for key in ("lowest_available", "lowest_free", "after")}},
     "vllm_boot_log_info": {"state?": str, "stage?": TEXT, "failure?": {"class": str, "line": str}, "kv_cache?": {
         "tokens?": whole, "max_concurrency?": count, "available_gib?": count}},

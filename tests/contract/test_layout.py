@@ -15,11 +15,29 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playbook import REPO
-from warm_playbook import ansible
+from playbook import LOCAL_PAIR, REPO
+from warm_playbook import ansible, run
 
 LINKS = REPO / "collections" / "ansible_collections" / "gb10" / "cluster"
 PLUGIN_FOLDERS = {"module": "modules", "lookup": "lookup", "callback": "callback", "inventory": "inventory"}
+SHARED_ACTION = """
+- name: Modules that share an action
+  hosts: one
+  gather_facts: false
+  module_defaults:
+    gb10.cluster.roce_info: {root: /none}
+  tasks:
+    - name: A default
+      gb10.cluster.roce_info:
+      failed_when: false
+    - name: No default
+      gb10.cluster.image_sources:
+      failed_when: false
+    - name: No Python
+      gb10.cluster.image_sources: {path: /none}
+      vars: {ansible_python_interpreter: /none/python3}
+      failed_when: false
+"""
 
 
 @pytest.mark.parametrize("name", ["extensions", "galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"])
@@ -87,11 +105,31 @@ def test_ansible_doc_lists_every_plugin(kind: str, tmp_path: Path) -> None:
     assert names == documented
 
 
+def names_in(folder: str) -> set[str]:
+    """The names of the files of a plugin folder."""
+    return {path.stem for path in (REPO / "plugins" / folder).glob("*.py")}
+
+
 def test_every_action_plugin_is_documented_by_the_module_of_its_name() -> None:
-    """An action without it has no ansible-doc page."""
-    actions = {path.stem for path in (REPO / "plugins" / "action").glob("*.py")}
-    modules = {path.stem for path in (REPO / "plugins" / "modules").glob("*.py")}
-    assert actions <= modules
+    """An action without it has no ansible-doc page. The action `node` has no page: it is that of the modules that are routed to it."""
+    assert names_in("action") - names_in("modules") == {"node"}
+
+
+def test_every_module_has_one_action_of_the_collection() -> None:
+    """Ansible's own action does not check what a node returns."""
+    runtime = yaml.safe_load((REPO / "meta" / "runtime.yml").read_text(encoding="utf-8"))
+    routed = {name: {"action_plugin": "gb10.cluster.node"} for name in names_in("modules") - names_in("action")}
+    assert runtime["plugin_routing"] == {"modules": routed}
+
+
+def test_modules_that_share_an_action_have_their_own_defaults_and_its_remedies(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
+    (tmp_path / "play.yml").write_text(SHARED_ACTION, encoding="utf-8")
+    done = run(tmp_path, "play.yml", tmp_path / "hosts.yml", env={"ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}, project=tmp_path)
+    mine, none, broken = [event["event_data"]["res"]["msg"] for event in done.events if event["event"] == "runner_on_ok"]
+    assert mine.startswith("root is /none, ")
+    assert none == "missing required arguments: path"
+    assert broken.startswith("one: the Python interpreter is missing ")
 
 
 def test_the_action_group_has_every_module() -> None:

@@ -164,8 +164,12 @@ def pair(tmp_path: Path) -> Pair:
     here = tmp_path / "collections/ansible_collections/gb10/cluster"
     (here / "plugins").mkdir(parents=True)
     for path in REPO.iterdir():
-        if path.name in ("roles", "profiles", "meta", "galaxy.yml", "playbooks"):
+        if path.name in ("roles", "profiles", "galaxy.yml", "playbooks"):
             (here / path.name).symlink_to(path)
+    runtime = yaml.safe_load((REPO / "meta/runtime.yml").read_text(encoding="utf-8"))
+    runtime["plugin_routing"]["modules"] = {name: route for name, route in runtime["plugin_routing"]["modules"].items() if name not in STUBS}
+    (here / "meta").mkdir()
+    (here / "meta/runtime.yml").write_text(yaml.safe_dump(runtime), encoding="utf-8")
     for path in (REPO / "plugins").iterdir():
         if path.name not in ("action", "connection"):
             (here / "plugins" / path.name).symlink_to(path)

@@ -294,16 +294,6 @@ def boost_problem(vm: Mapping[str, int]) -> dict[str, str] | None:
     )
 
 
-def vllm_start(meminfo: Mapping[str, int]) -> dict[str, Any]:
-    """Return what vLLM's start check sees: MemAvailable since PR 35356 (integrated GPUs), MemFree before it."""
-    total = meminfo.get("MemTotal", 0)
-    answer: dict[str, Any] = {"total_gib": gib(total)}
-    for key, name in (("memavailable", "MemAvailable"), ("memfree", "MemFree")):
-        free = meminfo.get(name, 0)
-        answer[key] = {"free_gib": gib(free), "highest_utilization": highest_utilization(free, total)}
-    return answer
-
-
 def find_problems(
     meminfo: Mapping[str, int],
     fragments: Mapping[str, Any],

@@ -8,22 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, swap, sysctl
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, sysctl
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 
-VM_KEYS = (
-    "min_free_kbytes",
-    "watermark_boost_factor",
-    "watermark_scale_factor",
-    "vfs_cache_pressure",
-    "dirty_ratio",
-    "dirty_background_ratio",
-    "dirty_bytes",
-    "dirty_background_bytes",
-    "overcommit_memory",
-    "swappiness",
-    "compaction_proactiveness",
-)
+VM_KEYS = ("min_free_kbytes", "watermark_boost_factor", "watermark_scale_factor")
 GPU_DEVICE = "/dev/nvidia-uvm"
 ENGINE_NAME = re.compile(r"VLLM::|vllm\b|ray::")
 
@@ -119,49 +107,21 @@ def gather(node: Node) -> Facts:
 
 
 def report(node: Node, facts: Facts) -> dict[str, Any]:
-    """Return uma_info's result."""
-    meminfo, vm = facts.meminfo, facts.vm
+    """Return the sizes in KiB, what uses the GPU, large free blocks, CMA, and the problems."""
+    meminfo = facts.meminfo
     fragments = memory.fragmentation(facts.buddies, facts.zones, facts.page_kb)
     crash = (node.read("/sys/kernel/kexec_crash_size") or "").strip()
     kernel = (node.read("/proc/sys/kernel/osrelease") or "").strip()
     problems = memory.find_problems(
-        meminfo, fragments, vm, facts.gpu_users, kernel, (node.read("/proc/cmdline") or "").strip(), int(crash) if crash.isdigit() else None
+        meminfo, fragments, facts.vm, facts.gpu_users, kernel, (node.read("/proc/cmdline") or "").strip(), int(crash) if crash.isdigit() else None
     )
-    keys = [f"vm.{key}" for key in vm]
-    winners = sysctl.who_sets(facts.files, keys)
-    settings = {}
-    for key in keys:
-        entries = [{"path": entry.path, "line": entry.line, "value": entry.value} for entry in winners[key]]
-        settings[key] = {"live": str(vm[key[3:]]), "set_by": entries, "wins": entries[-1]["path"] if entries else None}
-    stock = (vm.get("min_free_kbytes", 0), vm.get("watermark_scale_factor", 10))
     return {
         "total_kb": meminfo.get("MemTotal", 0),
         "free_kb": meminfo.get("MemFree", 0),
         "available_kb": meminfo.get("MemAvailable", 0),
         "size_class": memory.node_class(meminfo.get("MemTotal", 0)),
-        "page_size_kb": facts.page_kb,
-        "container": facts.container or None,
-        "kernel": kernel,
-        "swap": {
-            "on": bool(facts.swaps),
-            "total_kb": sum(entry.size_kb for entry in facts.swaps),
-            "used_kb": sum(entry.used_kb for entry in facts.swaps),
-            "devices": [dict(entry._asdict(), zram=entry.device.startswith("/dev/zram")) for entry in facts.swaps],
-            "comes_back_by": swap.sources({path: node.read(path) for path in (swap.FSTAB, *swap.CONFIGS)}, node.glob("/etc/systemd/system/*.wants/*")),
-        },
-        "vm": settings,
-        "watermarks": {
-            "min_kb": sum(zone.min_kb for zone in facts.zones),
-            "low_kb": sum(zone.low_kb for zone in facts.zones),
-            "high_kb": sum(zone.high_kb for zone in facts.zones),
-            "boost_kb": sum(zone.boost_kb for zone in facts.zones),
-            "zones": [dict(zone._asdict()) for zone in facts.zones],
-        },
-        "floor_cost_gib": memory.gib(memory.floor_cost_kb(meminfo, facts.zones, (0, stock[1]), stock)),
+        "gpu_users": facts.gpu_users,
         "fragmentation": fragments,
         "cma": {"total_kb": meminfo.get("CmaTotal", 0), "free_kb": meminfo.get("CmaFree", 0)},
-        "unaccounted_kb": memory.unaccounted_kb(meminfo) if "AnonPages" in meminfo else 0,
-        "gpu_users": facts.gpu_users,
-        "vllm_start": memory.vllm_start(meminfo),
         "problems": problems,
     }

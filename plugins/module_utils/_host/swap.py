@@ -30,14 +30,6 @@ UNIT_FOLDERS = (
     "/usr/lib/systemd/system",
 )
 UNIT_PROPERTIES = "Id,LoadState,ActiveState,UnitFileState,FragmentPath,SourcePath,What"
-CONFIGS = {
-    "/etc/systemd/zram-generator.conf": "zram-generator",
-    "/usr/lib/systemd/zram-generator.conf": "zram-generator",
-    "/usr/local/lib/systemd/zram-generator.conf": "zram-generator",
-    "/run/systemd/zram-generator.conf": "zram-generator",
-    "/etc/dphys-swapfile": "dphys-swapfile",
-    "/etc/default/zramswap": "zramswap",
-}
 
 
 class Unit(NamedTuple):
@@ -158,23 +150,6 @@ def still_on_message(swaps: Sequence[memory.Swap], units: Sequence[Unit]) -> str
         f"sysctl_swap_policy is off, but swap is on: {'; '.join(parts)}. Find the unit that starts it with `systemctl list-units --type=swap` and "
         "`journalctl -b | grep -i swap`, and disable it."
     )
-
-
-def sources(files: Mapping[str, str | None], wants: Sequence[str]) -> list[str]:
-    """Return what starts swap at boot, from files: lines of fstab, files of generators, enabled units.
-
-    `files` holds /etc/fstab and the CONFIGS that exist, `wants` the paths of the links below /etc/systemd/system/*.wants.
-    """
-    found = [f"{FSTAB} line {number}: {device}" for number, device in fstab_swaps(files.get(FSTAB))]
-    for path, name in CONFIGS.items():
-        text = files.get(path)
-        if text is not None and (name != "zram-generator" or "[zram" in text):
-            found.append(f"{path} ({name})")
-    for path in wants:
-        unit = path.rpartition("/")[2]
-        if unit in SERVICES or unit.endswith(".swap"):
-            found.append(f"{unit} is enabled ({path})")
-    return found
 
 
 def oom_desired(policy: str) -> dict[str, bool]:

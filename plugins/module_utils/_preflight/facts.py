@@ -281,7 +281,6 @@ def gather(
     container = memory_facts.container_reason(node)
     try:
         memory = memory_facts.report(node, memory_facts.gather(node))
-        memory = {key: memory[key] for key in ("total_kb", "free_kb", "available_kb", "size_class", "gpu_users", "fragmentation", "cma", "problems")}
     except UmaError as error:
         memory = {"error": str(error), "problems": []}
     rails = fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node)

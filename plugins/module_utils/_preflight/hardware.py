@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.findings import FindingCollector, Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
 
-# problem of uma_info -> (check, severity on a GB10)
+# problem of memory.find_problems -> (check, severity on a GB10)
 MEMORY: dict[str, tuple[str, str]] = {
     "kho-cma-leak": ("kho_leak", "error"),
     "memory-stuck": ("memory_stuck", "error"),
@@ -42,7 +42,7 @@ LINKS = ("link_speed", "twins", "rdma")
 
 
 def check_memory(found: FindingCollector, rank: Rank, _needs: Requirements) -> None:
-    """The problems of uma_info."""
+    """The problems of the memory."""
     for problem in rank.facts["memory"].get("problems", []):
         check, severity = MEMORY.get(problem["id"], ("", ""))
         if check:

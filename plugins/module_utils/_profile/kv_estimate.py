@@ -138,7 +138,7 @@ def kv_bytes_from_config(config: Mapping[str, Any], tensor_parallel: int, kv_dty
 
 
 def _memory(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Read one rank's figures; keys end in _kib (or in _kb, which uma_info writes for the same unit)."""
+    """Read one rank's figures; keys end in _kib (or in _kb, which preflight_info writes for the same unit)."""
     host = str(entry.get("host") or f"rank {number}")
     out: dict[str, Any] = {"rank": int(entry.get("rank", number)), "host": host, "engine_running": bool(entry.get("engine_running"))}
     for key in ("total", "available", "free"):

@@ -103,17 +103,6 @@ def test_swap_that_is_still_on_names_its_unit() -> None:
     assert swap.still_on_message([], [unit]) == ""
 
 
-def test_what_starts_swap_at_boot() -> None:
-    files = {"/etc/fstab": FSTAB, "/usr/lib/systemd/zram-generator.conf": "[zram0]\n", "/etc/systemd/zram-generator.conf": "# off\n"}
-    wants = ["/etc/systemd/system/multi-user.target.wants/zramswap.service", "/etc/systemd/system/multi-user.target.wants/ssh.service"]
-    assert swap.sources(files, wants) == [
-        "/etc/fstab line 3: /swap.img",
-        "/etc/fstab line 5: /dev/sdb2",
-        "/usr/lib/systemd/zram-generator.conf (zram-generator)",
-        "zramswap.service is enabled (/etc/systemd/system/multi-user.target.wants/zramswap.service)",
-    ]
-
-
 def unit(name: str, enabled: bool, active: bool) -> Unit:
     """Return an installed unit."""
     return Unit(name, "loaded", active, "enabled" if enabled else "disabled", "/usr/lib/" + name, "")

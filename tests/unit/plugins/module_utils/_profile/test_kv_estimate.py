@@ -298,7 +298,7 @@ def test_error_of_a_small_pool_is_not_smaller() -> None:
     assert plan["high_tokens"] - plan["expected_tokens"] == pytest.approx(0.06 * 1990142, abs=2)
 
 
-def test_uma_info_can_be_passed_as_it_is() -> None:
+def test_memory_of_preflight_info_can_be_passed_as_it_is() -> None:
     entries = [{"host": "a", "total_kb": int(SPARK * GIB_KIB), "available_kb": 118489088, "free_kb": 119537664, "size_class": "121"}]
     assert k.make_plan(profile("fp8-1m"), entries * 2)["verdict"] == "ok"
 

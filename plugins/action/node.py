@@ -1,7 +1,10 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run the module of the same name, name what keeps it from running on the node, and check its result where it enters the controller."""
+"""Run a module on its node, name what keeps it from running there, and check its result where it enters the controller.
+
+It is the action of the modules that meta/runtime.yml routes here, and has no module of its own.
+"""
 
 from __future__ import annotations
 
