@@ -253,14 +253,14 @@ class Owner:
         """Return the time of the head, as its events have it."""
         return self.on(1, "date -u +%Y-%m-%dT%H:%M:%SZ").strip()
 
+    def events(self, since: str, pattern: str) -> list[str]:
+        """Return the events since a time of the head that match."""
+        lines = self.on_node("events", "-n", "300").text.splitlines()
+        return [line for line in lines if line[:20] >= since and re.search(pattern, line)]
+
     def noticed(self, since: str, cause: str, seconds: float = 120) -> bool:
-        """Wait for an event of a fault since a time of the head whose text matches."""
-
-        def found() -> bool:
-            lines = self.on_node("events", "-n", "200").text.splitlines()
-            return any(line[:20] >= since and re.search(rf"(?:fault|waits): .*(?:{cause})", line) for line in lines)
-
-        return wait_for(found, seconds, 1)
+        """Wait for the event of a fault since a time of the head whose text matches."""
+        return wait_for(lambda: bool(self.events(since, rf"(?:fault|waits): .*(?:{cause})")), seconds, 1)
 
     def release(self) -> dict[str, Any]:
         """Return the release that is current on the head."""

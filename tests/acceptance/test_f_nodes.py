@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from acceptance import commands
-from acceptance.commands import SERVING, tags
+from acceptance.commands import ROLES, SERVING, tags
 from acceptance.owner import Owner
 
 ONLY_SERVING = tags(SERVING)
@@ -202,3 +202,11 @@ def test_other_names_and_another_address_need_no_restart(served: Owner) -> None:
         served.run("bring up", *ONLY_SERVING).passed()
         served.on(2, f"ip addr del {moved['ansible_host']}/24 dev {device}", check=False)
     assert (served.identity(), served.serves()) == (before, True)
+
+
+def test_each_tag_runs_its_role_alone(served: Owner) -> None:
+    before = served.identity()
+    for role in ROLES:
+        run = served.run("bring up", *tags(role)).passed()
+        assert (run.roles, run.changes) == ({role}, set()), run
+    assert served.identity() == before
