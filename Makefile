@@ -3,12 +3,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 PY := $(BIN)/python
-STAGE = $(PY) tools/stage.py
 export ANSIBLE_INJECT_FACT_VARS := false
 export ANSIBLE_ALLOW_EMBEDDED_TEMPLATES := false
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup setup-dev demo pair lab lab-down vm-lab vm-lab-down check lint types unit sim sanity contract molecule net net-machines docs test more long lock clean
+.PHONY: help setup setup-dev demo pair lab lab-down vm-lab vm-lab-down check lint lint-ansible lint-quick types unit sim sanity contract molecule net net-machines docs test more long lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -19,8 +18,8 @@ setup-dev:
 	@tools/setup.sh dev
 
 demo: setup  ## set-up, the container lab, site.yml, and a completion from the real engine
-	@$(STAGE) "the lab: two nodes" -- $(PY) lab/container/lab.py up
-	@$(STAGE) "site.yml" -- $(BIN)/ansible-playbook site.yml -i inventories/lab
+	@$(PY) lab/container/lab.py up
+	@$(BIN)/ansible-playbook site.yml -i inventories/lab
 
 pair: setup  ## two real Sparks: asks for addresses and login, and writes inventories/mine
 	@$(BIN)/ansible-playbook playbooks/setup.yml $(SETUP)
@@ -34,10 +33,12 @@ vm-lab: setup  ## the VM lab
 vm-lab-down:  ## remove what the VM lab started
 	@$(PY) lab/vm/vmlab.py down
 
-check: setup-dev  ## the quick half: lint, types, unit tests (two to three minutes)
-	@$(STAGE) "lint and types" -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types
-	@$(STAGE) "unit tests" -- $(MAKE) --no-print-directory unit
-lint:
+check: setup-dev  ## lint, types, unit tests: the loop to work in (two minutes)
+	@$(PY) tools/stages.py check
+lint: lint-ansible lint-quick
+lint-ansible:
+	@$(PY) tools/ansible_lint.py
+lint-quick:
 	@$(BIN)/ruff check .
 	@$(BIN)/bandit --quiet --recursive --configfile pyproject.toml plugins extensions tools lab benchmarks
 	@PYTHONPATH=collections $(BIN)/lint-imports --no-cache --no-logo
@@ -49,7 +50,6 @@ lint:
 	@$(PY) tools/failures_doc.py --check
 	@$(PY) tools/seeds_doc.py --check
 	@$(PY) tools/acceptance.py
-	@$(BIN)/ansible-lint --offline
 types:
 	@$(BIN)/mypy plugins extensions tests lab tools benchmarks
 # Each worker compiles 300 modules with pytest's assertions, unless it finds them in a cache.

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-EXAMPLES = int(os.environ.get("GB10_FUZZ", "500"))
+EXAMPLES = int(os.environ.get("GB10_FUZZ", "100"))
 MANY = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 FEW = settings(MANY, max_examples=EXAMPLES // 5)
 

@@ -28,7 +28,7 @@ LOCAL = {"ansible_collections", "plain", *(path.stem for name in ("tests", "test
 # package -> a pattern that one of the tracked files outside of the requirements has
 USES = {
     "ansible-core": r"ansible-playbook",
-    "ansible-lint": r"ansible-lint --offline",
+    "ansible-lint": r"tools/ansible_lint",
     "ansible-runner": r"^import ansible_runner",
     "antsibull-changelog": r"antsibull-changelog lint",
     "antsibull-docs": r"antsibull-docs lint-collection-docs",
@@ -53,7 +53,14 @@ USES = {
     "yamllint": r"/yamllint\b",
 }
 # Imports that come with a declared package.
-INCLUDED = {"ansible": "ansible-core", "jinja2": "ansible-core", "packaging": "ansible-core", "yaml": "ansible-core", "ansible_runner": "ansible-runner"}
+INCLUDED = {
+    "ansible": "ansible-core",
+    "ansible_runner": "ansible-runner",
+    "ansiblelint": "ansible-lint",
+    "jinja2": "ansible-core",
+    "packaging": "ansible-core",
+    "yaml": "ansible-core",
+}
 # Third-party modules that plugins/ may import. A node has Ansible's own, PyYAML with netplan.io, and the jmespath that is installed with the agent.
 # The package _inventory runs on the controller only.
 NODE = ("plugins/modules/", "plugins/module_utils/")

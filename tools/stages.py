@@ -1,4 +1,4 @@
-"""Run the stages of a suite and print each with its time: `stages.py test|more|long [--only REGEX]`.
+"""Run the stages of a suite and print each with its time: `stages.py check|test|more|long [--only REGEX]`.
 
 The lanes of a suite run side by side, the stages of a lane one after the other. What a stage prints appears when it is over. A stage that fails does not keep
 the others from running, so that one run names all that is wrong.
@@ -22,10 +22,13 @@ LAB, VM = "python lab/container/lab.py", "python lab/vm/vmlab.py"
 NET = "pytest tests/acceptance -q --durations=12"
 ENGINE, MACHINES = "tests/acceptance/test_h_engine.py", "tests/acceptance/test_g_machines.py"
 STUB_ROWS = f"{NET} --ignore {ENGINE} --ignore {MACHINES}"
+UNIT = ("unit tests", "make --no-print-directory unit")
+LINT = tuple((name, f"make --no-print-directory {target}") for name, target in (("ansible-lint", "lint-ansible"), ("lint", "lint-quick"), ("types", "types")))
 SLOW = "pytest tests/unit/plugins/callback tests/security -q -n 2 -m 'slow and not long'"
 
 #: Each lane: the niceness of its stages, and these as (name, shell line). A lane of the labs goes first, because time passes there in which nothing computes.
 SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
+    "check": ((0, (UNIT,)), (0, LINT)),
     "test": (
         (
             0,
@@ -39,9 +42,8 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
             5,
             (
                 ("images of the VM lab", f"{VM} build"),
-                ("lint", "make --no-print-directory lint"),
-                ("types", "make --no-print-directory types"),
-                ("unit tests", "make --no-print-directory unit"),
+                *LINT,
+                UNIT,
                 ("fuzz, the agent over 500 simulated schedules", "pytest tests/fuzz tests/sim -q -n 2"),
                 ("tests that take seconds", SLOW),
                 ("contract", "pytest tests/contract -q -n 2 -m 'not long' --durations=5"),

@@ -177,7 +177,7 @@ def test_a_look_passes_over_what_was_read_without_keeping_it() -> None:
 def test_the_end_of_a_long_log_uses_twice_its_limit() -> None:
     taken: list[int] = []
     found: list[tuple[bytes, bool]] = []
-    used = peak(lambda: found.append(log.text_of(backlog(20_000, taken), 1 << 16)))
+    used = peak(lambda: found.append(log.text_of(backlog(10_000, taken), 1 << 16)))
     text, cut = found[0]
     assert (len(text), cut) == (1 << 16, True)
     assert text.endswith(b"a line of a log\n")

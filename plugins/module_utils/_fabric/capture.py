@@ -61,16 +61,17 @@ class TreeReader:
     """Read files below a root; `/` is the live node. A link that leads out of the root is not followed."""
 
     def __init__(self, root: str) -> None:
-        self.root = Path(root)
         self._real_root = os.path.realpath(root)
+        self.root = Path(self._real_root)
 
     def find(self, pattern: str) -> list[str]:
         """Return the relative paths that match a pattern, sorted."""
-        return sorted(str(path.relative_to(self.root)) for path in self.root.glob(pattern))
+        prefix = len(os.path.join(self._real_root, ""))
+        return sorted(str(path)[prefix:] for path in self.root.glob(pattern))
 
     def read(self, relative: str) -> tuple[str | None, str | None]:
         """Return (text, error); both are None if there is no such file. Bytes that are not UTF-8 are replaced."""
-        real = os.path.realpath(self.root / relative)
+        real = os.path.realpath(os.path.join(self._real_root, relative))
         if os.path.commonpath([real, self._real_root]) != self._real_root:
             return None, None
         try:

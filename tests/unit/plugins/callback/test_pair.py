@@ -114,12 +114,14 @@ def test_a_run_without_a_change_names_its_hosts(play: Play) -> None:
     assert [timeless(line) for line in play.run("--check")] == ["Check mode, N s: nothing would change on one, two."]
 
 
+@pytest.mark.long  # the playbooks of the collection run alone
 def test_each_playbook_of_a_command_has_its_own_report_with_the_names_of_its_tasks(play: Play) -> None:
     play.write('- name: "Write {{ 40 + 2 }}"\n  ansible.builtin.command: "true"')
     report = ["  changed   one, two: Write 42", "Done in N s: 1 change on one, 1 change on two."]
     assert [timeless(line) for line in play.run("play.yml")] == report * 2
 
 
+@pytest.mark.long  # a pipe that closes early is rare
 def test_a_reader_that_ends_early_does_not_end_the_run(play: Play) -> None:
     play.write("- ansible.builtin.debug: {msg: '{{ range(9) | list }}'}\n- ansible.builtin.file: {path: '{{ playbook_dir }}/end', state: touch}")
     line = " ".join(shlex.quote(each) for each in [play.command, *play.argv])
@@ -182,6 +184,7 @@ def test_a_fault_of_a_later_play_and_a_loop_are_printed(play: Play) -> None:
     assert play.run(rc=2) == ["ERROR A play on one, two: 2 is too large.", "3 is too large."]
 
 
+@pytest.mark.long  # a rare combination of tags
 def test_a_failure_in_a_block_whose_rescue_has_another_tag_is_not_lost(play: Play) -> None:
     block = "- block:\n    - ansible.builtin.fail: {msg: the only cause.}\n      tags: a\n  rescue:\n    - ansible.builtin.set_fact: {a: 1}\n      tags: b"
     assert play.write(block).run("--tags", "a", rc=2) == ["ERROR A play on one, two: the only cause."]
@@ -236,6 +239,7 @@ def test_differences_are_short_in_check_mode_and_whole_without(play: Play) -> No
     assert len(whole) > 60
 
 
+@pytest.mark.long  # strategies that the collection does not use
 def test_batches_free_strategy_delegation_and_run_once(play: Play) -> None:
     play.role("first", '- name: Set\n  ansible.builtin.command: "true"\n  delegate_to: "{{ groups.all | first }}"\n')
     play.role("second", "- ansible.builtin.set_fact: {b: 1}\n  run_once: true\n")
@@ -250,7 +254,7 @@ def test_batches_free_strategy_delegation_and_run_once(play: Play) -> None:
     assert sorted(lines[:2]) == ["  changed   one, two -> one: Set", "first       one changed   two changed   N s"]
 
 
-@pytest.mark.parametrize("arguments", [["-v"], ["-vv", "--check", "--diff"]])
+@pytest.mark.parametrize("arguments", [["-v"], pytest.param(["-vv", "--check", "--diff"], marks=pytest.mark.long)])  # the same branch with more options
 def test_verbose_output_is_that_of_ansible(play: Play, arguments: list[str]) -> None:
     play.argv[1] = "one,"
     play.write(FAULTS)
@@ -267,7 +271,7 @@ def test_json_has_only_json_on_stdout_and_a_fault_is_an_object(play: Play) -> No
 
 
 def test_a_long_task_without_output_has_a_heartbeat(play: Play) -> None:
-    play.write("- name: Copy | Wait long\n  ansible.builtin.pause: {seconds: 2}\n- work: {count: 4}\n- name: Last\n  work: {count: 6, silent: true}")
+    play.write("- name: Copy | Wait long\n  ansible.builtin.pause: {seconds: 1}\n- work: {count: 4}\n- name: Last\n  work: {count: 6, silent: true}")
     lines = [timeless(line) for line in play.run(GB10_HEARTBEAT_SECONDS="0.4")]
     assert "A play      one: Copy | Wait long, N s".replace("Copy | ", "") in lines
     assert "  one: copy  50 %  2 GiB of 4 GiB  60 s left".replace("60 s", "N s") in lines, "progress is printed as it is"
@@ -275,6 +279,7 @@ def test_a_long_task_without_output_has_a_heartbeat(play: Play) -> None:
     assert len([line for line in play.run(GB10_HEARTBEAT_SECONDS="0") if "Wait long" in line]) == 0
 
 
+@pytest.mark.long  # a race that needs 64 forks
 def test_heartbeat_and_live_lines_do_not_block_forks(play: Play) -> None:
     """Each task forks a process for each host while the ticker prints as fast as it can."""
     play.argv[1] = ",".join(f"h{number}" for number in range(8)) + ","
@@ -304,7 +309,7 @@ def test_a_terminal_has_a_live_line_with_a_bar_for_each_host_and_keeps_other_out
     assert (child.before or "").count("\x1b[?25l") <= (child.before or "").count("\x1b[?25h")
 
 
-@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"ANSIBLE_NOCOLOR": "1", "GB10_MOTION": "false"}])
+@pytest.mark.parametrize("env", [pytest.param({"NO_COLOR": "1"}, marks=pytest.mark.long), {"ANSIBLE_NOCOLOR": "1", "GB10_MOTION": "false"}])  # one of two names
 def test_colours_and_motion_can_be_switched_off(play: Play, env: dict[str, str]) -> None:
     child = play.write("- name: Copy\n  work: {count: 4}\n- ansible.builtin.fail: {msg: no.}").terminal(**env)
     child.expect(pexpect.EOF)
@@ -327,6 +332,7 @@ def test_an_interrupted_run_leaves_a_clean_terminal(play: Play) -> None:
     assert "━" not in after, "nothing is drawn after the last message"
 
 
+@pytest.mark.long  # set-up installs rich
 def test_a_run_without_rich_has_no_live_lines(play: Play, tmp_path: Path) -> None:
     (tmp_path / "rich").mkdir()
     (tmp_path / "rich/__init__.py").write_text("raise ImportError('not installed')\n", encoding="utf-8")
@@ -353,6 +359,7 @@ def test_prompts_are_not_overwritten(play: Play) -> None:
     assert child.exitstatus == 0
 
 
+@pytest.mark.long  # --step is rare
 def test_step_prints_the_end_of_a_task_before_it_asks_for_the_next(play: Play) -> None:
     child = play.write("- ansible.builtin.debug: {msg: the first}\n- ansible.builtin.debug: {msg: the second}").terminal("--step")
     child.expect("Perform task: .*: ")
@@ -365,6 +372,7 @@ def test_step_prints_the_end_of_a_task_before_it_asks_for_the_next(play: Play) -
     assert child.exitstatus == 0
 
 
+@pytest.mark.long  # what the callback leaves to Ansible
 def test_lists_of_tasks_and_a_terminated_run_are_as_always(play: Play) -> None:
     play.write("- name: Copy\n  work: {count: 100}")
     assert "      Copy\tTAGS: []" in play.run("--list-tasks")
