@@ -21,6 +21,6 @@ def served(owner: Owner) -> Owner:
     """The pair serves the configuration of the inventory, and no fault is left from another row."""
     owner.fault()
     owner.boot_takes(2)
-    if not owner.serves() or not owner.settled() or owner.release().get("profile") != owner.model:
+    if not owner.current or not owner.serves() or not owner.settled() or owner.release().get("profile") != owner.model:
         owner.run("bring up").passed()
     return owner

@@ -138,6 +138,8 @@ class Owner:
     """An owner of a pair in the container lab, with an inventory of their own."""
 
     nodes = (1, 2)
+    #: Whether a whole run of this session has brought the nodes to the code of this checkout.
+    current = False
 
     def __init__(self, folder: Path, profile: str = "lab-stub") -> None:
         self.folder = folder
@@ -162,7 +164,9 @@ class Owner:
 
     def run(self, what: str, *arguments: str, timeout: float = 600, **values: Any) -> Screen:
         """Do something from the controller, and read the screen. `values` are settings by their plain names, with `_` for a blank."""
-        return self.begin(what, *arguments, **values).screen(timeout)
+        screen = self.begin(what, *arguments, **values).screen(timeout)
+        self.current = self.current or (what == "bring up" and not arguments and screen.code == 0)
+        return screen
 
     def begin(self, what: str, *arguments: str, **values: Any) -> Running:
         """Do something from another shell."""

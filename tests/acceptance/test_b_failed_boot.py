@@ -25,7 +25,7 @@ def failed_boot(owner: Owner, *words: str, **values: Any) -> Screen:
 @pytest.mark.quick
 def test_a_release_that_fails_its_gate_gives_way_to_the_last_good_one(served: Owner) -> None:
     good = served.releases()
-    run = served.run("bring up", gate={"effective_tokens": {"min": 4200000}}, requests=3)
+    run = served.run("bring up", *ONLY_SERVING, gate={"effective_tokens": {"min": 4200000}}, requests=3)
     run.failed("pool_below_floor", "4,200,000", "4,194,304", r"last good one, serves again, after [1-9]\d* s without service")
     assert served.serves()
     assert served.releases() == good
