@@ -138,7 +138,7 @@ class Owner:
     """An owner of a pair in the container lab, with an inventory of their own."""
 
     nodes = (1, 2)
-    #: Whether a whole run of this session has brought the nodes to the code of this checkout.
+    #: Whether a whole run of this session has set the nodes to the code of this checkout.
     current = False
 
     def __init__(self, folder: Path, profile: str = "lab-stub") -> None:
