@@ -35,6 +35,7 @@ def compare(name: str, text: str) -> None:
     """Compare a screen with its golden one."""
     path, found = SCREENS / f"{name}.txt", normal(text)
     if os.environ.get("UPDATE_GOLDEN"):
+        SCREENS.mkdir(exist_ok=True)
         path.write_text(found, encoding="utf-8")
     wanted = path.read_text(encoding="utf-8")
     difference = "\n".join(difflib.unified_diff(wanted.splitlines(), found.splitlines(), f"screens/{name}.txt", "this run", lineterm=""))
