@@ -169,9 +169,12 @@ class Owner:
         return screen
 
     def begin(self, what: str, *arguments: str, **values: Any) -> Running:
-        """Do something from another shell."""
-        extra = commands.settings({name.replace("_", " "): value for name, value in values.items()})
-        return self.shell(commands.play(what, self.inventory, *arguments, *(["-e", json.dumps(extra)] if extra else [])))
+        """Do something from another shell. Settings are in a file: at -vvvv Ansible prints those of the command line."""
+        if values:
+            path = self.folder / f"settings-{time.monotonic_ns()}.json"
+            path.write_text(json.dumps(commands.settings({name.replace("_", " "): value for name, value in values.items()})), encoding="utf-8")
+            arguments = (*arguments, "-e", f"@{path}")
+        return self.shell(commands.play(what, self.inventory, *arguments))
 
     def undo(self, *roles: str, timeout: float = 600) -> Screen:
         """Undo roles."""

@@ -62,7 +62,7 @@ def test_a_port_that_another_process_has_is_named(served: Owner, port: int) -> N
     listen = f"import socket, time; s = socket.create_server(('0.0.0.0', {port})); time.sleep(600)"
     served.on(1, f'systemd-run --quiet --collect --unit squatter python3 -c "{listen}"')
     try:
-        failed_boot(served, "addr_in_use", str(port))
+        failed_boot(served, "rank 0 on lab-1: addr_in_use")
     finally:
         served.on(1, "systemctl stop squatter")
 
