@@ -142,6 +142,8 @@ class Rank:
         try:
             while byte := self.peer.recv(1):
                 if self.worker:
+                    while not self.serves:  # the head is not ready before its worker is
+                        time.sleep(0.05)
                     self.works()
                     self.peer.sendall(byte)
                 else:
