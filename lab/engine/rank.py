@@ -104,11 +104,15 @@ class Rank:
                 self._end_with_peer()
         if name != self.recording:
             os._exit(1)
-        self.together()
         self.serves = True
 
     def _phase(self, phase: str) -> None:
-        """Obey the fault file at the begin of a phase."""
+        """Obey the fault file at the begin of a phase. A head listens when its worker is ready."""
+        if phase == "listen":
+            try:
+                self.together()
+            except PeerLostError:
+                self._end_with_peer()
         found = self.faults()
         if found.get("die") == phase:
             self.die()
