@@ -90,21 +90,14 @@ def test_evidence_of_a_failed_boot_is_kept_for_both_ranks_and_has_no_secret(serv
 
 
 def test_nccl_over_tcp_is_refused_where_the_profile_wants_rdma(served: Owner) -> None:
-    values: dict[str, Any] = {"profiles": with_recording(served, "cuda"), "profile": "lab-stub-cuda"}
-    served.fault("* tcp")
-    failed_boot(served, "tcp|TCP", **values)
-    served.fault()
-    served.run("bring up", *ONLY_SERVING, **values).passed().shows("2,506,112 tokens")
-
-
-def with_recording(owner: Owner, recording: str) -> dict[str, Any]:
-    """Return the profiles of the inventory with one more: a recorded pair of GPUs whose gate wants RDMA."""
-    profiles = dict(owner.variables()["gb10_profiles"])
-    profiles["lab-stub-cuda"] = {
-        "extends": "lab-stub", "summary": "A recorded pair of GPUs", "env": {"STUB_RECORDING": recording},
-        "gate": {"transport": "rdma", "effective_tokens": {"min": 2000000}, "concurrency": {"min": 500}},
-    }  # fmt: skip
-    return profiles
+    before, profiles = served.identity(), dict(served.variables()["gb10_profiles"])
+    for transport in ("rdma", "any"):
+        gate = {"transport": transport, "effective_tokens": {"min": 2000000}, "concurrency": {"min": 500}}
+        profiles[f"cuda-{transport}"] = {"extends": "lab-stub", "summary": "A recorded pair of GPUs", "env": {"STUB_RECORDING": "cuda"}, "gate": gate}
+    served.run("bring up", *ONLY_SERVING, profiles=profiles, profile="cuda-rdma").failed("lab-1", "lab-2", "NCCL would use TCP", "Nothing was stopped")
+    assert served.identity() == before
+    served.run("bring up", *ONLY_SERVING, profiles=profiles, profile="cuda-any").passed().shows("2,506,112 tokens")
+    assert served.serves()
 
 
 def test_a_wrong_answer_fails_the_gate(served: Owner) -> None:
