@@ -11,12 +11,17 @@ SCREENS = Path(__file__).parent / "screens"
 #: What differs between runs, machines and checkouts, and what stands for it. The order matters.
 REPLACED = (
     (r"^\[pair1 \+ +\d+ s\].*\n", ""),  # the progress of a boot follows the speed of the machine
+    # Faults of earlier rows.
+    (r"; restarts: .*$", "."),
+    (r"^info restarts .*\n    why: .*\n    run: .*\n", ""),
+    (r"(\d+ warnings?), \d+ for information\.", r"\1."),
     (r"(?:/[\w.+-]+)+/(?=(?:receipts|evidence|mine)/)", "…/"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|\d{8}T\d{6}Z", "TIME"),
     (r"\b(?:172\.30|10\.\d+|192\.168)\.\d+\.\d+\b", "ADDRESS"),
     (r"\broot@\S+?(?=[:.,; ]|$)", "root@CONTROLLER"),
     (r"\b[0-9a-f]{12,64}\b", "ID"),
     (r"\b\d+(?:\.\d+)? (?:s|min)\b", "N s"),
+    (r"^\w+ +lab-\d(?:, lab-\d)?: .*N s(?:;.*)?\n", ""),  # a task that takes long on a slow machine
     (r"\b\d+(?:\.\d+)? (?:of \d+(?:\.\d+)? )?GiB", "N GiB"),
     (r" \(head: [^)]*\)", " (head: …)"),
     (r"(?<=N s) +(?=\S)|(?<=ok) +(?=lab)|(?<=changed) +(?=lab)", "  "),

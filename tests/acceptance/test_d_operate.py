@@ -52,6 +52,7 @@ def test_the_head_stops_and_starts_the_pair_without_a_controller(served: Owner) 
     served.on_node("start", node=2).failed("lab-1")
 
 
+@pytest.mark.long
 def test_logs_of_both_ranks_come_by_time_and_can_be_searched(served: Owner) -> None:
     served.on_node("stop").passed()
     served.on_node("start", "--wait").passed()
@@ -63,6 +64,7 @@ def test_logs_of_both_ranks_come_by_time_and_can_be_searched(served: Owner) -> N
     served.on_node("events", "-n", "20").passed().shows("starts release", "serves")
 
 
+@pytest.mark.long
 def test_a_report_is_one_file_without_a_secret(served: Owner) -> None:
     before = served.identity()
     served.run("report").passed()
@@ -75,6 +77,7 @@ def test_a_report_is_one_file_without_a_secret(served: Owner) -> None:
     assert served.identity() == before
 
 
+@pytest.mark.long
 def test_replies_are_measured_and_garbled_or_leaked_ones_named(served: Owner) -> None:
     served.run("smoke").passed().shows("none bad", "at once")
     served.run("sanity").passed()
@@ -84,6 +87,7 @@ def test_replies_are_measured_and_garbled_or_leaked_ones_named(served: Owner) ->
     served.run("sanity").failed("bad", "im_end|control|template|leak")
 
 
+@pytest.mark.long
 def test_evidence_of_two_times_is_compared_without_a_secret(served: Owner) -> None:
     served.run("evidence", label="before").passed()
     for node in served.nodes:
@@ -112,6 +116,7 @@ def test_a_rollback_goes_to_the_release_before_and_names_both(served: Owner) -> 
     assert served.run("bring up", *ONLY_SERVING).passed().changes == set(), "the inventory has this release"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wanted", ["list", NEVER])
 def test_kept_releases_are_listed_and_an_unknown_one_stops_nothing(served: Owner, wanted: str) -> None:
     before, release = served.identity(), served.releases()[0]
@@ -121,6 +126,7 @@ def test_kept_releases_are_listed_and_an_unknown_one_stops_nothing(served: Owner
     assert served.identity() == before
 
 
+@pytest.mark.long
 def test_reports_for_programs_are_lines_of_json(served: Owner) -> None:
     for what in ("status", "doctor"):
         lines = [json.loads(line) for line in served.run(what, output="json").passed().text.splitlines() if line.startswith("{")]
@@ -128,6 +134,7 @@ def test_reports_for_programs_are_lines_of_json(served: Owner) -> None:
         assert all(line["schema"].startswith("gb10.cluster/") for line in lines)
 
 
+@pytest.mark.long
 def test_an_upgrade_restarts_only_what_changes(served: Owner) -> None:
     before = served.identity()
     assert served.run("upgrade").passed().changes == set()
@@ -137,6 +144,7 @@ def test_an_upgrade_restarts_only_what_changes(served: Owner) -> None:
     assert {entry[0] for entry in before}.isdisjoint(entry[0] for entry in served.identity())
 
 
+@pytest.mark.long
 def test_a_reboot_that_is_not_due_changes_nothing(served: Owner) -> None:
     before = served.identity()
     assert served.run("reboot").passed().changes == set()
@@ -173,6 +181,7 @@ def test_of_two_owners_at_once_one_is_refused_and_learns_of_the_other(served: Ow
     assert len(set(served.releases())) == 1
 
 
+@pytest.mark.long
 def test_two_runs_of_one_configuration_share_one_start_and_ctrl_c_leaves_it_alone(served: Owner) -> None:
     served.boot_takes(10)
     began = time.time()
@@ -187,6 +196,7 @@ def test_two_runs_of_one_configuration_share_one_start_and_ctrl_c_leaves_it_alon
     assert served.serves()
 
 
+@pytest.mark.long
 def test_sudo_with_a_password_works_and_is_asked_for(served: Owner) -> None:
     who = {"ansible_user": "owner"}
     with_password = [*ONLY_SERVING, "-e", json.dumps({**who, "ansible_become_password": "gb10-lab"})]
@@ -194,6 +204,7 @@ def test_sudo_with_a_password_works_and_is_asked_for(served: Owner) -> None:
     served.run("bring up", *ONLY_SERVING, "-e", json.dumps(who)).failed("password")
 
 
+@pytest.mark.long
 def test_another_profile_serves_by_one_variable_and_the_first_one_again(served: Owner) -> None:
     profiles: dict[str, Any] = dict(served.variables()["gb10_profiles"])
     profiles["lab-half"] = {"extends": "lab-stub", "summary": "Half the context", "engine": {"args": {"max-model-len": 2048}}, "gate": {"context": 2048}}
@@ -203,6 +214,7 @@ def test_another_profile_serves_by_one_variable_and_the_first_one_again(served: 
     assert served.serves()
 
 
+@pytest.mark.long
 def test_containers_have_no_privileges_and_the_limits_that_the_kernel_shows(served: Owner) -> None:
     for node in served.nodes:
         state = served.container(node)
@@ -218,6 +230,7 @@ def test_containers_have_no_privileges_and_the_limits_that_the_kernel_shows(serv
         assert re.search(r"Max locked memory\s+8388608\s+8388608", limits), limits
 
 
+@pytest.mark.long
 def test_the_key_that_is_made_is_on_the_head_alone(served: Owner) -> None:
     key = served.key()
     assert len(key) == 43
@@ -228,6 +241,7 @@ def test_the_key_that_is_made_is_on_the_head_alone(served: Owner) -> None:
     assert places == [[served.places.api_key], []]
 
 
+@pytest.mark.long
 def test_the_key_of_the_agent_opens_the_session_and_nothing_else(served: Owner) -> None:
     folder = Path("/var/lib/gb10-cluster/agent")
     address = served.on(2, "ip -o -4 addr show enp1s0f0np0 | awk '{print $4}' | cut -d/ -f1").strip()
@@ -242,6 +256,7 @@ def test_the_key_of_the_agent_opens_the_session_and_nothing_else(served: Owner) 
     assert "SSH-2.0" not in shown
 
 
+@pytest.mark.long
 def test_an_unreachable_worker_is_named_and_the_head_is_left_alone(served: Owner) -> None:
     before = served.identity()
     served.on(2, "iptables -I INPUT -i enP7s7 -p tcp --dport 22 -j REJECT --reject-with tcp-reset")

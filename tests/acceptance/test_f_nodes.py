@@ -204,6 +204,7 @@ def test_other_names_and_another_address_need_no_restart(served: Owner) -> None:
     assert (served.identity(), served.serves()) == (before, True)
 
 
+@pytest.mark.long
 def test_each_tag_runs_its_role_alone(served: Owner) -> None:
     before = served.identity()
     for role in ROLES:
