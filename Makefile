@@ -72,7 +72,7 @@ docs: setup-dev  ## the documentation site, in .site/html
 	@tools/docs_site.sh
 test: setup-dev  ## all kinds of tests, what matters most of each: 20 minutes on two cores
 	@$(PY) tools/stages.py test
-more: setup-dev  ## the rest of the labs and sanity, which CI runs after make test: 25 minutes
+more: setup-dev  ## more rows of the acceptance net, and sanity, which CI runs after make test: 25 minutes
 	@$(PY) tools/stages.py more
 long: setup-dev  ## what takes hours: every schedule, whole fault tables, soak (PART=REGEX: some of its stages)
 	@$(PY) tools/stages.py long --only "$(PART)"

@@ -58,14 +58,12 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("container lab", f"{LAB} up"),
                 ("acceptance net on the stub engine, the other rows", f"{STUB_ROWS} -m 'not quick and not long'"),
                 ("acceptance net on the real engine, the other rows", f"{NET} {ENGINE} -m 'not quick and not long'"),
-                ("the rest of the container lab", "pytest tests/lab -q -m 'not long' --durations=12"),
             ),
         ),
         (
             5,
             (
                 ("ansible-test sanity, antsibull-docs, the documentation site", "tools/sanity.sh"),
-                ("acceptance net on real kernels, the other rows", f"{NET} {MACHINES} -m 'not quick and not long'"),
             ),
         ),
     ),
@@ -78,7 +76,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("sim", "GB10_SCHEDULES=20000 pytest tests/sim/test_schedules.py -q"),
                 ("fuzz", "GB10_FUZZ=10000 pytest tests/security/test_hostile_{answers,copy,results,texts}.py -q"),
                 ("net", f"{NET} -m long"),
-                ("lab", "pytest tests/lab -q -m long"),
+                ("lab", "pytest tests/lab -q --durations=20"),
                 ("vm", "pytest tests/vm -q --durations=20"),
                 ("molecule", "tools/molecule.sh"),
                 ("faults", "python benchmarks/fault_table.py --write"),

@@ -1,4 +1,4 @@
-"""Tests on the container lab with the stub of an engine. What an owner gets is in tests/acceptance."""
+"""Tests on the container lab with the stub of an engine. They run with make long; what an owner gets is in tests/acceptance."""
 
 from __future__ import annotations
 
