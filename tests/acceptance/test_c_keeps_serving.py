@@ -17,6 +17,8 @@ LONG = '{"model": "lab-stub", "prompt": "The", "max_tokens": 4000, "ignore_eos":
 def comes_back_with_one_start(owner: Owner, since: str, before: list[tuple[str, str]], cause: str, seconds: float = 120) -> None:
     """Wait until the fault was noticed and the pair serves again; check that all ranks are new, started once, and that the cause is told."""
     assert owner.noticed(since, cause, seconds), owner.on_node("events")
+    old = {ident for ident, _start in before}
+    assert wait_for(lambda: not old & {str(state["Id"]) for node in owner.nodes if (state := owner.container(node))}, 120), owner.on_node("events")
     owner.fault()
     assert owner.comes_back(), owner.on_node("events")
     after = owner.identity()
