@@ -62,7 +62,8 @@ def test_a_dead_engine_process_is_noticed_while_its_container_runs(served: Owner
 @pytest.mark.quick
 def test_tokens_that_stand_still_are_noticed_and_the_pair_comes_back(served: Owner) -> None:
     since, before = served.now(), served.identity()
-    line = f"curl -s -m 240 -o /dev/null -H 'Authorization: Bearer {served.key()}' -H 'Content-Type: application/json' -d '{LONG}' http://127.0.0.1:8000/v1/completions"
+    headers = f"-H 'Authorization: Bearer {served.key()}' -H 'Content-Type: application/json'"
+    line = f"curl -s -m 240 -o /dev/null {headers} -d '{LONG}' http://127.0.0.1:8000/v1/completions"
     threading.Thread(target=lambda: served.on(1, line, check=False, timeout=300), daemon=True).start()
     assert wait_for(lambda: bool(served.on(1, "curl -s http://127.0.0.1:8000/metrics | grep 'num_requests_running.* [1-9]'", check=False)), 30)
     served.fault("* wedge")
