@@ -62,9 +62,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
         ),
         (
             5,
-            (
-                ("ansible-test sanity, antsibull-docs, the documentation site", "tools/sanity.sh"),
-            ),
+            (("ansible-test sanity, antsibull-docs, the documentation site", "tools/sanity.sh"),),
         ),
     ),
     "long": (
