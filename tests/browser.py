@@ -8,12 +8,16 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 PACKAGE = "chromium-headless-shell"
-LOCK = Path("/tmp/gb10-chromium.lock")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr")
+#: Any of these will do. GitHub's runners have google-chrome.
+COMMANDS = (PACKAGE, "google-chrome", "chromium")
+LOCK = Path(tempfile.gettempdir()) / f"gb10-chromium-{os.geteuid()}.lock"
+FLAGS: tuple[str, ...] = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking")
+FLAGS += ("--disable-component-update", "--enable-logging=stderr")
 #: Measures each figure in the page that it is appended to, and prints that as the text of an element.
 PROBE = """<script>
 const overlap = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 1 < b.bottom && b.top + 1 < a.bottom;
@@ -62,13 +66,14 @@ class Browser:
         self.folder = folder
         with LOCK.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two processes of pytest-xdist
-            if shutil.which(PACKAGE) is None:
+            if not any(map(shutil.which, COMMANDS)):
                 install()
+        self.command = next(filter(shutil.which, COMMANDS), PACKAGE)
 
     def _run(self, page: Path, *flags: str, width: int = 1000, height: int = 1200) -> subprocess.CompletedProcess[str]:
         offline = ["unshare", "--net"] if os.geteuid() == 0 else []
         size = (f"--window-size={width},{height}", f"--user-data-dir={self.folder / 'profile'}")
-        command = [*offline, PACKAGE, *FLAGS, *size, *flags, page.as_uri()]
+        command = [*offline, self.command, *FLAGS, *size, *flags, page.as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-2000:]}"
         return done
@@ -78,7 +83,9 @@ class Browser:
         page, log = self.folder / "page.html", self.folder / "net.json"
         page.write_text(html, encoding="utf-8")
         done = self._run(page, "--dump-dom", f"--log-net-log={log}")
-        urls = re.findall(r'"url":"([^"]+)"', log.read_text(encoding="utf-8"))
+        text = log.read_text(encoding="utf-8")
+        own = "".join(line for line in text.splitlines() if '"initiator":"not an origin"' in line)  # what the browser asks for by itself
+        urls = set(re.findall(r'"url":"([^"]+)"', text)) - set(re.findall(r'"url":"([^"]+)"', own))
         console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
         return console, sorted({url for url in urls if url != page.as_uri() and not url.startswith(("chrome:", "data:"))})
 
