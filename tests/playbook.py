@@ -14,6 +14,15 @@ from typing import Any
 import ansible_runner
 
 REPO = Path(__file__).resolve().parents[1]
+#: A valid inventory whose hosts are never reached.
+PAIR = """
+gb10:
+  children:
+    pair1:
+      hosts:
+        spark-1: {ansible_host: 10.255.255.1}
+        spark-2: {ansible_host: 10.255.255.2}
+"""
 # Two hosts that are this machine, for .format(python=sys.executable). The check of the inventory accepts a loopback address with a port of its own.
 LOCAL_PAIR = """
 gb10:

@@ -40,28 +40,22 @@ ON_NODE = {
     "stop here": "gb10 stop --here",
     "start": "gb10 start",
 }
-#: The collection as it is installed, and what brings a pair up then.
-COLLECTION = "gb10.cluster"
-INSTALLED = f"{COLLECTION}.site"
 #: The variables of an inventory by what they set.
 SETTINGS = {
     "profile": "gb10_profile",
     "profiles": "gb10_profiles",
-    "fabric": "gb10_fabric_cidrs",
     "context": "vllm_tp2_context",
     "requests": "vllm_tp2_max_num_seqs",
     "gate": "vllm_tp2_gate",
     "api key": "vllm_tp2_api_key",
     "extra arguments": "vllm_tp2_extra_args",
     "extra environment": "vllm_tp2_extra_env",
-    "watched": "vllm_tp2_keep_serving",
     "rollback": "vllm_tp2_rollback",
     "attempts": "vllm_tp2_attempts",
     "restart": "vllm_tp2_restart",
     "wait seconds": "vllm_tp2_wait_seconds",
     "free memory": "vllm_tp2_wait_available",
     "phase seconds": "vllm_tp2_phase_seconds",
-    "kept releases": "vllm_tp2_keep_releases",
     "watch": "vllm_tp2_watch",
     "locked memory": "docker_memlock",
     "log driver": "docker_log_driver",
@@ -77,8 +71,6 @@ SETTINGS = {
     "bench concurrency": "bench_concurrency",
     "bench tokens": "bench_output_tokens",
     "bench folder": "gb10_bench",
-    "report folder": "gb10_reports",
-    "doctor strict": "doctor_strict",
     "receipts": "gb10_receipts",
     "evidence": "gb10_evidence",
     "rail mtu": "roce_mtu",
@@ -96,7 +88,6 @@ SETTINGS = {
     "set up head": "setup_head",
     "model store": "gb10_model_store",
     "lock file": "gb10_lock_file",
-    "lock update": "gb10_lock_update",
 }
 #: The roles, in the order of a run: the tag of each, and its state `absent`.
 ROLES = ("preflight", "sysctl", "readahead", "gpu", "docker", "roce", "image", "weights", "vllm_tp2")

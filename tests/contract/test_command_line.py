@@ -10,16 +10,8 @@ from pathlib import Path
 
 import pytest
 import warm_playbook
-from playbook import REPO
+from playbook import PAIR, REPO
 
-PAIR = """
-gb10:
-  children:
-    pair1:
-      hosts:
-        spark-1: {ansible_host: 10.255.255.1}
-        spark-2: {ansible_host: 10.255.255.2}
-"""
 PROGRAM = str(Path(sys.executable).parent / "ansible-playbook")
 
 

@@ -11,17 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.parsing.vault import VaultLib, VaultSecret
+from playbook import PAIR as VALID
 from playbook import REPO, Run
 from warm_playbook import run
 
-VALID = """
-gb10:
-  children:
-    pair1:
-      hosts:
-        spark-1: {ansible_host: 10.255.255.1}
-        spark-2: {ansible_host: 10.255.255.2}
-"""
 TWO_PAIRS = """
 gb10:
   children:

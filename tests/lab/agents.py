@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
+from acceptance.owner import wait_for as wait_for  # also for the tests that import this module
 from container_lab import Lab
 
 FOLDER = "/opt/gb10-cluster/vllm_tp2/pair1"
@@ -18,16 +17,6 @@ def state(lab: Lab, head: int = 1) -> dict[str, Any]:
     """Return desired state and outcome as the head's agent reports them; empty without an answer."""
     reply = lab.on(head, "gb10 call state 2>/dev/null || true", check=False)
     return dict(json.loads(reply)) if reply.strip() else {}
-
-
-def wait_for(condition: Callable[[], bool], seconds: float, pause: float = 0.5) -> bool:
-    """Wait until a condition holds; return whether it does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(pause)
-    return True
 
 
 def judging(lab: Lab) -> bool:
