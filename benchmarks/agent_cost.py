@@ -21,6 +21,7 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
 import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
+from acceptance.owner import wait_for  # noqa: E402  # as above
 from container_lab import Lab, bring_up  # noqa: E402  # as above
 
 MEMORY_MIB, IDLE_SHARE, BOOT_SHARE = 40.0, 0.02, 0.10
@@ -97,7 +98,7 @@ def main() -> int:
     bring_up(2)
     lab = Lab(REPO / "inventories/lab", Path(tempfile.mkdtemp(prefix="gb10-cost-")))
     first = lab.play("site.yml", "--tags", "vllm_tp2")
-    if first.rc or not agents.wait_for(lambda: agents.settled(lab), 60):
+    if first.rc or not wait_for(lambda: agents.settled(lab), 60):
         print(first.stdout[-3000:], file=sys.stderr)
         return 1
     time.sleep(5)

@@ -36,6 +36,7 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
 import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
+from acceptance.owner import wait_for  # noqa: E402  # as above
 from container_lab import Lab, api_key, bring_up  # noqa: E402  # as above
 from recoveries import noticed  # noqa: E402  # as above
 
@@ -325,7 +326,7 @@ def done(lab: SoakLab, name: str, dice: random.Random) -> Row:
         row.noticed = max(0.0, seen[0]["seen"] - began) if seen and seen[0] else None
         if row.noticed is None:
             row.wrong.append(f"no fault was noticed within {NOTICE:.0f} s")
-    if agents.wait_for(lambda: serves(lab), BOUND[lab.stub] - (time.time() - at), 0.5):
+    if wait_for(lambda: serves(lab), BOUND[lab.stub] - (time.time() - at), 0.5):
         row.serves = time.time() - began
     else:
         row.wrong.append(f"does not serve {BOUND[lab.stub]:.0f} s after the fault")
@@ -462,7 +463,7 @@ def main() -> int:
     lab = SoakLab(Path(tempfile.mkdtemp(prefix="gb10-soak-")), options.stub)
     lab.serve()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ansible-runner takes it
-    assert agents.wait_for(lambda: serves(lab), BOUND[options.stub]), "the pair does not serve"
+    assert wait_for(lambda: serves(lab), BOUND[options.stub]), "the pair does not serve"
     start, rows, calm = time.monotonic(), list[Row](), 0
     for number, name in enumerate(schedule(drawn_by(options.seed), options.faults), start=1):
         if time.monotonic() - start > options.minutes * 60:

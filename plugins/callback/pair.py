@@ -74,6 +74,7 @@ from ansible import context
 from ansible.playbook.block import Block
 from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as Default
+from ansible.plugins.loader import filter_loader, lookup_loader, test_loader
 from ansible.utils import color as ansible_color
 from ansible_collections.gb10.cluster.plugins.module_utils._common import progress
 from ansible_collections.gb10.cluster.plugins.plugin_utils import fault_text, live_area
@@ -104,6 +105,14 @@ def quietly(method: Callable[..., None]) -> Callable[..., None]:
                 self._print(self._report.rest())
 
     return chosen
+
+
+@functools.cache
+def load_plugins() -> None:
+    """Load filters, tests and lookups before Ansible forks. Otherwise, each task loads and compiles all of them: 28 % of the CPU time of a second run."""
+    filter_loader.get("gb10.cluster.render_rank")
+    test_loader.get("ansible.builtin.defined")
+    lookup_loader.get("gb10.cluster.serving_group", class_only=True)
 
 
 def part_of(task: Any, play: Any) -> tuple[str, bool]:
@@ -241,6 +250,7 @@ class CallbackModule(Default):
     @quietly
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Begin a play or a batch of its hosts."""
+        load_plugins()
         self._begin()
         self._play = play
         hosts = [host.name for host in play.get_variable_manager()._inventory.get_hosts()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from acceptance.owner import wait_for as wait_for  # also for the tests that import this module
+from acceptance.owner import wait_for
 from container_lab import Lab
 
 FOLDER = "/opt/gb10-cluster/vllm_tp2/pair1"

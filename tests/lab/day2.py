@@ -20,6 +20,7 @@ from typing import Any
 
 import agents
 import playbook
+from acceptance.owner import wait_for
 from agents import FOLDER
 from container_lab import Lab
 from faults import UNWATCHED
@@ -232,7 +233,7 @@ def _comes_back(case: Case, number: int) -> None:
     """Status reports in time that the pair does not serve. The agent brings it back with one start, keeps evidence, and the next run changes nothing."""
     status = case.play("playbooks/status.yml", within=30)
     case.has(status, r"pair1 (does not serve|is starting)")
-    case.want(agents.wait_for(case.serves, 300) and agents.wait_for(lambda: agents.settled(case.lab), 60), "the pair does not come back by itself")
+    case.want(wait_for(case.serves, 300) and wait_for(lambda: agents.settled(case.lab), 60), "the pair does not come back by itself")
     case.want(len(agents.starts(case.lab, number)) == 1, f"starts: {agents.starts(case.lab, number)}, expected is one")
     causes = [event["text"] for event in agents.events(case.lab, number) if event["kind"] == "recovered"]
     case.notes.append(f"gb10 events: {causes[-1] if causes else 'no recovery'}")
@@ -305,19 +306,19 @@ def _interrupted(case: Case, number: int, finished: bool, **variables: Any) -> N
     """Interrupt a run in its gate. The next run follows the boot, or prints the verdict if the boot has `finished` by then."""
     values = {"vllm_tp2_keep_releases": 9, **variables}  # the next run removes no earlier release
     other = case.background("site.yml", "--tags", "vllm_tp2", **values)
-    if not case.wait_for_boot(other) or not agents.wait_for(lambda: agents.judging(case.lab), 60):
+    if not case.wait_for_boot(other) or not wait_for(lambda: agents.judging(case.lab), 60):
         case.want(False, "the boot did not begin")
         other.kill(signal.SIGKILL)
         return
     before, forks = case.lab.identity(), other.family()
     case.notes.append(f"over {other.kill(number):.1f} s after the signal")
     if finished:
-        case.want(agents.wait_for(lambda: agents.settled(case.lab), 240), "the boot does not go on without a controller")
+        case.want(wait_for(lambda: agents.settled(case.lab), 240), "the boot does not go on without a controller")
     again = {key: value for key, value in values.items() if key != "vllm_tp2_restart"}
     site = case.play("site.yml", "--tags", "vllm_tp2", **again)
     case.has(site, "pair1 serves", "followed the start that", r"boot [^|]{1,40}to the verdict")
     case.unchanged(site, before)
-    left = agents.wait_for(lambda: not any(_runs_ansible(pid) for pid in forks), 30)
+    left = wait_for(lambda: not any(_runs_ansible(pid) for pid in forks), 30)
     case.want(left, "a fork of the interrupted run still polls")
 
 
@@ -442,7 +443,7 @@ def rail_down(case: Case) -> None:
         case.want(case.lab.identity() == before, "the pair was restarted")
     finally:
         case.lab.on(2, f"ip link set {RAIL} up")
-    case.want(agents.wait_for(case.serves, 60), "the pair does not serve with its rail restored")
+    case.want(wait_for(case.serves, 60), "the pair does not serve with its rail restored")
     case.want(len(agents.starts(case.lab, number)) <= 1, f"starts: {agents.starts(case.lab, number)}, expected is at most one")
 
 
@@ -584,7 +585,7 @@ def no_ssh(case: Case) -> None:
         case.want(code == 2 and "rank 1 lab-2: no reply (" in text, f"gb10 status prints with exit code {code}: {text}")
     finally:
         _ssh(case, 2, True)
-    case.want(agents.wait_for(lambda: case.status_here()[0] == 0, 60, 2), f"the agents do not find each other again: {case.status_here()[1]}")
+    case.want(wait_for(lambda: case.status_here()[0] == 0, 60, 2), f"the agents do not find each other again: {case.status_here()[1]}")
     case.same(before)
 
 
@@ -670,15 +671,15 @@ def agent_killed(case: Case) -> None:
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
     # Three seconds after the start began: the worker's container is there, the head's is not yet.
     case.want(agents.kill_in_phase(case.lab, "starting", 120, delay=3), "the agent was not killed in its start")
-    case.want(agents.wait_for(lambda: agents.judging(case.lab), 120), "the agent does not start the pair after it was killed")
+    case.want(wait_for(lambda: agents.judging(case.lab), 120), "the agent does not start the pair after it was killed")
     before = case.lab.identity()
     case.want({each for each, _at in old}.isdisjoint(each for each, _at in before), "the containers of before the restart run")
     for node in (1, 2):
         case.want(agents.kill(case.lab, node), f"systemd does not restart the agent of lab-{node}")
-        case.want(agents.wait_for(lambda: agents.judging(case.lab), 30), "the agent does not go on judging")
+        case.want(wait_for(lambda: agents.judging(case.lab), 30), "the agent does not go on judging")
     case.want(agents.kill_in_phase(case.lab, "recording", 240), "the agent was not killed while it recorded")
     case.passes(other, within=120)
-    case.want(agents.wait_for(lambda: agents.settled(case.lab), 60), "the agent does not come to an end")
+    case.want(wait_for(lambda: agents.settled(case.lab), 60), "the agent does not come to an end")
     case.same(before)
     case.want(len(agents.starts(case.lab, since)) <= 2, f"starts: {agents.starts(case.lab, since)}, expected are two")
     for node in (1, 2):
@@ -730,7 +731,7 @@ def rail_flaps(case: Case) -> None:
         time.sleep(8)
         case.lab.on(2, f"ip link set {RAIL} up")
         time.sleep(4)
-    case.want(agents.wait_for(lambda: case.status_here()[0] == 0, 60, 2), f"gb10 status does not come back to normal: {case.status_here()[1]}")
+    case.want(wait_for(lambda: case.status_here()[0] == 0, 60, 2), f"gb10 status does not come back to normal: {case.status_here()[1]}")
     case.notes.append(case.status_here()[1].splitlines()[0])
     case.want([agents.pid(case.lab, node) for node in (1, 2)] == agent, "an agent has ended")
     case.want(not agents.starts(case.lab, number), "the agent started a release")
@@ -753,7 +754,7 @@ def stopped_without_head(case: Case) -> None:
         case.lab.on(1, "; ".join(f"ip link set {rail} up" for rail in rails))
         _ssh(case, 1, True)
         case.lab.on(1, "systemctl start gb10-agent")
-    obeys = agents.wait_for(lambda: agents.settled(case.lab) and agents.state(case.lab)["desired"]["state"] == "stopped", 90, 1)
+    obeys = wait_for(lambda: agents.settled(case.lab) and agents.state(case.lab)["desired"]["state"] == "stopped", 90, 1)
     case.want(obeys, f"the head does not obey the stop: {case.status_here()[1]}")
     case.stays_stopped(15)
     case.want(case.lab.on(2, f"cat {FOLDER}/stopped", check=False).strip() != "", "the mark of the worker is gone")
@@ -767,7 +768,7 @@ def no_space_for_state(case: Case) -> None:
     place = f"{FOLDER}/agent"
     number = agents.last_event(case.lab)
     other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    begun = case.wait_for_boot(other) and agents.wait_for(lambda: agents.judging(case.lab), 60)
+    begun = case.wait_for_boot(other) and wait_for(lambda: agents.judging(case.lab), 60)
     case.want(begun, "the boot did not begin")
     before = case.lab.identity()
     _full(case, 0, 1, place)
@@ -778,7 +779,7 @@ def no_space_for_state(case: Case) -> None:
         _room_again(case, 1, place)
     # What is on the disk is older than the boot's end.
     case.lab.on(1, "systemctl restart gb10-agent")
-    case.want(agents.wait_for(lambda: agents.settled(case.lab), 60), "the restarted agent does not come to an end")
+    case.want(wait_for(lambda: agents.settled(case.lab), 60), "the restarted agent does not come to an end")
     case.next_run(before)
     case.want(len(agents.starts(case.lab, number)) <= 1, "the pair was started more than once")
 

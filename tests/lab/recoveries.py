@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import agents
+from acceptance.owner import wait_for
 from container_lab import BEARER, Lab
 
 RAIL = "enp1s0f0np0"
@@ -33,7 +34,7 @@ def restart(*nodes: int) -> Callable[[Lab], float]:
         names = [f"gb10-lab-{node}" for node in nodes]
         for word in ("kill", "start"):
             subprocess.run(["docker", word, *names], check=True, capture_output=True, timeout=120)
-        up = agents.wait_for(lambda: all(lab.on(node, "docker version >/dev/null 2>&1 && echo up", check=False) for node in nodes), 120, 0.3)
+        up = wait_for(lambda: all(lab.on(node, "docker version >/dev/null 2>&1 && echo up", check=False) for node in nodes), 120, 0.3)
         assert up, f"no Docker Engine answers on {names}"
         return time.time()
 
@@ -83,7 +84,7 @@ class Outcome:
 
 def serves_within(lab: Lab, seconds: float) -> bool:
     """Wait until a real completion comes back."""
-    return agents.wait_for(lambda: lab.complete() == SERVES, seconds)
+    return wait_for(lambda: lab.complete() == SERVES, seconds)
 
 
 def noticed(lab: Lab, since: int, seconds: float) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def long_request(lab: Lab) -> None:
     line = f"curl -s -m 300 -o /dev/null {BEARER} -H 'Content-Type: application/json' -d '{LONG}' http://127.0.0.1:8000/v1/completions"
     threading.Thread(target=lambda: lab.on(1, line, check=False, timeout=330), daemon=True).start()
     running = "curl -s -m 5 http://127.0.0.1:8000/metrics | grep -q '^vllm:num_requests_running.* [1-9]' && echo yes"
-    assert agents.wait_for(lambda: bool(lab.on(1, running, check=False)), 30), "the request does not run"
+    assert wait_for(lambda: bool(lab.on(1, running, check=False)), 30), "the request does not run"
     time.sleep(1)
 
 
@@ -125,7 +126,7 @@ def done(lab: Lab, fault: Fault, limit: float = 300) -> Outcome:
     if (event or not fault.needs_restart) and serves_within(lab, limit):
         out.serves = max(0.0, time.time() - at)
     # A pair that serves at once may still be restarted for what the watch has seen.
-    agents.wait_for(lambda: agents.settled(lab), 180, 1)
+    wait_for(lambda: agents.settled(lab), 180, 1)
     out.restarts = len(agents.starts(lab, number))
     return out
 
@@ -137,5 +138,5 @@ def plain_boot(lab: Lab) -> float:
     lab.on(1, "gb10 start --no-wait")
     assert serves_within(lab, 300), "a plain start does not serve"
     seconds = time.monotonic() - start
-    assert agents.wait_for(lambda: agents.settled(lab), 60), "a plain start is not settled"
+    assert wait_for(lambda: agents.settled(lab), 60), "a plain start is not settled"
     return seconds

@@ -6,6 +6,7 @@ import hashlib
 
 import agents
 import pytest
+from acceptance.owner import wait_for
 from agents import FOLDER
 from container_lab import Lab
 from day2 import Controller
@@ -23,13 +24,13 @@ def gb10(lab: Lab, words: str, node: int = 1, timeout: float = 120) -> tuple[int
 @pytest.mark.long  # tests/vm/test_serve.py asserts the same on real kernels
 def test_a_boot_goes_on_without_its_controller_and_the_next_run_prints_its_verdict(lab: Lab) -> None:
     controller = Controller(lab, "site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True, **KEEP)
-    begun = agents.wait_for(lambda: agents.judging(lab) or controller.process.poll() is not None, 300)
+    begun = wait_for(lambda: agents.judging(lab) or controller.process.poll() is not None, 300)
     judged = agents.judging(lab)
     controller.disappear()
     assert begun, controller.text[-3000:]
     assert judged, controller.text[-3000:]
     before = lab.identity()
-    assert agents.wait_for(lambda: agents.settled(lab), 600, 1), gb10(lab, "status")
+    assert wait_for(lambda: agents.settled(lab), 600, 1), gb10(lab, "status")
     run = lab.play("site.yml", "--tags", "vllm_tp2", variables=KEEP)
     assert run.rc == 0, run.stdout[-4000:]
     assert run.changed == set()
@@ -90,7 +91,7 @@ def test_the_agents_use_at_most_40_mib(served: Lab) -> None:
 def test_a_passed_release_is_tried_again_after_a_transient_failure(served: Lab) -> None:
     before, number = served.identity(), agents.last_event(served)
     controller = Controller(served, "site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    assert agents.wait_for(lambda: agents.judging(served), 300), controller.text[-3000:]
+    assert wait_for(lambda: agents.judging(served), 300), controller.text[-3000:]
     served.on(2, f"docker kill -s KILL {served.container(2)}")
     assert controller.wait(900) == 0, controller.text[-3000:]
     assert "Attempt 1 of 3 failed, and the same release starts again in 5 s." in controller.text
@@ -119,7 +120,7 @@ def test_a_passed_release_that_fails_for_a_lasting_reason_is_held(served: Lab) -
 @pytest.mark.long
 def test_a_takeover_ends_the_run_that_began_first(served: Lab) -> None:
     first = Controller(served, "site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3)
-    assert agents.wait_for(lambda: agents.judging(served), 300), first.text[-3000:]
+    assert wait_for(lambda: agents.judging(served), 300), first.text[-3000:]
     refused = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_max_num_seqs": 2})
     assert refused.rc != 0
     assert "pair1 is being changed by a run of " in refused.last_message

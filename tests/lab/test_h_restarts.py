@@ -8,6 +8,7 @@ from typing import Any
 
 import agents
 import pytest
+from acceptance.owner import wait_for
 from agents import FOLDER
 from container_lab import Lab
 from recoveries import FAULTS, SERVES, done, noticed, serves_within
@@ -28,7 +29,7 @@ def watch(lab: Lab) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["stopped-idle", "node", "head-node", "both", "rail"])
 def test_a_pair_serves_again_after(served: Lab, name: str) -> None:
     fault = FAULTS[name]
-    assert agents.wait_for(lambda: agents.settled(served), 60)
+    assert wait_for(lambda: agents.settled(served), 60)
     out = done(served, fault)
     assert out.noticed is not None
     assert out.noticed <= fault.within
@@ -43,7 +44,7 @@ def test_a_pair_serves_again_after_both_docker_engines_have_restarted(served: La
         served.on(node, "systemctl restart docker", timeout=120)
     assert noticed(served, number, 30)
     assert serves_within(served, 300), served.on(1, "gb10 events")
-    assert agents.wait_for(lambda: agents.settled(served), 60)
+    assert wait_for(lambda: agents.settled(served), 60)
     assert len(agents.starts(served, number)) == 1
 
 
