@@ -41,8 +41,8 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
         (
             5,
             (
-                ("images of the VM lab", f"{VM} build"),
                 *LINT,
+                ("images of the VM lab", f"{VM} build"),  # after the base image, which both labs use
                 UNIT,
                 ("fuzz, the agent over 500 simulated schedules", "pytest tests/fuzz tests/sim -q -n 2"),
                 ("tests that take seconds", SLOW),
