@@ -166,7 +166,9 @@ def apt_install(packages: Sequence[str], why: str) -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with step(f"apt-get install {names}"):
         run(["apt-get", "update", "-qq"], what="apt-get update", check=False, env=env, timeout=300)
-        run(["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "-qq", "--no-install-recommends", *packages], what=f"apt-get install {names}", env=env)
+        run(
+            ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "-qq", "--no-install-recommends", *packages], what=f"apt-get install {names}", env=env
+        )
 
 
 def docker_answers() -> str:
