@@ -19,9 +19,9 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 LAB, VM = "python lab/container/lab.py", "python lab/vm/vmlab.py"
-NET = "pytest tests/acceptance -q --durations=12"
+NET = "pytest -q --durations=12"
 ENGINE, MACHINES = "tests/acceptance/test_h_engine.py", "tests/acceptance/test_g_machines.py"
-STUB_ROWS = f"{NET} --ignore {ENGINE} --ignore {MACHINES}"
+STUB_ROWS = f"{NET} tests/acceptance --ignore {ENGINE} --ignore {MACHINES}"
 UNIT = ("unit tests", "make --no-print-directory unit")
 LINT = tuple((name, f"make --no-print-directory {target}") for name, target in (("ansible-lint", "lint-ansible"), ("lint", "lint-quick"), ("types", "types")))
 SLOW = "pytest tests/unit/plugins/callback tests/security -q -n 2 -m 'slow and not long'"
@@ -47,9 +47,9 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("fuzz, the agent over 500 simulated schedules", "pytest tests/fuzz tests/sim -q -n 2"),
                 ("tests that take seconds", SLOW),
                 ("contract", "pytest tests/contract -q -n 2 -m 'not long' --durations=5"),
+                ("acceptance net on real kernels", f"{NET} {MACHINES} -m quick"),
             ),
         ),
-        (0, (("acceptance net on real kernels", f"{NET} {MACHINES} -m quick"),)),
     ),
     "more": (
         (
@@ -73,7 +73,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("unit", "pytest tests/unit tests/security -q -n 2 -m long"),
                 ("sim", "GB10_SCHEDULES=20000 pytest tests/sim/test_schedules.py -q"),
                 ("fuzz", "GB10_FUZZ=10000 pytest tests/security/test_hostile_{answers,copy,results,texts}.py -q"),
-                ("net", f"{NET} -m long"),
+                ("net", f"{NET} tests/acceptance -m long"),
                 ("lab", "pytest tests/lab -q --durations=20"),
                 ("vm", "pytest tests/vm -q --durations=20"),
                 ("molecule", "tools/molecule.sh"),
@@ -119,15 +119,14 @@ class Run:
 
 
 def run(suite: str, only: str) -> int:
-    """Run a suite: its first lanes side by side, the last one of three after them. Return 1 if a stage failed."""
+    """Run the lanes of a suite side by side. Return 1 if a stage failed."""
     outcome, begin = Run(), time.monotonic()
     lanes = [(nice, [each for each in stages if re.search(only, each[0])]) for nice, stages in SUITES[suite]]
-    for group in (lanes[:2], lanes[2:]):
-        threads = [threading.Thread(target=outcome.lane, args=lane) for lane in group]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    threads = [threading.Thread(target=outcome.lane, args=lane) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     if not outcome.done:
         print(f"No stage of {suite} matches {only!r}. Its stages: {', '.join(name for _nice, stages in SUITES[suite] for name, _line in stages)}")
         return 2

@@ -64,6 +64,7 @@ def train(pairs: list[tuple[list[int], list[int]]], seed: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
+    torch.set_num_threads(1)  # two threads of so small a model wait for each other, most of all on a machine with other work
     config = LlamaConfig(
         vocab_size=258,
         hidden_size=128,
