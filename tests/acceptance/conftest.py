@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from acceptance.commands import SERVING, tags
 from acceptance.owner import REPO, Owner
 
 
@@ -22,5 +23,5 @@ def served(owner: Owner) -> Owner:
     owner.fault()
     owner.boot_takes(2)
     if not owner.current or not owner.serves() or not owner.settled() or owner.release().get("profile") != owner.model:
-        owner.run("bring up").passed()
+        owner.run("bring up", *(tags(SERVING) if owner.current else ())).passed()
     return owner

@@ -14,6 +14,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import
 from playbook import LOCAL_PAIR, REPO, Run
 from warm_playbook import run
 
+pytestmark = pytest.mark.more
+
 SILENT = "{{ansible_host: 127.0.0.2, ansible_connection: ssh, ansible_port: 1, ansible_user: nvidia}}"
 # This machine is none of ours: what preflight finds on it is not the point here.
 IGNORE = "arch cable disk_space gb10 kho_leak link_speed memlock memory_stuck ports_free rdma stale_containers gpu_lost ota_torn api_open fabric_forwarding"

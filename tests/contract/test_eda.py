@@ -18,6 +18,8 @@ import yaml
 from eda_fakes import calls, event, reply, write_ssh
 from playbook import LOCAL_PAIR, REPO
 
+pytestmark = pytest.mark.more
+
 RULEBOOK = REPO / "extensions/eda/rulebooks/keep_serving.yml"
 PROGRAM = shutil.which(os.environ.get("GB10_ANSIBLE_RULEBOOK", "ansible-rulebook"))
 SECOND_PAIR = """    pair2:

@@ -10,6 +10,8 @@ import pytest
 from playbook import REPO, Run
 from warm_playbook import ansible, run
 
+pytestmark = pytest.mark.more
+
 RECIPES = REPO / "tests/unit/fixtures/recipes"
 PAIR = """
 gb10:

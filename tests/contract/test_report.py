@@ -16,6 +16,8 @@ from browser import Browser
 from playbook import LOCAL_PAIR, REPO
 from warm_playbook import run
 
+pytestmark = pytest.mark.more
+
 RECORDED = sorted(path.name for path in report_pages.RECORDED.iterdir() if path.is_dir())
 
 

@@ -14,6 +14,8 @@ import warm_playbook
 import yaml
 from playbook import REPO
 
+pytestmark = pytest.mark.more
+
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIGgmRR5MiL/AJCvq7x6Ey4NRMteqTHWwWpzl4V7a7CNa"
 FINGERPRINT = "SHA256:plhvoUvCXMV09zskKPOzZ4KTAE0rcWMnby3GXAMQATA"
 # The last argument is the command. The login of setup.yml sees two machines. A host key that is not in the file ends the connection.

@@ -11,6 +11,8 @@ import pytest
 from playbook import LOCAL_PAIR, REPO
 from warm_playbook import ansible
 
+pytestmark = pytest.mark.more
+
 
 def play(folder: Path, name: str, *arguments: str, hosts: str = "", code: int = 0) -> str:
     """Run a playbook with an empty configuration and results as JSON; return what is on the screen."""

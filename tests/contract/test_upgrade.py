@@ -12,6 +12,8 @@ import yaml
 from playbook import REPO, Run
 from warm_playbook import run
 
+pytestmark = pytest.mark.more
+
 # Two groups whose hosts stand in turn, as in a list of all machines.
 HOSTS = """
 gb10:

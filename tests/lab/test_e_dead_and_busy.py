@@ -53,16 +53,3 @@ def test_a_busy_pair_is_reported_as_busy_and_left_alone(served: Lab) -> None:
         assert "tokens advance" in spoken(each.stdout)
         assert "pair1 serves" not in each.stdout
     assert served.identity() == before
-
-
-@pytest.mark.long
-def test_a_stopped_pair_is_not_a_fault_and_site_removes_the_mark(served: Lab) -> None:
-    stop = served.play("playbooks/stop.yml")
-    assert stop.rc == 0, stop.stdout[-4000:]
-    status = served.play("playbooks/status.yml")
-    assert status.rc == 0, status.stdout[-4000:]
-    assert "pair1 is stopped on request since 20" in spoken(status.stdout)
-    run = served.play("site.yml", "--tags", "vllm_tp2")
-    assert run.rc == 0, run.stdout[-4000:]
-    for node in (1, 2):
-        assert not served.on(node, "ls /opt/gb10-cluster/vllm_tp2/pair1/stopped 2>/dev/null || true")

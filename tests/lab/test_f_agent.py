@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 
 import agents
 import pytest
@@ -19,26 +20,6 @@ def gb10(lab: Lab, words: str, node: int = 1, timeout: float = 120) -> tuple[int
     """Return exit code and text of the command on a node."""
     text, _mark, code = lab.on(node, f"gb10 {words} 2>&1; echo exit=$?", timeout=timeout).rpartition("exit=")
     return int(code), text
-
-
-@pytest.mark.long  # tests/vm/test_serve.py asserts the same on real kernels
-def test_a_boot_goes_on_without_its_controller_and_the_next_run_prints_its_verdict(lab: Lab) -> None:
-    controller = Controller(lab, "site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True, **KEEP)
-    begun = wait_for(lambda: agents.judging(lab) or controller.process.poll() is not None, 300)
-    judged = agents.judging(lab)
-    controller.disappear()
-    assert begun, controller.text[-3000:]
-    assert judged, controller.text[-3000:]
-    before = lab.identity()
-    assert wait_for(lambda: agents.settled(lab), 600, 1), gb10(lab, "status")
-    run = lab.play("site.yml", "--tags", "vllm_tp2", variables=KEEP)
-    assert run.rc == 0, run.stdout[-4000:]
-    assert run.changed == set()
-    assert lab.identity() == before
-    printed = " ".join(run.stdout.split())
-    for part in ("pair1 serves", "followed the start that", "to the verdict"):
-        assert part in printed, run.stdout[-4000:]
-    assert lab.complete() == SERVES
 
 
 @pytest.mark.long
@@ -132,3 +113,16 @@ def test_a_takeover_ends_the_run_that_began_first(served: Lab) -> None:
     state = served.inspect(1)
     assert state is not None
     assert "--max-num-seqs 2 " in " ".join(state["Config"]["Cmd"])
+
+
+@pytest.mark.long
+def test_a_dead_pair_stays_dead_if_it_is_not_watched(served: Lab) -> None:
+    off = served.play("site.yml", "--tags", "vllm_tp2", variables={"vllm_tp2_keep_serving": False})
+    assert off.rc == 0, off.stdout[-4000:]
+    number = agents.last_event(served)
+    served.on(2, f"docker kill -s KILL {served.container(2)}")
+    time.sleep(20)
+    assert not agents.events(served, number)
+    assert gb10(served, "status")[0] == 2
+    assert served.play("site.yml", "--tags", "vllm_tp2").rc == 0
+    assert served.complete() == SERVES

@@ -44,18 +44,6 @@ def test_a_model_that_is_a_link_is_the_sentence_of_its_rank_and_stops_the_other(
     assert "lab-1 of pair1 failed" in found["lab-2"]
 
 
-def test_a_full_disk_is_refused_before_the_copy(head_only: Lab) -> None:
-    head_only.on(1, f"mkdir -p {STORE}/full/copy-model && mount --bind {MODEL} {STORE}/full/copy-model")
-    head_only.on(2, f"mkdir -p {STORE}/full && mount -t tmpfs -o size=256m tmpfs {STORE}/full")
-    run = play(head_only, "weights", gb10_model_store=f"{STORE}/full")
-    assert run.rc != 0
-    assert "lab-2 has 256 MiB free" in run.last_message
-    assert "2.0 GiB are to be copied" in run.last_message
-    assert head_only.on(2, f"ls -A {STORE}/full") == ""
-    head_only.on(2, f"umount {STORE}/full")
-    head_only.on(1, f"umount {STORE}/full/copy-model && rmdir {STORE}/full/copy-model")
-
-
 def test_check_mode_predicts_and_touches_nothing(head_only: Lab) -> None:
     run = play(head_only, "weights", "--check")
     assert run.rc == 0, run.stdout[-3000:]
@@ -88,33 +76,22 @@ def test_a_copy_killed_half_way_resumes(head_only: Lab) -> None:
     moved = result(run, "lab-2", FETCH)["moved_bytes"]
     assert moved <= 2 * 1024**3 - 400 * 1024**2
     assert copy.sums(head_only, 1) == copy.sums(head_only, 2)
-    assert head_only.on(2, f"ls -A {STORE}") == "copy-model\nfull\n"
+    assert head_only.on(2, f"ls -A {STORE}") == "copy-model\n"
     print(f"\nresumed: {moved / 1e6:.0f} MB moved, {result(run, 'lab-2', FETCH)['mb_per_second']} MB/s")
 
 
-def test_the_second_run_copies_nothing_and_is_quick(head_only: Lab) -> None:
-    run = play(head_only, "weights")
-    assert run.rc == 0, run.stdout[-3000:]
-    assert run.changed == set()
-    assert run.seconds < 40, f"{run.seconds:.1f} s"  # the bar is 10 s on a quiet machine; a busy one is not the role's fault
-    assert "equal on lab-1, lab-2" in run.stdout
-    print(f"\nsecond run: {run.seconds:.1f} s")
-
-
-@pytest.mark.parametrize(("node", "keep_time"), [(2, False), (1, True)], ids=["worker", "head-silently"])
-def test_a_flipped_byte_is_found_named_and_repaired(head_only: Lab, node: int, keep_time: bool) -> None:
+def test_a_flipped_byte_of_the_head_that_kept_its_time_is_found_named_and_repaired(head_only: Lab) -> None:
     before = copy.sums(head_only, 1)
-    restore = "touch -r /tmp/stamp" if keep_time else "true"
     head_only.on(
-        node,
+        1,
         f"cd {MODEL} && touch -r {SHARD} /tmp/stamp && b=$(od -An -tu1 -j 1000000 -N1 {SHARD}) && "
-        f'printf "\\\\$(printf %o $(( (b + 1) % 256 )))" | dd of={SHARD} bs=1 seek=1000000 conv=notrunc status=none && {restore} {SHARD}',
+        f'printf "\\\\$(printf %o $(( (b + 1) % 256 )))" | dd of={SHARD} bs=1 seek=1000000 conv=notrunc status=none && touch -r /tmp/stamp {SHARD}',
     )
-    assert copy.sums(head_only, node) != before
+    assert copy.sums(head_only, 1) != before
     run = play(head_only, "weights", weights_verify="full")
     assert run.rc == 0, run.stdout[-3000:]
     assert f"{SHARD} has another content" in run.stdout
-    assert result(run, f"lab-{node}", FETCH)["copied"] == [SHARD]
+    assert result(run, "lab-1", FETCH)["copied"] == [SHARD]
     assert copy.sums(head_only, 1) == copy.sums(head_only, 2) == before
 
 
@@ -172,14 +149,6 @@ def test_another_image_drops_the_old_one_on_all_ranks(head_only: Lab) -> None:
     assert run.rc == 0, run.stdout[-3000:]
     assert "1 of 3 layers differ" in " ".join(run.stdout.split())
     assert old not in head_only.on(2, "docker images -aq --no-trunc")
-
-
-def test_absent_removes_what_was_sent(head_only: Lab) -> None:
-    run = play(head_only, "image", image_state="absent")
-    assert run.rc == 0, run.stdout[-3000:]
-    assert head_only.on(2, "docker images -q gb10-test/copy") == ""
-    assert head_only.on(1, "docker images -q gb10-test/copy") != ""
-    assert head_only.on(2, f"docker images -q {copy.BASE}") != ""
 
 
 def test_missing_image_is_refused_in_one_sentence(head_only: Lab) -> None:
