@@ -65,9 +65,9 @@ contract: setup-dev  ## the playbooks' contract: inventory, check mode, docs
 molecule: setup-dev  ## one scenario a role, in containers
 	@tools/molecule.sh
 net: setup-dev  ## the acceptance net on the container lab with the stub engine
-	@LAB_ENGINE=stub $(BIN)/pytest tests/acceptance -q --ignore tests/acceptance/test_g_machines.py --ignore tests/acceptance/test_h_engine.py -m "not long"
+	@LAB_ENGINE=stub $(BIN)/pytest tests/acceptance -q --ignore tests/acceptance/test_g_machines.py --ignore tests/acceptance/test_h_engine.py
 net-machines: setup-dev  ## the acceptance net on two emulated machines: real kernels, reboots, soft-RoCE
-	@$(BIN)/pytest tests/acceptance/test_g_machines.py -q -m "not long"
+	@$(BIN)/pytest tests/acceptance/test_g_machines.py -q
 docs: setup-dev  ## the documentation site, in .site/html
 	@tools/docs_site.sh
 test: setup-dev  ## all kinds of tests, what matters most of each: about half an hour on two cores

@@ -55,8 +55,8 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
             0,
             (
                 ("container lab", f"{LAB} up"),
-                ("acceptance net on the stub engine, the other rows", f"{STUB_ROWS} -m 'not quick and not long'"),
-                ("acceptance net on the real engine, the other rows", f"{NET} {ENGINE} -m 'not quick and not long'"),
+                ("acceptance net on the stub engine, the other rows", f"{STUB_ROWS} -m 'not quick'"),
+                ("acceptance net on the real engine, the other rows", f"{NET} {ENGINE} -m 'not quick'"),
             ),
         ),
         (
@@ -65,6 +65,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("ansible-test sanity, antsibull-docs, the documentation site", "tools/sanity.sh"),
                 ("tests that take seconds", "pytest tests/unit/plugins/callback tests/security -q -n 2 -m 'slow and not long'"),
                 ("the other contracts", f"{CONTRACT} -m 'more and not long'"),
+                ("acceptance net on real kernels, the other rows", f"{NET} {MACHINES} -m 'not quick'"),
             ),
         ),
     ),
@@ -76,7 +77,6 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("unit", "pytest tests/unit tests/security -q -n 2 -m long"),
                 ("sim", "GB10_SCHEDULES=20000 pytest tests/sim/test_schedules.py -q"),
                 ("fuzz", "GB10_FUZZ=10000 pytest tests/security/test_hostile_{answers,copy,results,texts}.py -q"),
-                ("net", f"{NET} tests/acceptance -m long"),
                 ("lab", "pytest tests/lab -q --durations=20"),
                 ("vm", "pytest tests/vm -q --durations=20"),
                 ("molecule", "tools/molecule.sh"),

@@ -140,6 +140,8 @@ class Owner:
     nodes = (1, 2)
     #: Whether a whole run of this session has set the nodes to the code of this checkout.
     current = False
+    #: The release of the inventory, once it was brought up.
+    own = ""
 
     def __init__(self, folder: Path, profile: str = "lab-stub") -> None:
         self.folder = folder
@@ -268,10 +270,6 @@ class Owner:
     def noticed(self, since: str, cause: str, seconds: float = 120) -> bool:
         """Wait for the event of a fault since a time of the head whose text matches."""
         return wait_for(lambda: bool(self.events(since, rf"(?:fault|waits): .*(?:{cause})")), seconds, 1)
-
-    def release(self) -> dict[str, Any]:
-        """Return the release that is current on the head."""
-        return dict(json.loads(self.on(1, f"cat {self.places.release}")))
 
     # What goes wrong.
 

@@ -49,7 +49,6 @@ def test_a_second_run_changes_and_restarts_nothing(served: Owner) -> None:
     assert json.loads(served.on(1, line))["choices"][0]["text"] == ANSWER
 
 
-@pytest.mark.long
 def test_check_mode_on_a_served_pair_changes_nothing(served: Owner) -> None:
     before = served.identity()
     assert served.run("bring up", "--check", "--diff").passed().changes == set()

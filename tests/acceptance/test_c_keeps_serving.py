@@ -45,14 +45,12 @@ def test_a_killed_rank_comes_back_by_itself(served: Owner) -> None:
     comes_back_with_one_start(served, since, before, "rank 1 on lab-2: .*exited")
 
 
-@pytest.mark.long
 def test_a_killed_head_comes_back_by_itself(served: Owner) -> None:
     since, before = served.now(), served.identity()
     served.on(1, f"docker rm -f {served.places.container(0)}")
     comes_back_with_one_start(served, since, before, "rank 0 on lab-1: ")
 
 
-@pytest.mark.long
 def test_a_dead_engine_process_is_noticed_while_its_container_runs(served: Owner) -> None:
     since, before = served.now(), served.identity()
     served.on(2, "pkill -KILL -f '[V]LLM::' || pkill -KILL VLLM")
@@ -70,7 +68,6 @@ def test_tokens_that_stand_still_are_noticed_and_the_pair_comes_back(served: Own
     comes_back_with_one_start(served, since, before, "token", 240)
 
 
-@pytest.mark.long
 def test_a_stopped_engine_process_is_noticed_and_the_pair_comes_back(served: Owner) -> None:
     since, before = served.now(), served.identity()
     served.on(2, "pkill -STOP VLLM")
@@ -86,7 +83,6 @@ def test_the_pair_serves_again_after_both_nodes_lost_their_power(served: Owner) 
     assert served.run("bring up", *ONLY_SERVING).passed().changes == set()
 
 
-@pytest.mark.long
 def test_a_stopped_pair_stays_stopped_after_a_reboot(served: Owner) -> None:
     served.on_node("stop").passed()
     reboot(1, 2)
@@ -95,7 +91,6 @@ def test_a_stopped_pair_stays_stopped_after_a_reboot(served: Owner) -> None:
     served.on_node("status").passed().shows("stopped")
 
 
-@pytest.mark.long
 def test_a_rail_that_is_cut_and_restored_restarts_nothing(served: Owner) -> None:
     since, before = served.now(), served.identity()
     served.on(2, f"ip link set {RAIL} down")
@@ -107,7 +102,6 @@ def test_a_rail_that_is_cut_and_restored_restarts_nothing(served: Owner) -> None
     assert served.identity() == before
 
 
-@pytest.mark.long
 def test_a_restarted_docker_engine_is_noticed_and_the_pair_comes_back(served: Owner) -> None:
     since, before = served.now(), served.identity()
     served.on(2, "systemctl restart docker", timeout=120)
@@ -116,7 +110,6 @@ def test_a_restarted_docker_engine_is_noticed_and_the_pair_comes_back(served: Ow
     assert {entry[1] for entry in before}.isdisjoint(entry[1] for entry in served.identity())
 
 
-@pytest.mark.long
 def test_a_release_that_crashes_again_and_again_is_held_until_the_owner_starts_it(served: Owner) -> None:
     served.run("bring up", *ONLY_SERVING, watch={"restarts": 1, "stable_seconds": 3600}).passed()
     for _crash in range(3):
@@ -133,7 +126,6 @@ def test_a_release_that_crashes_again_and_again_is_held_until_the_owner_starts_i
     assert served.serves()
 
 
-@pytest.mark.long
 def test_a_worker_that_was_wiped_is_rebuilt_without_a_restart(served: Owner) -> None:
     before = served.identity()
     served.on(2, f"systemctl stop {served.places.agent_unit}; rm -rf {served.places.all}")
@@ -155,7 +147,6 @@ def test_a_killed_agent_goes_on_with_the_start(served: Owner) -> None:
     assert served.identity() == during
 
 
-@pytest.mark.long
 def test_a_node_that_is_off_is_named_and_the_pair_comes_back_with_it(served: Owner) -> None:
     since = served.now()
     subprocess.run(["docker", "kill", f"gb10-lab{INSTANCE}-2"], check=True, capture_output=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,18 @@ def test_a_damaged_file_of_the_model_is_named_and_repaired(served: Owner) -> Non
     assert (served.identity(), served.serves()) == (before, True)
 
 
+def test_an_image_that_is_not_the_one_of_the_lock_file_is_refused(served: Owner) -> None:
+    before, lock = served.identity(), served.folder / "lock.yml"
+    text = lock.read_text(encoding="utf-8")
+    try:
+        lock.write_text(re.sub(r"(?<=fingerprint: )\S+", "0" * 64, text), encoding="utf-8")
+        run = served.run("bring up").failed(str(lock), "delete this entry", "Nothing was stopped")
+        assert run.changes == set()
+    finally:
+        lock.write_text(text, encoding="utf-8")
+    assert (served.identity(), served.serves()) == (before, True)
+
+
 def test_a_disk_without_room_is_told_before_a_copy_begins(other: Other, served: Owner) -> None:
     store = "/var/lib/docker/net-store"
     try:
@@ -204,7 +217,6 @@ def test_other_names_and_another_address_need_no_restart(served: Owner) -> None:
     assert (served.identity(), served.serves()) == (before, True)
 
 
-@pytest.mark.long
 def test_each_tag_runs_its_role_alone(served: Owner) -> None:
     before = served.identity()
     for role in ROLES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -92,7 +93,6 @@ def kernel_has_all(machines: Machines) -> None:
         assert [route["dev"] for route in json.loads(found["route"])] == [MANAGEMENT]
 
 
-@pytest.mark.long
 def test_check_mode_predicts_the_first_run_on_real_kernels(machines: Machines, was: dict[int, dict[str, Any]], checked: Screen, request: Any) -> None:
     checked.passed()
     for node in machines.nodes:
@@ -102,8 +102,8 @@ def test_check_mode_predicts_the_first_run_on_real_kernels(machines: Machines, w
     run: Screen = request.getfixturevalue("first")
     assert checked.changes == {change for change in run.changes if not any(name in change for name in ONLY_FOR_REAL)}
     for path in (commands.NETPLAN, commands.SYSCTL):
-        for line in machines.on(2, f"cat {path}").splitlines():
-            assert line.strip() in checked.text, f"{path} is not in the difference of the check run"
+        first_line = machines.on(2, f"cat {path}").splitlines()[0]
+        checked.shows(re.escape(path), re.escape(first_line))  # a difference is cut after its first lines
 
 
 @pytest.mark.quick
@@ -123,7 +123,6 @@ def test_a_second_run_changes_nothing_on_real_kernels(machines: Machines, first:
     assert machines.run("bring up", *HOST_ROLES, timeout=900).passed().changes == set()
 
 
-@pytest.mark.long
 def test_a_file_of_another_tool_for_a_rail_stops_the_run_before_a_change(machines: Machines, first: Screen) -> None:
     path, own = "/etc/netplan/90-mine.yaml", f"sha256sum {commands.NETPLAN}; stat -c %y {commands.NETPLAN}"
     text = f"network:\\n  version: 2\\n  ethernets:\\n    {RAILS[0][0]}:\\n      addresses: [192.168.200.99/24]\\n"
@@ -138,7 +137,6 @@ def test_a_file_of_another_tool_for_a_rail_stops_the_run_before_a_change(machine
         machines.on(2, f"rm -f {path}")
 
 
-@pytest.mark.long
 def test_the_interface_that_carries_ssh_is_never_a_rail(machines: Machines, first: Screen) -> None:
     values: dict[str, Any] = {"rail_interfaces": [MANAGEMENT, RAILS[1][0]], "roles_of_whole_groups": []}
     machines.run("bring up", *commands.tags("roce"), "--limit", "vm-1", timeout=900, **values).failed(MANAGEMENT, "default route")
@@ -146,7 +144,6 @@ def test_the_interface_that_carries_ssh_is_never_a_rail(machines: Machines, firs
     assert machines.rails(1) == machines.wanted_rails(1)
 
 
-@pytest.mark.long
 def test_a_pulled_cable_is_called_a_cable_and_its_rails_come_back(machines: Machines, first: Screen) -> None:
     for cable in ("rail0", "rail1"):
         machines.lab("cut", cable)
@@ -163,7 +160,6 @@ def test_a_pulled_cable_is_called_a_cable_and_its_rails_come_back(machines: Mach
         assert machines.rails(node) == machines.wanted_rails(node)
 
 
-@pytest.mark.long
 def test_a_network_change_that_cuts_ssh_is_taken_back_by_the_node(machines: Machines, first: Screen) -> None:
     # Again and again for 12 of the 20 s: applying the change may give the address back.
     machines.when_network_is_pending(2, f"for i in $(seq 40); do ip addr flush dev {MANAGEMENT}; sleep 0.3; done")
@@ -176,7 +172,6 @@ def test_a_network_change_that_cuts_ssh_is_taken_back_by_the_node(machines: Mach
     assert machines.on(2, f"ls -d {commands.NETWORK_PENDING} 2>/dev/null || true") == ""
 
 
-@pytest.mark.long
 def test_a_process_that_eats_the_memory_is_killed_while_ssh_answers(machines: Machines, first: Screen) -> None:
     hog = "docker rm -f hog 2>/dev/null; docker run -d --name hog --network none gb10-lab/probe sh -c 'sleep 4; tail /dev/zero' >/dev/null"
     machines.on(2, hog, timeout=240)
@@ -195,7 +190,6 @@ def test_a_process_that_eats_the_memory_is_killed_while_ssh_answers(machines: Ma
         machines.on(2, "docker rm -f hog", timeout=240)
 
 
-@pytest.mark.long
 def test_reboots_come_in_order_and_every_setting_outlives_them(machines: Machines, first: Screen) -> None:
     boot = "cat /proc/sys/kernel/random/boot_id"
     boots = {node: machines.on(node, boot) for node in machines.nodes}
@@ -210,7 +204,6 @@ def test_reboots_come_in_order_and_every_setting_outlives_them(machines: Machine
     assert machines.run("bring up", *HOST_ROLES, timeout=900).passed().changes == set()
 
 
-@pytest.mark.long
 def test_an_undo_gives_back_every_kernel_value_and_file(machines: Machines, was: dict[int, dict[str, Any]], first: Screen) -> None:
     machines.undo(*UNDONE, timeout=900).passed()
     machines.docker_answers()
