@@ -140,7 +140,7 @@ class Owner:
     nodes = (1, 2)
     #: Whether a whole run of this session has set the nodes to the code of this checkout.
     current = False
-    #: The release of the inventory, once it was brought up.
+    #: The release of the inventory, once it has served.
     own = ""
 
     def __init__(self, folder: Path, profile: str = "lab-stub") -> None:
