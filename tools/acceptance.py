@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 NET = Path(__file__).resolve().parents[1] / "tests" / "acceptance"
-ROW = re.compile(r"^\| (An owner (?:can|has|is told) .+\.) \| `(test_\w+)` \| (test|more) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (An owner (?:can|has|is told) .+\.) \| `(test_\w+)` \| (test|more|long) \|$", re.MULTILINE)
+#: The suite of a row by its mark; without one it runs with make more.
+RUNS = {"quick": "test", "long": "long"}
 #: What a test of the net must not import.
 INSIDES = ("ansible_collections", "plugins", "playbook", "container_lab", "vm", "lab")
 
@@ -20,7 +22,7 @@ def tests() -> dict[str, str]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 marks = {ast.unparse(decorator) for decorator in node.decorator_list}
-                found[node.name] = "test" if "pytest.mark.quick" in marks else "more"
+                found[node.name] = next((run for mark, run in RUNS.items() if f"pytest.mark.{mark}" in marks), "more")
     return found
 
 
@@ -41,7 +43,7 @@ def faults() -> list[str]:
     rows = {test: run for _sentence, test, run in ROW.findall(text)}
     found = insides()
     lines = [line for line in text.splitlines() if line.startswith("| ") and "`test_" in line]
-    found += [f"README.md: this row is not `| An owner can|has|is told … . | `test_…` | test|more |`: {line}" for line in lines if not ROW.match(line)]
+    found += [f"README.md: this row is not `| An owner can|has|is told … . | `test_…` | test|more|long |`: {line}" for line in lines if not ROW.match(line)]
     found += [f"README.md: {test} has a row and no test." for test in rows.keys() - have.keys()]
     found += [f"{test} has no row in README.md." for test in have.keys() - rows.keys()]
     found += [f"{test}: README.md has `{rows[test]}`, and its mark `{run}`." for test, run in have.items() if rows.get(test, run) != run]

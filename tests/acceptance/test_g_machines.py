@@ -93,6 +93,7 @@ def kernel_has_all(machines: Machines) -> None:
         assert [route["dev"] for route in json.loads(found["route"])] == [MANAGEMENT]
 
 
+@pytest.mark.long
 def test_check_mode_predicts_the_first_run_on_real_kernels(machines: Machines, was: dict[int, dict[str, Any]], checked: Screen, request: Any) -> None:
     checked.passed()
     for node in machines.nodes:
@@ -123,6 +124,7 @@ def test_a_second_run_changes_nothing_on_real_kernels(machines: Machines, first:
     assert machines.run("bring up", *HOST_ROLES, timeout=900).passed().changes == set()
 
 
+@pytest.mark.quick
 def test_a_file_of_another_tool_for_a_rail_stops_the_run_before_a_change(machines: Machines, first: Screen) -> None:
     path, own = "/etc/netplan/90-mine.yaml", f"sha256sum {commands.NETPLAN}; stat -c %y {commands.NETPLAN}"
     text = f"network:\\n  version: 2\\n  ethernets:\\n    {RAILS[0][0]}:\\n      addresses: [192.168.200.99/24]\\n"
@@ -137,6 +139,7 @@ def test_a_file_of_another_tool_for_a_rail_stops_the_run_before_a_change(machine
         machines.on(2, f"rm -f {path}")
 
 
+@pytest.mark.quick
 def test_the_interface_that_carries_ssh_is_never_a_rail(machines: Machines, first: Screen) -> None:
     values: dict[str, Any] = {"rail_interfaces": [MANAGEMENT, RAILS[1][0]], "roles_of_whole_groups": []}
     machines.run("bring up", *commands.tags("roce"), "--limit", "vm-1", timeout=900, **values).failed(MANAGEMENT, "default route")
@@ -144,6 +147,7 @@ def test_the_interface_that_carries_ssh_is_never_a_rail(machines: Machines, firs
     assert machines.rails(1) == machines.wanted_rails(1)
 
 
+@pytest.mark.long
 def test_a_pulled_cable_is_called_a_cable_and_its_rails_come_back(machines: Machines, first: Screen) -> None:
     for cable in ("rail0", "rail1"):
         machines.lab("cut", cable)
@@ -160,6 +164,7 @@ def test_a_pulled_cable_is_called_a_cable_and_its_rails_come_back(machines: Mach
         assert machines.rails(node) == machines.wanted_rails(node)
 
 
+@pytest.mark.quick
 def test_a_network_change_that_cuts_ssh_is_taken_back_by_the_node(machines: Machines, first: Screen) -> None:
     # Again and again for 12 of the 20 s: applying the change may give the address back.
     machines.when_network_is_pending(2, f"for i in $(seq 40); do ip addr flush dev {MANAGEMENT}; sleep 0.3; done")
@@ -190,6 +195,7 @@ def test_a_process_that_eats_the_memory_is_killed_while_ssh_answers(machines: Ma
         machines.on(2, "docker rm -f hog", timeout=240)
 
 
+@pytest.mark.long
 def test_reboots_come_in_order_and_every_setting_outlives_them(machines: Machines, first: Screen) -> None:
     boot = "cat /proc/sys/kernel/random/boot_id"
     boots = {node: machines.on(node, boot) for node in machines.nodes}

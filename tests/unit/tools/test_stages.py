@@ -26,6 +26,6 @@ def rows(suite: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("suite", ["test", "more"])
+@pytest.mark.parametrize("suite", ["test", "more", "long"])
 def test_a_suite_runs_each_of_its_rows_once(suite: str) -> None:
     assert sorted(rows(suite)) == sorted(name for name, run in acceptance.tests().items() if run == suite)
