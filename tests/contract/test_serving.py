@@ -84,6 +84,11 @@ SERVES = [reply(outcome(None, final=False, phase="starting"), text="rank 1  two 
 HALTS = [reply(outcome(False, final=False, phase="halting")), reply(outcome(False, final=False, phase="judging"))]
 
 
+#: A profile without compile caches, whose record would be written below /var/lib of the machine that tests.
+NO_CACHES: dict[str, Any] = {
+    "gb10_profile": "bare",
+    "gb10_profiles": {"bare": {"extends": "dspark-nvfp4-1m", "summary": "No caches", "container": {"cache_dirs": []}}},
+}
 MODEL, IMAGE = "fraserprice/DeepSeek-V4-Flash-DSpark", "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"  # of dspark-nvfp4-1m
 
 
@@ -210,7 +215,8 @@ ACKNOWLEDGED = 'call acknowledge {"generation": 7}'
 def test_release_that_passes_is_followed_and_exported_and_its_new_key_is_on_the_head_alone(pair: Pair) -> None:
     warnings = ["two could not record it.", "one waits for MemAvailable."]
     pair.key.unlink()
-    done = pair.play("-vvvv", "--diff", follow=[SERVES[0], reply(outcome(True, final=False, phase="recording")), reply(outcome(True, warnings=warnings))])
+    follow = [SERVES[0], reply(outcome(True, final=False, phase="recording")), reply(outcome(True, warnings=warnings))]
+    done = pair.play("-vvvv", "--diff", follow=follow, variables=NO_CACHES)
     found = result(done)
     assert found["changes"] == [f"release {OLD} -> {NEW}", f"the API needs the new key in {pair.key} on one"]
     assert (found["unserved_seconds"], found["receipt"]["release"], found["followed"]) == (48, NEW, "")
@@ -379,7 +385,7 @@ def test_pair_of_an_older_version_is_adopted_without_a_restart(pair: Pair) -> No
 
 def test_failed_boot_fails_all_ranks_with_one_sentence_and_copies_the_evidence(pair: Pair) -> None:
     template = "{{ lookup('pipe', 'touch " + str(pair.folder / "PWNED") + "') }} {% for a in [1] %}x{% endfor %}"
-    done = pair.play(follow=[*HALTS, reply(outcome(False, sentence=f"{BACK} {template}", evidence=[NEW]))])
+    done = pair.play(follow=[*HALTS, reply(outcome(False, sentence=f"{BACK} {template}", evidence=[NEW]))], variables=NO_CACHES)
     assert done.rc != 0
     assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} {template} Evidence: {pair.folder}/evidence/pair1-{NEW}/")
     assert not (pair.folder / "PWNED").exists(), "a template is printed and not evaluated"
