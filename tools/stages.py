@@ -65,7 +65,6 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("ansible-test sanity, antsibull-docs, the documentation site", "tools/sanity.sh"),
                 ("tests that take seconds", "pytest tests/unit/plugins/callback tests/security -q -n 2 -m 'slow and not long'"),
                 ("the other contracts", f"{CONTRACT} -m 'more and not long'"),
-                ("acceptance net on real kernels, the other rows", f"{NET} {MACHINES} -m 'not quick and not long'"),
             ),
         ),
     ),

@@ -177,6 +177,7 @@ def test_a_network_change_that_cuts_ssh_is_taken_back_by_the_node(machines: Mach
     assert machines.on(2, f"ls -d {commands.NETWORK_PENDING} 2>/dev/null || true") == ""
 
 
+@pytest.mark.long
 def test_a_process_that_eats_the_memory_is_killed_while_ssh_answers(machines: Machines, first: Screen) -> None:
     hog = "docker rm -f hog 2>/dev/null; docker run -d --name hog --network none gb10-lab/probe sh -c 'sleep 4; tail /dev/zero' >/dev/null"
     machines.on(2, hog, timeout=240)
@@ -210,6 +211,7 @@ def test_reboots_come_in_order_and_every_setting_outlives_them(machines: Machine
     assert machines.run("bring up", *HOST_ROLES, timeout=900).passed().changes == set()
 
 
+@pytest.mark.long
 def test_an_undo_gives_back_every_kernel_value_and_file(machines: Machines, was: dict[int, dict[str, Any]], first: Screen) -> None:
     machines.undo(*UNDONE, timeout=900).passed()
     machines.docker_answers()
