@@ -88,6 +88,7 @@ SETTINGS = {
     "set up head": "setup_head",
     "model store": "gb10_model_store",
     "lock file": "gb10_lock_file",
+    "lock update": "gb10_lock_update",
 }
 #: The roles, in the order of a run: the tag of each, and its state `absent`.
 ROLES = ("preflight", "sysctl", "readahead", "gpu", "docker", "roce", "image", "weights", "vllm_tp2")
