@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from acceptance import golden
@@ -57,20 +58,23 @@ def test_check_mode_on_a_served_pair_changes_nothing(served: Owner) -> None:
 
 @pytest.mark.quick
 def test_a_changed_setting_restarts_once_in_order_and_the_key_is_shown_nowhere(served: Owner) -> None:
-    key, before = "net-key-5f1c9e7d2b", served.identity()
-    check = served.run("bring up", "--check", "--diff", *ONLY_SERVING, api_key=key).passed()
+    key, token, before = "net-key-5f1c9e7d2b", "net-token-90be41c7", served.identity()
+    secrets: dict[str, Any] = {"api_key": key, "secret_environment": {"NET_TOKEN": token}}
+    check = served.run("bring up", "--check", "--diff", *ONLY_SERVING, **secrets).passed()
     assert served.identity() == before
-    run = served.run("bring up", "--diff", "-vvvv", *ONLY_SERVING, api_key=key)
+    run = served.run("bring up", "--diff", "-vvvv", *ONLY_SERVING, **secrets)
     assert run.code == 0, run
-    assert key not in check.text + run.text
+    for secret in (key, token):
+        assert secret not in check.text + run.text
     (_head_id, head), (_worker_id, worker) = after = served.identity()
     assert worker < head, "the worker starts first"
     assert {entry[0] for entry in before}.isdisjoint(entry[0] for entry in after)
     assert (served.complete()[0], served.complete(key=key)) == (401, SERVES)
     for node in served.nodes:
-        readable = f"grep -rlF -e {key} /opt/gb10-cluster /etc /var/lib/gb10-cluster /var/log /tmp 2>/dev/null | xargs -r stat -c '%a %U'"
+        readable = f"grep -rlF -e {key} -e {token} /opt/gb10-cluster /etc /var/lib/gb10-cluster /var/log /tmp 2>/dev/null | xargs -r stat -c '%a %U'"
         assert set(served.on(node, readable, check=False).splitlines()) <= {"600 root"}
-        assert key not in served.on(node, f"cat {served.places.compose} {served.places.release} {served.places.receipt}; ps axww -o args")
-    again = served.run("bring up", *ONLY_SERVING, api_key=key).passed()
+        shown = served.on(node, f"cat {served.places.compose} {served.places.release} {served.places.receipt}; ps axww -o args")
+        assert not {secret for secret in (key, token) if secret in shown}
+    again = served.run("bring up", *ONLY_SERVING, **secrets).passed()
     assert again.changes == set()
     assert served.identity() == after
