@@ -24,7 +24,6 @@ ENGINE, MACHINES = "tests/acceptance/test_h_engine.py", "tests/acceptance/test_g
 STUB_ROWS = f"{NET} tests/acceptance --ignore {ENGINE} --ignore {MACHINES}"
 UNIT = ("unit tests", "make --no-print-directory unit")
 LINT = tuple((name, f"make --no-print-directory {target}") for name, target in (("ansible-lint", "lint-ansible"), ("lint", "lint-quick"), ("types", "types")))
-CONTRACT = "pytest tests/contract -q -n 2 --durations=5"
 
 #: Each lane: the niceness of its stages, and these as (name, shell line). A lane of the labs goes first, because time passes there in which nothing computes.
 SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
@@ -45,7 +44,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("images of the VM lab", f"{VM} build"),  # after the base image, which both labs use
                 UNIT,
                 ("fuzz, the agent over 500 simulated schedules", "pytest tests/fuzz tests/sim -q -n 2"),
-                ("contract", f"{CONTRACT} -m 'not long and not more'"),
+                ("contract", "pytest tests/contract -q -n 2 -m 'not long and not slow' --durations=5"),
                 ("acceptance net on real kernels", f"{NET} {MACHINES} -m quick"),
             ),
         ),
@@ -63,8 +62,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
             5,
             (
                 ("ansible-test sanity, antsibull-docs, the documentation site", "tools/sanity.sh"),
-                ("tests that take seconds", "pytest tests/unit/plugins/callback tests/security -q -n 2 -m 'slow and not long'"),
-                ("the other contracts", f"{CONTRACT} -m 'more and not long'"),
+                ("tests that take seconds", "pytest tests/unit/plugins/callback tests/security tests/contract -q -n 2 -m 'slow and not long'"),
             ),
         ),
     ),

@@ -11,7 +11,7 @@ import yaml
 from playbook import LOCAL_PAIR, REPO, Run
 from warm_playbook import run
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 KEY, OTHER = "vllm-cache-0123456789ab", "vllm-cache-ba9876543210"
 COPY = {"ansible.builtin.include_role": {"name": "gb10.cluster.vllm_tp2", "tasks_from": "caches.yml"}, "when": "__vllm_tp2_cache_source | length > 0"}

@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import
 from playbook import LOCAL_PAIR, REPO, Run
 from warm_playbook import run
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 SILENT = "{{ansible_host: 127.0.0.2, ansible_connection: ssh, ansible_port: 1, ansible_user: nvidia}}"
 # This machine is none of ours: what preflight finds on it is not the point here.

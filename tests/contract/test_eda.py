@@ -18,7 +18,7 @@ import yaml
 from eda_fakes import calls, event, reply, write_ssh
 from playbook import LOCAL_PAIR, REPO
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 RULEBOOK = REPO / "extensions/eda/rulebooks/keep_serving.yml"
 PROGRAM = shutil.which(os.environ.get("GB10_ANSIBLE_RULEBOOK", "ansible-rulebook"))

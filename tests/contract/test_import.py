@@ -10,7 +10,7 @@ import pytest
 from playbook import REPO, Run
 from warm_playbook import ansible, run
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 RECIPES = REPO / "tests/unit/fixtures/recipes"
 PAIR = """

@@ -10,7 +10,7 @@ import pytest
 from playbook import LOCAL_PAIR, REPO, ROLE_PLAY, Run
 from warm_playbook import run
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 SILENT = LOCAL_PAIR.replace("{{ansible_host: 127.0.0.1}}", "{{ansible_host: 127.0.0.1, ansible_connection: ssh, ansible_port: 1}}")
 LINES = ("2026-11-23T10:00:00.000Z one | a 'quoted' \x1b[32mINFO\x1b[0m {{ line }}", "2026-11-23T10:00:00.010Z two | NCCL: $HOME")

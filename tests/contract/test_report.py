@@ -16,7 +16,7 @@ from browser import Browser
 from playbook import LOCAL_PAIR, REPO
 from warm_playbook import run
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 RECORDED = sorted(path.name for path in report_pages.RECORDED.iterdir() if path.is_dir())
 

@@ -12,7 +12,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_prof
 from playbook import REPO, Run
 from warm_playbook import run
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 SECRET = re.compile(r"api_key|token|secret|password")
 HOSTS = "gb10: {{hosts: {{one: {{ansible_connection: ansible.builtin.local, ansible_become: false, ansible_python_interpreter: {python}}}}}}}\n"

@@ -14,7 +14,7 @@ import warm_playbook
 import yaml
 from playbook import REPO
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIGgmRR5MiL/AJCvq7x6Ey4NRMteqTHWwWpzl4V7a7CNa"
 FINGERPRINT = "SHA256:plhvoUvCXMV09zskKPOzZ4KTAE0rcWMnby3GXAMQATA"

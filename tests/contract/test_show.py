@@ -11,7 +11,7 @@ import pytest
 from playbook import LOCAL_PAIR, REPO
 from warm_playbook import ansible
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 
 def play(folder: Path, name: str, *arguments: str, hosts: str = "", code: int = 0) -> str:

@@ -9,7 +9,7 @@ import pytest
 from playbook import LOCAL_PAIR, REPO, ROLE_PLAY, Run
 from warm_playbook import run
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 SILENT = "{ansible_host: 127.0.0.2, ansible_connection: ssh, ansible_port: 1}"
 

@@ -10,7 +10,7 @@ import pytest
 from playbook import LOCAL_PAIR, REPO, Run
 from warm_playbook import run
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 # A playbook in a folder with the collection's callback, as playbooks/ has it. Another playbook imports it, as site.yml does.
 PLAY = """

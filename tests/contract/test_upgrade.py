@@ -12,7 +12,7 @@ import yaml
 from playbook import REPO, Run
 from warm_playbook import run
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 
 # Two groups whose hosts stand in turn, as in a list of all machines.
 HOSTS = """
