@@ -22,7 +22,7 @@ def served(owner: Owner) -> Owner:
     """The pair serves the configuration of the inventory, and no fault is left from another row."""
     owner.fault()
     owner.boot_takes(2)
-    if not owner.current or not owner.serves() or not owner.settled() or set(owner.releases()) != {owner.own}:
-        owner.run("bring up", *(tags(SERVING) if owner.current else ())).passed()
+    if not owner.serves() or not owner.settled() or set(owner.releases()) != {owner.own}:
+        owner.run("bring up", *(tags(SERVING) if owner.own else ())).passed()
         [owner.own] = set(owner.releases())
     return owner

@@ -138,9 +138,7 @@ class Owner:
     """An owner of a pair in the container lab, with an inventory of their own."""
 
     nodes = (1, 2)
-    #: Whether a whole run of this session has set the nodes to the code of this checkout.
-    current = False
-    #: The release of the inventory, once it has served.
+    #: The release of the inventory, once a whole run of this session has served it: the nodes have the code of this checkout.
     own = ""
 
     def __init__(self, folder: Path, profile: str = "lab-stub") -> None:
@@ -166,9 +164,7 @@ class Owner:
 
     def run(self, what: str, *arguments: str, timeout: float = 600, **values: Any) -> Screen:
         """Do something from the controller, and read the screen. `values` are settings by their plain names, with `_` for a blank."""
-        screen = self.begin(what, *arguments, **values).screen(timeout)
-        self.current = self.current or (what == "bring up" and not arguments and screen.code == 0)
-        return screen
+        return self.begin(what, *arguments, **values).screen(timeout)
 
     def begin(self, what: str, *arguments: str, **values: Any) -> Running:
         """Do something from another shell. Settings are in a file: at -vvvv Ansible prints those of the command line."""

@@ -90,10 +90,11 @@ def test_evidence_of_two_times_is_compared_without_a_secret(served: Owner) -> No
         served.on(node, f"docker exec {served.places.container(node - 1)} sh -c 'echo HF_TOKEN=net-secret-81f0c2 > /proc/1/fd/1'")
     second = served.run("evidence", label="after", compare="before").passed()
     assert "+HF_TOKEN=" in second.text
-    texts = [path.read_text(encoding="utf-8") for path in (served.folder / "evidence/after").glob("pair1-rank?-lab-?.txt")]
-    assert len(texts) == 2
-    assert all("HF_TOKEN=" in text for text in texts)
-    assert not any("net-secret-81f0c2" in text for text in (*texts, second.text))
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (served.folder / "evidence/after").glob("pair1-rank*.txt")}
+    ranks = [text for name, text in texts.items() if not name.endswith(".figures.txt")]
+    assert len(ranks) == 2
+    assert all("HF_TOKEN=" in text for text in ranks)
+    assert not any("net-secret-81f0c2" in text for text in (*texts.values(), second.text))
 
 
 @pytest.mark.quick
