@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -100,11 +99,12 @@ def test_check_mode_predicts_the_first_run_on_real_kernels(machines: Machines, w
         assert machines.state(node)["files"] == was[node]["files"]
         assert machines.on(node, f"ls {commands.NETPLAN} {commands.SYSCTL} {commands.STATE} 2>/dev/null; cat /proc/sys/vm/dirty_ratio", check=False) == "20"
         assert {mtu for mtu, _addresses in machines.rails(node).values()} == {1500}
+    whole = machines.run("bring up", *HOST_ROLES, "--check", "--diff", "-v", timeout=900)  # without -v, a difference is cut after its first lines
     run: Screen = request.getfixturevalue("first")
     assert checked.changes == {change for change in run.changes if not any(name in change for name in ONLY_FOR_REAL)}
-    checked.shows(r"\+vm\.dirty_ratio = 5", r"-vm\.dirty_ratio = 20")  # a difference is cut after its first lines
-    first_line = machines.on(2, f"cat {commands.NETPLAN}").splitlines()[0]
-    checked.shows(rf"\+{re.escape(first_line)}")
+    for path in (commands.NETPLAN, commands.SYSCTL):
+        for line in machines.on(2, f"cat {path}").splitlines():
+            assert line.strip() in whole.text, f"{path} is not in the difference of the check run"
 
 
 @pytest.mark.quick
