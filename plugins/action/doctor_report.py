@@ -15,6 +15,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import findings, page
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, rank_of, requirements
 
@@ -60,7 +61,7 @@ class ActionModule(ActionBase):
                 bandwidth_not=options["bandwidth_not"],
             )
         )
-        places = page.Places(*_inventory(variables), {host: _ssh(variables, host) for host in hosts})
+        places = page.Places(*_inventory(variables), {host: ssh_words(variables["hostvars"][host], host) for host in hosts})
         report = plain(page.report(found, places, utc.stamp()))
         result.update(changed=False, verdict=page.verdict(report), lines=page.lines(report), report=report)
         return result
@@ -110,13 +111,3 @@ def _inventory(variables: Mapping[str, Any]) -> tuple[list[str], bool]:
     sources = [str(each) for each in variables.get("ansible_inventory_sources") or ()]
     shown = [short(Path(each)) if os.path.isabs(each) else each for each in sources]
     return shown, Path("playbooks/doctor.yml").is_file() and Path("site.yml").is_file()
-
-
-def _ssh(variables: Mapping[str, Any], host: str) -> list[str]:
-    """Return the words of ssh with which a person logs in to a node; none if the node is the controller."""
-    values = variables["hostvars"][host]
-    if values.get("ansible_connection") == "local":
-        return []
-    user, port = (str(values.get(name) or "") for name in ("ansible_user", "ansible_port"))
-    address = str(values.get("ansible_host") or host)
-    return [*(["-p", port] if port not in ("", "22") else []), f"{user}@{address}" if user else address]

@@ -19,6 +19,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import MINE
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
@@ -29,7 +30,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, own_playbooks
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, inventory_writer, own_playbooks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
@@ -78,7 +79,8 @@ def next_command(dest: Path) -> str:
     given = [str(each) for each in context.CLIARGS.get("args") or () if own_playbooks([str(each)])]
     words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", (given or ["playbooks/import.yml"])[0])]
     sources = [str(each) for each in context.CLIARGS.get("inventory") or () if str(each) not in DEFAULT_SOURCES]
-    for source in sources or ["inventories/spark-pair"]:
+    example = "inventories/spark-pair"  # validate.yml accepts its addresses
+    for source in sources or [example if inventory_writer() and os.path.exists(example) else MINE]:
         words += ["-i", short(Path(source)) if os.path.isabs(source) else source]
     words += ["-e", f"gb10_profile={dest.stem}"]
     if dest.parent != Path(default_of("gb10_profiles_directory")):

@@ -11,6 +11,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 
@@ -36,8 +37,8 @@ class ActionModule(ActionBase):
                 members = [str(each) for each in variables["groups"].get(result["group"]) or [host]]
                 changed = {each: RUN.changed[each] for each in members if each in RUN.changed} if RUN.kept else None
                 lost = [each for each in members if each in left]
-                address = str(values.get("ansible_host") or host)
-                lines += ["", *summary.group_text(result, address, times, self._task.check_mode, changed, lost, brief=RUN.shows)]
+                address, login = str(values.get("ansible_host") or host), ssh_words(values, host)
+                lines += ["", *summary.group_text(result, address, times, self._task.check_mode, changed, lost, brief=RUN.shows, login=login)]
         if self._task.check_mode and lines:
             lines = ["", "Check mode: nothing was changed.", *lines]
         shown.show(lines, None, shown.wants_json(self._loader))

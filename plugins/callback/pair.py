@@ -324,7 +324,7 @@ class CallbackModule(Default):
         """Note a fault, or a failure that a block rescues."""
         self._handle_warnings(self._without_deprecations(result))
         block = rescuer(result.task)
-        self._end(result, "ok" if ignore_errors or block else "failed")
+        self._end(result, "ok" if block else "failed")
         if ignore_errors:
             return
         task, host = result.task, result.host.get_name()
@@ -339,7 +339,7 @@ class CallbackModule(Default):
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Note a host that is unreachable."""
         self._handle_warnings(self._without_deprecations(result))
-        self._end(result, "ok" if result.task.ignore_unreachable else "unreachable")
+        self._end(result, "unreachable")
         if not result.task.ignore_unreachable:
             task, host = result.task, result.host.get_name()
             values = {} if task.delegate_to else self._play.get_variable_manager().get_vars(play=self._play, host=result.host, include_hostvars=False)

@@ -68,7 +68,7 @@ msg:
   returned: always
   sample: |-
     The inventory has 1 fault; no host was touched.
-    1. inventories/spark-pair/group_vars/gb10.yml:12: vllm_tp2_contxt: is not a variable of the role vllm_tp2; did you mean vllm_tp2_context?
+    1. inventories/mine/group_vars/gb10.yml:12: vllm_tp2_contxt: is not a variable of the role vllm_tp2; did you mean vllm_tp2_context?
 faults:
   description: The number of faults.
   type: int

@@ -63,7 +63,7 @@ def faults(
     found = unreadable(index)
     missing = inventory_run.missing_sources(sources) if own else []
     if missing:  # Ansible warns of it, and goes on
-        found.append(Located("the command line", 0, "-i", source_fault(sources, missing, inventory_run.siblings(missing))))
+        found.append(Located("the command line", 0, "-i", source_fault(sources, missing, inventory_run.siblings(missing), inventory_run.inventory_writer())))
     for option in options:
         found += _missing(option[1:]) if option.startswith("@") else _text_faults(option)
     if start_at:

@@ -98,7 +98,7 @@ class Places:
         """The file for a variable that no file has."""
         if not self.index.directories:
             given = ", ".join(self.sources)
-            return f"the inventory ({given})" if given else "the inventory (none was given, use -i inventories/spark-pair)"
+            return f"the inventory ({given})" if given else "the inventory (none was given, use -i inventories/mine)"
         base = self.index.directories[0]
         if place.key == place.name or place.key in _CONNECTION:
             return short(self.index.files[0] if self.index.files else base)

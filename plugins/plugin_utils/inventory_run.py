@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 from ansible import context
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import MINE
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 DEFAULT_SOURCES = ("/etc/ansible/hosts", "localhost,")  # without -i
@@ -57,6 +58,13 @@ def missing_sources(sources: Sequence[str]) -> list[str]:
         for each in sources
         if "," not in each and each not in DEFAULT_SOURCES and not os.path.exists(each)
     ]
+
+
+def inventory_writer() -> str:
+    """Return the command that writes inventories/mine in the working directory; empty if it exists."""
+    if os.path.exists(MINE):
+        return ""
+    return "make pair" if os.path.exists("Makefile") and os.path.exists("playbooks/setup.yml") else "ansible-playbook gb10.cluster.setup"
 
 
 def siblings(missing: Sequence[str]) -> list[str]:

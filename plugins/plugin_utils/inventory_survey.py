@@ -111,7 +111,7 @@ class Survey:
         """The inventories and tags of the command line. Return whether there is no inventory to check."""
         missing = inventory_run.missing_sources(self.sources)
         if missing or not self.hosts:
-            text = command_line.source_fault(self.sources, missing, inventory_run.siblings(missing))
+            text = command_line.source_fault(self.sources, missing, inventory_run.siblings(missing), inventory_run.inventory_writer())
             if text:
                 self._add("run", "the command line", "-i", text)
                 return True

@@ -327,7 +327,7 @@ class RunReport:
         for name, part in list(self._parts.items()):
             del self._parts[name]
             worst = min(part.states.values(), key=_RANKS.index, default="")
-            if not worst or not part.is_role or (worst in ("ok", "skipped") and part.reported):
+            if not worst or not part.is_role or (worst in ("ok", "skipped", "unreachable") and part.reported):
                 continue
             states = {host: part.states[host] for host in self._ordered(part.states)}
             is_new = name in kept and not any(kept[name] in line for fault in self._shown for line in fault.lines)

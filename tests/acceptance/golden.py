@@ -15,6 +15,7 @@ REPLACED = (
     (r"; restarts: .*$", "."),
     (r"^info restarts .*\n    why: .*\n    run: .*\n", ""),
     (r"(\d+ warnings?), \d+ for information\.", r"\1."),
+    (r"(?:/[\w.+-]+)+/(?=id_ed25519|known_hosts)", "…/"),
     (r"(?:/[\w.+-]+)+/(?=(?:receipts|evidence|mine)/)", "…/"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|\d{8}T\d{6}Z", "TIME"),
     (r"\b(?:172\.30|10\.\d+|192\.168)\.\d+\.\d+\b", "ADDRESS"),

@@ -105,7 +105,7 @@ def status(group: Group, _options: argparse.Namespace) -> int:
     for hold in state.get("holds") or []:
         show(report.hold_line(hold))
     if _uses_made_key(group):
-        show(report.key_line(group.folder))
+        show(report.key_line())
     looks = []
     for number, host, look, problem in _looks(group):
         looks.append(look)
@@ -118,6 +118,18 @@ def _uses_made_key(group: Group) -> bool:
     current = os.path.join(group.folder, "current")
     has_key = node.read_json(os.path.join(current, "release.json")).get("has_key")
     return bool(has_key) and not read_key([os.path.join(current, files.SECRETS)])
+
+
+def key(group: Group, options: argparse.Namespace) -> int:
+    """Print the API key of the current release."""
+    group.need_head("key")
+    current = os.path.join(group.folder, "current")
+    has_key = node.read_json(os.path.join(current, "release.json")).get("has_key", True)
+    found = read_key([os.path.join(current, files.SECRETS), os.path.join(group.folder, config.API_KEY)]) if has_key else ""
+    if not found:
+        raise CommandError(f"The API of {group.name} has no key.")
+    show(f"Authorization: Bearer {found}" if options.header else found)
+    return 0
 
 
 def _look(group: Group) -> dict[str, Any]:
@@ -345,6 +357,9 @@ def parser() -> Parser:
     found.add_argument("--grep", default="", metavar="RE", help="only lines that match this regular expression")
     found.add_argument("-n", "--number", type=int, default=0, help="only the last lines, this many (0: all)")
     found.set_defaults(run=print_logs)
+    found = commands.add_parser("key", help="the key of the API, on the head")
+    found.add_argument("--header", action="store_true", help="as a header of HTTP, such as for `curl -H @-`")
+    found.set_defaults(run=key)
     commands.add_parser("why", help="the last verdict, its evidence, and what was done").set_defaults(run=why)
     for name, run, text in (("stop", stop, "stop the group"), ("start", start, "start the release that was desired last")):
         found = commands.add_parser(name, help=text)

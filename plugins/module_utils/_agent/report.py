@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL, runs
-from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import key_command
+from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import KEY_COMMAND
 
 Look = Mapping[str, Any]
 AFTER_VERDICT = ("step", "warning", "settled")
@@ -43,9 +43,9 @@ def hold_line(hold: Mapping[str, Any]) -> str:
     return f"hold {hold.get('name')}{by}: {hold.get('reason')}"
 
 
-def key_line(folder: str) -> str:
-    """Return the command that prints the key that the first run made."""
-    return f"API key: {key_command(f'{folder}/{API_KEY}')}"
+def key_line() -> str:
+    """Return the command that prints the API key."""
+    return f"API key: {KEY_COMMAND}"
 
 
 def rank_line(number: int, host: str, look: Look | None, problem: str = "") -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import kernel, power
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor.commands import AREAS, OWN, PREFLIGHT
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import SEVERITIES
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.checks import NOT_READ, has_run
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.hardware import FABRIC
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
@@ -103,13 +104,17 @@ class Findings:
             hosts = [host for host in entry["hosts"] if entry["id"] != "kernel_log" or host not in journal]
             if hosts:
                 self.add(entry["id"], entry["severity"], hosts, entry["found"], entry["remedy"], matters=entry["matters"])
-        skipped = {each["id"] for each in self.group.preflight.get("not_checked", ()) if set(each["hosts"]) >= set(self.hosts)}
+        not_checked = self.group.preflight.get("not_checked", ())
         for area in ("nodes", "versions", "docker", "fabric", "memory"):
-            number = sum(where == area and name not in skipped for name, (where, _command) in PREFLIGHT.items())
-            self.passed[area] += [f"{number} checks"] if number else []
-        for entry in self.group.preflight.get("not_checked", ()):
-            if entry["id"] != "kernel_log":
-                self.skip(PREFLIGHT[entry["id"]][0], entry["hosts"], entry["reason"])
+            number = sum(where == area and has_run(name, self.hosts, not_checked) for name, (where, _command) in PREFLIGHT.items())
+            self.passed[area] += [f"{number} check{'s' if number > 1 else ''}"] if number else []
+        read = {rank.host for rank in self.group.ranks if rank.node}
+        for entry in not_checked:
+            # Without the node's own log there is no power and no boot log either.
+            areas = ("kernel", "power", "boot") if entry["id"] == "kernel_log" else (PREFLIGHT[entry["id"]][0],)
+            hosts = [host for host in entry["hosts"] if entry["id"] != "kernel_log" or host not in read]
+            for area in areas if hosts else ():
+                self.skip(area, hosts, entry["reason"])
 
     def of_fabric(self) -> None:
         """The rails of a group that was set up, and the tests that were asked for."""
@@ -231,8 +236,7 @@ class Findings:
         current = {str(rank.info.get("current") or "") for rank in self.group.ranks if rank.info} - {""}
         if not current:
             read = [rank.host for rank in self.group.ranks if "current" in rank.info]
-            if read:
-                self.skip("drift", read, "no release is current")
+            self.skip("drift", read or self.hosts, "no release is current" if read else NOT_READ)
             return
         named = self.group.named
         if named and current != {named}:

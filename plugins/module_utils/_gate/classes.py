@@ -77,7 +77,7 @@ CLASSES: dict[str, GateClass] = {
     "drafter_dead": GateClass(
         "The drafter proposes tokens and the model accepts none of them, so speculative decoding only costs time.",
         "Compare image and drafter with the profile's source: a drafter of another checkpoint or a missing patch accepts nothing. Delete the"
-        " profile's container.cache_dirs on all ranks. To serve without a drafter, set speculative-config to null in vllm_tp2_extra_args",
+        " folders of container.cache_dirs with their key on all ranks. To serve without a drafter, set speculative-config to null in vllm_tp2_extra_args",
     ),
     "acceptance_low": GateClass(
         "The model accepts fewer draft tokens, or at fewer positions, than the profile requires.",

@@ -191,8 +191,8 @@ def complaint(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
         remedy = "see playbooks/status.yml, and collect playbooks/evidence.yml before you restart"
     elif single:
         remedy = (
-            "delete the profile's container.cache_dirs on all ranks (a stale compile cache garbles), then compare weights and image of all ranks"
-            " (site.yml --tags image,weights). See docs/garble.md"
+            "delete the folders of container.cache_dirs with their key on all ranks (a stale compile cache garbles), then compare weights and image of all"
+            " ranks (site.yml --tags image,weights). See docs/garble.md"
         )
     else:
         remedy = "one request alone is fine, so lower max-num-seqs, or take an image with the concurrency fixes. See docs/garble.md"

@@ -13,6 +13,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.words import 
 
 # Arguments of vLLM whose names are near those of others.
 OWN_FLAGS = ("cudagraph-capture-sizes", "max-cudagraph-capture-size")
+# What setup.yml writes.
+MINE = "inventories/mine"
 # Words of Ansible itself.
 SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 
@@ -82,18 +84,22 @@ def flag_fault(flag: str, known: Iterable[str]) -> str:
     return f"{flag} is nearly an argument of the profile{hint} An argument of vLLM that is really so named goes into a profile of your own" if hint else ""
 
 
-def source_fault(sources: Iterable[str], missing: Iterable[str], siblings: Iterable[str]) -> str:
+def source_fault(sources: Iterable[str], missing: Iterable[str], siblings: Iterable[str], writer: str = "") -> str:
     """Return the sentence about an inventory that was not given or does not exist; empty if there is one.
 
     :param missing: the sources that do not exist; ``siblings`` are the inventories near them.
+    :param writer: the command that writes inventories/mine; empty if it exists.
     """
     absent, given = list(missing), list(sources)
     if absent:
         known = list(siblings)
         same = next((each for each in known if PurePath(each).name == PurePath(absent[0]).name), "")
-        return f"{absent[0]} does not exist{f'; did you mean {same}?' if same else did_you_mean(absent[0], known, 0.75)}"
+        hint = f"; did you mean {same}?" if same else did_you_mean(absent[0], known, 0.75)
+        if not hint and writer and PurePath(absent[0]) == PurePath(MINE):
+            hint = f". Run `{writer}`, which writes it"
+        return f"{absent[0]} does not exist{hint}"
     if not given:
-        return "no inventory was given. Add -i inventories/spark-pair"
+        return f"no inventory was given. {f'Run `{writer}`, which writes {MINE}, and add' if writer else 'Add'} -i {MINE}"
     if all("," in each for each in given):
-        return "is a list of hosts, which has no groups; give an inventory such as inventories/mine, which `make pair` writes"
+        return f"is a list of hosts, which has no groups; give an inventory such as {MINE}{f', which `{writer}` writes' if writer else ''}"
     return ""

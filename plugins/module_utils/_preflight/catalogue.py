@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 SEVERITIES = ("error", "warning", "info")
+# What the failure of a node that was not read answers. All other checks need its facts.
+ACCESS = ("reachable", "sudo", "python")
 
 
 class Check(NamedTuple):

@@ -8,12 +8,13 @@ Controller only. No I/O, standard library only. `judge()` is the entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._host.access import cause_of
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import agent, docker, hardware, storage, versions
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS, SEVERITIES
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import ACCESS, CHECKS, SEVERITIES
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.findings import FindingCollector, Rank, Record, Requirements
 
 RankCheck = Callable[[FindingCollector, Rank, Requirements], None]
@@ -41,6 +42,10 @@ RANK_CHECKS: tuple[RankCheck, ...] = (
 # For each of them that is not a container.
 PHYSICAL_CHECKS: tuple[RankCheck, ...] = (versions.check_reboot, hardware.check_memory, docker.check_memlock, docker.check_gpu_devices)
 GROUP_CHECKS: tuple[GroupCheck, ...] = (versions.check_parity, hardware.check_reachable_rails, docker.check_partial_group, agent.check_path)
+NOT_READ = "the node was not read"
+# Checks that compare ranks, and checks that only the head has.
+COMPARED = frozenset(("firmware_parity", "fabric_neighbor", *(parity.check for parity in versions.PARITIES)))
+OF_HEAD = frozenset(("ports_free", "api_open", "agent_path"))
 NOT_IN_CONTAINER = (
     "memory_parity", "ota_parity", "reboot_pending", "kernel_parity", "firmware_parity", "known_bad_kernel", "known_bad_firmware", "kernel_log",
     *(check for check, _severity in hardware.MEMORY.values()), "memlock", "gpu_reload",
@@ -76,13 +81,23 @@ def judge(ranks: Sequence[Rank], needs: Requirements, ignore: Iterable[str] = ()
     }
 
 
+def has_run(check: str, hosts: Sequence[str], not_checked: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether a check ran on a host of the group, the head first; on two of them if it compares ranks."""
+    without = {host for entry in not_checked if entry["id"] == check for host in entry["hosts"]}
+    read = [host for host in hosts if host not in without]
+    return read[:1] == list(hosts[:1]) if check in OF_HEAD else len(read) >= (2 if check in COMPARED else 1)
+
+
 def _check_answer(found: FindingCollector, rank: Rank) -> None:
     """A rank that is not in the run, or whose facts could not be read."""
     text = next((line.strip() for line in rank.failure.splitlines() if line.strip()), "no reason given").rstrip(".")[:300]
     cause = cause_of(rank.failure)
     if not rank.in_run:
         found.skip(list(CHECKS), rank.host, "not in this run (--limit)")
-    elif cause and (rank.unreachable or rank.failure):
+        return
+    if rank.unreachable or rank.failure:
+        found.skip([check for check in CHECKS if check not in ACCESS], rank.host, NOT_READ)
+    if cause and (rank.unreachable or rank.failure):
         found.add(cause.check, "error", rank.host, f"its facts could not be read: {text}", cause.matters, cause.remedy)
     elif rank.unreachable:
         found.add("reachable", "error", rank.host, f"it cannot be reached: {text}", remedy=rank.remedy)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import ACCESS, CHECKS
 
 Record = dict[str, Any]
 
@@ -56,9 +56,11 @@ class FindingCollector:
         _merge(self.findings, entry, hosts)
 
     def skip(self, checks: Sequence[str], host: str, reason: str) -> None:
-        """Note checks that cannot be made on a host, and why."""
+        """Note checks that cannot be made on a host, and why. The first reason counts."""
+        known = {entry["id"] for entry in self.skipped if host in entry["hosts"]}
         for check in checks:
-            _merge(self.skipped, {"id": check, "reason": reason}, host)
+            if check not in known:
+                _merge(self.skipped, {"id": check, "reason": reason}, host)
 
 
 def _merge(entries: list[Record], entry: Record, hosts: str | Sequence[str]) -> None:
@@ -89,4 +91,5 @@ def skipped_lines(skipped: Sequence[Mapping[str, Any]]) -> list[str]:
     by_reason: dict[tuple[str, str], list[str]] = {}
     for entry in skipped:
         by_reason.setdefault((entry["reason"], ", ".join(entry["hosts"])), []).append(entry["id"])
-    return [f"skipped ({hosts}): {'all checks' if len(names) == len(CHECKS) else ', '.join(names)}: {reason}." for (reason, hosts), names in by_reason.items()]
+    whole = {frozenset(CHECKS): "all checks", frozenset(CHECKS) - set(ACCESS): "all other checks"}
+    return [f"skipped ({hosts}): {whole.get(frozenset(names)) or ', '.join(names)}: {reason}." for (reason, hosts), names in by_reason.items()]

@@ -184,6 +184,8 @@ def _compare(found: FindingCollector, ranks: Sequence[Rank], parity: Parity) -> 
         value = parity.value(rank.facts)
         if value:
             hosts.setdefault(value, []).append(rank.host)
+        else:
+            found.skip([parity.check], rank.host, "the node does not report the value that is compared")
     if len({parity.compared(value) for value in hosts}) < 2:
         return
     branches = {numbers(value)[:1] for value in hosts}

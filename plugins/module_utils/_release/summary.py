@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,17 +33,20 @@ def boot_stages(receipt: Mapping[str, Any]) -> str:
     return ", ".join(f"{'starting' if name == 'none' else name} {seconds_text(spent)}" for name, spent in times if spent >= 1)
 
 
-def key_command(path: str) -> str:
-    """Return the command that prints the key in an env file with this line alone. The key has no equals sign."""
-    return f"sudo cut -d= -f2 {path}"
+#: Prints the API key on the head.
+KEY_COMMAND = "sudo gb10 key"
 
 
-def curl_line(url: str, model: str, prompt: str, key: bool, path: str = "") -> str:
-    """Return a curl line that works as it stands: on the head if the key is in a file there."""
-    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": 32, "temperature": 0}).replace("'", "'\\''")
-    source = f"$({key_command(path)})" if path else "$VLLM_API_KEY"
-    auth = f' -H "Authorization: Bearer {source}"' if key else ""
-    return f"curl -s {url}/completions{auth} -H 'Content-Type: application/json' -d '{body}'"
+def curl_line(url: str, model: str, prompt: str, key: bool = False, login: Sequence[str] = ()) -> str:
+    """Return a shell line that asks for a completion. With a key it runs on the head, and no argument of a program has the key.
+
+    :param login: the words of ssh for the head, none if the controller is the head. The whole pipe runs there: the terminal of ``ssh -t`` is for
+        the question of sudo, which would go into a pipe on the controller.
+    """
+    body = shlex.quote(json.dumps({"model": model, "prompt": prompt, "max_tokens": 32, "temperature": 0}))
+    source, header = (f"{KEY_COMMAND} --header | ", " -H @-") if key else ("", "")
+    line = f'{source}curl -s{header} {url}/completions -H "Content-Type: application/json" -d {body}'
+    return shlex.join(["ssh", "-t", *login, line]) if key and login else line
 
 
 def tasks_text(changed: Mapping[str, Sequence[str]]) -> str:
@@ -73,6 +77,14 @@ def measured_rows(receipt: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, text) for name, text in rows if text]
 
 
+def _use_rows(result: Mapping[str, Any], url: str, model: str, login: Sequence[str]) -> list[tuple[str, str]]:
+    """Return where the API key is, and the line to try."""
+    path, key = str(result.get("key_path") or ""), bool(result.get("key"))
+    own = f"{result['url']}/v1" if key and result.get("url") else url
+    line = curl_line(own, model, str(result.get("prompt") or "Hello"), key, login)
+    return [*([("api key", f"on {result['head']} in {path}; the next line reads it there")] if path else []), ("try it", line)]
+
+
 # Rows that a run has shown line by line, or that the receipt has.
 SHOWN = frozenset(("tasks", "time", "engine", "collective"))
 
@@ -85,11 +97,12 @@ def group_text(
     changed: Mapping[str, Sequence[str]] | None = None,
     lost: Sequence[str] = (),
     brief: bool = False,
+    login: Sequence[str] = (),
 ) -> list[str]:
     """Return the lines about one serving group; `brief` leaves out the rows of SHOWN.
 
     `result` is the role's exported vllm_tp2_result of the head. `changed` has the names of the tasks that changed a host of the group (None:
-    not counted), `lost` the hosts of the group that failed or were unreachable.
+    not counted), `lost` the hosts of the group that failed or were unreachable, `login` the words of ssh for the head.
     """
     pending = check_mode and bool(result.get("changes"))
     receipt = {} if pending else result.get("receipt") or {}
@@ -131,10 +144,7 @@ def group_text(
     if receipt.get("path"):
         rows.append(("receipt", str(receipt["path"])))
     if not pending and not lost:
-        path = str(result.get("key_path") or "")
-        if path:
-            rows.append(("api key", f"on {result['head']} in {path}; the next line reads it there"))
-        rows.append(("try it", curl_line(url, model, str(result.get("prompt") or "Hello"), bool(result.get("key")), path)))
+        rows += _use_rows(result, url, model, login)
     title = f"{result['group']} {'would be started to serve' if pending else 'serves'}"
     if lost:
         hosts = f"{', '.join(lost)} failed or {'was' if len(lost) == 1 else 'were'} unreachable in this run"

@@ -72,11 +72,11 @@ def test_another_file_gives_the_profile_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "directory", "command"),
     [
-        ({}, "own-profiles", "ansible-playbook playbooks/validate.yml -i inventories/spark-pair -e gb10_profile=m"),
+        ({}, "own-profiles", "ansible-playbook playbooks/validate.yml -i inventories/mine -e gb10_profile=m"),
         (
             {"args": ("gb10.cluster.import",), "inventory": ("/etc/ansible/hosts",)},
             "my own",
-            "ansible-playbook gb10.cluster.validate -i inventories/spark-pair -e gb10_profile=m -e 'gb10_profiles_directory=my own'",
+            "ansible-playbook gb10.cluster.validate -i inventories/mine -e gb10_profile=m -e 'gb10_profiles_directory=my own'",
         ),
         (
             {"args": (str(PLAYBOOKS / "import.yml"),), "inventory": ("a,b,", "/nowhere/lab")},

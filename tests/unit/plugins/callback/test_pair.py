@@ -205,6 +205,19 @@ def test_a_module_that_crashes_and_a_host_that_is_unreachable(play: Play) -> Non
     assert any(line.startswith("UNREACHABLE A play on two: ") and "via ssh" not in line for line in lines), text
 
 
+def test_the_line_of_a_role_shows_a_node_that_was_not_read(play: Play) -> None:
+    """What is ignored is not printed as a fault, and is not ok."""
+    lose = "  ansible.builtin.ping:\n  vars: {ansible_connection: ssh, ansible_port: 1}\n  when: inventory_hostname == 'two'\n"
+    play.role("away", f"- name: Lose\n{lose}  ignore_unreachable: true\n")
+    play.role("refused", "- name: Refuse\n  ansible.builtin.fail: {msg: no sudo}\n  when: inventory_hostname == 'two'\n  ignore_errors: true\n")
+    play.write("[]", "  roles: [away, refused]\n")
+    assert [timeless(line) for line in play.run()] == [
+        "away        one skipped   two unreachable   N s",
+        "refused     one skipped   two failed   N s",
+        "Done in N s: nothing changed on two.",
+    ]
+
+
 def test_show_of_many_lines_is_a_report_and_its_only_line_a_note(play: Play) -> None:
     play.role("quiet", "- gb10.cluster.show: {lines: ['{{ inventory_hostname }}: nothing to do']}\n")
     play.write("- gb10.cluster.show: {lines: [a table, of two lines]}\n  run_once: true", "  roles: [quiet]\n")

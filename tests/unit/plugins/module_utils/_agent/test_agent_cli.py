@@ -112,7 +112,36 @@ def test_status_prints_the_command_for_the_key_that_the_release_uses(group: Grou
     assert "made-by-the-first-run-1" not in out
     [command] = [line.partition(": ")[2] for line in out.splitlines() if line.startswith("API key: ")] or [""]
     assert bool(command) is shown
-    assert not shown or subprocess.check_output(command.removeprefix("sudo ").split(), text=True) == "made-by-the-first-run-1\n"
+    assert not shown or group.gb10(*command.removeprefix("sudo gb10 ").split()).out == "made-by-the-first-run-1\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "key"),
+    [
+        ({"api_key": "VLLM_API_KEY=made-1\n", "current/release.json": '{"has_key": true}'}, "made-1"),
+        ({"api_key": "VLLM_API_KEY=made-1\n", "current/secrets.env": "VLLM_API_KEY='a=b $c'\n", "current/release.json": '{"has_key": true}'}, "a=b $c"),
+        ({"api_key": "VLLM_API_KEY=made-1\n"}, "made-1"),
+        ({"api_key": "VLLM_API_KEY=made-1\n", "current/release.json": '{"has_key": false}'}, ""),
+        ({}, ""),
+    ],
+    ids=["made", "of the inventory", "no release", "open", "none"],
+)
+def test_key_prints_the_key_of_the_current_release(group: Group, files: dict[str, str], key: str) -> None:
+    folder = Path(str(configuration(group.folder, 0)["directory"])) / "pair1"
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    printed = group.gb10("key", code=0 if key else 1)
+    assert (printed.out, printed.err) == ((f"{key}\n", "") if key else ("", "The API of pair1 has no key.\n"))
+    assert not key or group.gb10("key", "--header").out == f"Authorization: Bearer {key}\n"
+
+
+def test_key_needs_root(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_paths: list[str]) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(commands, "read_key", denied)
+    assert group.gb10("key", code=1).err == "This user has no access to the agent. Run with sudo.\n"
 
 
 def test_status_on_a_worker_prints_what_it_knows(group: Group) -> None:
@@ -149,7 +178,7 @@ def test_events_prints_the_last_ones(group: Group) -> None:
     assert group.gb10("events", "-n", "0").out == ""
 
 
-@pytest.mark.parametrize("command", ["events", "why", "start"])
+@pytest.mark.parametrize("command", ["events", "key", "why", "start"])
 def test_a_worker_names_the_head(group: Group, command: str) -> None:
     assert group.gb10(command, rank=1, code=1).err == f"lab-2 is rank 1 of pair1. Run `gb10 {command}` on the head lab-1.\n"
 

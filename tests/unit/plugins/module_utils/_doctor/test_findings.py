@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import commands, findings, page
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import findings as preflight
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS
 
 HOSTS = ("spark-1", "spark-2")
@@ -110,6 +112,53 @@ def test_half_a_pair_names_the_node_and_judges_the_other() -> None:
     assert found(data)["reachable"]["command"] == "ssh -p 2222 nvidia@10.0.0.12 true"
     assert "Rank 1 on spark-2 is not known: the node is unreachable." in data["sentence"]
     assert [each for each in data["not_checked"] if "spark-2" in each["where"] and each["area"] != "drift"] == []
+
+
+CHECKED = ("nodes", "versions", "docker", "fabric", "memory")
+FAILURES: dict[str, dict[str, Any]] = {
+    "unreachable": {"failure": "timed out", "unreachable": True},
+    "sudo": {"failure": "sudo: a password is required"},
+    "python": {"failure": "The module interpreter '/usr/bin/python3' was not found."},
+}
+
+
+def lost(number: int) -> findings.Rank:
+    return findings.Rank(HOSTS[number], {}, {}, {"unreachable": True, "msg": "timed out"}, {}, [], {})
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_pair_that_was_not_read_has_passed_nothing(failure: str) -> None:
+    ranks = [preflight.Rank(host, number, {}, **FAILURES[failure]) for number, host in enumerate(HOSTS)]
+    data = report(group(lost(0), lost(1), preflight=checks.judge(ranks, preflight.Requirements("pair1")), named="", liveness={}))
+    assert data["passed"] == {}
+    assert {each["area"] for each in data["not_checked"]} == set(commands.AREAS)
+    assert all(each["where"] == list(HOSTS) for each in data["not_checked"])
+    lines = page.lines(data)
+    assert not [line for line in lines if line.startswith("ok ")]
+    (line,) = [line for line in lines if line.startswith("not checked ")]
+    assert line.endswith(" (spark-1, spark-2: the node was not read)")
+    assert {"versions", "Docker", "fabric", "memory", "kernel log", "power, heat", "boot log", "drift"} <= {
+        name for name in commands.AREAS.values() if name in line
+    }
+
+
+def test_checks_of_half_a_pair_are_those_that_ran_on_the_other_half() -> None:
+    """Comparisons need two nodes. One is a container, so other checks have another reason on each node."""
+    unread = [check for check in CHECKS if check not in ("reachable", "sudo", "python")]
+    away = [{"id": check, "hosts": ["spark-2"], "reason": "the node was not read"} for check in unread]
+    compared = {"versions": 4, "docker": 1, "fabric": 1, "memory": 1}
+    reachable = {"id": "reachable", "severity": "error", "hosts": ["spark-2"], "found": "it cannot be reached", "matters": "m", "remedy": "r"}
+
+    def passed(*skipped: str) -> dict[str, int]:
+        more = [{"id": check, "hosts": ["spark-1"], "reason": "a container"} for check in skipped]
+        data = report(group(second=lost(1), preflight={"findings": [reachable], "not_checked": [*away, *more]}, named=""))
+        texts = {area: data["passed"].get(area, "").split("; ")[0] for area in CHECKED}
+        return {area: int(text.split()[0]) for area, text in texts.items() if text.endswith((" check", " checks"))}
+
+    all_checks = {area: sum(where == area for where, _command in commands.PREFLIGHT.values()) for area in CHECKED}
+    assert passed() == {area: all_checks[area] - compared[area] for area in compared}
+    versions = [name for name, (area, _command) in commands.PREFLIGHT.items() if area == "versions"]
+    assert "versions" not in passed(*versions)
 
 
 @pytest.mark.parametrize(

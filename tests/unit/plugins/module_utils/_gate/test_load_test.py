@@ -116,7 +116,7 @@ def test_each_kind_of_bad_reply_is_named_with_its_prompt(prompt: dict[str, Any],
 @pytest.mark.parametrize(
     ("levels", "remedy"),
     [
-        pytest.param([(1, ""), (2, "ok")], "delete the profile's container.cache_dirs on all ranks", id="bad alone"),
+        pytest.param([(1, ""), (2, "ok")], "delete the folders of container.cache_dirs with their key on all ranks", id="bad alone"),
         pytest.param([(1, "ok"), (2, "")], "lower max-num-seqs", id="bad only at once"),
         pytest.param([(1, None), (2, None)], "playbooks/status.yml", id="no completions"),
     ],

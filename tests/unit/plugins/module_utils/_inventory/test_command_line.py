@@ -67,7 +67,14 @@ def test_an_argument_that_is_nearly_one_of_the_profile_is_named(flag: str, hint:
 
 
 def test_an_inventory_that_is_not_given_or_does_not_exist_is_named() -> None:
-    assert command_line.source_fault([], [], []) == "no inventory was given. Add -i inventories/spark-pair"
+    assert command_line.source_fault([], [], []) == "no inventory was given. Add -i inventories/mine"
+    text = command_line.source_fault([], [], [], "make pair")
+    assert text == "no inventory was given. Run `make pair`, which writes inventories/mine, and add -i inventories/mine"
+    missing = ["./inventories/mine"]
+    text = command_line.source_fault(missing, missing, ["inventories/lab"], "make pair")
+    assert text == "./inventories/mine does not exist. Run `make pair`, which writes it"
+    assert command_line.source_fault(["a,b"], [], [], "make pair").endswith("give an inventory such as inventories/mine, which `make pair` writes")
+    assert command_line.source_fault(["a,b"], [], []).endswith("give an inventory such as inventories/mine")
     text = command_line.source_fault(["inventories/spark-pari"], ["inventories/spark-pari"], ["inventories/lab", "inventories/spark-pair"])
     assert text == "inventories/spark-pari does not exist; did you mean inventories/spark-pair?"
     assert command_line.source_fault(["inventories/lab"], [], []) == ""

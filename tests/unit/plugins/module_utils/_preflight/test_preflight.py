@@ -519,6 +519,51 @@ def test_reports_a_rank_that_does_not_answer_with_the_others(pair: Pair, rank: d
     assert part in findings.block(verdict["findings"][0])
 
 
+@pytest.mark.parametrize(
+    "rank",
+    [
+        pytest.param({"failure": "timed out", "unreachable": True}, id="unreachable"),
+        pytest.param({"failure": "Missing sudo password"}, id="sudo"),
+        pytest.param({"failure": "The module interpreter '/usr/bin/python3' was not found."}, id="python"),
+        pytest.param({"failure": "strange"}, id="anything"),
+    ],
+)
+def test_a_node_that_was_not_read_skips_every_check_but_those_of_its_access(pair: Pair, rank: dict[str, Any]) -> None:
+    lost = [findings.Rank(host, number, {}, **rank) for number, host in enumerate(("spark-1", "spark-2"))]
+    verdict = checks.judge(lost, NEEDS)
+    assert {entry["id"] for entry in verdict["not_checked"]} == set(catalogue.CHECKS) - {"reachable", "sudo", "python"}
+    assert {(tuple(entry["hosts"]), entry["reason"]) for entry in verdict["not_checked"]} == {(("spark-1", "spark-2"), "the node was not read")}
+    half = checks.judge([findings.Rank("spark-1", 0, pair.facts(0)), lost[1]], NEEDS)
+    assert findings.skipped_lines(half["not_checked"]) == ["skipped (spark-2): all other checks: the node was not read."]
+
+
+@pytest.mark.parametrize(
+    ("check", "without", "expected"),
+    [
+        ("disk_space", [], True),
+        ("disk_space", ["spark-1"], True),
+        ("disk_space", ["spark-1", "spark-2"], False),
+        ("kernel_parity", ["spark-1"], False),
+        ("fabric_neighbor", ["spark-2"], False),
+        ("ports_free", ["spark-1"], False),
+        ("ports_free", ["spark-2"], True),
+    ],
+)
+def test_a_check_has_run_where_it_was_not_skipped(check: str, without: list[str], expected: bool) -> None:
+    """Each host has a reason of its own."""
+    skipped = [{"id": check, "hosts": [host], "reason": f"reason {number}"} for number, host in enumerate(without)]
+    others = [{"id": "clock_skew", "hosts": ["spark-1", "spark-2"], "reason": "x"}]
+    assert checks.has_run(check, ["spark-1", "spark-2"], [*skipped, *others]) is expected
+
+
+def test_a_value_that_no_node_reports_is_not_compared(pair: Pair) -> None:
+    for tree in pair.trees:
+        drop("etc/dgx-release")(tree)
+    verdict = pair.judge()
+    assert [(entry["id"], entry["hosts"]) for entry in verdict["not_checked"]] == [("ota_parity", ["spark-1", "spark-2"])]
+    assert not checks.has_run("ota_parity", ["spark-1", "spark-2"], verdict["not_checked"])
+
+
 def test_a_rank_outside_of_the_run_is_listed(pair: Pair) -> None:
     verdict = checks.judge([findings.Rank("spark-1", 0, pair.facts(0)), findings.Rank("spark-2", 1, {}, in_run=False)], NEEDS)
     assert verdict["findings"] == []

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+from pathlib import Path
 from typing import Any
 
+import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
 
 RECEIPT = {
@@ -88,9 +91,41 @@ def test_the_curl_line_is_a_shell_line() -> None:
     assert "Authorization" not in " ".join(words)
 
 
-def test_the_key_is_named_and_never_shown() -> None:
-    assert '-H "Authorization: Bearer $VLLM_API_KEY"' in summary.curl_line("u", "m", "p", True)
-    assert '-H "Authorization: Bearer $(sudo cut -d= -f2 /opt/k)"' in summary.curl_line("u", "m", "p", True, "/opt/k")
+# Each program writes its arguments. ssh runs its command as the login shell of the node does, sudo wants a terminal for its question as the real one.
+FAKES = {
+    "ssh": 'for last; do :; done\nexec env ON_NODE=yes sh -c "$last"\n',
+    "sudo": 'exec "$@"\n',
+    "gb10": '[ "$*" = "key --header" ] && printf "Authorization: Bearer %s\\n" "$FAKE_KEY"\n',
+    "curl": 'echo "header: $(cat)" >>"$FAKE_LOG"\necho "on node: $ON_NODE" >>"$FAKE_LOG"\n',
+}
+KEY = "key-5f1c9e7d2b"
+
+
+@pytest.mark.parametrize("login", [(), ("-p", "2222", "-i", "/home/an owner/id", "nvidia@10.0.0.11")], ids=["local", "ssh"])
+def test_the_line_to_try_gives_the_key_to_curl_and_to_no_argument(tmp_path: Path, login: tuple[str, ...]) -> None:
+    for name, text in FAKES.items():
+        record = f'for each; do printf "%s argument: %s\\n" {name} "$each" >>"$FAKE_LOG"; done\n'
+        (tmp_path / name).write_text(f"#!/bin/sh\n{record}{text}")
+        (tmp_path / name).chmod(0o755)
+    result = RESULT | {"url": "http://127.0.0.1:8888", "head": "one", "key_path": "/opt/k", "prompt": "It's $5 `now` for \\"}
+    line = row(summary.group_text(result, "10.0.0.1", [], login=login), "try it")
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "FAKE_KEY": KEY, "FAKE_LOG": str(tmp_path / "log")}
+    done = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, check=True)
+    log = (tmp_path / "log").read_text().splitlines()
+    assert f"header: Authorization: Bearer {KEY}" in log
+    assert f"on node: {'yes' if login else ''}" in log
+    assert [each for each in log if KEY in each] == [f"header: Authorization: Bearer {KEY}"]
+    assert KEY not in done.stdout + done.stderr
+    words = [each.partition("argument: ")[2] for each in log if each.startswith("ssh ")]
+    assert words[:-1] == (["-t", *login] if login else [])
+    asked = [each.partition("argument: ")[2] for each in log if each.startswith("curl ")]
+    assert "http://127.0.0.1:8888/v1/completions" in asked
+    assert json.loads(asked[-1])["prompt"] == result["prompt"]
+
+
+def test_an_open_api_is_asked_from_the_controller() -> None:
+    line = row(summary.group_text(RESULT | {"key": False, "url": "http://127.0.0.1:8888"}, "10.0.0.1", [], login=["nvidia@10.0.0.1"]), "try it")
+    assert line.startswith("curl -s http://10.0.0.1:8888/v1/completions ")
 
 
 def test_start_of_another_run_that_was_followed_is_named_with_its_boot() -> None:
