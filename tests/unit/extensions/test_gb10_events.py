@@ -127,6 +127,7 @@ def test_reports_a_head_that_does_not_answer_and_loses_no_event(source: ModuleTy
 
 
 DEEP = '{"events": ' + "[" * 100_000 + "]" * 100_000 + ', "next": 1, "outcome": {}, "desired": {}}'
+HELD: dict[str, Any] = {"final": True, "result": "held"}
 MALFORMED: list[Any] = [
     DEEP, "[]", '"events next outcome desired"', "7", json.dumps({**reply(), "events": {}}), json.dumps({**reply(), "events": [7]}),
     json.dumps({**reply(), "events": [{}]}), json.dumps({**reply(), "next": "9"}), json.dumps({**reply(), "next": None}), json.dumps({**reply(), "next": True}),
@@ -136,7 +137,7 @@ MALFORMED: list[Any] = [
         ("n", "4"), ("n", -1), ("n", 4.5), ("n", []), ("generation", "{{ x }}"), ("generation", 1e400), ("cause", "{{ x }}"), ("cause", ["a"]),
         ("kind", "fault {{ x }}"), ("kind", {}), ("kind", None), ("seconds", "5"), ("seconds", float("inf")), ("at", "{% x %}"), ("text", 7), ("text", ["a"]),
     )),
-    *(json.dumps(reply(**{"final": True, "result": "held", key: value})) for key, value in (
+    *(json.dumps(reply(**{**HELD, key: value})) for key, value in (
         ("result", "{{ x }}"), ("release", "a b"), ("sentence", {}), ("at", 5), ("final", "yes"), ("generation", "7"),
     )),
 ]  # fmt: skip
