@@ -18,6 +18,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import MINE
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
@@ -101,7 +102,7 @@ def checked(name: str, raw: dict[str, Any]) -> list[str]:
     except (ProfileError, compose.ServingError, kv_estimate.PlanError) as error:
         faults = [str(error)]
     if faults:
-        raise AnsibleActionFail(f"The profile is not valid, and nothing was written: {'; '.join(faults)}. Correct the recipe.")
+        raise AnsibleActionFail(f"The profile is not valid, and nothing was written: {redact('; '.join(faults))}. Correct the recipe.")
     return [*plan["warnings"], *([f"The inventory check refuses it: {plan['unsafe']}"] if plan["unsafe"] else [])]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.evidence import FIGURES
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
 
 
@@ -41,6 +42,5 @@ class ActionModule(NodeResults):
         stable, mark, live = str(text).rpartition(f"{FIGURES}\n")
         parts = {path: stable, path.with_suffix(".figures.txt"): live} if mark and not src else {path: str(text)}
         for part, content in parts.items():
-            part.touch(mode=0o600)
-            part.write_text(plain(content), encoding="utf-8")
+            write_atomically(str(part), plain(content), 0o600)
         return {**out, "path": str(path)}

@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
             page = report_data.plan(name, hosts, args["status"], nodes, receipts, known, bench, report_sources.speeds_in(folder), made, notes)
             html = report_page.render(page)
             dest.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(str(dest), html, 0o644)
+            write_atomically(str(dest), html, 0o600)
         except report_page.ReportError as error:
             raise AnsibleActionFail(f"{name}: {error}") from error
         except OSError as error:

@@ -109,10 +109,10 @@ container:
   type: str
   sample: ""
 machine:
-  description: Architecture, product, whether it is a GB10, and what shows it.
+  description: Architecture, product, whether it is a GB10, what shows it, and a hash of its machine ID.
   returned: always
   type: dict
-  sample: {arch: aarch64, product: NVIDIA_DGX_Spark, vendor: NVIDIA, gb10: true, evidence: [product name NVIDIA_DGX_Spark]}
+  sample: {arch: aarch64, product: NVIDIA_DGX_Spark, vendor: NVIDIA, gb10: true, evidence: [product name NVIDIA_DGX_Spark], id: 5f70bf18a086007a}
 kernel:
   description: Release, command line, and whether an update waits for a reboot.
   returned: always
@@ -225,6 +225,12 @@ kernel_log:
   type: list
   elements: dict
   sample: []
+suspends:
+  description: Why this node may suspend by itself, each as a few words. Empty if C(sleep.target) is masked.
+  returned: always
+  type: list
+  elements: str
+  sample: [logind has IdleAction=suspend]
 reboot_reasons:
   description: Why this node needs a reboot, each as a few words.
   returned: always

@@ -67,7 +67,7 @@ options:
   foreign:
     description:
       - What to do with configuration files of others on the rails.
-        V(refuse) stops, V(adopt) leaves them in charge if they give the wanted addresses, V(replace) moves them to C(/root/netplan-disabled).
+        V(refuse) stops, V(adopt) leaves them in charge if they give the wanted addresses, V(replace) moves netplan files to C(/root/netplan-disabled).
     type: str
     choices: [refuse, adopt, replace]
     default: refuse

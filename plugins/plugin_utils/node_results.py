@@ -115,7 +115,7 @@ REPLY = {
     "seconds?": count, "error?": TEXT,
 }  # fmt: skip
 PREFLIGHT = {
-    "time": count, "python": str, "container": TEXT, "machine": {"arch": str, "product": str, "gb10": bool, "evidence": [str]},
+    "time": count, "python": str, "container": TEXT, "machine": {"arch": str, "product": str, "gb10": bool, "evidence": [str], "id?": str},
     "kernel": {"release": str, "cmdline": str, "reboot_required": bool, "reboot_packages": [str]},
     "dgx": ({"present": absent}, {"present": bool, "base": str, "ota": str}),
     "driver": {"loaded": str, "on_disk": str, "libraries": [str], "gpus": [str], "error": str, "present": bool}, "broken_packages": [str],
@@ -132,6 +132,7 @@ PREFLIGHT = {
     "disks": [{"path": str, "device?": TEXT, "free_gib": count, "read_only?": bool}], "model": {"present_gib": count},
     "listening": [{"port": whole, "address": str, "process?": TEXT, "container?": TEXT, "pid?": whole}],
     "memlock": {"known": bool, "bytes": (whole, None), "may_raise": bool}, "kernel_log": [{"id": one_of(LOG_SIGNS), "count": whole, "line": str}],
+    "suspends?": [str],
     "agent": ({"installed": absent}, {
         "installed": bool, "group": str, "rank": whole, "pending": bool, "active": (bool, None), "error": str, "sshd_problems": [str],
         "peers": [{"host": str, "address": str, "ok": bool, "error": str}],

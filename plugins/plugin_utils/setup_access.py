@@ -51,6 +51,7 @@ class Access:
         self.terminal, self.given, self.play_context = terminal, given, play_context
         self.login_password = str(play_context.password or "")
         self.sudo_password = str(play_context.become_pass or "")
+        self.typed: dict[str, str] = {}  # the password of the login by address: no other machine gets it unasked
         self.accepted = host_keys.fingerprints(given.get("accept_host_keys"))
         fault = host_keys.fingerprint_fault(self.accepted)
         if fault:
@@ -213,7 +214,7 @@ class Access:
             )
             failure = way.install_key(public, password, self.play_context) if password else "Permission denied"
             if not failure:
-                self.sudo_password = self.sudo_password or password
+                self.typed[way.address] = password
                 self.terminal.show(f"The SSH key is installed for {login}.")
                 return
             if ssh_failure.cause(failure) not in ("key_refused", "key_required", "password_wrong"):
@@ -226,7 +227,7 @@ class Access:
             self.terminal.show(f"{login} does not accept this password. Try again.", color="yellow")
 
     def _sudo(self, machine: Machine, other: Machine | None) -> None:
-        """Find the password of sudo, if it asks for one. `other` is the machine before, whose password is tried first."""
+        """Find the password of sudo, if it asks for one. `other` is the machine before, whose password the user can take with Enter."""
         if not machine.asks:
             self.terminal.show(f"sudo on {machine.address} needs no password.")
             return
@@ -235,20 +236,22 @@ class Access:
         if other and other.password:
             remedy = f"It accepts the password on {other.address}, and -K takes one: set the same one on both with `passwd`"
         for left in reversed(range(_TRIES)):
-            password = self.sudo_password if left == _TRIES - 1 else ""
+            password = (self.sudo_password or self.typed.get(machine.address, "")) if left == _TRIES - 1 else ""
+            theirs = other.password if other and not fault else ""
             if not password:
                 shown = f"{fault}.\n" if fault else ""
                 password = self.terminal.password(
                     f"{shown}sudo on {machine.address} asks for a password. It is used in this run only, to read the machine.\n"
-                    f"Password of {machine.user} for sudo",
+                    f"Password of {machine.user} for sudo{f', or Enter for that of {other.address}' if other and theirs else ''}",
                     f"{machine.address}: {fault}. {remedy}."
                     if fault
                     else f"sudo on {machine.address} asks for a password, and setup.yml has no terminal to ask on. Add -K (--ask-become-pass) or "
                     "--become-password-file FILE.",
                 )
+            password = password or theirs
             fault = way.sudo(password)
             if not fault:
-                machine.password = self.sudo_password = password
+                machine.password = password
                 self.terminal.show(f"sudo on {machine.address} asks for a password: add -K to the commands.")
                 return
             if "not allowed" in fault or "connection ended" in fault or not left:

@@ -16,13 +16,13 @@ import pwd
 import re
 import shlex
 import socket
-import subprocess  # nosec B404
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible.errors import AnsibleError
 from ansible.plugins.loader import connection_loader
 from ansible_collections.gb10.cluster.plugins.module_utils._host import access
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import LATE, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
 from ansible_collections.gb10.cluster.plugins.module_utils._setup.host_keys import HostKey, lookup_name, parse_settings, scanned
 
@@ -49,17 +49,11 @@ class Look(NamedTuple):
 
 
 def _run(argv: list[str], text: str = "") -> tuple[int, str, str]:
-    """Run a program of the controller with a text on its standard input."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        done = subprocess.run(  # noqa: S603  a fixed program; addresses and users were checked and cannot be options
-            argv, input=text, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False, env=environment, start_new_session=True
-        )
-    except FileNotFoundError:
-        return 127, "", f"{argv[0]}: command not found"
-    except subprocess.TimeoutExpired:
+    """Run a program of the controller with a text on its standard input. A machine can print without end, so little of the output is kept."""
+    rc, out, err = run_command(argv, _SECONDS, stdin=text, limit=1 << 16)
+    if rc == LATE and not out:
         return 255, "", "Connection timed out during banner exchange"
-    return done.returncode, done.stdout[: 1 << 16], done.stderr[: 1 << 16]
+    return rc, out, f"{argv[0]}: command not found" if rc == 127 and err == f"{argv[0]}: {os.strerror(errno.ENOENT)}" else err
 
 
 def _look(rc: int, out: str, err: str) -> Look:

@@ -112,7 +112,7 @@ def test_playbook_shows_receipts_of_the_controller_and_a_node_that_is_off_as_it_
     path = tmp_path / "pages/pair1.html"
     (document,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert (document["schema"], document["path"]) == ("gb10.cluster/report/1", str(path))
-    assert path.stat().st_mode & 0o777 == 0o644
+    assert path.stat().st_mode & 0o777 == 0o600
     page = path.read_text(encoding="utf-8")
     assert "lab-2 was not read: the node is unreachable. What is shown of it was read at 2026-11-25T07:29:26Z." in page
     assert "Rank 1 on lab-2 is not known: the node is unreachable." in page

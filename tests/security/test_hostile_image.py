@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -97,6 +98,70 @@ def test_a_link_or_device_is_refused(kind: bytes, name: str, target: str) -> Non
         info = tarfile.TarInfo(name)
         info.type, info.linkname = kind, target
         tar.addfile(info)
+    with pytest.raises(ImageError, match="docker save does not write"):
+        retagged(out.getvalue())
+
+
+def smuggled(naming: str, headers: dict[str, str]) -> bytes:
+    """Return an archive whose extended headers make a second naming member out of the data of the next one."""
+    inner = tar_of({naming: json.dumps([{"Config": "c.json", "RepoTags": ["vllm/vllm-openai:v0.12.0"], "Layers": []}]).encode()})
+    text = b"[{}]" if naming == "manifest.json" else b'{"manifests": [{}]}'
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data, pax in ((naming, text.ljust(1536), headers), ("l/layer.tar", inner, {})):
+            info = tarfile.TarInfo(name)
+            info.size, info.pax_headers = len(data), pax
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("naming", ["manifest.json", "index.json"])
+def test_an_extended_header_of_the_sender_is_not_passed_on(naming: str) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(smuggled(naming, {"size": "1536", "comment": "x"}))) as source, tarfile.open(fileobj=out, mode="w|") as archive:
+        images.retag(source, archive, "t1")
+    assert b"size=1536" not in out.getvalue()
+    out.seek(0)
+    with tarfile.open(fileobj=out) as tar:
+        assert [(member.name, member.pax_headers, member.type) for member in tar] == [(naming, {}, b"0"), ("l/layer.tar", {}, b"0")]
+
+
+def test_a_global_extended_header_is_not_passed_on() -> None:
+    out = io.BytesIO()
+    sent = io.BytesIO()
+    with tarfile.open(fileobj=sent, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"path": "manifest.json", "comment": "all"}) as tar:
+        info = tarfile.TarInfo("l/layer.tar")
+        tar.addfile(info, io.BytesIO(b""))
+    sent.seek(0)
+    with tarfile.open(fileobj=sent) as source, tarfile.open(fileobj=out, mode="w|") as archive, contextlib.suppress(ImageError):
+        images.retag(source, archive, "t1")
+    assert b"comment=all" not in out.getvalue()
+
+
+def test_a_directory_and_a_layer_link_of_an_older_engine_are_passed_on() -> None:
+    sent, out = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=sent, mode="w") as tar:
+        for name, kind, target in (("blobs", tarfile.DIRTYPE, ""), ("b/layer.tar", tarfile.SYMTYPE, f"../{'a' * 64}/layer.tar")):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            tar.addfile(info)
+    sent.seek(0)
+    with tarfile.open(fileobj=sent) as source, tarfile.open(fileobj=out, mode="w|") as archive:
+        images.retag(source, archive, "t1")
+    out.seek(0)
+    with tarfile.open(fileobj=out) as tar:
+        assert [(member.name, member.type, member.linkname) for member in tar] == [("blobs", b"5", ""), ("b/layer.tar", b"2", f"../{'a' * 64}/layer.tar")]
+
+
+@pytest.mark.parametrize("version", ["0.1", "1.0"])
+def test_a_sparse_file_is_refused(version: str) -> None:
+    out = io.BytesIO()
+    sparse = {"GNU.sparse.major": version[0], "GNU.sparse.minor": version[2], "GNU.sparse.name": "x", "GNU.sparse.size": "4", "GNU.sparse.map": "0,4"}
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("x")
+        data = b"1\n0\n4\n".ljust(512, b"\0") + b"data" if version == "1.0" else b"data"
+        info.size, info.pax_headers = len(data), sparse
+        tar.addfile(info, io.BytesIO(data))
     with pytest.raises(ImageError, match="docker save does not write"):
         retagged(out.getvalue())
 

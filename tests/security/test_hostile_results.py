@@ -77,7 +77,7 @@ MODEL = {
 }  # fmt: skip
 CLOCK = {"before": 1.0, "after": 2.0}  # the action plugin adds it
 PREFLIGHT = {
-    "time": 5.0, "python": "3.12.3", "container": "", "machine": {"arch": "aarch64", "product": "x", "gb10": True, "evidence": ["y"]},
+    "time": 5.0, "python": "3.12.3", "container": "", "machine": {"arch": "aarch64", "product": "x", "gb10": True, "evidence": ["y"], "id": "5f70"},
     "kernel": {"release": "6.17.0", "cmdline": "quiet", "reboot_required": True, "reboot_packages": ["linux"]},
     "dgx": {"present": True, "base": "7.2", "ota": "7.6"}, "broken_packages": ["x"], "ota_check": {"torn": 1}, "firmware": {"ConnectX-7": "28.45"},
     "driver": {"loaded": "580.1", "on_disk": "580.2", "libraries": ["580.2"], "gpus": ["GB10"], "error": "", "present": True},
@@ -95,7 +95,7 @@ PREFLIGHT = {
     "containers": [{"name": "c", "image": "vllm", "state": "running", "labels": {}, "vllm": True, "gpu": True, "restart": "always"}],
     "disks": [{"path": "/var/lib/docker", "device": "8:1", "free_gib": 5.0, "read_only": False}], "model": {"present_gib": 1.0},
     "listening": [{"port": 8000, "address": "*", "pid": 5, "process": "x", "container": ""}], "memlock": {"known": True, "bytes": 5, "may_raise": False},
-    "kernel_log": [{"id": next(iter(LOG_SIGNS)), "count": 1, "line": "l"}],
+    "kernel_log": [{"id": next(iter(LOG_SIGNS)), "count": 1, "line": "l"}], "suspends": ["it has suspended"],
     "agent": {
         "installed": True, "group": "pair1", "rank": 0, "pending": False, "active": True, "error": "", "sshd_problems": ["A. B"],
         "peers": [{"rank": 1, "host": "two", "address": "192.0.2.2", "ok": False, "error": "no route"}],

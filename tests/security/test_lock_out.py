@@ -41,6 +41,27 @@ def test_replace_refuses_a_file_that_is_not_understood_or_configures_others(form
     assert "s3cret" not in " ".join(plan.refusals)
 
 
+#: Files outside of netplan that configure the rail, and the interface of SSH with it or not.
+OUTSIDE = {
+    "glob of networkd": ("etc/systemd/network/10-all.network", "[Match]\nName=en*\n[Network]\nDHCP=yes\n"),
+    "list of networkd": ("etc/systemd/network/10-two.network", f"[Match]\nName=enP7s7 {RAIL}\n[Network]\nDHCP=yes\n"),
+    "MAC list of networkd": ("etc/systemd/network/10-mac.network", "[Match]\nMACAddress=4c:bb:47:00:00:01 4c:bb:47:00:00:09\n"),
+    "only the rail, of networkd": ("etc/systemd/network/10-rail.network", f"[Match]\nName={RAIL}\n[Network]\nAddress=10.0.0.1/24\n"),
+    "glob of NetworkManager": ("etc/NetworkManager/system-connections/all.nmconnection", "[connection]\nid=a\n[match]\ninterface-name=en*\n"),
+}
+
+
+@pytest.mark.parametrize("form", OUTSIDE)
+def test_replace_moves_netplan_files_only(form: str) -> None:
+    path, text = OUTSIDE[form]
+    rail = f"network:\n  version: 2\n  ethernets:\n    {RAIL}: {{mtu: 9000}}\n"
+    plan = netplan.plan(RAILS, netplan.read_files({path: text, "etc/netplan/40-cx7.yaml": rail}, DEVICES[:1]), "replace", "networkd")
+    assert (plan.text, plan.moves) == (None, ())
+    assert [f"/{path} configures {RAIL} and is not a netplan file in /etc" in line for line in plan.refusals] == [True]
+    refused = netplan.plan(RAILS, netplan.read_files({path: text}, DEVICES[:1]), "refuse", "networkd")
+    assert "replace" not in refused.refusals[0]
+
+
 @pytest.mark.parametrize("policy", ["refuse", "adopt"])
 def test_replace_is_not_proposed_for_a_file_that_is_not_understood(policy: str) -> None:
     plan = netplan.plan(RAILS, netplan.read_files({"etc/netplan/50-x.yaml": FORMS["anchor"]}, DEVICES[:1]), policy, "networkd")

@@ -9,13 +9,13 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.bounded import FILE
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_in
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -92,22 +92,11 @@ class Folder:
 
     def write(self, name: str, text: str, mode: int = 0o600, new: bool = False) -> None:
         """Write a file atomically; a link of this name is replaced. Raises OSError, with `new` FileExistsError if the name exists."""
-        temporary = f".{name}.{secrets.token_hex(8)}"
         with self.opened(create=True) as folder:
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(temporary, flags, mode, dir_fd=folder), "w", encoding="utf-8", errors="replace") as handle:
-                    handle.write(text)
-                    handle.flush()
-                    os.fchmod(handle.fileno(), mode)
-                    os.fsync(handle.fileno())
-                (os.link if new else os.replace)(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                if new:
-                    os.unlink(temporary, dir_fd=folder)
+                write_in(folder, name, text.encode("utf-8", "replace").decode(), mode, new=new)
                 os.fsync(folder)
             except OSError as error:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary, dir_fd=folder)
                 raise OSError(error.errno, error.strerror, self._path(name)) from error
 
     def remove(self, name: str) -> None:

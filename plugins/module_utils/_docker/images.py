@@ -143,15 +143,23 @@ def _renamed(member: str, text: bytes, tag: str) -> bytes:
     return json.dumps(document).encode()
 
 
+def _bare(member: tarfile.TarInfo, size: int) -> tarfile.TarInfo:
+    """Return a header of name, type and size only. Extended headers of the sender can contradict these, and the engine follows them."""
+    made = tarfile.TarInfo(member.name)
+    made.type, made.linkname, made.size, made.mode = member.type, member.linkname, size, 0o755 if member.isdir() else 0o644
+    return made
+
+
 def retag(source: tarfile.TarFile, archive: tarfile.TarFile, tag: str) -> None:
     """Copy an archive of another node so that loading it sets the tag RECEIVED:`tag` and no other. Raises ImageError, OSError, TarError."""
     for member in source:
         name = posixpath.normpath(member.name)
         layer_link = member.issym() and name.endswith("/layer.tar") and _LAYER_LINK.fullmatch(member.linkname)  # of Docker before 25
-        if not (member.isfile() or member.isdir() or layer_link) or name.startswith(("/", "../")):
+        plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+        if not (plain or member.isdir() or layer_link) or name.startswith(("/", "../")):
             raise image_plan.ImageError(f"the received archive has {member.name!r}, which docker save does not write: look at the node that sent it")
-        if name.rpartition("/")[2] not in _NAMING or not member.isfile():
-            archive.addfile(member, source.extractfile(member) if member.isfile() else None)
+        if name.rpartition("/")[2] not in _NAMING or not plain:
+            archive.addfile(_bare(member, member.size if plain else 0), source.extractfile(member) if plain else None)
         elif name in ("manifest.json", "index.json"):
             if member.size > _MAX_NAMING:
                 raise image_plan.ImageError(f"{name} of the received archive has {member.size} bytes: look at the node that sent it")
@@ -160,8 +168,7 @@ def retag(source: tarfile.TarFile, archive: tarfile.TarFile, tag: str) -> None:
                 text = _renamed(name, content.read(), tag)
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise image_plan.ImageError(f"{name} of the received archive cannot be parsed ({error}): look at the node that sent it") from error
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text))
+            archive.addfile(_bare(member, len(text)), io.BytesIO(text))
 
 
 class _Chunks:

@@ -29,6 +29,7 @@ _REBOOT = "{play}reboot{end} -e reboot_all=true --limit {group}"
 _STATUS = "{play}status{end}"
 _ROCE = "{site} --tags roce"
 _DOCKER = "{site} --tags docker"
+MASK_SLEEP = "{on} sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target"
 _SERVE = "{site} --tags vllm_tp2"
 
 #: Of each check of preflight: (area, command).
@@ -38,6 +39,7 @@ PREFLIGHT: dict[str, tuple[str, str]] = {
     "python": ("nodes", "{on} sudo apt install python3"),
     "gb10": ("nodes", "{on} cat /sys/class/dmi/id/product_name /etc/dgx-release"),
     "arch": ("nodes", "{on} uname -m"),
+    "machine_id": ("nodes", "{on} 'sudo rm /etc/machine-id && sudo systemd-machine-id-setup'"),
     "memory_parity": ("memory", "{on} grep MemTotal /proc/meminfo"),
     "ota_parity": ("versions", _UPDATE),
     "ota_torn": ("versions", "{on} 'sudo dpkg --configure -a && sudo apt dist-upgrade'"),
@@ -48,8 +50,10 @@ PREFLIGHT: dict[str, tuple[str, str]] = {
     "known_bad_driver": ("versions", _UPDATE),
     "known_bad_kernel": ("versions", _UPDATE),
     "known_bad_firmware": ("versions", _FIRMWARE),
+    "known_bad_vllm": ("versions", "{on} sudo docker images"),
     "gpu_lost": ("nodes", _REBOOT),
     "kernel_log": ("kernel", "{on} sudo dmesg"),
+    "may_suspend": ("nodes", MASK_SLEEP),
     "kho_leak": ("memory", _REBOOT),
     "memory_stuck": ("memory", _REBOOT),
     "memory_fragmented": ("memory", _REBOOT),

@@ -367,10 +367,8 @@ def _refusal(item: ConfigFile) -> str:
     if not item.parsed:
         return f"{file} is not understood ({item.error}) and names {', '.join(c.interface for c in item.claims)}. Nothing was changed: {_PLAIN}"
     given = "; ".join(f"{claim.interface}: {', '.join(claim.addresses) or 'no address'}" for claim in item.claims)
-    return (
-        f"{file} configures {given}. Nothing was changed: set roce_foreign_policy to `adopt` (the file stays in charge) "
-        "or `replace` (it is moved to a backup), or remove it."
-    )
+    moved = " or `replace` (it is moved to a backup)" if item.kind == "netplan" else ""
+    return f"{file} configures {given}. Nothing was changed: set roce_foreign_policy to `adopt` (the file stays in charge){moved}, or remove it."
 
 
 def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer: str) -> Plan:
@@ -397,7 +395,10 @@ def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer:
 
 
 def _replace(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer: str) -> Plan:
-    """Move the files of others to a backup. A file that is not understood, configures another interface or is outside of /etc stays."""
+    """Move the netplan files of others to a backup. A file that is not understood, configures another interface or is outside of /etc stays.
+
+    So does a file of networkd or NetworkManager: its patterns can match the interface of the SSH session too, and netplan does not show what it did.
+    """
     refusals = [
         f"/{item.path} is not understood ({item.error}), so it may configure other interfaces and cannot be moved. Nothing was changed: {_PLAIN}"
         for item in foreign
@@ -409,9 +410,10 @@ def _replace(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], rendere
         if item.others
     ]
     refusals += [
-        f"/{item.path} configures {', '.join(c.interface for c in item.claims)} and is not in /etc, so it cannot be moved. Change it, then run again."
+        f"/{item.path} configures {', '.join(c.interface for c in item.claims)} and is not a netplan file in /etc, so it cannot be moved: it may configure "
+        "other interfaces too. Remove the rails from it, or remove it, then run again."
         for item in foreign
-        if not item.path.startswith("etc/")
+        if item.kind != "netplan" or not item.path.startswith("etc/")
     ]
     if refusals:
         return Plan(refusals=tuple(refusals))

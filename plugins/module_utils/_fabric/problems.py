@@ -308,7 +308,7 @@ def _foreign_netplan(fabric: Fabric) -> Iterator[Problem]:
         yield Problem(
             "foreign_netplan",
             f"{item['path']} ({item['writer'] or 'not written by gb10.cluster'}) configures {', '.join(names)}.",
-            "Choose in roce_foreign_policy: `adopt` keeps the file, `replace` moves it to a backup, `refuse` stops.",
+            "Choose in roce_foreign_policy: `adopt` keeps the file, `replace` moves a netplan file to a backup, `refuse` stops.",
             names[0] if len(names) == 1 else None,
         )
 
@@ -323,12 +323,12 @@ _NODE = (
     _no_rdma_on_the_node,
     _one_twin_only,
     _rail_unplaced,
+    _twin_without_link,  # it proves that the cable is in
 )
 _JOINT = (
     _one_subnet,
     _gid_index_differs,
     _mtu_mismatch,
-    _twin_without_link,
     _rails_crossed,
     _rail_is_management,
     _subnet_of_another,

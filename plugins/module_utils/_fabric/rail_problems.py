@@ -60,11 +60,15 @@ def _link_down(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     state = f"is {port.state}" if port.state else "has no carrier"
     shown = f"{name} ({port.hca or 'no HCA'}) {state}{f', {port.phys_state}' if port.phys_state else ''}"
     moved = _cable_elsewhere(fabric, port)
+    twin = next((p.netdev for p in fabric.node.ports if port.cage is not None and p.cage == port.cage and p.linked), "")
     if port.admin_up is False:
         message, remedy = f"{shown}: the interface is administratively down.", f"`ip link set {name} up`, or run the roce role, which configures it."
     elif moved is not None:
         message = f"{shown}: the cable is in cage {moved}, the address on cage {port.cage}."
         remedy = f"Run the roce role, which moves the addresses to cage {moved}, or plug the cable into cage {port.cage} again."
+    elif twin:
+        message = f"{shown}: the cable is in, because its twin {twin} has a link."
+        remedy = "Reboot both machines with the cable in; if it stays, pull the power plugs of this machine for a minute."
     else:
         message, remedy = f"{shown}.", REPLUG
     yield Problem("link_down", message, remedy)

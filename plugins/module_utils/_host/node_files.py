@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Collection, Sequence
 from typing import Any, Callable, NamedTuple
 
@@ -61,25 +62,42 @@ class FileChange(NamedTuple):
         }
 
 
-def write_atomically(target: str, text: str, mode: int, owner: os.stat_result | None = None) -> None:
-    """Write a text to a temporary file in the folder of `target`, sync it and rename it; on an error remove it. Raises OSError.
+def write_in(folder: int, name: str, text: str, mode: int, owner: os.stat_result | None = None, new: bool = False) -> None:
+    """Write a text to a temporary file in an open folder, sync it and rename it; on an error remove it. Raises OSError.
 
-    `owner` is the stat of the file whose owner the new one gets.
+    Owner and mode are set on the open file: a user who owns the folder, or one above it, can put a link in the place of any name.
+    `owner` is the stat of the file whose owner the new one gets. With `new`, a name that exists raises FileExistsError.
     """
-    descriptor, temporary = tempfile.mkstemp(prefix=".gb10-", dir=os.path.dirname(target))
+    temporary = f".gb10-{secrets.token_hex(8)}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
             handle.write(text)
             handle.flush()
+            if owner is not None and os.geteuid() == 0:
+                os.fchown(handle.fileno(), owner.st_uid, owner.st_gid)
+            os.fchmod(handle.fileno(), mode)
             os.fsync(handle.fileno())
-        os.chmod(temporary, mode)
-        if owner is not None and os.geteuid() == 0:
-            os.chown(temporary, owner.st_uid, owner.st_gid)
-        os.replace(temporary, target)
-    except OSError:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+        (os.link if new else os.replace)(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except (OSError, UnicodeError):
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
         raise
+    if new:
+        os.unlink(temporary, dir_fd=folder)
+
+
+def write_atomically(target: str, text: str, mode: int, owner: os.stat_result | None = None) -> None:
+    """Write a file as `write_in` does, in the folder that is found first. Raises OSError."""
+    where, name = os.path.split(target)
+    try:
+        folder = os.open(where or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            write_in(folder, name, text, mode, owner)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, target) from error
 
 
 class RecordError(ValueError):
@@ -166,8 +184,8 @@ class Node:
         with open(self.at(path), "w", encoding="utf-8") as handle:
             handle.write(text)
 
-    def apply(self, change: FileChange) -> None:
-        """Write or remove a file atomically; an existing file keeps its mode and owner. Raises OSError."""
+    def apply(self, change: FileChange, keep_mode: bool = True) -> None:
+        """Write or remove a file atomically; an existing file keeps its owner, and its mode if `keep_mode`. Raises OSError."""
         target = self.at(change.path)
         if change.after is None:
             if os.path.lexists(target):
@@ -178,7 +196,7 @@ class Node:
         os.makedirs(folder, mode=0o755, exist_ok=True)
         old = os.stat(target) if os.path.exists(target) else None
         try:
-            write_atomically(target, change.after, old.st_mode & 0o7777 if old else change.mode, old)
+            write_atomically(target, change.after, old.st_mode & 0o7777 if old and keep_mode else change.mode, old)
         except OSError as error:
             reason = f"{error.strerror} (file system {mount_point(folder)})" if error.errno in FULL else error.strerror
             raise OSError(error.errno, reason, target) from error

@@ -39,6 +39,10 @@ CHECKS: dict[str, Check] = {
     "python": Check("modules need Python 3.9", "install a newer python3"),
     "gb10": _NOT_GB10,
     "arch": _NOT_GB10,
+    "machine_id": Check(
+        "a DHCP server can give both nodes one address, and the agent identifies the owner of a node by this ID",
+        "run `sudo rm /etc/machine-id && sudo systemd-machine-id-setup` on one of the nodes, and reboot it",
+    ),
     "memory_parity": Check(
         "every rank uses the same share of its memory, so the node with the least memory limits all ranks",
         "choose gpu_memory_utilization for that node; the sysctl role prints the highest value that starts",
@@ -61,11 +65,16 @@ CHECKS: dict[str, Check] = {
     "known_bad_driver": Check(),
     "known_bad_kernel": Check(),
     "known_bad_firmware": Check(),
+    "known_bad_vllm": Check(),
     "gpu_lost": Check(
         "an engine cannot start without the GPU",
         "reboot. If that does not help, complete the update (dpkg --configure -a, apt dist-upgrade) and unplug the power for a minute",
     ),
     "kernel_log": Check(),
+    "may_suspend": Check(
+        "a node that suspends ends the service of all ranks, and a request over the network does not wake it",
+        "run `sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target` on the node",
+    ),
     "kho_leak": Check("the engine lacks this memory, and RDMA registration fails"),
     "memory_stuck": Check("the start check of the engine does not find the memory that it needs"),
     "memory_fragmented": Check("large registrations of the GPU and of RDMA fail although memory is free"),

@@ -40,15 +40,21 @@ RANK_CHECKS: tuple[RankCheck, ...] = (
     agent.check_sshd,
 )
 # For each of them that is not a container.
-PHYSICAL_CHECKS: tuple[RankCheck, ...] = (versions.check_reboot, hardware.check_memory, docker.check_memlock, docker.check_gpu_devices)
-GROUP_CHECKS: tuple[GroupCheck, ...] = (versions.check_parity, hardware.check_reachable_rails, docker.check_partial_group, agent.check_path)
+PHYSICAL_CHECKS: tuple[RankCheck, ...] = (versions.check_reboot, hardware.check_memory, hardware.check_suspend, docker.check_memlock, docker.check_gpu_devices)
+GROUP_CHECKS: tuple[GroupCheck, ...] = (
+    versions.check_parity,
+    versions.check_clones,
+    hardware.check_reachable_rails,
+    docker.check_partial_group,
+    agent.check_path,
+)
 NOT_READ = "the node was not read"
 # Checks that compare ranks, and checks that only the head has.
-COMPARED = frozenset(("firmware_parity", "fabric_neighbor", *(parity.check for parity in versions.PARITIES)))
+COMPARED = frozenset(("firmware_parity", "fabric_neighbor", "machine_id", *(parity.check for parity in versions.PARITIES)))
 OF_HEAD = frozenset(("ports_free", "api_open", "agent_path"))
 NOT_IN_CONTAINER = (
     "memory_parity", "ota_parity", "reboot_pending", "kernel_parity", "firmware_parity", "known_bad_kernel", "known_bad_firmware", "kernel_log",
-    *(check for check, _severity in hardware.MEMORY.values()), "memlock", "gpu_reload",
+    *(check for check, _severity in hardware.MEMORY.values()), "memlock", "gpu_reload", "may_suspend", "machine_id",
 )  # fmt: skip
 
 

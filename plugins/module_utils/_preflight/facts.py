@@ -27,7 +27,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host import memory_f
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, Runner
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import parse, sleep
 
 Record = dict[str, Any]
 
@@ -73,7 +73,7 @@ def command(node: Node, name: str) -> tuple[int, str]:
 
 
 def machine(node: Node, smi: Sequence[str]) -> Record:
-    """Return product, vendor and processor, and what identifies the machine as a GB10."""
+    """Return product, vendor and processor, what identifies the machine as a GB10, and a hash of its machine ID."""
     names = ("product_name", "product_version", "product_family", "sys_vendor")  # Lenovo has the model in the version and the family
     product, version, family, vendor = ((node.read(f"/sys/class/dmi/id/{name}") or "").strip("\0 \n") for name in names)
     pci = []
@@ -90,7 +90,8 @@ def machine(node: Node, smi: Sequence[str]) -> Record:
     rc, text = command(node, "uname-m.txt")
     arch = text.strip() if rc == 0 else ""
     # A virtual machine may carry a Spark's name; a GB10 is aarch64.
-    return {"arch": arch, "product": product, "vendor": vendor, "gb10": bool(evidence) and arch == "aarch64", "evidence": evidence}
+    gb10 = bool(evidence) and arch == "aarch64"
+    return {"arch": arch, "product": product, "vendor": vendor, "gb10": gb10, "evidence": evidence, "id": parse.hidden_id(node.read("/etc/machine-id"))}
 
 
 def driver(node: Node) -> Record:
@@ -317,4 +318,5 @@ def gather(
         "listening": listening(node, options["ports"], containers),
         "memlock": memlock(node),
         "kernel_log": parse.kernel_log(log) if log_rc == 0 else [],
+        "suspends": [] if container else sleep.reasons(node, log if log_rc == 0 else ""),
     }

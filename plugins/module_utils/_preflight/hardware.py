@@ -58,6 +58,13 @@ def check_kernel_log(found: FindingCollector, rank: Rank, _needs: Requirements) 
         found.add("kernel_log", "warning", rank.host, text, sign.matters, sign.remedy)
 
 
+def check_suspend(found: FindingCollector, rank: Rank, _needs: Requirements) -> None:
+    """What lets the node suspend by itself."""
+    reasons = rank.facts.get("suspends")
+    if reasons:
+        found.add("may_suspend", "warning", rank.host, "; ".join(reasons))
+
+
 def check_fabric(found: FindingCollector, rank: Rank, needs: Requirements) -> None:
     """The problems of roce_info, before the fabric is set up."""
     excluded: tuple[str, ...] = LINKS if rank.facts["container"] else ()

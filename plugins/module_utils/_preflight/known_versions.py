@@ -4,7 +4,7 @@
 """PUBLIC. Data: versions that are known to fail on a GB10, each with the effect, the remedy and the source.
 
 An entry is a mapping. Its texts name no version, because the finding names the one that was found:
-  component  driver | kernel | firmware_cx7
+  component  driver | kernel | firmware_cx7 | vllm (by the tag of the image, on a GB10)
   match      the start of a version, in whole numbers: "590" matches 590.44.01 and not 5900
   below      instead of `match`: versions older than this one
   line       with `below`: only versions that start with this ("6.17.0")
@@ -44,6 +44,23 @@ KNOWN: list[dict[str, Any]] = [
         "remedy": "install a 580 driver with the DGX Dashboard or apt dist-upgrade, and reboot",
         "source": "DGX OS 7 release line; section 1.11 of the collected facts",
     },
+    {
+        "component": "driver",
+        "below": "580.159.04",
+        "line": "580",
+        "severity": "warning",
+        "matters": "this driver leaks memory, so each engine finds less of it than the one before until the node reboots",
+        "remedy": "install 580.173.02 or a later 580 driver with the DGX Dashboard or apt dist-upgrade, and reboot",
+        "source": "reports of owners, autumn 2026",
+    },
+    {
+        "component": "driver",
+        "match": "595",
+        "severity": "warning",
+        "matters": "hosts still freeze with this branch during a burst of long prompts (prefill)",
+        "remedy": "install a 580 driver (580.173.02 and 580.178.04 are in use) with the DGX Dashboard or apt dist-upgrade, and reboot",
+        "source": "NVIDIA/open-gpu-kernel-modules #1358 (595.84)",
+    },
     {**_KHO, "match": "7.0.0-1019", "source": "MiaAI-Lab DSv4 #259, DSv4.1 #14, eugr #389"},
     {**_KHO, "match": "7.0.0-31", "source": "MiaAI-Lab DSv4 #259"},
     {
@@ -71,5 +88,30 @@ KNOWN: list[dict[str, Any]] = [
         "matters": "all reports of full speed are from 28.45.4028 and later",
         "remedy": "run fwupdmgr refresh and fwupdmgr upgrade on every node, and reboot with the cable in",
         "source": "section 1.1 of the collected facts",
+    },
+    {
+        "component": "firmware_cx7",
+        "match": "28.45.4028",
+        "severity": "warning",
+        "matters": "owners reported that all functions of the card were missing after a boot. It is not proven that this firmware is the cause",
+        "remedy": "if `lspci -d 15b3:` prints nothing with the cable in, unplug the power for a minute. Install a later firmware when fwupdmgr upgrade has one",
+        "source": "reports of owners, autumn 2026 (reported, not proven)",
+    },
+    {
+        "component": "vllm",
+        "match": "0.24",
+        "severity": "warning",
+        "matters": "DeepGEMM of this version has no kernels for sm_12x: an FP8 model ends its boot with `Unknown recipe`",
+        "remedy": "use another version of vLLM, or set VLLM_USE_DEEP_GEMM=0 (vllm_tp2_extra_env)",
+        "source": "vllm-project/vllm #47130",
+    },
+    {
+        "component": "vllm",
+        "below": "0.27.2",
+        "line": "0.27",
+        "severity": "warning",
+        "matters": "Gemma 4 does not start on sm_12x (head_dim), and FP8 models fail in DeepGEMM",
+        "remedy": "use a later version of vLLM. For FP8 models, VLLM_USE_DEEP_GEMM=0 (vllm_tp2_extra_env) can help too",
+        "source": "vllm-project/vllm #53836, #51758; #52035 corrects DeepGEMM",
     },
 ]

@@ -8,6 +8,7 @@ No I/O, standard library only. Python 3.9.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -48,6 +49,19 @@ def gb10_evidence(products: Iterable[str], device_tree: str, fastos: str, pci: I
     if any(re.search(r"\bGB10\b", name) for name in gpus):
         found.append("nvidia-smi")
     return found
+
+
+def hidden_id(text: str | None) -> str:
+    """Return a hash of a machine ID, which is confidential (machine-id(5)); empty if there is none."""
+    text = (text or "").strip()
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16] if re.fullmatch(r"[0-9a-f]{32}", text) else ""
+
+
+def vllm_version(image: str) -> str:
+    """Return the version of vLLM in the tag of an image's name; empty if it has none. The tags of nvcr.io are those of the container."""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    match = re.search(r"(?:^|[-_])v?(\d+\.\d+(?:\.\d+)*)", tag)
+    return match.group(1) if match and "vllm" in image.lower() and not image.startswith("nvcr.io/") else ""
 
 
 def dgx_release(text: str | None) -> Record:
@@ -225,6 +239,8 @@ class LogSign(NamedTuple):
     remedy: str
 
 
+#: The kernel suspends or hibernates.
+SUSPEND = r"PM: (?:hibernation: )?(?:suspend|hibernation) entry\b"
 LOG_SIGNS = {
     "fatal_aer": LogSign(
         r"mlx5_core.*(?:slot reset|PCI error|device state: .*fatal)|AER:.*(?:Uncorrect\w+ \(Fatal\)|fatal error).*"

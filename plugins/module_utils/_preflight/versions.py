@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.findings import FindingCollector, Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.known_versions import KNOWN
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import CX7, begins, numbers
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import CX7, begins, numbers, vllm_version
 
 Facts = Mapping[str, Any]
 
@@ -21,6 +21,7 @@ COMPONENTS = {
     "driver": ("known_bad_driver", "NVIDIA driver"),
     "kernel": ("known_bad_kernel", "kernel"),
     "firmware_cx7": ("known_bad_firmware", "ConnectX-7 firmware"),
+    "vllm": ("known_bad_vllm", "version of vLLM in the image"),
 }
 
 
@@ -96,15 +97,15 @@ def check_reboot(found: FindingCollector, rank: Rank, _needs: Requirements) -> N
 def check_known(found: FindingCollector, rank: Rank, needs: Requirements) -> None:
     """Versions that are known to fail."""
     for entry in [*KNOWN, *needs.known]:
-        version = known_match(rank.facts, entry)
+        version = known_match(rank.facts, entry, needs.image)
         if version:
             check, name = COMPONENTS[entry["component"]]
             found.add(check, str(entry["severity"]), rank.host, f"the {name} is {version}", str(entry["matters"]), str(entry["remedy"]))
 
 
-def known_match(facts: Facts, entry: Mapping[str, Any]) -> str:
-    """Return the version of a node that an entry of known_versions matches; empty if it does not match."""
-    version = _version_of(facts, str(entry["component"]))
+def known_match(facts: Facts, entry: Mapping[str, Any], image: str = "") -> str:
+    """Return the version of a node or of its image that an entry of known_versions matches; empty if it does not match."""
+    version = _version_of(facts, str(entry["component"]), image)
     if not version or set(entry.get("unless") or []) & set(str(facts["kernel"]["cmdline"]).split()):
         return ""
     if entry.get("match"):
@@ -113,10 +114,12 @@ def known_match(facts: Facts, entry: Mapping[str, Any]) -> str:
         limit, line = numbers(str(entry["below"])), str(entry.get("line") or "")
         matches = numbers(version)[: len(limit)] < limit and (not line or begins(version, line))
     others = (entry.get("also") or {}).items()
-    return version if matches and all(begins(_version_of(facts, str(name)), str(start)) for name, start in others) else ""
+    return version if matches and all(begins(_version_of(facts, str(name), image), str(start)) for name, start in others) else ""
 
 
-def _version_of(facts: Facts, component: str) -> str:
+def _version_of(facts: Facts, component: str, image: str) -> str:
+    if component == "vllm":
+        return vllm_version(image) if facts["machine"]["gb10"] else ""
     if component == "driver":
         return str(facts["driver"]["loaded"])
     if facts["container"]:  # kernel and firmware belong to its host
@@ -176,6 +179,17 @@ def check_parity(found: FindingCollector, ranks: Sequence[Rank], _needs: Require
         _compare(found, physical, Parity("firmware_parity", f"the firmware of {name} differs", partial(_firmware, name)))
     for rank in physical if not names else ():
         found.skip(["firmware_parity"], rank.host, "fwupd and sysfs show no firmware that all ranks have")
+
+
+def check_clones(found: FindingCollector, ranks: Sequence[Rank], _needs: Requirements) -> None:
+    """Nodes that were installed from one disk image and have one machine ID."""
+    hosts: dict[str, list[str]] = {}
+    for rank in ranks:
+        if rank.facts["machine"].get("id") and not rank.facts["container"]:
+            hosts.setdefault(rank.facts["machine"]["id"], []).append(rank.host)
+    for names in hosts.values():
+        if len(names) > 1:
+            found.add("machine_id", "warning", names, f"/etc/machine-id is the same on {' and '.join(names)}, as after a copy of a disk")
 
 
 def _compare(found: FindingCollector, ranks: Sequence[Rank], parity: Parity) -> None:

@@ -181,6 +181,8 @@ def set_image(out: Imported, source: str, text: str) -> None:
     reference, at, digest = text.partition("@")
     if not reference:
         raise RecipeError(f"{source} is missing, expected the name of an image")
+    if "://" in text or "/" in digest:  # user:password@registry/name
+        raise RecipeError(f"{source} is an address, expected the name of an image without https:// and without a login")
     image = out.profile["image"]
     image["reference"] = reference
     if at:

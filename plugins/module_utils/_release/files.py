@@ -58,11 +58,8 @@ def readable(text: str | None) -> bool:
 
 
 def write(change: FileChange) -> None:
-    """Write a file that is never readable by more users than its mode allows: the mode of an existing file is corrected before its text."""
-    if change.before is not None:
-        os.chmod(change.path, change.mode)
-    if change.changed:
-        Node().apply(change)
+    """Write a file with its mode. It is never readable by more users than this mode allows. Raises OSError."""
+    Node().apply(change, keep_mode=False)
 
 
 def write_receipt(path: str, receipt: Mapping[str, Any]) -> None:

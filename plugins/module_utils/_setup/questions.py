@@ -138,7 +138,7 @@ STORE = Question(
 POLICY = Question(
     "setup_foreign_policy",
     "What to do with this network configuration",
-    "adopt: it stays in charge of the fabric's addresses. replace: its files move to /root/netplan-disabled, and come back with roce_state=absent. "
+    "adopt: it stays in charge of the addresses. replace: its netplan files move to /root/netplan-disabled, and come back with roce_state=absent. "
     "refuse: site.yml stops before it changes anything.",
     choice_fault(POLICIES),
 )

@@ -13,10 +13,12 @@ import re
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import clip
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS, SUSPEND
 
-#: A record of /dev/kmsg (priority, sequence, microseconds, flags), or the stamp of dmesg.
-_LINE = re.compile(r"(?:(?P<priority>\d{1,4}),\d+,\d+,[^;]*;)?(?:\[[^\]]{1,40}\]\s*)?(?P<message>.*)")
+#: A record of /dev/kmsg (priority, sequence, microseconds, flags), or the stamp of dmesg, and the caller.
+_LINE = re.compile(r"(?:(?P<priority>\d{1,4}),\d+,\d+,[^;]*;)?(?:\[[^\]]{1,40}\]\s*)?(?:\[ *[TC]\d+\]\s*)?(?P<message>.*)")
+#: Drivers of the other network interfaces of a GB10, and of those that are plugged in: they do not carry the rails.
+_OTHER_NIC = r"(?:r81\d\d|mt7\d|rtw|iwlwifi|ath\d)"
 _CLASSES = ("driver_no_memory", "gpu_lost", "oom_killed", "cuda_fault")
 _KINDS = (
     *((row["class"], re.compile(pattern)) for name in _CLASSES for row in CATALOGUE if row["class"] == name for pattern in row["patterns"]),
@@ -26,14 +28,28 @@ _KINDS = (
         "pcie_error",
         re.compile(r"AER: .*\bUncorrect|PCIe Bus Error: severity=Uncorrect|AER: .*[Rr]ecovery failed|Hardware Error\]: event severity: (?!corrected)"),
     ),
+    (
+        "pcie_error",  # a slot or device that did not come back; a card that is plugged in, or a link that recovered, is benign
+        re.compile(
+            rf"^(?!{_OTHER_NIC}).*(?:pciehp.*Slot\S* ?\S*: (?:Link Down(?!/Up)|Card not present|Cannot train link|Power fault|No device found)"
+            r"|DPC: (?:containment event|unmasked uncorrectable|ERR_(?:NON)?FATAL)|not ready \d+ms after .{1,40}; giving up"
+            r"|(?:Unable to|can't) change power state from \S+ to D0\b)"
+        ),
+    ),
     ("lockup", re.compile(r"soft lockup - CPU|hard LOCKUP|INFO: task \S+ blocked for more than \d+ seconds|detected stalls? on CPU")),
     (
         "mlx5_error",
         re.compile(
-            r"mlx5_core .*(?:health compromised|[Ff]atal error|firmware internal error|health recovery.* (?:failed|aborted)|handling bad device"
-            r"|Health issue observed.*severity\([0-3]\)|Port module event\[error\]|timeout\. Will cause a leak|TX timeout detected)"
+            r"mlx5_core\b.*(?:health compromised|[Ff]atal error|[Ff]irmware internal error|[Uu]nrecoverable|health recovery.*(?:failed|aborted)"
+            r"|[Ff]ailed health recovery|handling bad device|Health issue observed.*severity\([0-3]\)|Port module event\[error\]"
+            r"|timeout\. Will cause a leak|TX timeout (?:detected|on queue)|PCI reads still not working|NIC IFC still|PCI link not ready|link_toggle failed"
+            r"|(?:FW|[Ff]irmware|[Ss]ync|mlx5_cmd\S*).{0,60}reset.{0,40}(?:time(?:d )?out|fail|abort)|mlx5_cmd.*[Ff]irmware reset"
+            r"|Firmware over \d+ MS|init_one failed|probe(?: of \S+| with driver mlx5_core)? failed)"
         ),
     ),
+    # Until kernel 6.7 the message names the driver behind the interface, since 6.8 before it.
+    ("mlx5_error", re.compile(r"(?:mlx5_core\b.*|^|\ben\w+np\d+: )NETDEV WATCHDOG: (?:CPU: \d+: )?transmit queue|NETDEV WATCHDOG: .*\(mlx5_core\)")),
+    ("suspend", re.compile(SUSPEND)),
 )
 
 

@@ -126,6 +126,45 @@ def test_reports_a_head_that_does_not_answer_and_loses_no_event(source: ModuleTy
     assert (fourth["kind"], fourth["n"]) == ("fault", 4)
 
 
+DEEP = '{"events": ' + "[" * 100_000 + "]" * 100_000 + ', "next": 1, "outcome": {}, "desired": {}}'
+HELD: dict[str, Any] = {"final": True, "result": "held"}
+MALFORMED: list[Any] = [
+    DEEP, "[]", '"events next outcome desired"', "7", json.dumps({**reply(), "events": {}}), json.dumps({**reply(), "events": [7]}),
+    json.dumps({**reply(), "events": [{}]}), json.dumps({**reply(), "next": "9"}), json.dumps({**reply(), "next": None}), json.dumps({**reply(), "next": True}),
+    json.dumps({**reply(), "next": 1 << 60}), json.dumps({**reply(), "next": float("nan")}), json.dumps({**reply(), "outcome": []}),
+    json.dumps({**reply(), "desired": [1]}), json.dumps({**reply(), "desired": {"generation": "{{ lookup('pipe', 'id') }}"}}),
+    *(json.dumps(reply({**event(4, "fault"), key: value})) for key, value in (
+        ("n", "4"), ("n", -1), ("n", 4.5), ("n", []), ("generation", "{{ x }}"), ("generation", 1e400), ("cause", "{{ x }}"), ("cause", ["a"]),
+        ("kind", "fault {{ x }}"), ("kind", {}), ("kind", None), ("seconds", "5"), ("seconds", float("inf")), ("at", "{% x %}"), ("text", 7), ("text", ["a"]),
+    )),
+    *(json.dumps(reply(**{**HELD, key: value})) for key, value in (
+        ("result", "{{ x }}"), ("release", "a b"), ("sentence", {}), ("at", 5), ("final", "yes"), ("generation", "7"),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(MALFORMED)))
+def test_a_malformed_reply_is_a_head_that_does_not_answer(source: ModuleType, tmp_path: Path, number: int) -> None:
+    write_ssh(tmp_path, [reply(event(3, "settled")), failed(0, "", MALFORMED[number]), reply(event(4, "fault"))])
+    first, second, third = (each["gb10"] for each in received(source, 3))
+    assert (first["kind"], first["cause"]) == ("unreachable", "agent")
+    assert first["text"].startswith("one sent a reply that is not one of `gb10 follow` (")
+    assert (second["kind"], third["kind"], third["n"]) == ("reachable", "fault", 4)
+
+
+@pytest.mark.parametrize("text", ["{{ lookup('pipe', 'id') }}", "{% for x in y %}", "{# x #}", "{{{{ x", "a\x1b[31mb\nc"])
+def test_a_text_of_a_machine_is_not_a_template_of_a_rule(source: ModuleType, tmp_path: Path, text: str) -> None:
+    write_ssh(tmp_path, [reply(event(3, "settled")), reply(event(4, "fault", text), final=True, result="held", sentence=text), failed(255, text)])
+    found = [each["gb10"]["text"] for each in received(source, 3)]
+    assert [[sign in each for sign in ("{{", "{%", "{#", "\x1b", "\n")] for each in found] == [[False] * 5] * 3
+
+
+def test_a_head_with_malformed_replies_does_not_end_the_others(source: ModuleType, tmp_path: Path) -> None:
+    write_ssh(tmp_path, [failed(0, "", DEEP)] * 2)
+    found = received(source, 2, heads=[HEAD, {"group": "pair2", "host": "three"}])
+    assert {each["gb10"]["group"] for each in found} == {"pair1", "pair2"}
+
+
 def test_pauses_grow_until_the_longest_and_start_again(source: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     real = asyncio.sleep

@@ -65,6 +65,7 @@ POLL_PAUSE = 1.0  # between two polls
 RETRY_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # between two attempts to reach a head: the first, doubled until the longest
 LASTS_SECONDS = 60.0  # between two reports of a fault that lasts
 LONGEST_TEXT = 300
+LONGEST_SENTENCE = 4000
 LONGEST_REPLY = 32 << 20  # bytes
 # No value is parsed by SSH as an option, or by a shell.
 PATTERNS = {
@@ -81,6 +82,13 @@ SSH = (
 )  # fmt: skip
 
 
+_WORD = re.compile(r"[\w.:+-]{0,120}", re.ASCII)
+#: What is taken of an event, of an outcome and of the desired state: each a number, a word, a text, or true or false.
+_EVENT = {"n": int, "kind": _WORD, "at": _WORD, "cause": _WORD, "generation": int, "seconds": float, "text": str}
+_OUTCOME = {"generation": int, "at": _WORD, "result": _WORD, "release": _WORD, "sentence": str, "final": bool}
+_DESIRED = {"generation": int}
+
+
 class Lost(Exception):  # noqa: N818  a state of the connection
     """A head does not answer. The text is a sentence, `cause` is ssh or agent."""
 
@@ -88,6 +96,44 @@ class Lost(Exception):  # noqa: N818  a state of the connection
         """Keep the cause."""
         super().__init__(text)
         self.cause = cause
+
+
+def _plain(text: str) -> str:
+    """Return a text of a machine on one line, which no rule that passes it on can evaluate as a template."""
+    text = "".join(char if char.isprintable() else " " for char in text[:LONGEST_SENTENCE])
+    return re.sub(r"\{(?=[{%#])", "{ ", text)
+
+
+def _fits(value: Any, form: Any) -> bool:
+    if form in (int, float):  # NaN is not in the range
+        return isinstance(value, (int, form)) and not isinstance(value, bool) and 0 <= value < 1 << 53
+    return isinstance(value, form) if isinstance(form, type) else isinstance(value, str) and bool(form.fullmatch(value))
+
+
+def _taken(found: Any, form: dict[str, Any], *needed: str) -> dict[str, Any]:
+    """Return what a mapping of a reply has of the keys of a form. Raises ValueError."""
+    if not isinstance(found, dict):
+        raise ValueError("a mapping is expected")
+    taken = {key: found[key] for key in form if found.get(key) is not None}
+    wrong = [key for key, value in taken.items() if not _fits(value, form[key])] or [key for key in needed if key not in taken]
+    if wrong:
+        raise ValueError(f"the value of {wrong[0]} is not valid")
+    return taken
+
+
+def _reply(data: bytes) -> dict[str, Any]:
+    """Return the checked reply of `gb10 follow`. Raises ValueError, TypeError, RecursionError."""
+    found = json.loads(data)
+    if not {"events", "next", "outcome", "desired"} <= set(found):
+        raise ValueError("a key is missing")
+    if not isinstance(found["events"], list):
+        raise ValueError("a list is expected")
+    return {
+        "events": [_taken(event, _EVENT, "n", "kind") for event in found["events"]],
+        "outcome": _taken(found["outcome"], _OUTCOME),
+        "desired": _taken(found["desired"], _DESIRED),
+        **_taken(found, {"next": int}, "next"),
+    }
 
 
 class Head(NamedTuple):
@@ -101,7 +147,7 @@ class Head(NamedTuple):
         """Return an event of this group."""
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         plain = {"cause": "", "at": at, "generation": 0, "n": 0, "seconds": 0.0}
-        return {"gb10": {**plain, **more, "group": self.group, "host": self.host, "kind": kind, "text": text}, "meta": {"hosts": self.group}}
+        return {"gb10": {**plain, **more, "group": self.group, "host": self.host, "kind": kind, "text": _plain(text)}, "meta": {"hosts": self.group}}
 
 
 def heads_of(args: dict[str, Any]) -> list[Head]:
@@ -172,12 +218,9 @@ async def poll(head: Head, since: int, wait: float) -> dict[str, Any]:
         )
         raise Lost(cause, f"{head.host} {what}: {lines[-1][:LONGEST_TEXT]}")
     try:
-        reply = json.loads(out)
-        if not {"events", "next", "outcome", "desired"} <= set(reply):
-            raise ValueError("a key is missing")
-    except (ValueError, TypeError) as error:
+        return _reply(out)
+    except (ValueError, TypeError, RecursionError) as error:
         raise Lost("agent", f"{head.host} sent a reply that is not one of `gb10 follow` ({error}).") from error
-    return dict(reply)
 
 
 class _Fault:
@@ -200,10 +243,10 @@ class Follower:
 
     def events(self, reply: dict[str, Any]) -> list[dict[str, Any]]:
         """Return what is new in a reply."""
-        outcome, generation = reply["outcome"], int(reply["desired"].get("generation") or 0)
+        outcome, generation = reply["outcome"], reply["desired"].get("generation", 0)
         read = [self._event(event) for event in reply["events"] if event["n"] > (self.since or 0)]
         found = [] if self.since is None else list(read)
-        self.since = int(reply["next"])
+        self.since = reply["next"]
         if generation < self._generation:  # the agent was installed again and counts from 1
             self.since = 0
         self._generation = generation
@@ -211,7 +254,7 @@ class Follower:
         if outcome.get("final") and outcome.get("result") and settled != self._outcome:
             self._outcome = settled
             known = {key: outcome[key] for key in ("generation", "at", "result", "release") if outcome.get(key)}
-            found.append(self.head.event("outcome", str(outcome.get("sentence") or ""), n=reply["next"], **known))
+            found.append(self.head.event("outcome", outcome.get("sentence", ""), n=reply["next"], **known))
         return found + self._lasting([event["gb10"] for event in read])
 
     def _lasting(self, read: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -229,7 +272,7 @@ class Follower:
 
     def _event(self, event: dict[str, Any]) -> dict[str, Any]:
         known = {key: event[key] for key in ("n", "at", "generation", "cause", "seconds") if event.get(key)}
-        return self.head.event(str(event.get("kind")), str(event.get("text")), **known)
+        return self.head.event(event["kind"], event.get("text", ""), **known)
 
 
 async def follow(queue: Any, head: Head, since: int | None, wait: float) -> None:

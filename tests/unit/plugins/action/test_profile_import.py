@@ -118,6 +118,20 @@ def test_refuses_and_writes_nothing(text: str | bytes, arguments: dict[str, Any]
     assert caught.value.__cause__ is None or "hf_abc" not in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize("image", ["https://user:s3cretword@reg/vllm:1", "user:s3cretword@reg/vllm", "http://s3cretword@reg:5000/vllm@sha256:1"])
+@pytest.mark.parametrize("form", ["model: org/m\ncontainer: {}\n", "services:\n  vllm:\n    image: {}\n    command: vllm serve org/m\n"])
+def test_a_login_in_the_name_of_an_image_is_not_repeated(form: str, image: str, tmp_path: Path) -> None:
+    with pytest.raises(AnsibleActionFail, match="expected the name of an image without https:// and without a login") as raised:
+        run(tmp_path, form.format(image))
+    assert "s3cretword" not in str(raised.value)
+
+
+def test_a_secret_in_a_value_that_is_not_valid_is_masked(tmp_path: Path) -> None:
+    with pytest.raises(AnsibleActionFail, match="The profile is not valid") as raised:
+        run(tmp_path, RECIPE.replace("vllm:1", "vllm:--token=hf_abcdefghijklmnopqrstuvwx12"))
+    assert "hf_abcdefghijklmnopqrstuvwx12" not in str(raised.value)
+
+
 def test_a_folder_that_cannot_be_written_is_named_with_its_cause_once(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("a file")
     with pytest.raises(AnsibleActionFail, match=r"own/m\.yml cannot be written: [\w ]+\. Give another file with -e dest=DIRECTORY/NAME\.yml\.$"):

@@ -36,6 +36,12 @@ def test_collects_into_a_file_that_only_its_owner_reads(monkeypatch: pytest.Monk
     assert stat.S_IMODE((tmp_path / "a/rank0.txt").stat().st_mode) == 0o600
 
 
+def test_a_file_that_every_user_could_read_is_private_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "rank0.txt").touch(mode=0o644)
+    run(monkeypatch, {"changed": False, "text": "== memory\n"}, dest=str(tmp_path / "rank0.txt"))
+    assert stat.S_IMODE((tmp_path / "rank0.txt").stat().st_mode) == 0o600
+
+
 def test_figures_of_the_moment_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = f"== log\n{FIGURES}\nof a container\n{FIGURES}\n\n== GPU\n45 C\n"
     out, _calls = run(monkeypatch, {"changed": False, "text": text}, dest=str(tmp_path / "rank0.txt"))

@@ -35,6 +35,7 @@ class World:
         self.same_id = False
         self.logins: list[tuple[str, ...]] = []
         self.other_sudo: dict[str, str] = {}
+        self.tried: list[tuple[str, str]] = []  # passwords of sudo, by address
 
     def look(self, address: str) -> Look:
         """One login."""
@@ -89,6 +90,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
             return ""
 
         def sudo(self, password: str) -> str:
+            here.tried.append((self.address, password))
             return "" if password == here.other_sudo.get(self.address, here.sudo_password) else "sudo does not accept the password"
 
     monkeypatch.setattr(setup_access, "Ssh", FakeSsh)
@@ -310,6 +312,36 @@ def test_two_passwords_of_sudo_have_their_remedy_without_a_terminal(world: World
         run(**GIVEN, passwords=("", "pw-1"))
     screen("pw-2")
     assert [each.password for each in run(**GIVEN, passwords=("", "pw-1"))] == ["pw-1", "pw-2"]
+
+
+def test_a_password_that_was_typed_for_the_first_machine_is_not_tried_on_the_second_unasked(world: World, screen: Callable[..., Screen]) -> None:
+    reached(world)
+    world.sudo_password, world.other_sudo = "pw-1", {"10.0.0.2": "pw-2"}
+    shown = screen("pw-1", "pw-2")
+    assert [each.password for each in run(**GIVEN)] == ["pw-1", "pw-2"]
+    assert world.tried == [("10.0.0.1", "pw-1"), ("10.0.0.2", "pw-2")]
+    assert ["Enter for that of 10.0.0.1" in prompt for prompt in shown.private] == [False, True]
+
+
+def test_enter_takes_the_password_of_the_first_machine(world: World, screen: Callable[..., Screen]) -> None:
+    reached(world)
+    world.sudo_password = "pw-1"
+    screen("pw-1", "")
+    assert [each.password for each in run(**GIVEN)] == ["pw-1", "pw-1"]
+
+
+def test_the_password_of_a_login_is_tried_for_sudo_on_its_own_machine_only(world: World, screen: Callable[..., Screen]) -> None:
+    reached(world)
+    world.installed = {"10.0.0.2"}
+    world.sudo_password = "pw-1"
+    screen("pw-1", "pw-1")
+    run(**GIVEN)
+    assert world.tried == [("10.0.0.1", "pw-1"), ("10.0.0.2", "pw-1")]
+    screen("pw-1", "^C")
+    world.installed, world.tried = {"10.0.0.2"}, []
+    with pytest.raises(AnsibleActionFail):
+        run(**GIVEN)
+    assert world.tried == [("10.0.0.1", "pw-1")]
 
 
 def test_this_computer_by_its_name_has_an_address_that_others_reach(world: World, screen: Callable[..., Screen], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -56,6 +57,19 @@ def test_a_failed_login_has_the_text_of_ssh(machine: Path) -> None:
     assert Ssh("spark-1", "me").look().failure == "Host key verification failed."
     answer(machine, "exit 1")
     assert "exit code 1" in Ssh("spark-1", "me").look().failure
+
+
+def test_little_of_what_a_machine_prints_without_end_is_kept(machine: Path) -> None:
+    answer(machine, "echo 'gb10-host spark-1'; echo gb10-id 0123; echo gb10-sudo yes; head -c 300000000 /dev/zero; head -c 300000000 /dev/zero >&2")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert Ssh("spark-1", "me").look() == Look("", "spark-1", "0123", True)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "KiB"
+
+
+def test_a_machine_that_does_not_end_has_timed_out(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup_ssh, "_SECONDS", 0.5)
+    answer(machine, "exec sleep 20")
+    assert "timed out" in Ssh("spark-1", "me").look().failure
 
 
 def test_a_computer_without_ssh_has_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

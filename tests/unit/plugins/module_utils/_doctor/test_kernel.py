@@ -18,6 +18,7 @@ FAULTS = {
     "mlx5_error": "mlx5_core 0000:01:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count",
     "thermal": "thermal thermal_zone0: acpitz: critical temperature reached, shutting down",
     "disk_error": "I/O error, dev nvme0n1, sector 1234567 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
+    "suspend": "PM: suspend entry (s2idle)",
     "wifi_oops": "mt7925e 0009:01:00.0: chip reset failed",
 }
 HEALTHY = (

@@ -40,6 +40,7 @@ MESSAGES: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] =
     # name: (spark's arguments, a change, desired state, id, part of the message, part of the remedy)
     "a twin that is set down": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "link_down", "administratively down", f"`ip link set {RAIL1} up`"),
     "its other half": ({"up": (RAIL0,)}, lambda t: set_down(t, RAIL1), {}, "ports_asymmetric", f"its twin {RAIL1} does not", f"`ip link set {RAIL1} up`"),
+    "a twin without a link": ({"up": (RAIL0,)}, None, {}, "link_down", f"the cable is in, because its twin {RAIL0} has a link", "Reboot both machines"),
     "all set down": ({"up": ()}, lambda t: set_down(t, *ALL_FOUR), {}, "no_cable", "all are administratively down", f"First `ip link set {RAIL0} up`"),
     "a moved cable": ({"up": ALL_FOUR[1::2]}, None, {}, "link_down", "the cable is in cage 1, the address on cage 0", "moves the addresses to cage 1"),
     "one address twice": ({"addresses": dict.fromkeys(PAIR, PAIR[RAIL0])}, None, {}, "one_subnet_for_both_rails", "have the same address", "a /24 of its own"),
@@ -118,6 +119,14 @@ def test_rdma_devices_that_nothing_speaks_of_are_unknown_and_not_missing(tmp_pat
     result = run(root)
     assert ids(result) == (["no_rdma"] * 3 if known else ["rdma_unreadable", "unreadable"])
     assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
+
+
+@pytest.mark.parametrize("up", [RAIL0, RAIL1])
+def test_a_twin_with_a_link_comes_before_the_rail_without_one_and_the_cable_is_not_asked_for(tmp_path: Path, up: str) -> None:
+    found = run(spark(tmp_path, PAIR, up=(up,)).write())["problems"]
+    named = [each["id"] for each in found if each["id"] in ("ports_asymmetric", "link_down")]
+    assert named == ["ports_asymmetric", "link_down"]
+    assert not [each["remedy"] for each in found if "Plug the QSFP cable" in each["remedy"]]
 
 
 @pytest.mark.parametrize("up", [(RAIL0, "enp1s0f1np1"), (RAIL0,)], ids=["two cables", "one cable"])

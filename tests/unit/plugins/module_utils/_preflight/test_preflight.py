@@ -24,7 +24,7 @@ GIB = 1 << 20
 NOW = 1795239181.0
 DRIVER = "580.173.02"
 KERNEL = "6.17.0-1032-nvidia"
-FIRMWARE = json.dumps({"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.45.4028"}, {"Name": "UEFI", "Version": "2.155.11"}]})
+FIRMWARE = json.dumps({"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.46.3048"}, {"Name": "UEFI", "Version": "2.155.11"}]})
 LOCKED = "Max locked memory         8388608              8388608              bytes\n"
 OOPS = (
     "[ 9.1] Unable to handle kernel NULL pointer dereference at virtual address 0000000000000010\n"
@@ -102,6 +102,22 @@ def info(**more: Any) -> Change:
     base = {"ServerVersion": "28.3.3", "Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"]], "DockerRootDir": "/var/lib/docker",
             "CgroupDriver": "systemd"}  # fmt: skip
     return put("cmd/docker-info.json", json.dumps(base | more))
+
+
+def point(path: str, target: str) -> Change:
+    """Make a link."""
+
+    def change(tree: Tree) -> None:
+        tree.file(path, "").unlink()
+        (tree.root / path).symlink_to(target)
+
+    return change
+
+
+def GNOME(tree: Tree) -> None:  # noqa: N802  a constant of the cases
+    """A desktop that starts at boot, with its defaults."""
+    point("etc/systemd/system/display-manager.service", "/usr/lib/systemd/system/gdm3.service")(tree)
+    point("usr/lib/systemd/system/default.target", "graphical.target")(tree)
 
 
 def disks(free: float, **more: Any) -> Change:
@@ -231,6 +247,11 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
     ("kernel with less memory", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "6.17.0-1031-nvidia\n")], "info", "101 to 104 GiB free"),
     ("old ConnectX", "known_bad_firmware", "0",
      [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.40.1000"}]}')], "info", "28.40.1000"),
+    ("ConnectX firmware with reports", "known_bad_firmware", "0",
+     [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "MT2910 Family (ConnectX-7)", "Version": "28.45.4028"}]}')], "warning", "not proven"),
+    ("driver that leaks", "known_bad_driver", "0", [put("proc/driver/nvidia/version", nvrm("580.159.03"))], "warning", "leaks memory"),
+    ("older driver that leaks", "known_bad_driver", "1", [put("proc/driver/nvidia/version", nvrm("580.95.05"))], "warning", "leaks memory"),
+    ("driver that freezes", "known_bad_driver", "1", [put("proc/driver/nvidia/version", nvrm("595.84"))], "warning", "burst of long prompts"),
     ("no GPU", "gpu_lost", "1", [put("cmd/nvidia-smi.txt", "No devices were found\n")], "error", "No devices were found"),
     ("lost GPU", "gpu_lost", "1", [put("cmd/nvidia-smi.txt", f"[GPU is lost], {DRIVER}\n")], "error", "[GPU is lost]"),
     ("fatal PCIe error", "kernel_log", "0",
@@ -242,6 +263,15 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
      [put("cmd/dmesg.txt", OOPS + "[ 9.3] pc : dma_free+0x1/0x2\n[ 9.4]  mt792x_dma_cleanup+0x40/0x60 [mt792x_lib]\n" + END)], "warning", "mt792x_dma_cleanup"),
     ("AER", "kernel_log", "0", [put("cmd/dmesg.txt", "[ 9.1] mlx5_core 0000:01:00.0: mlx5_pci_slot_reset Device state = 2 slot reset\n" * 2)], "warning",
      "2 such line(s) since the boot: mlx5_core 0000:01:00.0"),
+    ("suspends of this boot", "may_suspend", "0", [put("cmd/dmesg.txt", "[ 9.1] PM: suspend entry (s2idle)\n[ 9.2] PM: suspend exit\n")], "warning",
+     "has suspended 1 time(s) since the boot"),
+    ("idle action of logind", "may_suspend", "1", [put("usr/lib/systemd/logind.conf", "[Login]\n#IdleAction=ignore\n"),
+     put("etc/systemd/logind.conf.d/90-idle.conf", "[Login]\nIdleAction=suspend\n")], "warning", "IdleAction=suspend"),
+    ("lid", "may_suspend", "0", [put("proc/acpi/button/lid/LID0/state", "state:      open\n")], "warning", "HandleLidSwitch=suspend"),
+    ("GNOME", "may_suspend", "1", [GNOME], "warning", "login screen of GNOME suspends the node after 900 s"),
+    ("a session of GNOME", "may_suspend", "1", [GNOME, put("etc/gdm3/greeter.dconf-defaults", "sleep-inactive-ac-timeout=0\n"),
+     put("etc/dconf/db/local.d/10-power", "[org/gnome/settings-daemon/plugins/power]\nsleep-inactive-ac-timeout=uint32 1200\n")], "warning",
+     "GNOME suspends the node after 1200 s"),
     ("memory of no process", "memory_stuck", "0", [put("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0))], "error", "36.69 GiB of 121.69 GiB"),
     ("fragmented", "memory_fragmented", "0", [put("proc/buddyinfo", buddy(0))], "warning", "0 free blocks of 4 MiB or more"),
     ("boost", "watermark_boost", "0", [put("proc/sys/vm/min_free_kbytes", "3145728\n"), put("proc/sys/vm/watermark_boost_factor", "15000\n")], "info",
@@ -289,6 +319,48 @@ def test_reports_each_fault_with_host_and_remedy(pair: Pair, name: str, nodes: s
     hosts = ["spark-1", "spark-2"] if name.endswith("_parity") else [f"spark-{int(nodes) + 1}"]
     assert any((entry["severity"], entry["hosts"]) == (severity, hosts) and part in findings.block(entry) for entry in found), found
     assert all(entry["matters"] and entry["remedy"] for entry in found)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [point("etc/systemd/system/sleep.target", "/dev/null")],
+        [point("etc/systemd/system/suspend.target", "/dev/null")],
+        [put("etc/systemd/system/suspend.target", "")],
+        [put("etc/systemd/sleep.conf.d/no.conf", "[Sleep]\nAllowSuspend=no\n")],
+        [point("etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")],
+        [put("usr/share/glib-2.0/schemas/10_ubuntu.gschema.override", "[org.gnome.settings-daemon.plugins.power]\nsleep-inactive-ac-timeout = 0\n")],
+        [put("etc/gdm3/greeter.dconf-defaults", "sleep-inactive-ac-type='nothing'\n"), put("etc/dconf/db/local.d/00", "sleep-inactive-ac-type='nothing'\n")],
+    ],
+)
+def test_a_desktop_that_cannot_suspend_has_no_finding(pair: Pair, changes: list[Change]) -> None:
+    for change in (GNOME, *changes):
+        change(pair.trees[0])
+    assert pair.judge()["findings"] == []
+
+
+@pytest.mark.parametrize("text", ["[Login]\nIdleAction=lock\n", "[Login]\n#IdleAction=suspend\n", "[Login]\nIdleAction=\n"])
+def test_an_idle_action_that_does_not_suspend_has_no_finding(pair: Pair, text: str) -> None:
+    pair.trees[0].file("etc/systemd/logind.conf", text)
+    assert pair.judge()["findings"] == []
+
+
+def test_two_nodes_of_one_disk_image_are_named_once(pair: Pair) -> None:
+    for tree in pair.trees:
+        tree.file("etc/machine-id", "0123456789abcdef0123456789abcdef\n")
+    [entry] = pair.judge()["findings"]
+    assert (entry["id"], entry["severity"], entry["hosts"]) == ("machine_id", "warning", ["spark-1", "spark-2"])
+    assert "sudo rm /etc/machine-id && sudo systemd-machine-id-setup" in entry["remedy"]
+    assert "0123456789abcdef" not in json.dumps(pair.facts(0))
+    pair.trees[1].file("etc/machine-id", "f" * 32 + "\n")
+    assert pair.judge()["findings"] == []
+
+
+@pytest.mark.parametrize("text", ["", "uninitialized\n"])
+def test_nodes_without_a_machine_id_are_not_copies(pair: Pair, text: str) -> None:
+    for tree in pair.trees:
+        tree.file("etc/machine-id", text)
+    assert pair.judge()["findings"] == []
 
 
 @pytest.mark.parametrize(
@@ -496,7 +568,7 @@ def test_skips_what_a_container_does_not_show(pair: Pair) -> None:
     skipped = {entry["id"]: entry["reason"] for entry in verdict["not_checked"]}
     assert {"gb10", "arch", "memory_parity", "ota_parity", "reboot_pending", "kernel_parity", "firmware_parity", "known_bad_kernel", "known_bad_firmware",
             "kernel_log", "kho_leak", "memory_stuck", "memory_fragmented", "memory_cache", "watermark_boost", "link_speed", "twins", "rdma", "memlock",
-            "gpu_reload", "driver_parity", "known_bad_driver", "gpu_lost", "ota_torn"} == set(skipped)  # fmt: skip
+            "gpu_reload", "may_suspend", "machine_id", "driver_parity", "known_bad_driver", "gpu_lost", "ota_torn"} == set(skipped)  # fmt: skip
     assert "container (docker)" in skipped["kho_leak"]
     (error,) = [entry for entry in pair.judge(NEEDS._replace(require_gb10=True))["findings"] if entry["id"] == "gb10"]
     assert error["severity"] == "error"
@@ -779,6 +851,37 @@ def test_why_a_node_needs_a_reboot(pair: Pair, path: str, text: str, reason: str
     pair.trees[0].file(path, text)
     (text,) = pair.facts(0)["reboot_reasons"]
     assert reason in text
+
+
+@pytest.mark.parametrize(
+    ("image", "part"),
+    [
+        ("vllm/vllm-openai:v0.24.0", "Unknown recipe"), ("ghcr.io/timothystewart6/vllm-gb10:0.24.1-cu130", "Unknown recipe"),
+        ("vllm/vllm-openai:v0.27.1-aarch64@sha256:" + "a" * 64, "Gemma 4"), ("registry:5000/spark-vllm:cu130-v0.27.0", "Gemma 4"),
+    ],
+)  # fmt: skip
+def test_a_version_of_vllm_that_fails_on_this_gpu_is_a_warning(pair: Pair, image: str, part: str) -> None:
+    [entry] = pair.judge(NEEDS._replace(image=image))["findings"]
+    assert (entry["id"], entry["severity"], entry["hosts"]) == ("known_bad_vllm", "warning", ["spark-1", "spark-2"])
+    assert part in entry["matters"]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "vllm/vllm-openai:v0.23.0", "vllm/vllm-openai:v0.27.2", "vllm/vllm-openai:v0.240.0", "vllm/vllm-openai:nightly-0a24b27", "nvcr.io/nvidia/vllm:0.24-py3",
+        "registry:5000/vllm", "app:0.24.0", "vllm@sha256:" + "0" * 64,
+    ],
+)  # fmt: skip
+def test_other_images_have_no_finding_of_their_version(pair: Pair, image: str) -> None:
+    assert pair.judge(NEEDS._replace(image=image))["findings"] == []
+
+
+@pytest.mark.parametrize("version", ["580.173.02", "580.178.04", "610.43.02"])
+def test_a_driver_without_reports_has_no_finding(pair: Pair, version: str) -> None:
+    for tree in pair.trees:
+        tree.file("proc/driver/nvidia/version", nvrm(version))
+    assert "known_bad_driver" not in {entry["id"] for entry in pair.judge()["findings"]}
 
 
 def test_known_versions_are_complete() -> None:

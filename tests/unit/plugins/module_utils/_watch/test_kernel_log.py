@@ -42,11 +42,46 @@ mlx5_error: mlx5_core 0000:01:00.0: poll_health:816:(pid 0): Fatal error 1 detec
 mlx5_error: mlx5_core 0000:01:00.0: cmd_work_handler:1025:(pid 512): ACCESS_REG(0x805) timeout. Will cause a leak of a command resource
 mlx5_error: mlx5_core 0000:01:00.0: Port module event[error]: module 0, Cable error, High Temperature
 mlx5_error: mlx5_core 0000:01:00.0 enp1s0f0np0: TX timeout detected
+mlx5_error: NETDEV WATCHDOG: enp1s0f0np0 (mlx5_core): transmit queue 3 timed out
+mlx5_error: NETDEV WATCHDOG: enp1s0f0np0 (mlx5_core): transmit queue 3 timed out 5012 ms
+mlx5_error: NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue timed out
+mlx5_error: mlx5_core 0000:01:00.0 enp1s0f0np0: NETDEV WATCHDOG: CPU: 2: transmit queue 3 timed out 5120 ms
+mlx5_error: mlx5_core 0002:01:00.1 enP2p1s0f1np1: NETDEV WATCHDOG: CPU: 19: transmit queue 12 timed out 80692736 ms
+mlx5_error: enP2p1s0f1np1: NETDEV WATCHDOG: CPU: 2: transmit queue 3 timed out 5120 ms
+mlx5_error: NETDEV WATCHDOG: CPU: 2: transmit queue 3 timed out 5120 ms
+mlx5_error: mlx5_core 0000:01:00.0 enp1s0f0np0: TX timeout on queue: 3, SQ: 0x12a4, CQ: 0x1ac, SQ Cons: 0x1 SQ Prod: 0x5, usecs since last trans: 5012000
+mlx5_error: mlx5_core 0000:01:00.0: print_health_info:458:(pid 0): synd 0x8: unrecoverable hardware error
+mlx5_error: mlx5_core 0000:01:00.0: wait_func:964:(pid 112): ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource
+mlx5_error: mlx5_core 0000:01:00.0: mlx5_health_try_recover:338:(pid 4711): health recovery flow aborted, PCI reads still not working
+mlx5_error: mlx5_core 0000:01:00.0: mlx5_fw_fatal_reporter_err_work:641:(pid 4711): health recovery failed
+mlx5_error: mlx5_core 0000:01:00.0: mlx5_error_sw_reset:240:(pid 4711): NIC IFC still 7 after 5000ms.
+mlx5_error: mlx5_core 0000:01:00.0: mlx5_fw_reset_wait_reset_done:700:(pid 4711): FW sync reset timeout after 60 seconds
+mlx5_error: mlx5_core 0000:01:00.0: mlx5_cmd_trigger: command interface is down, firmware reset
+mlx5_error: mlx5_core 0000:01:00.0: mlx5_pci_link_toggle:480:(pid 4711): PCI link not ready (0x1011) after 2000 ms
+mlx5_error: mlx5_core 0000:01:00.0: mlx5_function_enable:1150:(pid 9): Firmware over 120000 MS in pre-initializing state, aborting
+mlx5_error: mlx5_core 0000:01:00.0: probe_one:1962:(pid 12): mlx5_init_one failed with error code -110
+mlx5_error: mlx5_core 0000:01:00.0: probe with driver mlx5_core failed with error -110
+mlx5_error: mlx5_core: probe of 0000:01:00.0 failed with error -110
+pcie_error: pcieport 0000:00:00.0: pciehp: Slot(0): Link Down
+pcie_error: pcieport 0000:00:00.0: pciehp: Slot(0-1): Card not present
+pcie_error: pciehp 0000:00:00.0:pcie004: Slot(0): Link Down
+pcie_error: pcieport 0000:00:00.0: pciehp: Slot(0): Cannot train link: status 0x5011
+pcie_error: mlx5_core 0000:01:00.0: not ready 65535ms after FLR; giving up
+pcie_error: pci 0000:01:00.0: not ready 65535ms after bus reset; giving up
+pcie_error: pcieport 0000:00:00.0: not ready 60000ms after resume; giving up
+pcie_error: mlx5_core 0000:01:00.0: Unable to change power state from D3cold to D0, device inaccessible
+pcie_error: pcieport 0000:00:00.0: can't change power state from D3cold to D0 (config space inaccessible)
+pcie_error: pcieport 0000:00:00.0: DPC: containment event, status:0x1f01 source:0x0000
+pcie_error: pcieport 0000:00:00.0: AER: Multiple Uncorrectable (Fatal) error message received from 0000:01:00.0
+pcie_error: pcieport 0000:00:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Inaccessible, (Unregistered Agent ID)
+suspend: PM: suspend entry (s2idle)
+suspend: PM: suspend entry (deep)
+suspend: PM: hibernation: hibernation entry
 wifi_oops: mt7925e 0004:01:00.0: chip reset failed
 """
 
 
-@pytest.mark.parametrize("prefix", ["", "[ 8123.456789] ", "[Fri Aug  7 03:13:00] ", "3,1234,8123456789,-;"])
+@pytest.mark.parametrize("prefix", ["", "[ 8123.456789] ", "[76621.876006] [    T140] ", "[Fri Aug  7 03:13:00] ", "3,1234,8123456789,-;"])
 def test_a_fault_is_found_with_each_stamp(prefix: str) -> None:
     rows = [tuple(row.split(": ", 1)) for row in FAULTS.strip().splitlines()]
     assert [classify(prefix + line) for _kind, line in rows] == rows
@@ -63,6 +98,35 @@ def test_a_fault_is_found_with_each_stamp(prefix: str) -> None:
         "NVRM: loading NVIDIA UNIX Open Kernel Module for aarch64  580.126.09",
         "mlx5_core 0000:01:00.0: health recovery succeeded",
         " SUBSYSTEM=pci",
+        # The watchdog of another interface, before and since kernel 6.8.
+        "NETDEV WATCHDOG: enP7s7 (r8127): transmit queue 0 timed out 6144 ms",
+        "NETDEV WATCHDOG: wlP9s9 (mt7925e): transmit queue 2 timed out 5012 ms",
+        "r8127 0007:01:00.0 enP7s7: NETDEV WATCHDOG: CPU: 6: transmit queue 0 timed out 6144 ms",
+        "enP7s7: NETDEV WATCHDOG: CPU: 6: transmit queue 0 timed out 6144 ms",
+        "virtio_net virtio0 eth0: NETDEV WATCHDOG: CPU: 1: transmit queue 0 timed out 5500 ms",
+        # Other network interfaces that did not come back, and what recovers by itself.
+        "mt7925e 0009:01:00.0: not ready 65535ms after FLR; giving up",
+        "r8127 0007:01:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+        "[76621.876006] [    T140] r8127 0007:01:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+        "mlx5_core 0000:01:00.0: not ready 1023ms after FLR; waiting",
+        "mlx5_core 0000:01:00.0: ready 2047ms after FLR",
+        "pcieport 0000:00:00.0: pciehp: Slot(0): Card present",
+        "pcieport 0000:00:00.0: pciehp: Slot(0): Link Up",
+        "pcieport 0000:00:00.0: pciehp: Slot(0): Link Down/Up ignored (recovered by DPC)",
+        "pcieport 0000:00:00.0: pciehp: Slot #0 AttnBtn- PwrCtrl- MRL- AttnInd- PwrInd- HotPlug+ Surprise+ Interlock- NoCompl+ IbPresDis- LLActRep+",
+        "pcieport 0000:00:00.0: DPC: enabled with IRQ 100",
+        "pcieport 0000:00:00.0: AER: enabled with IRQ 100",
+        # mlx5 in health.
+        "mlx5_core 0000:01:00.0: firmware version: 28.45.4028",
+        "mlx5_core 0000:01:00.0: mlx5_cmd_out_err:838:(pid 4711): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), err(-22)",
+        "mlx5_core 0000:01:00.0: Port module event: module 0, Cable unplugged",
+        "mlx5_core 0000:01:00.0: PCI Sync FW Update Reset Ack. Device reset is expected.",
+        "mlx5_core 0000:01:00.0: E-Switch: Disable: mode(LEGACY), nvfs(0), necvfs(0), active vports(0)",
+        "mlx5_core 0000:01:00.0 enp1s0f0np0: Link down",
+        # Power management that is not a suspend.
+        "PM: suspend exit",
+        "PM: hibernation: Registered nosave memory: [mem 0x00000000-0x00000fff]",
+        "mlx5_core 0000:01:00.0: PM: runtime suspend",
         "",
         # /dev/kmsg carries lines of user processes as well: facility 3 is a daemon.
         "28,1234,8123456789,-;systemd[1]: docker.service: A process of this unit has been killed by the OOM killer.",
