@@ -63,7 +63,8 @@ class ActionModule(NodeResults):
         lost = "" if message or not args["receipts"] or self._task.check_mode else self._keep(Path(args["receipts"]) / group, release, rows)
         verdict = message or f"{group}: {sum(row['requests'] for row in rows)} replies, none bad. {AGENT_HINT}"
         bad = load_test.fault_lines(rows)
-        self._print([*(["", *bad] if bad else []), "", *([f"{group}: {each}" for each in (drift, lost) if each]), *([] if message else [verdict])], as_json)
+        notes = [f"{group}: {each}" for each in (drift, load_test.cut(rows), lost) if each]
+        self._print([*(["", *bad] if bad else []), "", *notes, *([] if message else [verdict])], as_json)
         if message:  # the faults are printed in full, without the good replies
             rows = [{key: value for key, value in row.items() if key != "streams"} for row in rows]
         if as_json:

@@ -112,6 +112,9 @@ rows:
     bad_outputs:
       description: How many of them are bad.
       type: int
+    cut:
+      description: How many of them ended in their reasoning at C(max_tokens). They are not bad, and their answers are not known.
+      type: int
     faults:
       description: C(prompt), C(text) and C(fault) of each bad one.
       type: list

@@ -320,10 +320,13 @@ class Judge:
             good = bool(replies) and not faults
             found = "; ".join(faults) or (reply.shown(replies[0]) if good else "none")
             missing = not replies or any(fault.startswith(reply.MISSING) for fault in faults)
-            out.append(gate.check("a real completion", good, expect or "text", found, "completion_missing" if missing else "completion_wrong"))
-        if expect and any(reply.cut_while_reasoning(r) for r in replies):
+            kind = "completion_missing" if missing else "completion_wrong"
+            remedy = reply.remedy(faults)
+            out.append(gate.check("a real completion", good, expect or "text", found, kind, remedy[:1].upper() + remedy[1:]))
+        if any(reply.cut_while_reasoning(r) for r in replies):
             remedy = "Raise gate.completion.max_tokens, or turn the reasoning off in gate.completion.body"
-            out.append(gate.check("the known answer", None, expect, "the reply ended in its reasoning", "completion_wrong", remedy))
+            name = "the known answer" if expect else "an answer after the reasoning"
+            out.append(gate.check(name, None, expect or "text", "the reply ended in its reasoning", "completion_wrong", remedy))
         return out
 
     def _expressions(self) -> list[dict[str, Any]]:

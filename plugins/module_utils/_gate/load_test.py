@@ -114,6 +114,17 @@ def drift(alone: Mapping[str, Any], among: Mapping[str, Any], others: int) -> st
     )
 
 
+def cut(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the sentence about replies that were cut at their length before the answer began; empty if there are none. They are not judged as bad."""
+    number, total = sum(row["cut"] for row in rows), sum(row["requests"] for row in rows)
+    if not number:
+        return ""
+    return (
+        f"{number} of {total} replies ended in their reasoning, at max_tokens, so their answers are not known."
+        " Raise max_tokens of these prompts in vllm_tp2_sanity_prompts, or turn the reasoning off in their body."
+    )
+
+
 def requests_of(prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what vllm_probe is asked."""
     return [{key: prompt[key] for key in ("prompt", "chat", "max_tokens", "body")} for prompt in prompts]
@@ -126,15 +137,16 @@ def _rate(tokens: int, seconds: float) -> float:
 def row_of(level: int, prompts: Sequence[Mapping[str, Any]], replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Judge one level: replies, their speeds (tokens a second; the aggregate over the slowest, as all were sent at once) and what is bad.
 
-    The result has `concurrency`, `requests`, `bad_outputs`, `faults` (prompt, text, fault), `seconds`, `slowest_tok_s`, `fastest_tok_s`,
-    `aggregate_tok_s`, `tokens` and `streams` (prompt, ok, seconds, tokens, tok_s, text).
+    The result has `concurrency`, `requests`, `bad_outputs`, `cut` (before the answer), `faults` (prompt, text, fault), `seconds`, `slowest_tok_s`,
+    `fastest_tok_s`, `aggregate_tok_s`, `tokens` and `streams` (prompt, ok, seconds, tokens, tok_s, text).
     """
-    faults, streams = [], []
+    faults, streams, ended = [], [], 0
     for number, prompt in enumerate(prompts):
         answer: dict[str, Any] = dict(replies[number]) if number < len(replies) else {"ok": False, "error": "the request was not sent"}
         found = reply.faults(prompt["prompt"], answer, prompt.get("expect"))
         if found:
             faults.append({"prompt": prompt["prompt"], "text": str(answer.get("text") or ""), "fault": "; ".join(found)})
+        ended += reply.cut_while_reasoning(answer)
         tokens, seconds = int(answer.get("completion_tokens") or 0), float(answer.get("seconds") or 0.0)
         streams.append(
             {
@@ -146,8 +158,8 @@ def row_of(level: int, prompts: Sequence[Mapping[str, Any]], replies: Sequence[M
     tokens = sum(stream["tokens"] for stream in streams)
     rates = [stream["tok_s"] for stream in streams if stream["ok"]] or [0.0]
     return {
-        "concurrency": level, "requests": len(prompts), "bad_outputs": len(faults), "faults": faults, "seconds": round(seconds, 2), "tokens": tokens,
-        "slowest_tok_s": min(rates), "fastest_tok_s": max(rates), "aggregate_tok_s": _rate(tokens, seconds), "streams": streams,
+        "concurrency": level, "requests": len(prompts), "bad_outputs": len(faults), "cut": ended, "faults": faults, "seconds": round(seconds, 2),
+        "tokens": tokens, "slowest_tok_s": min(rates), "fastest_tok_s": max(rates), "aggregate_tok_s": _rate(tokens, seconds), "streams": streams,
     }  # fmt: skip
 
 
@@ -190,7 +202,7 @@ def complaint(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
     if all("no completion came back" in fault["fault"] for _row, fault in bad):
         remedy = "see playbooks/status.yml, and collect playbooks/evidence.yml before you restart"
     elif single:
-        remedy = (
+        remedy = reply.remedy([each for _row, fault in bad for each in fault["fault"].split("; ")]) or (
             "delete the folders of container.cache_dirs with their key on all ranks (a stale compile cache garbles), then compare weights and image of all"
             " ranks (site.yml --tags image,weights). See docs/garble.md"
         )

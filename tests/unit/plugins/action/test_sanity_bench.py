@@ -37,6 +37,9 @@ class Head:
         if self.probe:
             return dict(self.probe)
         replies = [{"ok": True, "text": self.texts.pop(0), "completion_tokens": 4, "seconds": 0.5, "error": ""} for _request in arguments["requests"]]
+        for each in replies:
+            if each["text"] == "THINKS":
+                each.update(text="", reasoning="The user asks for a capital.", finish_reason="length")
         return {"models": [{"id": "m"}], "error": "", "replies": replies}
 
     def run(self, **arguments: Any) -> dict[str, Any]:
@@ -69,6 +72,13 @@ def test_one_prompt_is_asked_alone_and_among_others_and_a_difference_fails_nothi
     assert "'four.' alone and 'five.' among 1 others" in out["drift"]
     assert [len(asked["requests"]) for asked in head.asked] == [1, 2, 1, 2]
     assert any(out["drift"] in line for line in head.lines)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_reply_that_ended_in_its_reasoning_is_reported_and_fails_nothing(monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
+    head = Head(monkeypatch, ["THINKS"])
+    assert not head.run(concurrency="1", streams=streams)["failed"]
+    assert any("1 of 1 replies ended in their reasoning, at max_tokens" in line for line in head.lines)
 
 
 def test_smoke_compares_no_replies(monkeypatch: pytest.MonkeyPatch) -> None:

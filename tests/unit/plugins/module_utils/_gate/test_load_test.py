@@ -137,3 +137,16 @@ def test_many_faults_are_counted_and_not_all_listed() -> None:
     assert sentence.count("the reply is empty") == 6
     lines = load_test.fault_lines(rows, 8)
     assert (len(lines), lines[1], lines[-1]) == (10, "      9  a       -      the reply is empty", "and 1 more")
+
+
+def test_replies_that_ended_in_their_reasoning_are_counted_and_not_bad() -> None:
+    thinks = good("") | {"reasoning": "The user asks for a capital.", "finish_reason": "length"}
+    row = load_test.row_of(2, load_test.prompts_of([{"prompt": "a", "expect": "Paris"}, "b"]), [thinks, good("fine")])
+    assert (row["bad_outputs"], row["cut"]) == (0, 1)
+    assert load_test.cut([row]).startswith("1 of 2 replies ended in their reasoning, at max_tokens, so their answers are not known. Raise max_tokens")
+    assert load_test.cut([load_test.row_of(1, load_test.prompts_of(["b"]), [good("fine")])]) == ""
+
+
+def test_the_remedy_for_leaked_markup_names_the_parsers() -> None:
+    row = load_test.row_of(1, load_test.prompts_of(["a"]), [good("<think>The user")])
+    assert "Remedy: set reasoning-parser and tool-call-parser of engine.args" in load_test.complaint("pair1", [row])
