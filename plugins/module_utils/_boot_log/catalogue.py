@@ -11,6 +11,7 @@ first row that matches it. Engines: vLLM 0.11 and later (V1) on CUDA, and on CPU
 - ``patterns``: regular expressions, searched in the message of a line without its prefixes and level. Bounded repeats only. Each has a literal.
 - ``details``: more expressions whose named groups fill the remedy, searched in the same line.
 - ``within``: an expression; a line belongs to the class only if it matches it too, or a line of source code in the traceback before it does.
+  ``names``: another expression that such a line can match instead.
 - ``aftermath``: expressions for lines that do not belong to the class if the log already has the cause of the end, or if the engine was
   asked to stop: the clean-up kills the processes that are left. In a weak class any cause that the log already has counts.
 - ``unless``: literal strings; a line with one of them does not belong to the class.

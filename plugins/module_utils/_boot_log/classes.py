@@ -28,6 +28,7 @@ class Classifier(NamedTuple):
     unless: tuple[str, ...]
     aftermath: tuple[re.Pattern[str], ...]
     within: re.Pattern[str] | None
+    names: re.Pattern[str] | None
     any_level: bool
     kind: str
     users: bool
@@ -71,6 +72,7 @@ def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifi
         tuple(entry.get("unless", ())),
         tuple(re.compile(p) for p in entry.get("aftermath", ())),
         re.compile(within[0]) if within else None,
+        re.compile(entry["names"]) if "names" in entry else None,
         bool(entry.get("any_level", False)),
         entry["kind"],
         users,

@@ -140,7 +140,7 @@ class Failing(Figures):
             return True
         # a segment of a queue: Python prints the same of a clean-up at the end, without a process before it
         bare = line.level is None and not line.procs and "'/psm_" in line.message
-        return not bare and within.search(line.message) is not None
+        return not bare and any(p is not None and p.search(line.message) is not None for p in (within, classifier.names))
 
     def _found(self, classifier: Classifier, match: re.Match[str], line: Line) -> dict[str, str]:
         """Return the figures and names that a failure shows: in its line, in the name of the field above it, in the boot."""

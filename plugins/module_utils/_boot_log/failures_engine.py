@@ -153,8 +153,8 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "worker_died",
         "case": "shm_removed",
-        "within": r"SemLock\._rebuild|_posixshmem\.shm_open|ShmRingBuffer|hared memory|Identifier removed|'/psm_|'/mp-|'/VLLM_|'/sem\.|'/torch_|'/nccl-"
-        r"|/dev/shm/|shm_open|sem_open",
+        "within": r"SemLock\._rebuild|_posixshmem\.shm_open",
+        "names": r"ShmRingBuffer|hared memory|Identifier removed|'/(?:psm_|mp-|VLLM_|sem\.|torch_|nccl-)|/dev/shm/|shm_open|sem_open",
         "patterns": [
             r"(?:FileNotFound|OS)Error: (?P<message>\[Errno 2\] No such file or directory(?:: '(?:/dev/shm/[^']{1,120}|/[^/']{1,80})')?)\s{0,4}$",
             r"(?P<message>unable to open shared memory object .{1,120}: No such file or directory)",

@@ -242,7 +242,7 @@ ROWS: list[dict[str, Any]] = [
         "patterns": [
             r"(?P<library>lib(?:cuda|nvcuvid|nvidia-[\w-]{1,30})\.so[\d.]{0,12}): "
             r"(?:cannot open shared object file|file too short|invalid ELF header|wrong ELF class)",
-            r"(?P<library>lib(?:cuda|nvidia-ml)\.so[\d.]{0,12})['\"]? (?:cannot|could not be|was not|is not|not) (?:be )?(?:found|loaded|opened|available)",
+            r"(?P<library>(?:libcuda|libnvidia-ml)\.so[\d.]{0,12})['\"]? (?:cannot|could not be|was not|is not|not) (?:be )?(?:found|loaded|opened|available)",
             r"(?:[Cc]ould not|[Cc]annot|[Cc]an't|[Uu]nable to|[Ff]ailed to) (?:load|open|find|dlopen|locate) .{0,60}\b(?P<library>libcuda|libnvidia-ml)\b",
         ],
         "unless": ["nvidia-container-cli"],

@@ -317,7 +317,7 @@ ROWS: list[dict[str, Any]] = [
             r"Error: (?=.{0,200}(?:[Ww]eight|[Pp]aram|[Cc]heckpoint|\blayers\.))(?P<message>.{0,120}\b(?:[Ss]hape|[Ss]ize)s? (?:mismatch|do(?:es)? not match)"
             r".{0,160})",
             r"Error: (?P<message>File does not contain tensor .{1,160})",
-            r"Error: (?P<message>.{0,40}\b(?:[Ww]eight|[Pp]arameter|[Tt]ensor)s? .{1,160} (?:not found in|missing (?:in|from)|does not exist in) .{1,100})",
+            r"Error: (?P<message>.{0,40}\b(?:[Ww]eight|[Pp]arameter|[Tt]ensor)s? .{1,160} (?:not found|missing|does not exist) (?:in|from) .{1,100})",
             r"(?:Error: |Value error, )(?P<message>.{0,120}\bquant(?:[_ ]|ization[_ ])?algo(?:rithm)?\b.{0,200})",
             r"KeyError: (?P<message>'(?:NV|MX)?FP\d\w{0,40}'|'W\dA\d\w{0,40}')",
             r"Error: (?P<message>ModelOpt currently only supports.{0,200})",
@@ -361,7 +361,8 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "config_error",
         "case": "drafter_config",
-        "within": rf"{DRAFTER_CODE}|{_DRAFTER}",
+        "within": DRAFTER_CODE,
+        "names": _DRAFTER,
         "patterns": [
             r"(?:Value|Assertion|NotImplemented)Error: (?P<message>.{1,300})",
             r"^\s{0,8}Value error, (?P<message>.{1,300})",
@@ -422,7 +423,8 @@ ROWS: list[dict[str, Any]] = [
     {
         "class": "unclassified",
         "case": "drafter_error",
-        "within": rf"{DRAFTER_CODE}|{_DRAFTER}",
+        "within": DRAFTER_CODE,
+        "names": _DRAFTER,
         "patterns": [
             r"(?:Runtime|Index|Type|Key|Attribute)Error: (?P<message>.{1,300})",
             r"^\s{0,12}assert (?P<message>.{0,80}(?:draft_|num_draft|spec_len).{0,100})",
