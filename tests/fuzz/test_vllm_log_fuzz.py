@@ -19,6 +19,8 @@ LOGS = {name: (FIXTURES / f"{name}.log").read_bytes() for name in ("head", "work
 STATES = {"unknown", "starting", "ready", "served_then_failed", "failed"}
 FAST = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
+#: Lines that look like a failure and are none.
+SIMILAR = [line[2:].encode() for line in (FIXTURES / "wordings.tsv").read_text(encoding="utf-8").splitlines() if line.startswith("-\t")]
 EVIDENCE = (b"Application startup complete", b"Uvicorn running on", b" HTTP/")
 #: Pieces that the grammar knows, so that random logs reach deep.
 PIECES = [
@@ -47,6 +49,10 @@ PIECES = [
     b"torch.OutOfMemoryError: CUDA out of memory",
     b"EngineCore encountered a fatal error.",
     b"Killed",
+    b"ValidationError: 1 validation error for VllmConfig\nmax_num_seqs\n",
+    b"  Input should be greater than 0 [type=greater_than, input_value=0, input_type=int]\n",
+    b"    self._semlock = _multiprocessing.SemLock._rebuild(*state)\nFileNotFoundError: [Errno 2] No such file or directory",
+    b'  File "/vllm/v1/spec_decode/eagle.py", line 1, in propose\nIndexError: x',
     b"Received request x: prompt: '",
     b"NCCL INFO Using network IB",
     b"Using 'B12X' Mxfp4 MoE backend",
@@ -114,6 +120,18 @@ def test_a_log_that_ends_anywhere(name: str, part: float) -> None:
         low, full = facts["kv_cache"][key], whole["kv_cache"][key]
         assert low in (None, full) or (key == "available_gib" and low in [a["gib"] for a in whole["kv_cache"]["available"]])
     assert facts["context"] in (None, whole["context"])
+
+
+@FAST
+@given(st.lists(st.tuples(st.sampled_from(SIMILAR), st.integers(0, 60)), max_size=20))
+def test_similar_lines_anywhere_change_no_verdict(inserted: list[tuple[bytes, int]]) -> None:
+    """Warnings and notes about what can fail, in a boot that succeeds and in the worker's that goes on."""
+    for name, state in (("head", "ready"), ("worker", "starting")):
+        lines = LOGS[name].splitlines()
+        for line, at in inserted:
+            lines.insert(min(at, len(lines)), line)
+        facts = parse(b"\n".join(lines) + b"\n")
+        assert (facts["state"], facts["failure"]) == (state, None)
 
 
 @FAST

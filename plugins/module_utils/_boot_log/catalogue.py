@@ -10,8 +10,10 @@ first row that matches it. Engines: vLLM 0.11 and later (V1) on CUDA, and on CPU
 - ``case``: the name of such a row; it becomes the anchor in docs/failures.md.
 - ``patterns``: regular expressions, searched in the message of a line without its prefixes and level. Bounded repeats only. Each has a literal.
 - ``details``: more expressions whose named groups fill the remedy, searched in the same line.
+- ``within``: an expression; a line belongs to the class only if it matches it too, or a line of source code in the traceback before it does.
+  ``names``: another expression that such a line can match instead.
 - ``aftermath``: expressions for lines that do not belong to the class if the log already has the cause of the end, or if the engine was
-  asked to stop: the clean-up kills the processes that are left.
+  asked to stop: the clean-up kills the processes that are left. In a weak class any cause that the log already has counts.
 - ``unless``: literal strings; a line with one of them does not belong to the class.
 - ``remedy``: what to check and what to change; ``{group}`` is filled from the named groups, ``remedy_plain`` is used when one is missing.
 - ``any_level``: true if the line is tested at every level: the kernel's and NCCL's own lines.
@@ -46,8 +48,10 @@ ORDER = (
     "rdma_register",
     "driver_no_memory",
     "gpu_lost",
+    "ray_memory",
     "oom_killed",
     "host_memory",
+    "nccl_memory",
     "cuda_oom",
     "shm_full",
     "disk_full",
@@ -60,20 +64,25 @@ ORDER = (
     "context_too_long",
     "hub_rate_limited",
     "vocabulary",
+    "weights_not_in_checkpoint",
     "weights_missing",
     "weights_corrupt",
     "peer_lost",
+    "driver_too_old",
+    "driver_mismatch",
+    "driver_library",
+    "no_gpu",
     "kernel_limits",
     "ptx_too_new",
     "ptxas_too_old",
     "arch_unsupported",
-    "driver_too_old",
-    "driver_mismatch",
-    "no_gpu",
+    "arch_named",
+    "drafter_fault",
     "cuda_fault",
     "cutlass_dsl",
     "python_packages",
     "unknown_user",
+    "main_guard",
     "toolchain",
     "model_inspection",
     "compile_failed",
@@ -84,10 +93,14 @@ ORDER = (
     "nccl_path",
     "nccl_error",
     "rpc_timeout",
+    "shm_removed",
     "native_crash",
     "weights_mismatch",
     "invalid_json",
+    "drafter_config",
+    "setting_unknown",
     "config_error",
+    "drafter_error",
     "unclassified",
     "worker_died",
     "engine_process_died",

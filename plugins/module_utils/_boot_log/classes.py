@@ -27,6 +27,8 @@ class Classifier(NamedTuple):
     details: tuple[re.Pattern[str], ...]
     unless: tuple[str, ...]
     aftermath: tuple[re.Pattern[str], ...]
+    within: re.Pattern[str] | None
+    names: re.Pattern[str] | None
     any_level: bool
     kind: str
     users: bool
@@ -60,14 +62,17 @@ def built_in() -> tuple[Classifier, ...]:
 
 
 def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifier:
+    within = [entry["within"]] if "within" in entry else []
     return Classifier(
         entry["class"],
         order,
-        () if users else tuple(literal for pattern in entry["patterns"] for literal in literals_of(pattern)),
+        () if users else tuple(literal for pattern in [*entry["patterns"], *within] for literal in literals_of(pattern)),
         tuple(re.compile(p) for p in entry["patterns"]),
         tuple(re.compile(p) for p in entry.get("details", ())),
         tuple(entry.get("unless", ())),
         tuple(re.compile(p) for p in entry.get("aftermath", ())),
+        re.compile(within[0]) if within else None,
+        re.compile(entry["names"]) if "names" in entry else None,
         bool(entry.get("any_level", False)),
         entry["kind"],
         users,
@@ -76,8 +81,8 @@ def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifi
 
 
 def built_in_class(name: str) -> Classifier:
-    """Return the first class of the catalogue with this name."""
-    return next(c for c in built_in() if c.name == name)
+    """Return the class of the catalogue with this name, not one of its cases."""
+    return next(c for c in built_in() if c.name == name and "case" not in c.entry)
 
 
 def clip(text: str) -> str:

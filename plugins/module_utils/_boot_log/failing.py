@@ -93,6 +93,8 @@ class Failing(Figures):
                 self.met_dead_engine = True
         source = bool(plan.classifiers) and _p.SOURCE_LINE.match(message) is not None
         for classifier in plan.classifiers:
+            if source and classifier.within is not None and classifier.within.search(message) and not any(u in message for u in classifier.unless):
+                self.contexts[classifier.order] = self.last_line
             if source and classifier.name != "mamba_blocks" and not classifier.users:
                 continue
             if self._failure(classifier, line, bare and classifier.name not in ("oom_killed", "driver_no_memory")):
@@ -104,11 +106,12 @@ class Failing(Figures):
         if any(u in message for u in classifier.unless):
             return False
         match = next(filter(None, (pattern.search(message) for pattern in classifier.patterns)), None)
-        if match is None or self._other_port(message):
+        if match is None or self._other_port(message) or not self._in_context(classifier, line):
             return False
-        if classifier.aftermath and (self.ended_by_request or self._explained()) and any(p.search(message) for p in classifier.aftermath):
+        ended = self.ended_by_request or self._explained() or (classifier.kind == "weak" and self._caused(classifier.name))
+        if classifier.aftermath and ended and any(p.search(message) for p in classifier.aftermath):
             return False
-        if self.ignoring and (classifier.name == "unclassified" or classifier.entry.get("case") == "python_packages"):
+        if self.ignoring and (classifier.name == "unclassified" or classifier.entry.get("case") in ("python_packages", "shm_removed")):
             ignored, self.ignoring = self.ignoring, 0
             if self.last_line - ignored <= 30:
                 return True
@@ -119,7 +122,7 @@ class Failing(Figures):
         if classifier.kind == "tail":
             self._note_end()
         self.unsure = after
-        failure = Failure(classifier, line, self.last_line, _groups(classifier, match, message), after, self.stage)
+        failure = Failure(classifier, line, self.last_line, self._found(classifier, match, line), after, self.stage)
         known = self.failures.get(classifier.name)
         if known is not None and (known.after_ready or not after):
             self._count_again(known, failure)
@@ -130,13 +133,36 @@ class Failing(Figures):
             self.failures[classifier.name] = failure
         return True
 
+    def _in_context(self, classifier: Classifier, line: Line) -> bool:
+        """Return whether a line, or the traceback before it, is about what the row is about."""
+        within = classifier.within
+        if within is None or self.last_line - self.contexts.get(classifier.order, -_p.TRACEBACK_LINES) < _p.TRACEBACK_LINES:
+            return True
+        # a segment of a queue: Python prints the same of a clean-up at the end, without a process before it
+        bare = line.level is None and not line.procs and "'/psm_" in line.message
+        return not bare and any(p is not None and p.search(line.message) is not None for p in (within, classifier.names))
+
+    def _found(self, classifier: Classifier, match: re.Match[str], line: Line) -> dict[str, str]:
+        """Return the figures and names that a failure shows: in its line, in the name of the field above it, in the boot."""
+        groups = _groups(classifier, match, line.message)
+        above = self.above if _p.DETAIL in line.message else None
+        field = _p.FIELD.fullmatch(above.message) if above is not None and above.procs == line.procs else None
+        if field is not None and "message" in groups:
+            groups["message"] = f"{field['field']}: {groups['message']}"
+        if "{drafter}" in classifier.entry["remedy"]:
+            method = self.facts_.get("cfg_speculative_method") or self.args.get("method")
+            if method or "drafter" in self.facts_:
+                groups["drafter"] = f"speculative-config, {method}" if isinstance(method, str) else "speculative-config"
+        return groups
+
     def _count_again(self, known: Failure, failure: Failure) -> None:
         """Count another line of a class, and keep the one that shows the cause better."""
         known.count += 1
         classifier, message = failure.classifier, failure.message
         # several rows of the catalogue can have one class
-        better = (classifier.entry["pick"] == "last" and not self.died) or classifier.order < known.classifier.order
-        if classifier.name == "config_error" and "validation error" in known.message and "Value error" in message:
+        last = classifier.entry["pick"] == "last" and not self.died and classifier.order == known.classifier.order
+        better = last or classifier.order < known.classifier.order
+        if classifier.name == "config_error" and "validation error" in known.message and ("Value error" in message or _p.DETAIL in message):
             better = True
         if better or self._survived(known):
             failure.count = known.count
@@ -155,9 +181,12 @@ class Failing(Figures):
 
     def _explained(self) -> bool:
         """Return whether the log already has the cause of the end, or the engine kills its own processes."""
-        if self.killed_itself:
-            return True
-        return self.died and any(f.classifier.kind != "tail" and f.classifier.name not in _p.CONSEQUENCES for f in self.failures.values())
+        return self.killed_itself or (self.died and self._caused())
+
+    def _caused(self, name: str = "") -> bool:
+        """Return whether the log already has a failure that can be the cause of others, of a class with another name."""
+        causes = [f for f in self.failures.values() if f.classifier.kind != "tail" and f.classifier.name not in (*_p.CONSEQUENCES, name)]
+        return any(not name or not self._survived(f) for f in causes)
 
     def _ranked(self) -> list[Failure]:
         """Return the failures that count, the root cause first."""
@@ -227,7 +256,7 @@ def _groups(classifier: Classifier, match: re.Match[str], message: str) -> dict[
             groups.update({k: v for k, v in extra.groupdict().items() if v})
     for key in ("message", "name"):
         if key in groups:
-            groups[key] = groups[key].strip()[:300]
+            groups[key] = groups[key].split(" [type=")[0].strip()[:300].rstrip(".")
     if groups.get("message", "").startswith("User-specified max_model_len"):
         groups.pop("message")
     return groups

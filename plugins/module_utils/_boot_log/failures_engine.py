@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.failures_host import UNIT
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.failures_model import VLLM_CONFIG
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -33,13 +34,14 @@ ROWS: list[dict[str, Any]] = [
             r"Error: (?P<message>numpy\.\w{1,20} size changed, may indicate binary incompatibility)",
             r"ImportError: (?P<message>numpy\._?core\.multiarray failed to import)",
             r"(?:Import|OS)Error: (?P<message>.{1,200}undefined symbol: \S{1,120})",
+            r"Error: (?P<message>.{0,80}\bversion .{0,60}does not match .{0,60}\bversion.{0,60})",
             r"RuntimeError: (?P<message>operator torchvision::\w{1,20} does not exist)",
             r"ImportError: (?P<message>cannot import name .{1,160})",
             r"ImportError: (?P<message>.{1,120} is required for a normal functioning of this module.{0,80})",
             r"[Ee]rror: (?P<message>CU[A-Z]{2,8}_STATUS_\w{0,20}VERSION_MISMATCH)",
             r"AttributeError: (?P<message>'?\w{0,60}(?:Tokenizer|Processor|Config)(?:Fast)?'?(?: object)? has no attribute '?\w{1,80}'?)",
             r"AttributeError: (?P<message>module '[\w.]{1,80}' has no attribute '\w{1,80}')",
-            r"TypeError: (?P<message>[\w.]{1,120}\(\) got an unexpected keyword argument '\w{1,80}')",
+            rf"TypeError: (?!{VLLM_CONFIG}\(\))(?P<message>[\w.]{{1,120}}\(\) got an unexpected keyword argument '\w{{1,80}}')",
             r"Exception: (?P<message>data did not match any variant of untagged enum \w{1,60})",
             r"ValueError: (?P<message>Tokenizer class \w{1,80} does not exist or is not currently imported)",
         ],
@@ -62,6 +64,17 @@ ROWS: list[dict[str, Any]] = [
         "means": "The user id of the container has no entry in the image's /etc/passwd.",
         "why": "The container runs as a user that exists on the node only, and torch asks for the user's name.",
         "example": "KeyError: 'getpwuid(): uid not found: 1001'",
+    },
+    {
+        "class": "toolchain",
+        "case": "main_guard",
+        "patterns": [r"An attempt has been made to start a new process before the|process has finished its bootstrapping phase"],
+        "kind": "weak",
+        "remedy": "Put what the image's start script runs below `if __name__ == '__main__':`, or start the engine with `vllm serve` itself: "
+        "each worker that is spawned imports the script once more.",
+        "means": "The start script of the image starts the engine again in each worker process.",
+        "why": "Workers that use CUDA are spawned, not forked: Python imports the main script in each of them.",
+        "example": "        An attempt has been made to start a new process before the",
     },
     {
         "class": "toolchain",
@@ -92,6 +105,7 @@ ROWS: list[dict[str, Any]] = [
             r"^exec (?P<message>/\S{1,200}: (?:no such file or directory|[Pp]ermission denied))$",
             r"AssertionError: (?P<message>Torch not compiled with CUDA enabled)",
             r"No such file or directory: '(?P<message>ninja|nvcc)'",
+            r"(?P<message>failed to open libnvrtc-builtins\.so[\d.]{0,12})",
         ],
         # A health check or a command next to the server.
         "unless": ["runtime exec failed"],
@@ -135,6 +149,28 @@ ROWS: list[dict[str, Any]] = [
         "means": "torch.compile or Triton failed to compile the model, or found a damaged compile cache.",
         "why": "The cache is from an interrupted compilation, or the compiler has an error for this model.",
         "example": "torch._inductor.exc.InductorError: RuntimeError: Tried to erase Node getitem_4 but it still had 1 users in the graph",
+    },
+    {
+        "class": "worker_died",
+        "case": "shm_removed",
+        "within": r"SemLock\._rebuild|_posixshmem\.shm_open",
+        "names": r"ShmRingBuffer|hared memory|Identifier removed|'/(?:psm_|mp-|VLLM_|sem\.|torch_|nccl-)|/dev/shm/|shm_open|sem_open",
+        "patterns": [
+            r"(?:FileNotFound|OS)Error: (?P<message>\[Errno 2\] No such file or directory(?:: '(?:/dev/shm/[^']{1,120}|/[^/']{1,80})')?)\s{0,4}$",
+            r"(?P<message>unable to open shared memory object .{1,120}: No such file or directory)",
+            r"(?P<message>(?:shm|sem)_open\b.{0,120}No such file or directory)",
+            r"Error: (?P<message>.{0,80}[Ss]hared memory .{0,100}(?:does not exist|not found|(?:was|been) (?:removed|unlinked)|is gone).{0,60})",
+            r"(?P<message>'ShmRingBuffer' object has no attribute 'shared_memory')",
+            r"(?P<message>\[Errno 43\] Identifier removed|Identifier removed \(os error 43\))",
+        ],
+        # A process whose parent has failed finds the shared memory of its parent removed.
+        "aftermath": [r"No such file or directory|has no attribute|Identifier removed"],
+        "kind": "weak",
+        "remedy": "Set RemoveIPC=no in /etc/systemd/logind.conf of this node: logind removes a user's semaphores and shared memory when the last session ends. "
+        "With vllm_tp2_ipc: host, also find the container or script that cleans /dev/shm. Then start the group again.",
+        "means": "Shared memory or a semaphore of the running engine was removed.",
+        "why": "systemd-logind (RemoveIPC=yes) does it at the log-out of the user, or another container in the host's IPC namespace cleans /dev/shm.",
+        "example": "RuntimeError: unable to open shared memory object </torch_77_9_1> in read-write mode: No such file or directory (2)",
     },
     {
         "class": "worker_died",

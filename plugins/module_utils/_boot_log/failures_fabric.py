@@ -128,14 +128,17 @@ ROWS: list[dict[str, Any]] = [
         "case": "nccl_shm",
         "patterns": [
             r"NCCL WARN .{0,120}/dev/shm/nccl-\S{0,40} .{0,80}(?:No space left on device|No such file or directory|Cannot allocate memory|Permission denied)",
+            r"[Ee]rror.{0,120}/dev/shm/nccl-\S{0,40} .{0,80}No such file or directory",
             r"NCCL WARN .{0,60}posix_fallocate failed",
         ],
         "any_level": True,
         "kind": "strong",
-        "remedy": "Raise container.shm_size of the profile. "
-        "With vllm_tp2_ipc: host, delete the nccl-* files of dead engines in /dev/shm of this node while the group is stopped.",
+        "remedy": "If space is short, raise container.shm_size of the profile. "
+        "With vllm_tp2_ipc: host, delete the nccl-* files of dead engines in /dev/shm of this node while the group is stopped. "
+        "If the file does not exist, another container or script cleans /dev/shm, or logind does (RemoveIPC=yes in /etc/systemd/logind.conf).",
         "means": "NCCL could not use shared memory (/dev/shm).",
-        "why": "A container has the shared memory of container.shm_size. In the host's IPC namespace, a killed engine leaves its segments behind.",
+        "why": "A container has the shared memory of container.shm_size. In the host's IPC namespace, a killed engine leaves its segments behind, "
+        "and others can remove the segments of a running one.",
         "example": "spark1:301:412 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-9p7f4x to 9637892 bytes, "
         "error: No space left on device (28)",
     },

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.failures_model import DRAFTER_CODE
+
+#: How exceptions and kernels name an architecture of NVIDIA GPUs.
+_ARCH = (
+    r"(?:\b[Ss][Mm][ _]?\d{2,3}|\bSM \d|\bcompute_\d|[Cc]ompute[ _][Cc]apabilit|[Dd]evice [Cc]apabilit|\bHopper\b|\bBlackwell\b|\bAmpere\b|\bAda\b"
+    r"|\b[BH]\d00\b|\bGB\d00\b)"
+)
+
 ROWS: list[dict[str, Any]] = [
     {
         "class": "arch_unsupported",
         "case": "kernel_limits",
         "patterns": [
             r"FlashInfer Internal Error: (?P<what>Invalid configuration.{0,160})",
-            r"(?P<what>Arch conditional MMA instruction used without targeting appropriate compute capability)",
+            r"(?P<what>Arch conditional \w{1,12} instruction used without targeting .{1,60})",
             r"(?P<what>Failed to set the allowed dynamic shared memory size to \d{1,9})",
             r"(?P<what>out of resource: .{1,120})",
             r"(?P<what>too many resources requested for launch)",
@@ -21,7 +29,7 @@ ROWS: list[dict[str, Any]] = [
             r"(?P<what>Unsupported max_mma_kv)",
             r"^(?:\w{1,40}\.){0,8}DSL(?:Cuda)?RuntimeError: (?P<what>.{1,120})",
             r"Error: (?P<what>Invalid thread config: thread_m_blocks[^\]]{1,120}\]?)",
-            r"Error: (?P<what>FlashAttention (?:forward )?only supports? .{1,80})",
+            r"Error: (?P<what>Flash[ -]?Attention[ -]?\d?(?: \w{1,20})? only supports? .{1,80})",
         ],
         "unless": ["Ignoring this choice", "No valid triton configs"],
         "kind": "strong",
@@ -66,10 +74,21 @@ ROWS: list[dict[str, Any]] = [
             r"ptxas fatal",
             r"No compiled \w.{0,60}(?:_mm|[Kk]ernel)\b",
             r"[Qq]uantization (?:method \S{1,60}|scheme) is not supported for (?:', ')?the current GPU",
-            r"Error: .{0,200}not supported on this (?:GPU|device)",
+            r"Error: .{0,200}not supported (?:on|for|by) (?:this|your|the current|current) (?:GPU|device|architecture|platform|hardware)",
+            rf"This kernel (?:only|requires?|is only|is not|does not|was (?:only )?(?:built|compiled))\b.{{0,60}}(?:{_ARCH}|\barch|GPU)",
+            r"kernel `\S{1,160}` is for sm\d",
+            r"PTX JIT compilation failed|CUDA_ERROR_INVALID_PTX|cudaErrorInvalidPtx",
+            r"[Ee]rror.{0,120}\bsm_\d{2,3}\w? is not compatible",
+            r"fatal {0,8}: {0,8}(?:Value|Unsupported).{0,40}\b(?:sm|compute)_\d{2,3}",
+            r"unsupported CUDA gpu architecture",
+            r" \.target '?(?P<what>sm_\w{1,12})",
             r"type \w{1,20} not supported in this architecture",
-            r"[Ee]rror.{0,200}Unsupported architectur",
-            r"Assertion error \(\S{0,200}(?:deep_?gemm|DeepGEMM|jit_kernels)\S{0,200}\): (?!exit_code)(?P<what>.{1,100})",
+            r"[Ee]rror.{0,200}[Uu]nsupported (?:(?:GPU|CUDA|gpu|cuda) )?(?:architectur|arch\b|SM\b|sm\b|(?:compute |device )?capabilit)|Unsupported GPU\b",
+            r"Error: .{0,200}Unknown (?:recipe|SF transformation)",
+            r"CUDA_ERROR_NO_BINARY_FOR_GPU|CUDA_ERROR_INVALID_IMAGE|cudaErrorNoKernelImageForDevice|cudaErrorInvalidKernelImage",
+            r"CU[A-Z]{2,8}_STATUS_(?:ARCH_MISMATCH|NOT_SUPPORTED)|No (?:valid )?execution plans",
+            r"Missing TRTLLM-GEN kernel",
+            r"Assertion error \(?\S{0,200}(?:deep_?gemm|DeepGEMM|jit_kernels)\S{0,200} (?!'?exit_code)(?P<what>.{1,100})",
             r"Transformers does not recognize this architecture",
             r"Unsupported gpu architecture '(?P<what>\w{1,40})'",
             r"device kernel image is invalid",
@@ -89,17 +108,55 @@ ROWS: list[dict[str, Any]] = [
             r"\bexec \S.{0,240}: [Ee]xec format error",
             r"no matching manifest for (?P<what>linux/\S{1,40})",
             r"[Ee]rror[:,] (?P<what>\w{1,80} has no vLLM implementation)",
-            r"Error: Error Internal\b",
+            r"Error: Error (?:Internal|Not Supported|Arch Mismatch)\b",
             r"Could not run '[\w:.]{1,80}' with arguments from the 'CUDA' backend",
             r"'_OpNamespace' '\w{1,40}' object has no attribute '(?P<what>\w{1,80})'",
         ],
-        "unless": ["Ignoring this choice"],
+        "unless": ["Ignoring this choice", "Cannot use FA version"],
         "kind": "strong",
         "remedy": "Use an image built for GB10 (arm64, sm_121) and this model, or another attention or MoE backend "
         "(--attention-backend and --moe-backend in vllm_tp2_extra_args).",
         "means": "The image has no kernel for this GPU, or does not know this model's architecture.",
         "why": "Wheels for sm_90 or sm_100 lack sm_121 code; a model newer than the image is unknown to it.",
         "example": "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
+    },
+    {
+        "class": "arch_unsupported",
+        "case": "arch_named",
+        "patterns": [
+            rf"Error: (?!Bfloat16)(?P<message>.{{0,200}}\b(?:requires?|needs?|only (?:runs?|works?|supports?|supported|available|implemented|compatible|built"
+            rf"|compiled))\b.{{0,60}}{_ARCH}.{{0,80}})",
+            rf"Error: (?!Bfloat16)(?P<message>.{{0,200}}(?:[Nn]ot supported|[Uu]nsupported|[Nn]ot support|[Nn]ot implemented|[Nn]ot available|[Nn]ot compatible"
+            rf"|[Nn]ot compiled|[Nn]ot built|[Nn]o kernel|[Nn]o supported)\b.{{0,80}}{_ARCH}.{{0,80}})",
+            rf"Error: (?P<message>.{{0,120}}{_ARCH}.{{0,40}}\b(?:not (?:supported|compatible|available)|unsupported|only\b|(?:is|are) required).{{0,80}})",
+            rf"Error: (?P<message>[Oo]nly .{{0,60}}{_ARCH}.{{0,80}})",
+            rf"Assertion failed: (?P<message>.{{0,160}}(?:{_ARCH}|\b[Ss][Mm] ?[=<>!]|\barch\b).{{0,80}})",
+        ],
+        "unless": ["Ignoring this choice", "Cannot use FA version"],
+        "kind": "weak",
+        "remedy": "Use another attention or MoE backend (--attention-backend and --moe-backend in vllm_tp2_extra_args), or an image with kernels "
+        "built for sm_121: {message}.",
+        "means": "A library refuses this GPU and names the architectures that it supports.",
+        "why": "GB10 is sm_121. The kernel is for other architectures, or was written before this one.",
+        "example": "RuntimeError: The example kernel requires SM100 (compute capability 10.0)",
+    },
+    {
+        "class": "cuda_fault",
+        "case": "drafter_fault",
+        "within": DRAFTER_CODE,
+        "patterns": [
+            r"(?P<message>illegal memory access|device-side assert(?!ion))",
+            r"\.cuh?:\d{1,6}: .{0,200}Assertion `(?P<message>.{1,160})` failed",
+            r"CUDA (?:driver )?error: (?P<message>.{1,200})",
+            r"Triton Error \[\w{1,8}\]: (?P<message>.{1,200})",
+        ],
+        "unless": [", in load", ", in _load", ", in __init__"],
+        "kind": "strong",
+        "remedy": "Start without the drafter (speculative-config), or with --max-num-seqs 1 or --no-async-scheduling (vllm_tp2_extra_args): "
+        "its code failed ({message}). If that serves, use an image with a newer vLLM, another drafter, or fewer num_speculative_tokens.",
+        "means": "A GPU kernel crashed in the code of the drafter, which proposes and verifies tokens.",
+        "why": "Drafters (MTP, EAGLE, DFlash) have errors that only several requests at a time show, often together with async scheduling.",
+        "example": "/opt/vllm/vllm/v1/sample/rejection_sampler.py: CUDA error: device-side assert triggered",
     },
     {
         "class": "cuda_fault",
@@ -110,6 +167,7 @@ ROWS: list[dict[str, Any]] = [
             r"NVRM: Xid",
             r"unspecified launch failure",
             r"Error occurred when running GEMM",
+            r"\.cuh?:\d{1,6}: .{0,200}Assertion `(?P<message>.{1,160})` failed",
             r"^Failed: Cuda error \S{1,200} '(?P<message>[^']{1,200})",
             r"Check failed: \(?[^()]{0,60}\b(?:cudaSuccess|CUDA_SUCCESS)\b(?P<message>.{1,200})",
             r"Triton Error \[\w{1,8}\]: (?P<message>.{1,200})",
@@ -120,8 +178,11 @@ ROWS: list[dict[str, Any]] = [
         ],
         "unless": ["VERSION_MISMATCH"],
         "kind": "strong",
-        "remedy": "Choose another attention or MoE backend (--attention-backend and --moe-backend in vllm_tp2_extra_args), or --enforce-eager, "
-        "or a newer image: a GPU kernel crashed.",
+        "remedy": "Start without the drafter ({drafter}) to see whether its code crashed, or with --max-num-seqs 1 or --no-async-scheduling. "
+        "If the GPU kernel crashes without it too, choose another attention or MoE backend (--attention-backend and --moe-backend in vllm_tp2_extra_args), "
+        "or --enforce-eager, or a newer image.",
+        "remedy_plain": "Choose another attention or MoE backend (--attention-backend and --moe-backend in vllm_tp2_extra_args), or --enforce-eager, "
+        "or a newer image: a GPU kernel crashed. If the profile has a drafter (speculative-config), start without it first.",
         "means": "A GPU kernel crashed.",
         "why": "The kernel has an error for this GPU, model shape or backend.",
         "example": "RuntimeError: CUDA error: an illegal memory access was encountered",

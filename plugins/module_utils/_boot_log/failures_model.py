@@ -32,6 +32,23 @@ GENERIC = (
     " died with exit code ",
 )
 
+#: Frames of the code that proposes and verifies tokens, and names in it.
+DRAFTER_CODE = (
+    r"/spec_decode/|rejection_sampler\w{0,20}\.py|eagle\w{0,12}\.py|dflash\w{0,12}\.py|dspark\w{0,12}\.py|medusa\w{0,12}\.py|mtp\.py|in propose\b"
+    r"|draft_token|draft_prob|num_draft|max_spec_len"
+)
+#: How exceptions name a drafter.
+_DRAFTER = (
+    r"\b[Dd]raft(?:er|ers|ing|s)?\b|\bEAGLE\d?\b|\b[Ee]agle\d?\b|\bD[Ff]lash\w{0,10}\b|\bDSpark\w{0,10}\b|\bMTP\b|\bmtp\b|\b[Mm]edusa\b"
+    r"|\b[Ss]peculat(?:ive|ion|or)\b|num_speculative_tokens|\bspec[_ ]decod"
+)
+
+#: vLLM's own classes of settings.
+VLLM_CONFIG = (
+    r"(?:(?:Async)?EngineArgs|(?:Attention|Cache|Compilation|ECTransfer|Kernel|KVEvents|KVTransfer|LoRA|Load|Model|MultiModal|Observability|Offload|Parallel"
+    r"|Pass|Pooler|Profiler|Reasoning|Scheduler|Speculative|StructuredOutputs|Vllm)Config)(?:\.__init__)?"
+)
+
 ROWS: list[dict[str, Any]] = [
     {
         "class": "kv_too_small",
@@ -109,15 +126,40 @@ ROWS: list[dict[str, Any]] = [
             r"(?:cudaSuccess|CUDA_SUCCESS)\b.{0,200}out of memory",
             r"cudaErrorMemoryAllocation",
             r"CU[A-Z]{2,8}_STATUS_ALLOC_FAILED",
+            r"expandable_segments: .{0,60}\bOOM\b",
+            r"Error: .{0,160}\bOOM\b(?! killer)",
+            r"Error: [Oo]ut of memory",
+            r"(?:CUDA|[Cc]uda|GPU|NCCL|nccl|Triton|RMM|GDN|[Ff]lash[Ii]nfer|[Dd]evice|cu[A-Z]\w{2,40}|cu(?:blas|dnn)\w{0,20}|[Aa]llocat\w{1,5})\b.{0,160}"
+            r"\b(?<!run )(?:[Oo]ut of memory|OUT_OF_MEMORY|out_of_memory)\b",
+            r"cuda(?:Malloc|HostAlloc)\w{0,20}\b.{0,80}(?:[Ff]ail|[Oo]ut of memory|[Ee]rror)",
+            r"(?:[Ff]ail\w{0,5}|[Ee]rror)\b.{0,60}\bcuda(?:Malloc|HostAlloc)",
+            r"\bcuMem(?:Create|Map|Alloc|AddressReserve|HostAlloc)\w{0,20}\b(?!.{0,120}(?:not supported|not permitted|[Ii]nvalid)).{0,80}"
+            r"(?:[Ff]ail|OUT_OF_MEMORY|[Ee]rror)",
+            r"[Ff]ailed to allocate .{0,80}(?:GPU|CUDA|cuda|VRAM|device memory|on device)\b",
+            r"RMM (?:failure|allocation)|rmm::(?:out_of_memory|bad_alloc)|std::bad_alloc: out_of_memory|Maximum pool size exceeded",
+            r"Buffer overflow when allocating memory for",  # of FlashInfer's workspace
             # torch asks NVML only after an allocation has failed; a GPU without its own memory has no answer.
             r"NVML_SUCCESS == r INTERNAL ASSERT FAILED at \S{1,200}CUDACachingAllocator",
         ],
+        "unless": ["Ignoring this choice"],
         "kind": "strong",
         "remedy": "Lower --gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) by about the memory of the graphs, or lower --max-num-seqs "
         "and the capture sizes.",
         "means": "An allocation on the GPU failed.",
         "why": "Activations, sampler warm-up or graph capture need memory that the KV pool already holds. After the KV line, the utilization is too high.",
         "example": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 298.00 MiB. GPU 0 has a total capacity of 119.63 GiB.",
+    },
+    {
+        "class": "cuda_oom",
+        "case": "nccl_memory",
+        "patterns": [r"NCCL WARN .{0,200}[Oo]ut of memory"],
+        "any_level": True,
+        "kind": "weak",
+        "remedy": "Lower --gpu-memory-utilization (vllm_tp2_gpu_memory_utilization): NCCL's buffers need GPU memory outside of it. "
+        "A smaller NCCL_BUFFSIZE (vllm_tp2_extra_env) needs less.",
+        "means": "NCCL could not allocate its buffers on the GPU.",
+        "why": "Weights and KV pool claim the memory first; NCCL allocates its buffers at the first collective of each kind.",
+        "example": "spark1:301:412 [0] include/alloc.h:228 NCCL WARN Cuda failure 2 'out of memory'",
     },
     {
         "class": "bad_argument",
@@ -127,7 +169,8 @@ ROWS: list[dict[str, Any]] = [
             r"error: unrecognized arguments: (?P<message>.{1,300})",
             r"error: argument --?\S{1,60}: (?P<message>.{1,300})",
             r"error: the following arguments are required: (?P<message>.{1,300})",
-            r"^error: (?P<message>(?:unexpected argument|invalid value|the following required arguments) .{1,300})",
+            r"^error: (?P<message>(?:unexpected argument|invalid value|the following required arguments|the argument|unrecognized subcommand) .{1,300})",
+            r"argparse\.Argument(?:Type)?Error: (?P<message>.{1,300})",
             r"KeyError: ['\"](?P<message>invalid (?:tool call|reasoning) parser: .{1,300})",
             r"(?:Key|Value)Error: ['\"]?(?P<message>(?:Tool|Reasoning) parser '[^']{1,80}' not found.{0,300})",
         ],
@@ -169,6 +212,20 @@ ROWS: list[dict[str, Any]] = [
     },
     {
         "class": "weights_missing",
+        "case": "weights_not_in_checkpoint",
+        "patterns": [r"weights were not initialized from checkpoint(?:: ?[\[{]?(?P<message>[^\]}]{1,300}))?"],
+        "kind": "weak",
+        "remedy": "Compare this node's files with the manifest (`ansible-playbook site.yml --tags weights`). If they are complete, the checkpoint does not fit "
+        "this vLLM ({message}): pin the revision that served before (model.revision of the profile), or use the vLLM version that the model card names.",
+        "remedy_plain": "Compare this node's files with the manifest (`ansible-playbook site.yml --tags weights`). If they are complete, the checkpoint does "
+        "not fit this vLLM: pin the revision that served before (model.revision of the profile), or use the vLLM version that the model card names.",
+        "needs_peer": "whether its copy is complete",
+        "means": "The checkpoint has no tensors for some parameters of the model.",
+        "why": "A shard is missing, or a newer revision of the checkpoint names its tensors differently.",
+        "example": "ValueError: Following weights were not initialized from checkpoint: {'model.layers.0.mlp.gate.weight'}",
+    },
+    {
+        "class": "weights_missing",
         "patterns": [
             r"LocalEntryNotFoundError",
             r"(?:HFValidationError: |Repo id must be in the form ).{0,120}'(?P<path>[./~][^']{0,300})'",
@@ -181,7 +238,6 @@ ROWS: list[dict[str, Any]] = [
             r"Incorrect path_or_model_id: '(?P<path>[^']{1,300})'",
             r"RepositoryNotFoundError|RevisionNotFoundError|(?<!\w)(?:Remote)?EntryNotFoundError",
             r"OSError: Can't load (?:the )?(?:configuration|model|(?:\w{1,20} )?(?:tokenizer|processor|extractor))(?: of| for) '(?P<path>[^']{1,300})'",
-            r"weights were not initialized from checkpoint",
             r"Invalid repository ID or local directory specified: '(?P<path>[^']{1,300})'",
             r"Invalid repository ID or local directory",
             r"is not a local folder and is not a valid model identifier",
@@ -242,6 +298,7 @@ ROWS: list[dict[str, Any]] = [
             r"UnpicklingError: (?P<message>invalid load key.{0,100})",
             r"(?P<message>Consistency check failed: file should be of size \d.{1,120})",
         ],
+        "unless": ["does not contain tensor"],
         "kind": "weak",
         "remedy": "Compare this node's copy of the model with the manifest (`ansible-playbook site.yml --tags weights`) and copy the damaged shard again.",
         "needs_peer": "whether its copy is whole: copy the shard from the rank that has it",
@@ -256,10 +313,22 @@ ROWS: list[dict[str, Any]] = [
             r"(?P<message>Attempted to load weight \(.{1,80}?\) into parameter(?: \(.{1,60}\))?)",
             r"(?P<message>Tried to load weights of size .{1,160})",
             r"(?P<message>size mismatch for \S{1,160}: copying a param)",
+            r"(?P<message>(?:Missing|Unexpected) key\(s\) in state_dict.{0,200})",
+            r"Error: (?=.{0,200}(?:[Ww]eight|[Pp]aram|[Cc]heckpoint|\blayers\.))(?P<message>.{0,120}\b(?:[Ss]hape|[Ss]ize)s? (?:mismatch|do(?:es)? not match)"
+            r".{0,160})",
+            r"Error: (?P<message>File does not contain tensor .{1,160})",
+            r"Error: (?P<message>.{0,40}\b(?:[Ww]eight|[Pp]arameter|[Tt]ensor)s? .{1,160} (?:not found|missing|does not exist) (?:in|from) .{1,100})",
+            r"(?:Error: |Value error, )(?P<message>.{0,120}\bquant(?:[_ ]|ization[_ ])?algo(?:rithm)?\b.{0,200})",
+            r"KeyError: (?P<message>'(?:NV|MX)?FP\d\w{0,40}'|'W\dA\d\w{0,40}')",
+            r"Error: (?P<message>ModelOpt currently only supports.{0,200})",
+            r"Error: (?P<message>.{0,80}[Nn]o compressed-tensors compatible scheme.{0,100})",
+            r"AttributeError: (?P<message>'\w{1,60}' object has no attribute '(?:weight|input|[kvq])_(?:scale|packed|zero_point|global_scale|shape)\w{0,20}')",
             r"(?P<message>KeyError: '[\w.]{0,240}(?:layers\.\d{1,4}\.|_proj\b|experts\b|(?:weight|scale|bias|qzeros|g_idx)"
-            r"(?:_packed|_scale|_scale_inv|_scale_2|_shape)?')[^']{0,200}'?)",
+            r"(?:_packed|_scale|_scale_inv|_scale_2|_global_scale|_zero_point|_shape)?')[^']{0,200}'?)",
             r"ValueError: (?P<message>(?:too many|not enough) values to unpack.{0,60})",
-            r"ValueError: (?P<message>There is no module or parameter named .{1,200})",
+            r"Error: (?P<message>There is no (?:module or parameter|parameter|module) named .{1,200})",
+            r"Error: (?P<message>.{0,160}\bhas no (?:parameter|weight|tensor)s? .{1,200})",
+            r"Error: (?P<message>(?:Unexpected|Unrecognized|Unknown) (?:weight|parameter|tensor)s?\b.{1,200})",
             r"ValueError: (?P<message>'[\w.]{1,160}' was skipped because it is tied to .{1,200}[^\s.])",
             r"RuntimeError: (?P<message>start \(\d{1,12}\) \+ length \(\d{1,12}\) exceeds dimension size.{0,60})",
             r"^\s{0,12}(?P<message>assert (?:param\w{0,20}(?:\.data)?\.(?:shape|size\(\)) == loaded_weight\.(?:shape|size\(\))"
@@ -268,7 +337,8 @@ ROWS: list[dict[str, Any]] = [
         "unless": [*GENERIC, "KeyError: 'invalid "],
         "kind": "weak",
         "remedy": "The checkpoint or its quantization does not fit this vLLM ({message}). Use the vLLM version that the model card names, "
-        "or another checkpoint, and check --quantization and --kv-cache-dtype. If the traceback names torch_compile_cache, empty that cache.",
+        "or another checkpoint, and check --quantization and --kv-cache-dtype. If another revision of it served before, pin that one (model.revision of the "
+        "profile). If the traceback names torch_compile_cache, empty that cache.",
         "means": "The tensors of the checkpoint do not have the names or shapes that this vLLM expects.",
         "why": "The model code of this version, the quantization format, or the draft model does not match the checkpoint.",
         "example": "AssertionError: Attempted to load weight (torch.Size([4096, 12288])) into parameter (torch.Size([4096, 8192]))",
@@ -290,7 +360,53 @@ ROWS: list[dict[str, Any]] = [
     },
     {
         "class": "config_error",
+        "case": "drafter_config",
+        "within": DRAFTER_CODE,
+        "names": _DRAFTER,
         "patterns": [
+            r"(?:Value|Assertion|NotImplemented)Error: (?P<message>.{1,300})",
+            r"^\s{0,8}Value error, (?P<message>.{1,300})",
+            r"^(?:\[rank\d{1,4}\]: ?)?(?:AssertionError|NotImplementedError)$",
+        ],
+        "unless": [*GENERIC, ", in load", ", in _load", ", in __init__"],
+        "kind": "weak",
+        "remedy": "Change speculative-config (engine.args of the profile) or leave it out: the drafter does not fit this model or this vLLM ({message}). "
+        "The drafter's model card names the checkpoint of the model, its quantization and the vLLM version that it needs. If it fails only with several "
+        "requests at a time, start with --max-num-seqs 1 or --no-async-scheduling.",
+        "remedy_plain": "Leave speculative-config out (engine.args of the profile), or use an image with a newer vLLM or another drafter: its code failed. "
+        "If it fails only with several requests at a time, start with --max-num-seqs 1 or --no-async-scheduling.",
+        "means": "The drafter (speculative decoding) does not work with this model, this vLLM or these requests.",
+        "why": "The drafter needs another checkpoint of the model, for example without a quantized head, or a newer vLLM. Some fail with several requests.",
+        "example": "ValueError: The drafter requires an unquantized LM head of the target model.",
+    },
+    {
+        "class": "config_error",
+        "case": "setting_unknown",
+        "patterns": [
+            r"(?:(?:Value|Key|NotImplemented|Assertion|Type)Error: |^\s{0,8}Value error, )['\"]?(?P<message>(?:Unknown|Unrecogni[sz]ed) \S.{0,300})",
+            r"(?:(?:Value|Key|NotImplemented|Assertion)Error: |^\s{0,8}Value error, )['\"]?(?P<message>.{0,120}(?:[Ii]nvalid|not a valid|[Uu]nsupported"
+            r"|[Nn]ot supported|not recognized|[Uu]nknown)\b.{0,160}\b(?:[Vv]alid|[Ss]upported|[Aa]vailable|[Aa]llowed|[Kk]nown|[Pp]ossible) "
+            r"(?:\w{1,20} ){0,2}?(?:are|is|options|values|include|choices|ones|backends|methods|types)\b.{0,200})",
+            r"ValueError: (?P<message>'[^']{1,80}' is not a valid \w{1,60})",
+            r"KeyError: (?P<message>'\w{0,40}(?:ATTN|MLA|FLASH|TRITON|CUTLASS|MARLIN|B12X)\w{0,40}')",
+            r"AttributeError: (?P<message>(?:type object )?'?\w{0,60}(?:Backend|Enum)'? has no attribute '\w{1,80}')",
+            rf"TypeError: (?P<message>{VLLM_CONFIG}\(\) got an unexpected keyword argument '\w{{1,80}}')",
+            r"^\s{0,8}(?:Value error, |Assertion failed, )?(?P<message>\S.{0,600}?) \[type="
+            r"(?:literal_error|enum|extra_forbidden|unexpected_keyword_argument|unexpected_positional_argument|no_such_attribute), input_value=",
+        ],
+        "unless": list(GENERIC),
+        "kind": "weak",
+        "remedy": "This vLLM does not know a name or a value that it was given: {message}. Use the image that the recipe was made for, pinned by its digest "
+        "(a tag can move to another version), or change the setting.",
+        "means": "vLLM refused a setting that this version does not know.",
+        "why": "The recipe is for another vLLM version or fork. A tag such as latest gets another image when it is pulled again.",
+        "example": "Value error, Unknown attention backend: 'EXAMPLE'. Valid options are: FLASH_ATTN, FLASHINFER",
+    },
+    {
+        "class": "config_error",
+        "patterns": [
+            r"ValidationError: \d{1,4} validation errors? for \S{1,120}$|ValueError: (?:invalid literal for \w{1,10}\(\)|could not convert string to )",
+            r"^\s{0,8}(?:Value error, |Assertion failed, )?(?P<message>\S.{0,600}?) \[type=\w{1,60}, input_value=",
             r"(?:ValueError|ValidationError|AssertionError|NotImplementedError): (?P<message>.{1,300})",
             r"^\s{0,8}Value error, (?P<message>.{1,300})",
             r"^(?:\w[\w.]{0,100}\.)?(?:AssertionError|NotImplementedError|ValueError)$",
@@ -298,10 +414,28 @@ ROWS: list[dict[str, Any]] = [
         "unless": list(GENERIC),
         "kind": "weak",
         "remedy": "Change the setting that vLLM names: {message}",
-        "remedy_plain": "Change the setting named in the lines above this one.",
+        "remedy_plain": "Read the lines next to this one: vLLM names no setting in it. If they name none either, compare vllm_tp2_extra_args and engine.args "
+        "of the profile with the vLLM version of the image.",
         "means": "vLLM refused the configuration.",
         "why": "The line names it: a value out of range, or a combination that this model or backend does not support.",
         "example": "ValueError: Invalid launch options: `--node-rank` must be between 0 and 1; got `--node-rank 2`.",
+    },
+    {
+        "class": "unclassified",
+        "case": "drafter_error",
+        "within": DRAFTER_CODE,
+        "names": _DRAFTER,
+        "patterns": [
+            r"(?:Runtime|Index|Type|Key|Attribute)Error: (?P<message>.{1,300})",
+            r"^\s{0,12}assert (?P<message>.{0,80}(?:draft_|num_draft|spec_len).{0,100})",
+        ],
+        "unless": [*GENERIC, ", in load", ", in _load", ", in __init__"],
+        "kind": "weak",
+        "remedy": "Start without the drafter (speculative-config), or with --max-num-seqs 1 or --no-async-scheduling (vllm_tp2_extra_args): "
+        "its code failed ({message}). If that serves, use an image with a newer vLLM, another drafter, or fewer num_speculative_tokens.",
+        "means": "The code of the drafter failed while it proposed or verified tokens.",
+        "why": "Drafters (MTP, EAGLE, DFlash) have errors that only several requests at a time show, often together with async scheduling.",
+        "example": "    assert draft_token_ids.shape[0] == sum(num_draft_tokens)",
     },
     {
         "class": "unclassified",

@@ -107,6 +107,11 @@ KILLS_ITSELF = "fatal signal from worker"
 #: The first lines of a traceback, which a record of level ERROR of an engine process begins with.
 TRACEBACK = "Traceback (most recent call last):"
 ENGINE_PROCESS = ("EngineCore", "Worker", "VllmWorker", "RayWorkerWrapper")
+#: What ends the line of pydantic that explains a value; the line above it is the name of the field.
+DETAIL = ", input_value="
+FIELD = re.compile(r"\s{0,2}(?P<field>[A-Za-z_][\w.,()\[\]{}'|-]{0,160})")
+#: A line of source code tells of the exception that follows it within so many lines.
+TRACEBACK_LINES = 120
 #: What can begin a new boot.
 BOUNDARY = (
     "version ",

@@ -13,7 +13,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Plan, built_in
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import without_digits
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, RULES, TRACEBACK
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, DETAIL, RULES, TRACEBACK
 
 #: Tried on every line, also after requests began: needles without digits, method.
 ALWAYS: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
@@ -42,7 +42,7 @@ FIGURES: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
 @lru_cache(maxsize=1)
 def literals() -> list[str]:
     """Return all literals of facts and failures, without digits, the longest first."""
-    needles = {*DEATH, *BOUNDARY, TRACEBACK, *(b["needle"] for b in BENIGN), *(rule.needle for rule in RULES)}
+    needles = {*DEATH, *BOUNDARY, TRACEBACK, DETAIL, *(b["needle"] for b in BENIGN), *(rule.needle for rule in RULES)}
     needles.update(needle for classifier in built_in() for needle in classifier.needles)
     needles.update(needle for texts, _method in (*ALWAYS, *FIGURES) for needle in texts)
     return sorted({without_digits(needle) for needle in needles}, key=len, reverse=True)

@@ -60,6 +60,8 @@ class Progress:
         self.unsure = False
         self.ended_facts: dict[str, Any] | None = None
         self.ignoring = 0
+        self.above: Line | None = None
+        self.contexts: dict[int, int] = {}
 
     def reach(self, stage: str, line: Line) -> None:
         """Note that a stage was reached."""

@@ -16,7 +16,8 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class, user_entry
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, compile_catalogue
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, cap, records
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, Line, cap, parse_line, records
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import DETAIL
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals_in, plan_for, trigger
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.starts import begins
 
@@ -26,6 +27,8 @@ KEEP_BOOTS = 20
 _SHAPES = 20000
 _SHAPES_BYTES = 8 * 1024 * 1024
 _SHAPE_BYTES = 16 * 1024
+#: More of a line is not needed to see that it is the name of a field.
+_FIELD_BYTES = 400
 
 _DIGITS = b"0123456789"
 _REQUEST = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request ")
@@ -51,6 +54,7 @@ class BootLog:
         self._shapes_bytes = 0
         self._plans: dict[frozenset[str], Plan] = {}  # one for all shapes with the same literals
         self._rest = b""
+        self._before = b""  # the start of the last line
         self._bytes = 0
         self._lines = 0
         self._boot = Boot(1)
@@ -78,7 +82,8 @@ class BootLog:
             except KeyError:
                 plan = self._plan(shape, lines[index])
             if plan is not None and not self._repeats(plan):
-                self._take_line(lines[index], self._lines, plan)
+                self._take_line(lines[index], self._lines, plan, lines[index - 1] if index else self._before)
+        self._before = lines[-2][:_FIELD_BYTES]
 
     def _repeats(self, plan: Plan) -> bool:
         """Return whether a line only repeats that the server serves."""
@@ -106,13 +111,18 @@ class BootLog:
             self._shapes_bytes += len(shape)
         return plan
 
-    def _take_line(self, raw: bytes, number: int, plan: Plan) -> None:
+    def _take_line(self, raw: bytes, number: int, plan: Plan, before: bytes) -> None:
+        """Take a line. before: the line above it, which names the field that a line of pydantic is about."""
+        detail = DETAIL in plan.literals
+        above: Line | None = parse_line(before[:_FIELD_BYTES].decode("utf-8", "replace").rstrip("\r")) if detail else None
         for piece in cap(raw).split(b"\r"):  # a progress bar overwrites itself
             for line in records(piece.decode("utf-8", "replace")) if piece else ():
                 if plan.boundary and self._boot.recognised and begins(self._boot, line):
                     self._boots.append(self._boot)
                     self._restarts += 1
                     self._boot = Boot(number)
+                if detail:
+                    self._boot.above, above = above, line
                 self._boot.take(line, number, plan)
 
     def facts(self, final: bool = False) -> dict[str, Any]:
@@ -121,7 +131,7 @@ class BootLog:
             rest, self._rest = self._rest.rstrip(b"0123456789.,"), b""  # a figure can be cut off
             plan = self._plan(rest.translate(None, _DIGITS), rest)
             if plan is not None:
-                self._take_line(rest, self._lines + 1, plan)
+                self._take_line(rest, self._lines + 1, plan, self._before)
         last = self._boot.facts(final)
         return {
             **last,
