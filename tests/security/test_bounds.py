@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import listener, protocol, session
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
@@ -151,6 +151,14 @@ def peak(work: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size"), [("\u200b", 4 << 20), ("%41", 1 << 19), ("\\u0041", 1 << 19), ("token=a1b2c3d4 ", 1 << 19), ("&quot;\n", 1 << 19)]
+)
+def test_masking_a_long_text_takes_little_memory(pattern: str, size: int) -> None:
+    text = pattern * (size // len(pattern))
+    assert peak(lambda: redact.redact(text, ["known-value"])) < 48 << 20, "a log of the evidence has 4 MiB, and is masked when the memory has run out"
 
 
 def backlog(records: int, taken: list[int]) -> Iterator[bytes]:

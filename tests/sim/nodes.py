@@ -168,6 +168,7 @@ class SimRank:
         self.owner: dict[str, str] = {}
         self.seen_generation, self.stop_generation = 0, 0
         self.holds: list[dict[str, Any]] = []
+        self.kernel: list[dict[str, str]] = []  # lines of the kernel log that are faults
         self.boot_id = 1
         # faults: the virtual time until which each lasts
         self.cut_until = self.frozen_until = self.down_until = self.docker_until = self.full_until = self.slow_until = self.hung_until = self.frozen_since = 0.0
@@ -355,12 +356,12 @@ class SimRank:
             "containers": [self.container.state()] if docker and self.container is not None else [],
             "engine_error": "" if docker else "the Docker Engine does not answer", "engine_id": str(self.engine_id), "fault": self.process_fault,
             "fault_seconds": self.world.now - self._fault_since if self.process_fault else 0.0, "cpu_seconds": 0.0, "memory": self._memory(),
-            "memory_stop": self.memory_stop if not self.runs() else "", "gpus": [list(self.world.load())], "rails": [], "kernel": [],
+            "memory_stop": self.memory_stop if not self.runs() else "", "gpus": [list(self.world.load())], "rails": [], "kernel": self.kernel[-20:],
             "url": "http://127.0.0.1:8000",
         }  # fmt: skip
         late = bool(self.process_fault) and self.world.now - self._fault_since >= self.world.settings["stopped_seconds"]
         states = self.container.state()["status"] + self.container.id if docker and self.container is not None else ""
-        key = repr((states, docker, self.process_fault, late))
+        key = repr((states, docker, self.process_fault, late, len(self.kernel)))
         if key != self._key:
             self._key, self._number = key, self._number + 1
         return {**sample, "n": self._number}

@@ -8,6 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.report import why_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import SimJob
 from sim.world import World
@@ -133,6 +135,233 @@ def test_a_wedge_restarts_the_group_and_useful_work_is_never_interrupted() -> No
     assert world.now - begin <= 35
     serves_again(world)
     assert starts(world) == 1
+
+
+def busy(world: World, seconds: float = 20.0) -> World:
+    """Let requests run from now on."""
+    world.requests = 3
+    world.run(seconds)
+    return world
+
+
+def wedges(world: World) -> float:
+    """Let the engine wedge, and return the seconds until that is decided."""
+    count, begin = len(events(world, "fault")), world.now
+    world.wedged = True
+    world.run(120, until=lambda: len(events(world, "fault")) > count)
+    assert [event["cause"] for event in events(world, "fault")[count:]] == ["wedge"], "\n".join(map(str, world.store.kept[-10:]))
+    return world.now - begin
+
+
+def test_a_wedge_is_noticed_in_a_release_that_was_never_idle() -> None:
+    world = watched()
+    world.run(60)
+    world.requests = 3
+    assert world.change("new")["result"] == "serves"
+    world.run(30)
+    assert wedges(world) <= 35
+    world.run(200.0, until=lambda: recoveries(world, 1))
+    assert world.serves("new")
+
+
+def test_a_wedge_is_noticed_by_an_agent_that_never_saw_the_group_idle() -> None:
+    world = watched()
+    world.run(60)
+    busy(world)
+    world.crash("wait", 1)
+    world.run(30)
+    assert wedges(world) <= 35
+
+
+def test_the_idle_power_is_read_right_after_the_gate() -> None:
+    world = World()
+    world.settings = merged({})
+    world.add_release("old", ["good"], age=100.0)
+    world.run(1)
+    assert world.change("old")["result"] == "serves"
+    world.run(3)
+    assert wedges(busy(world)) <= 35
+
+
+def test_an_idle_power_of_the_release_before_is_replaced_by_that_of_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = watched()
+    world.run(60)
+    monkeypatch.setattr(World, "load", lambda world: (45.0, 95.0) if world.requests else (20.0, 0.0))
+    world.change("new")
+    world.run(60)
+    assert world.watch is not None
+    assert world.watch.record["idle_power_w"] == 20.0
+
+
+def test_a_long_prefill_is_not_a_wedge() -> None:
+    world = watched()
+    busy(world)
+    world.prefills = True
+    world.run(900)
+    assert (events(world, "fault"), starts(world)) == ([], 0)
+
+
+def test_the_event_of_a_wedge_has_its_figures() -> None:
+    world = watched()
+    world.run(30)
+    wedges(busy(world))
+    assert re.search(r"3 requests held, no token for \d\d s, .* \(12\.0 W, idle 12\.0 W, 100 %\)$", events(world, "fault")[0]["text"])
+
+
+def test_a_wedge_that_ends_by_itself_is_reported_without_a_restart() -> None:
+    world = watched(stable_seconds=600.0)
+    world.run(30)
+    for count in range(2):
+        world.kill(1)
+        world.run(300, until=functools.partial(recoveries, world, count + 1))
+        world.run(3)
+    wedges(busy(world, 5.0))
+    world.run(60, until=lambda: any("before a restart" in event["text"] for event in events(world, "step")))
+    world.wedged = False
+    world.run(60, until=lambda: recoveries(world, 3))
+    assert starts(world) == 2, "\n".join(map(str, world.store.kept))
+    assert [event["text"] for event in events(world, "step")][-1] == "pair1 waits 5 s before a restart of release old: it has failed 3 times in a row"
+    assert " restarts release" not in " ".join(event["text"] for event in world.store.kept)
+    assert world.actor is not None
+    assert "serves release old again without a restart" in why_lines(world.outcome(), world.actor.events(), "/group")[-1]
+
+
+# --- seconds without service
+
+
+def test_seconds_without_service_begin_with_the_last_token() -> None:
+    world = watched()
+    world.run(30)
+    busy(world)
+    begin = world.now
+    wedges(world)
+    assert world.watch is not None
+    assert world.watch.shown["unserved_seconds"] >= world.now - begin - 5, "metrics are read every 5 s"
+    serves_again(world)
+    [recovered] = events(world, "recovered")
+    assert world.now - begin - 6 <= recovered["seconds"] <= world.now - begin + 1
+    assert world.watch.shown["unserved_seconds"] == world.watch.shown["last"]["unserved_seconds"] == recovered["seconds"]
+
+
+@pytest.mark.parametrize("requests", [0, 3], ids=["idle", "busy"])
+def test_seconds_without_service_begin_when_a_rank_was_stopped(requests: int) -> None:
+    world = watched()
+    world.requests = requests
+    world.run(20)
+    begin = world.now
+    world.ranks[1].process_fault = "the engine process is stopped (PID 7, VLLM::Worker_TP1)"
+    world.wedged = True
+    serves_again(world)
+    assert world.now - begin - 4 <= events(world, "recovered")[0]["seconds"] <= world.now - begin + 1
+
+
+def test_an_idle_group_that_gets_a_request_is_not_without_service_since_its_last_one() -> None:
+    world = watched()
+    busy(world, 10.0)
+    world.requests = 0
+    world.run(600)
+    world.wedged, world.requests = True, 1
+    begin = world.now
+    serves_again(world)
+    assert events(world, "recovered")[0]["seconds"] <= world.now - begin + 1
+
+
+@pytest.mark.parametrize("requests", [0, 3], ids=["idle", "busy"])
+def test_a_head_that_does_not_reach_a_rank_of_a_group_that_serves_counts_nothing(requests: int) -> None:
+    world = watched()
+    world.requests = requests
+    world.run(20)
+    world.cut(1, 86.0)
+    world.run(60)
+    assert world.watch is not None
+    assert (events(world, "fault")[0]["cause"], world.watch.shown["unserved_seconds"]) == ("node_lost", 0.0)
+    world.requests = 0
+    serves_again(world)
+    assert (events(world, "recovered")[0]["seconds"], world.watch.shown["unserved_seconds"]) == (0.0, 0.0)
+
+
+def test_a_rank_that_is_lost_and_takes_the_requests_with_it_counts_from_the_last_token() -> None:
+    world = watched()
+    busy(world)
+    begin = world.now
+    world.freeze(1, 60.0)
+    serves_again(world)
+    assert starts(world) == 0
+    assert 50 <= events(world, "recovered")[0]["seconds"] <= world.now - begin + 1
+
+
+def test_a_node_that_is_lost_and_has_to_be_started_again_counts_from_its_loss() -> None:
+    world = watched()
+    begin = world.now
+    world.reboot(1, 60.0)
+    serves_again(world)
+    assert starts(world) == 1
+    assert world.now - begin - 5 <= events(world, "recovered")[0]["seconds"] <= world.now - begin + 1
+
+
+def test_a_group_that_is_held_counts_until_it_serves_again() -> None:
+    world = watched(restarts=0)
+    world.kill(1)
+    world.run(200, until=lambda: world.outcome().get("result") == "held")
+    assert world.watch is not None
+    world.run(10)
+    before = world.watch.shown["unserved_seconds"]
+    assert before > 0
+    world.run(100)
+    assert 95 <= world.watch.shown["unserved_seconds"] - before <= 106
+    world.desire("old", reasons=["gb10 start on one"])
+    world.settle()
+    world.run(10)
+    assert world.watch.shown["unserved_seconds"] == events(world, "recovered")[0]["seconds"] > before + 95
+
+
+@pytest.mark.parametrize("seconds", [94_608_000.0, -7200.0], ids=["three years ahead", "two hours back"])
+@pytest.mark.parametrize("crash", [False, True], ids=["", "and the agent is killed"])
+def test_a_step_of_the_clock_in_a_fault_adds_no_seconds(seconds: float, crash: bool) -> None:
+    world = watched()
+    world.run(30)
+    begin = world.now
+    world.kill(1)
+    world.run(6)
+    world.step_wall(seconds)
+    if crash:
+        world.crash("wait", 1)
+    serves_again(world, 400)
+    assert world.watch is not None
+    assert 0 < world.watch.shown["unserved_seconds"] <= world.now - begin + 1
+
+
+# --- kernel log
+
+
+@pytest.mark.parametrize(("count", "expected"), [(3, 0), (9, 0), (10, 1), (163, 1)])
+def test_lines_of_a_driver_without_memory_are_an_event_where_the_doctor_reports_them(count: int, expected: int) -> None:
+    world = watched()
+    for number in range(count):
+        world.ranks[1].kernel += [{"at": "2026-11-27T00:00:00Z", "kind": "driver_no_memory", "text": f"NVRM: line {number}"}]
+        world.run(0.6)
+    world.run(3)
+    assert len(events(world, "kernel")) == expected
+    message = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from _memdescAllocInternal(pMemDesc)"
+    assert len(kernel.summarize([message] * count, 0)) == expected
+
+
+def test_kernel_events_are_reported_after_the_clock_was_set_back() -> None:
+    world = watched()
+    world.ranks[1].kernel += [{"at": "2026-01-01T00:00:00Z", "kind": "oom_killed", "text": "Out of memory: Killed process 1"}]
+    world.run(5)
+    assert [event["text"] for event in events(world, "kernel")] == ["two: Out of memory: Killed process 1"]
+    world.run(60)
+    assert len(events(world, "kernel")) == 1
+
+
+def test_kernel_events_are_not_reported_again_by_the_next_agent() -> None:
+    world = watched()
+    world.ranks[1].kernel += [{"at": "2026-01-01T00:00:00Z", "kind": "oom_killed", "text": "Out of memory: Killed process 1"}]
+    world.run(5)
+    world.crash("wait", 1)
+    world.run(30)
+    assert len(events(world, "kernel")) == 1
 
 
 def test_an_idle_wedge_is_found_by_a_completion() -> None:
@@ -288,7 +517,8 @@ def test_gb10_start_begins_again_after_a_crash_loop() -> None:
 
 def test_a_stop_ends_the_count_of_seconds_without_service() -> None:
     world = watched()
-    world.cut(1, 400.0)
+    busy(world)
+    world.freeze(1, 400.0)
     world.run(40)
     world.stop()
     world.run(600, until=lambda: world.outcome().get("final") is True and world.desired()["state"] == "stopped")

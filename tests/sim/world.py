@@ -89,6 +89,7 @@ class World:
         self.settings = merged({"enabled": False})  # of the watch
         self.watch: Watch | None = None
         self.requests, self.wedged = 0, False  # held by the engine; a wedge generates no token
+        self.prefills = False  # no token comes, and the engine works
         self.stop_seconds = 2.0  # how long an engine takes to stop
         self.boots: dict[str, list[str]] = {}  # by release, the kinds of its next boots; the last one repeats
         self.pairs: dict[str, tuple[str, set[int]]] = {}
@@ -177,7 +178,7 @@ class World:
     @property
     def tokens(self) -> float:
         """How many tokens the engine has generated, if it holds requests."""
-        if self.answers() and self.requests:
+        if self.answers() and self.requests and not self.prefills:
             self._tokens = self.now
         return self._tokens
 
@@ -212,6 +213,7 @@ class World:
     def pass_time(self, seconds: float) -> bool:
         """Let time pass, at most to the next entry of the agenda; return whether a job has ended."""
         self.now += seconds
+        self._tokens = self.tokens
         while self.agenda and self.agenda[0][0] <= self.now + 1e-9:
             self.agenda.pop(0)[2]()
         boxes = [rank.container for rank in self.ranks]

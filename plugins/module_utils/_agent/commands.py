@@ -190,17 +190,18 @@ def print_logs(group: Group, options: argparse.Namespace) -> int:
     problems: list[Exception] = []
     asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **arguments: group.call("slice", SLICE_SECONDS, **arguments))]
     asks += [(peer.number, peer.host, _slice_of(peer)) for peer in group.peers()]
-    sources = [logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks]
-    limit, count, mask = max(0, options.number), 0, redact.redactor(evidence.secrets_in(group.folder))
+    mask = redact.redactor(evidence.secrets_in(group.folder))
+    found = (logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks)
+    sources = [logs.masked(lines, mask, wanted.search) for lines in found]
+    limit, count = max(0, options.number), 0
     last: collections.deque[logs.Line] = collections.deque(maxlen=limit)
     for line in logs.merged(sources, problems.append):
-        if wanted.search(line.text):
-            count += 1
-            last.append(line)
-            if not limit:
-                show(mask(logs.shown(line)))
+        count += 1
+        last.append(line)
+        if not limit:
+            show(logs.shown(line))
     for line in last:
-        show(mask(logs.shown(line)))
+        show(logs.shown(line))
     if 0 < limit < count:
         complain(f"{count - limit} earlier lines are not shown. The limit is {limit} lines.")
     for problem in problems:

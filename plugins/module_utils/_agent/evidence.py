@@ -73,7 +73,10 @@ def collect(
     group: str, folder: str, run: Runner, memory: Mapping[str, str], *,
     tail: int = TAIL, seconds: float = SECONDS, docker_socket: str = client.DEFAULT_SOCKET,
 ) -> str:  # fmt: skip
-    """Return the evidence of the group's rank on this node, without secrets. `folder` is the group's folder, `memory` what history.py returns."""
+    """Return the evidence of the group's rank on this node, without secrets. `folder` is the group's folder, `memory` what history.py returns.
+
+    Each section is masked by itself: the last word of one is not the name of what the next one begins with.
+    """
     deadline = time.monotonic() + seconds
     secrets = secrets_in(folder)
     sections = container_sections(group, tail, docker_socket, deadline, secrets)
@@ -81,9 +84,10 @@ def collect(
     sections += [(path, read_text(path)) for path in ("/proc/meminfo", "/proc/buddyinfo", "/proc/loadavg", "/proc/swaps")]
     sections += evidence_node.settings(folder, run, deadline, COMMANDS)
     figures = [*evidence_node.figures(folder, run, deadline), *history.sections(memory)]
-    stable, live = ("".join(f"== {title}\n{body.rstrip()}\n\n" for title, body in part) for part in (sections, figures))
-    text = f"{stable}{FIGURES}\n\n{live}"
-    return redact.redact(text, secrets)
+    every = [*sections, *figures]
+    texts = redact.redact_each([part for section in every for part in section], secrets)
+    shown = [f"== {title}\n{body.rstrip()}\n\n" for title, body in zip(texts[::2], texts[1::2])]
+    return "".join([*shown[: len(sections)], f"{FIGURES}\n\n", *shown[len(sections) :]])
 
 
 def keep(folder: str, label: str, name: str, text: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import heapq
+import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import stamp_to_ns
 
 SLICE_BYTES = 1 << 20
+BLOCK, AROUND = 1000, 200  # lines that are masked together, and lines before and behind them that are read with them
 MOST_PIECES = 256  # more than the Docker Engine keeps with the role's settings
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -59,6 +61,31 @@ def lines_of(ask: Ask, container: str, host: str, since: float) -> Iterator[Line
             return
         cursor = piece["cursor"]
     raise RankError(f"The log of {container} on {host} is longer than {MOST_PIECES * SLICE_BYTES >> 20} MiB: the rest is left out. Use a shorter time.")
+
+
+def masked(lines: Iterable[Line], mask: Callable[[str], str], wanted: Callable[[str], Any]) -> Iterator[Line]:
+    """Yield the masked lines of one rank whose own text is wanted. A line is masked with those around it: a key or an argument can begin on an earlier one."""
+    kept: list[Line] = []
+    done = 0  # how many of them are behind us: they are there to be read only
+    failure: Exception | None = None
+    source, ended = iter(lines), False
+    while not ended:
+        before = len(kept)
+        try:
+            for line in itertools.islice(source, BLOCK):
+                kept.append(line)  # those before an error stay
+        except Exception as error:  # noqa: BLE001  the lines before it are shown first
+            failure = error
+        ended = len(kept) < before + BLOCK
+        end = len(kept) if ended else len(kept) - AROUND
+        texts = mask("\n".join(line.text for line in kept)).split("\n")
+        for line, text in list(zip(kept, texts))[done:end]:
+            if wanted(line.text):
+                yield line._replace(text=text)
+        first = max(0, end - AROUND)
+        kept, done = kept[first:], end - first
+    if failure is not None:
+        raise failure
 
 
 def merged(logs: Iterable[Iterator[Line]], problem: Callable[[Exception], None]) -> Iterator[Line]:

@@ -20,6 +20,7 @@ AGAIN_SECONDS = 1.0  # after a rank did not answer
 OLD_SECONDS = 30.0  # before an agent that does not know the verb is asked again
 USEFUL_SECONDS = 10.0
 FRESH_SECONDS = 5.0  # a reading of a GPU counts for so long
+REST_PERCENT = 30.0  # utilization: two real GPUs show 0 to 28 at rest, and 92 and more at work
 REQUEST = {"prompt": "1", "max_tokens": 1}
 
 
@@ -45,6 +46,7 @@ class Observation:
         self._frozen = False  # whether requests run and no token has come since the last reading
         self._silent_since: float | None = None  # when the API answered last
         self._moved: float | None = None  # when tokens were generated last
+        self._starved: float | None = None  # since when the requests that are held have got no token
         self.restart_window()
         self._probe: Job | None = None
         self._probe_at = 0.0
@@ -106,6 +108,8 @@ class Observation:
             self._probe_fault = None
         self._frozen = figures["running"] > 0 and bool(self._figures) and not moves
         busy = figures["running"] + figures["waiting"] > 0
+        if moves or not busy or self._starved is None:
+            self._starved = now if busy else None
         self._idle_since = None if busy else self._idle_since if self._idle_since is not None else now
         self._figures = figures
         head = self.samples.get(0) or {}
@@ -176,10 +180,25 @@ class Observation:
         if self._silent_since is not None and self.clock.monotonic() - self._silent_since >= limit:
             return [Fault("engine_failed", f"{name}: the API has not answered for {limit:.0f} s")]
         if self._wedge.wedged(idle_power_w):
-            held, seconds = int(self._figures.get("running") or 0), float(self.settings["wedge_seconds"])
+            held, seconds = int(self._figures.get("running") or 0), self.clock.monotonic() - (self._starved or 0.0)
             what = f"{held} request{'s' if held != 1 else ''} held, no token for {seconds:.0f} s, and the engine does not work"
-            return [Fault("wedge", f"{name}: {what}")]
+            return [Fault("wedge", f"{name}: {what} ({self._wedge.figures(idle_power_w)})")]
         return []
+
+    def began(self, fault: Fault) -> float:
+        """Return when service ended for a fault of this moment, by the monotonic clock: with the last token of the requests that are held."""
+        now = self.clock.monotonic()
+        stopped = float((self.samples.get(fault.rank) or {}).get("fault_seconds") or 0.0)
+        silent = self._probe_at if self._probe_fault is not None else now if self._silent_since is None else self._silent_since
+        causes = {
+            "rank_stopped": now - stopped, "node_lost": self._lost.get(fault.rank, (now, ""))[0], "idle_wedge": self._probe_at, "engine_failed": silent,
+        }  # fmt: skip
+        return min(causes.get(fault.cause, now), self._starved if self._frozen and self._starved is not None else now)
+
+    def away_since(self) -> float | None:
+        """Return since when the head itself sees no service: requests get no token, or the API does not answer; None while it serves."""
+        limit = self.clock.monotonic() - float(self.settings["wedge_seconds"])
+        return min((each for each in (self._starved, self._silent_since) if each is not None and each <= limit), default=None)
 
     def complete(self) -> bool:
         """Whether all ranks have been read, and none is lost."""
@@ -194,8 +213,14 @@ class Observation:
         return self._proven or self.useful()
 
     def idle_power(self) -> float | None:
-        """Return the highest power of a GPU of the group while no request runs; None if it is not known or requests ran a moment ago."""
-        if self._idle_since is None or self.clock.monotonic() - self._idle_since < USEFUL_SECONDS:
+        """Return the highest power of a GPU of the group while no request runs; None if it is not known or a GPU worked when it was read.
+
+        Utilization shows at once that a GPU rests: a group that is busy from its gate on may rest for no longer than that.
+        """
+        if self._idle_since is None:
             return None
-        powers = [each[0] for sample in self.samples.values() for each in sample.get("gpus") or [] if each[0] is not None]
-        return max(powers) if powers else None
+        unknown = 0.0 if self.clock.monotonic() - self._idle_since >= USEFUL_SECONDS else 100.0
+        gpus = [each for sample in self.samples.values() for each in sample.get("gpus") or [] if each[0] is not None]
+        if any((unknown if percent is None else percent) > REST_PERCENT for _power, percent in gpus):
+            return None
+        return max((power for power, _percent in gpus), default=None)

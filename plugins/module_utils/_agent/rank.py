@@ -13,14 +13,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, holds, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE, FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.history import History
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, SESSION_VERBS, VERBS, Caller, take
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit, scalar
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
 from ansible_collections.gb10.cluster.plugins.module_utils._host import start_memory
@@ -55,9 +55,6 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {error}".rstrip(".")
-
-
-HOLD = {"name": str, "reason?": str, "until": float, "by?": str}
 
 
 class RankService:
@@ -219,7 +216,7 @@ class RankService:
             "generation": owner["generation"],
             "stopped": node.stopped_of(self.folder),
             "stop_generation": owner["stop_generation"],
-            "boot_id": node.text_of(os.path.join(self._root, "proc/sys/kernel/random/boot_id")).strip(),
+            "boot_id": self._boot_id(),
             "holds": self._holds(),
         }
 
@@ -249,30 +246,27 @@ class RankService:
 
     # Holds.
 
+    def _boot_id(self) -> str:
+        return node.text_of(os.path.join(self._root, "proc/sys/kernel/random/boot_id")).strip()
+
     def _holds(self) -> list[dict[str, Any]]:
         """Return the holds that have not expired. Raises OSError."""
-        found = self._state.load(HOLDS)
-        now = self._wall()
-        return [
-            {"name": str(each["name"]), "reason": str(each.get("reason") or ""), "until": each["until"], "by": str(each.get("by") or "")}
-            for each in (found if isinstance(found, list) else [])
-            if not misfit(each, HOLD) and each["name"] and each["until"] > now
-        ]
+        return holds.lasting(self._state.load(HOLDS), self._boot_id(), self._wall())
 
     def _hold(self, name: str, reason: str, seconds: float, by: str) -> dict[str, Any]:
         with self._records:
-            holds = [each for each in self._holds() if each["name"] != name]
-            holds.append({"name": name, "reason": reason, "until": round(self._wall() + seconds, 3), "by": by})
-            self._state.save(HOLDS, holds)
-        return {"holds": holds}
+            found = [each for each in self._holds() if each["name"] != name]
+            found.append(holds.new(name, reason, seconds, by, self._boot_id(), self._wall()))
+            self._state.save(HOLDS, found)
+        return {"holds": found}
 
     def _release_hold(self, name: str) -> dict[str, Any]:
         with self._records:
             before = self._holds()
-            holds = [each for each in before if each["name"] != name]
-            if holds != before:
-                self._state.save(HOLDS, holds)
-        return {"holds": holds, "released": holds != before}
+            left = [each for each in before if each["name"] != name]
+            if left != before:
+                self._state.save(HOLDS, left)
+        return {"holds": left, "released": left != before}
 
     # Reading.
 

@@ -13,7 +13,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.release impo
 from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import KEY_COMMAND
 
 Look = Mapping[str, Any]
-AFTER_VERDICT = ("step", "warning", "settled")
+AFTER_VERDICT = ("step", "warning", "settled", "recovered")
 
 
 def desired_line(group: str, desired: Mapping[str, Any]) -> str:

@@ -75,9 +75,10 @@ def watch_line(watch: Mapping[str, Any]) -> str:
         parts.append(f"serving since {watch['serving_since']}")
     if fault:
         parts.append(f"{fault.get('cause')} at {fault.get('at')}: {fault.get('text')}")
-    if restarts:
+    unserved = float(watch.get("unserved_seconds") or 0.0)
+    if restarts or (fault and unserved >= 1):
         counts = ", ".join(f"{cause} {count}" for cause, count in sorted(restarts.items()))
-        parts.append(f"restarts: {counts}, {float(watch.get('unserved_seconds') or 0.0):.0f} s without service in all")
+        parts.append(f"{f'restarts: {counts}, ' if counts else ''}{unserved:.0f} s without service in all")
     last = watch.get("last") or {}
     if last and not fault:
         parts.append(f"last: {last.get('cause')} at {last.get('at')}, {float(last.get('unserved_seconds') or 0.0):.0f} s without service ({last.get('text')})")

@@ -34,7 +34,8 @@ OUTCOME_FORM = {
 }  # fmt: skip
 WATCH_FORM = {
     "crashes?": [{"at": str, "text": str}], "restarts?": {str: int}, "unserved_seconds?": float, "started?": dict, "last?": FAULT,
-    "episode?": {**FAULT, "since?": float, "generation?": int}, "serving_since?": float, "idle_power_w?": float, "release?": str, "boot_seconds?": float,
+    "episode?": {**FAULT, "since?": float, "from?": float, "seconds?": float, "blind?": bool, "generation?": int}, "serving_since?": float,
+    "idle_power_w?": float, "release?": str, "boot_seconds?": float,
 }  # fmt: skip
 EVENT = {"n": int, "at?": str, "kind?": str, "text?": str, "seconds?": float, "generation?": int}
 

@@ -18,9 +18,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority impo
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import POLL_SECONDS, TICK_SECONDS, Calls
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.observation import Observation
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import WATCH_FORM, fitting
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.unserved import Unserved
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
-from ansible_collections.gb10.cluster.plugins.module_utils._watch import rules
+from ansible_collections.gb10.cluster.plugins.module_utils._watch import kernel_log, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.rules import Fault
 
 WATCH = "watch.json"
@@ -40,15 +41,19 @@ class Watch:
     def __init__(self, actor: Actor, settings: Mapping[str, Any]) -> None:
         self.actor, self.clock, self.settings = actor, actor.clock, settings
         self.record: dict[str, Any] = {**EMPTY, **fitting(actor.store.load(WATCH), WATCH_FORM)}
-        self.shown: dict[str, Any] = {}
+        self.unserved = Unserved(self.clock, self.record["episode"])
+        self._shown: dict[str, Any] = {}
         self._generation, self._desired = -1, dict[str, Any]()
         self._open: dict[tuple[str, int], Fault] = {}
         self._missing: list[str] = []
         self._look_at = 0.0  # when the ranks may be read again
         self._noticed_at = 0.0
         self._paused_until: float | None = None
-        self._kernel: list[dict[str, Any]] = []
+        self._began = self.clock.monotonic()  # when the fault of the episode began
+        self._kernel: dict[int, list[dict[str, Any]]] = {}  # by rank, the last lines that were read
+        self._lines: dict[tuple[int, str, str], int] = {}  # by rank, boot and kind
         self._since = actor.stamp()  # what the kernels reported before was reported by an earlier agent
+        self._learned = True  # whether an idle power of the present release is known
         self.observed = Observation(actor, settings)
         self._show("stopped" if settings["enabled"] else "off")
 
@@ -59,8 +64,8 @@ class Watch:
         release = self.actor.unattended() if self.settings["enabled"] else ""
         if not release:
             self._generation = -1
-            if self.record["episode"] and self.actor.settled() and self.actor.desired()["state"] == "stopped":
-                self._close(f"{self.actor.group} was stopped on request before service was restored")
+            if self.record["episode"]:
+                self._count_unwatched()
             self._show("off" if not self.settings["enabled"] else "recovering" if self.record["episode"] and not self.actor.settled() else "stopped")
             return False
         with contextlib.suppress(Superseded):
@@ -96,8 +101,9 @@ class Watch:
         self.observed.clear()
         if not desired.get("auto"):
             self.record.update(crashes=[], serving_since=0.0)
-        if self.record["release"] != release:
-            self.record.update(release=release, idle_power_w=None, boot_seconds=0.0)
+        if self.record["release"] != release:  # the idle power is one of the GPU: that of the release before counts until it is read again
+            self._learned = False
+            self.record.update(release=release, boot_seconds=0.0)
         self.record["boot_seconds"] = float((self.actor.outcome()["verdict"] or {}).get("seconds") or self.record["boot_seconds"])
         self._save()
 
@@ -113,14 +119,47 @@ class Watch:
                 continue
             self.actor.event("fault", f"{self.actor.group}: {fault.text}", cause=fault.cause)
             if not self.record["episode"]:
-                self.record["episode"] = {"cause": fault.cause, "text": fault.text, "at": self.actor.stamp(), "since": self.clock.wall()}
+                self.record["episode"] = {"cause": fault.cause, "text": fault.text, "at": self.actor.stamp(), "blind": True}
                 self.record["episode"]["generation"] = self._generation
+                self._began = self.observed.began(fault)
                 served = self.clock.wall() - self.record["serving_since"] if self.record["serving_since"] else 0.0
                 if served >= self._stable():
                     self.record["crashes"] = []
                 self.record["serving_since"] = 0.0
                 self._save()
         self._open = now
+        if found:
+            self._count(found)
+
+    def _count(self, found: Sequence[Fault]) -> None:
+        """Count the time without service. While all faults only blind the head, it counts if the head itself sees no service."""
+        episode, ended = self.record["episode"], [self.observed.began(fault) for fault in found if not fault.waits]
+        if not episode.get("blind"):
+            return
+        away = self.observed.away_since()
+        if ended:
+            episode["blind"] = False
+            self.unserved.begin(episode, min([self._began, *ended]), whole=True)
+        elif away is not None and not self.unserved.counts:
+            self.unserved.begin(episode, away)
+        elif away is None and self.unserved.counts:
+            self.unserved.pause(episode)
+        else:
+            return
+        self._save()
+
+    def _count_unwatched(self) -> None:
+        """Count the time of a restart, and of a group that is held. A group that was stopped on request is not expected to serve."""
+        episode, expected = self.record["episode"], self.settings["enabled"] and self.actor.desired()["state"] == "serving"
+        if expected != self.unserved.counts:
+            episode["blind"] = False
+            if expected:
+                self.unserved.begin(episode, self.clock.monotonic())
+            else:
+                self.unserved.pause(episode)
+            self._save()
+        if not expected and self.actor.settled() and self.actor.desired()["state"] == "stopped":
+            self._close(f"{self.actor.group} was stopped on request before service was restored")
 
     def _handle(self, found: Sequence[Fault], release: str, desired: Mapping[str, Any]) -> None:
         """Wait for what has to pass, then restart."""
@@ -141,7 +180,8 @@ class Watch:
             pause = ladder.pause_before(crashes) if crashes > 1 else 0.0
             self._paused_until = now + pause
             if pause:
-                self.actor.event("step", f"{self.actor.group} restarts release {release} in {pause:.0f} s: it has failed {crashes + 1} times in a row")
+                text = f"{self.actor.group} waits {pause:.0f} s before a restart of release {release}: it has failed {crashes + 1} times in a row"
+                self.actor.event("step", text)
         if now >= max(self._paused_until, self._look_at):
             self._look_at = now + POLL_SECONDS
             self._act(fault, release, desired)
@@ -212,15 +252,15 @@ class Watch:
     def _healthy(self, release: str) -> None:
         """Close the episode if service is proven, and request a completion from time to time."""
         self._missing, self._paused_until = [], None
-        seen, record = self.observed, self.record
-        if record["episode"]:
-            restarted = record["episode"].get("generation") != self._generation and self.actor.outcome()["result"] == "serves"
+        seen, episode = self.observed, self.record["episode"]
+        if episode:
+            restarted = episode.get("generation") != self._generation and self.actor.outcome()["result"] == "serves"
             if not restarted and not seen.proven():
                 self._show("fault")
                 return
             how = "after a restart" if restarted else "without a restart"
             self._close(f"{self.actor.group} serves release {release} again {how}")
-        changed = False
+        record, changed = self.record, False
         started = seen.started()
         if started != record["started"]:
             if any(view.restarted for view in seen.views(record["started"])):  # the peer's end can be seen first: it was not a crash
@@ -229,8 +269,8 @@ class Watch:
         if not record["serving_since"]:
             record["serving_since"], changed = self.clock.wall(), True
         idle = seen.idle_power()
-        if idle is not None and (record["idle_power_w"] is None or idle < record["idle_power_w"] - 1.0):
-            record["idle_power_w"], changed = idle, True
+        if idle is not None and (record["idle_power_w"] is None or not self._learned or idle < record["idle_power_w"] - 1.0):
+            record["idle_power_w"], self._learned, changed = idle, True, True
         if changed:
             self._save()
         self._show("serving")
@@ -238,21 +278,27 @@ class Watch:
     def _close(self, how: str) -> None:
         """End the episode, and count its seconds without service."""
         episode = self.record["episode"]
-        seconds = max(0.0, self.clock.wall() - float(episode.get("since") or 0.0))
+        seconds = self.unserved.seconds(episode)
         kind = "recovered" if self._generation >= 0 else "step"
         self.actor.event(kind, f"{how}. The cause: {episode['text']}", seconds, cause=episode["cause"])
         last = {key: episode.get(key, "") for key in ("cause", "text", "at")}
         total = round(self.record["unserved_seconds"] + seconds, 1)
-        self.record.update(episode={}, last={**last, "unserved_seconds": round(seconds, 1)}, unserved_seconds=total)
+        self.record = {**self.record, "episode": {}, "last": {**last, "unserved_seconds": round(seconds, 1)}, "unserved_seconds": total}
+        self.unserved.end()
         self._save()
 
     def _report_kernel(self) -> None:
-        """Record what the kernels of the ranks have reported since the last turn."""
+        """Record what the kernels of the ranks have reported since the last turn: lines are compared by their order, since a clock can be set back."""
         for number, sample in self.observed.samples.items():
-            for entry in sample.get("kernel") or []:
-                if entry["at"] >= self._since and {**entry, "rank": number} not in self._kernel:
-                    self._kernel = [*self._kernel[-100:], {**entry, "rank": number}]
-                    self.actor.event("kernel", f"{self.actor.ranks[number].host}: {entry['text']}", cause=str(entry["kind"]))
+            known, self._kernel[number] = self._kernel.get(number), list(sample.get("kernel") or [])
+            boot = str(self.observed.hellos[number].get("boot_id") or "")
+            for entry in kernel_log.news(known or [], self._kernel[number]):
+                if known is None and entry["at"] < self._since:
+                    continue
+                key = (number, boot, str(entry["kind"]))
+                self._lines[key] = self._lines.get(key, 0) + 1
+                if kernel_log.due(key[2], self._lines[key]):
+                    self.actor.event("kernel", f"{self.actor.ranks[number].host}: {entry['text']}", cause=key[2])
 
     # --- what others read
 
@@ -260,12 +306,19 @@ class Watch:
         with contextlib.suppress(OSError):  # a full disk must not end the watch
             self.actor.store.save(WATCH, self.record)
 
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What the watch does, and the seconds without service until now."""
+        record = self.record  # one that is closed meanwhile is another object
+        counted = self.unserved.seconds(record["episode"]) if record["episode"] else 0.0
+        return {**self._shown, "unserved_seconds": round(record["unserved_seconds"] + counted, 1)}
+
     def _show(self, state: str, fault: Fault | None = None, missing: Sequence[str] = ()) -> None:
         record = self.record
         episode = {key: value for key, value in record["episode"].items() if key in ("cause", "text", "at")}
         since = float(record["serving_since"] or 0.0)
-        self.shown = {
+        self._shown = {
             "state": state, "fault": {**episode, "rank": fault.rank if fault else None} if episode else {}, "missing": list(missing),
-            "restarts": dict(record["restarts"]), "unserved_seconds": record["unserved_seconds"], "last": dict(record["last"]),
+            "restarts": dict(record["restarts"]), "last": dict(record["last"]),
             "serving_since": utc.stamp(since) if since and state == "serving" else "",
         }  # fmt: skip

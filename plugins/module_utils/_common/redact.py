@@ -13,8 +13,9 @@ import html
 import json
 import re
 import shlex
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Callable
 from urllib.parse import quote, quote_plus
@@ -24,15 +25,19 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_values
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 
 SHORTEST = 4  # of a known value: shorter ones are parts of words
+PIECE, AROUND = 256 << 10, 32 << 10  # characters
+VALUES = 50  # that are masked without their names too
 
 _ANSI = re.compile(
-    r"(?:\x1b\[|\x9b)[0-9;?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|\x1b[()][0-9A-B]|\x1b[@-Z\\^_=>]|[\x08]"
+    r"(?:\x1b\[|\x9b)[0-9;?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|\x1b[()][0-9A-B]|\x1b[@-Z\\^_=>]|[\x08]"
     r"|(?:\\{1,4}(?:x1[bB]|u001[bB]|033|e)|\^\[|#033)\[[0-9;]{0,40}m"
 )
-#: A character as URLs, JSON, Python and HTML write it, also several times over, and those that look like another one or like nothing.
+#: Characters that look like nothing.
+_INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff\u00ad]{1,4096}")
+#: A character as URLs, JSON, Python and HTML write it, also several times over, and those that look like another one.
 _ENCODED = re.compile(
     r"%(?:25){0,4}([2-7][0-9a-fA-F])|\\{1,16}(?:u00|x|U000000|u\{)([2-7][0-9a-fA-F])\}?|&(?:amp;){0,3}#(?:x([2-7][0-9a-fA-F])|(\d{2,3}));"
-    r"|&(?:amp;){0,3}(quot|apos|amp|lt|gt);|([\u200b-\u200d\u2060\ufeff\u00ad])|([\u201c\u201d\u2018\u2019：＝\u00a0])"
+    r"|&(?:amp;){0,3}(quot|apos|amp|lt|gt);|([\u201c\u201d\u2018\u2019：＝\u00a0])"
 )
 #: A line end that a terminal of 80 columns or a table made. Known values are searched for without it.
 _WRAPPED = re.compile(r"(?<=[^\n]{60})\n[ \t]{0,40}(?:[|│>] )?")
@@ -48,69 +53,100 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
 
 
 def redactor(known: Iterable[str] = ()) -> Callable[[str], str]:
-    """Return `redact` for many texts and the same known values."""
+    """Return `redact` for many texts and the same known values. Each line keeps its place: a text has as many lines as before."""
     forms = known_forms(known)
-    return lambda text: _redact(text, forms)
+    return lambda text: _redact([text], forms)[0]
 
 
-def _redact(text: str, forms: Iterable[str]) -> str:
-    text = _ANSI.sub("", text)
-    for form in forms:
-        text = text.replace(form, MASK)
-    view, places = _decoded(text)
-    spans = spans_of(view)
-    if places:
-        spans += _places_of(forms, view)
+def redact_each(texts: Sequence[str], known: Iterable[str] = ()) -> list[str]:
+    """Return texts that do not belong together, each masked by itself. A value that one of them names is masked in all."""
+    return _redact(texts, known_forms(known))
+
+
+def _redact(texts: Sequence[str], forms: Sequence[str]) -> list[str]:
+    out, values = [], set[str]()
+    for text in texts:
+        text = _INVISIBLE.sub("", _ANSI.sub("", text))
+        for form in forms:
+            text = text.replace(form, _masks(form))
+        out.append("".join(_pieces(text, forms, values)))
     # A value that is found by its name is masked without it as well.
-    values = {view[begin:end] for begin, end in spans if 8 <= end - begin <= 200}
-    spans += _places_of([value for value in sorted(values)[: 50 if len(spans) < 10000 else 0] if is_generated(value) and " " not in value], view)
-    text = _without(text, view, places, spans)
-    joined, places = _decoded(text, _WRAPPED) if forms else (text, [])
-    return printable(_without(text, joined, places, _places_of(forms, joined)) if places else text)
+    for value in values:
+        out = [text.replace(value, _masks(value)) for text in out]
+    return [printable(text) for text in out]
+
+
+def _pieces(text: str, forms: Sequence[str], values: set[str]) -> Iterator[str]:
+    """Yield the masked text in pieces that end with a line, so that memory is bounded. What is around a piece is read with it. Adds to `values`."""
+    begin = 0
+    while begin < len(text):
+        end = begin + PIECE
+        end = len(text) if end >= len(text) else text.rfind("\n", begin, end) + 1 or end
+        first = max(0, begin - AROUND)
+        part = text[first : end + AROUND]
+        spans = ((max(at, begin - first), min(to, end - first)) for at, to in _spans(part, forms, values))
+        yield _without(part, begin - first, end - first, sorted(span for span in spans if span[0] < span[1]))
+        begin = end
+
+
+def _spans(text: str, forms: Sequence[str], values: set[str]) -> Spans:
+    """Return the places of secrets in a text, also where its characters are encoded, and of known values that a line end divides."""
+    view, begins, ends = _decoded(text, _ENCODED)
+    spans = [span for span in spans_of(view) if span[0] < span[1] and not view.startswith(MASK, span[0])]
+    found = {view[at:to] for at, to in spans if 8 <= to - at <= 200} if len(spans) < 10000 else set()
+    values.update([value for value in sorted(found) if is_generated(value) and " " not in value][: max(0, VALUES - len(values))])
+    if begins:
+        spans = [(begins[at], ends[to - 1]) for at, to in [*spans, *_places_of([*forms, *values], view)]]
+    if forms:
+        joined, begins, ends = _decoded(text, _WRAPPED)
+        spans += [(begins[at], ends[to - 1]) for at, to in _places_of(forms, joined)] if begins else []
+    return spans
 
 
 def _places_of(values: Iterable[str], text: str) -> Spans:
     return [match.span() for value in values for match in re.finditer(re.escape(value), text)]
 
 
-def _decoded(text: str, encoded: re.Pattern[str] = _ENCODED) -> tuple[str, Spans]:
-    """Return the text without encodings of characters, and pairs of a place in it and the place in the text where a stretch begins."""
+def _decoded(text: str, encoded: re.Pattern[str]) -> tuple[str, array[int], array[int]]:
+    """Return the text without encodings of characters, and where each of its characters begins and ends in the text; both are empty if there is none."""
     out: list[str] = []
-    places: Spans = []
-    done = size = 0
+    begins, ends = array("i"), array("i")
+    done = 0
     for match in encoded.finditer(text):
         kind = match.lastindex or 0
         code = match.group(kind)
         letter = "" if not kind else chr(int(code, 16)) if kind < 4 else chr(int(code)) if kind == 4 else _ENTITIES.get(code, "")
-        plain = text[done : match.start()]
-        out += [plain, letter]
-        places += [(size, done), (size + len(plain), match.start())]
-        size += len(plain) + len(letter)
+        out += [text[done : match.start()], letter]
+        begins.extend(range(done, match.start()))
+        ends.extend(range(done + 1, match.start() + 1))
+        if letter:
+            begins.append(match.start())
+            ends.append(match.end())
         done = match.end()
-    return ("".join([*out, text[done:]]), [*places, (size, done)]) if places else (text, [])
+    if not out:
+        return text, begins, ends
+    begins.extend(range(done, len(text)))
+    ends.extend(range(done + 1, len(text) + 1))
+    return "".join([*out, text[done:]]), begins, ends
 
 
-def _without(text: str, view: str, places: Spans, spans: Spans) -> str:
-    """Return the text with the spans of the view masked. What is masked already stays."""
-    starts = [place for place, _at in places]
-
-    def at(place: int, end: bool) -> int:
-        if not places:
-            return place
-        index = (bisect_left(starts, place) if end else bisect_right(starts, place)) - 1
-        begin, source = places[max(index, 0)]
-        following = places[index + 1] if index + 1 < len(places) else (0, len(text))
-        return min(source + place - begin, following[1]) if not end or place != following[0] else following[1]
-
+def _without(text: str, begin: int, end: int, spans: Spans) -> str:
+    """Return a part of the text with the spans in it, which are sorted, masked."""
     out: list[str] = []
-    done = 0
-    for begin, end in sorted(span for span in spans if span[0] < span[1] and not view.startswith(MASK, span[0])):
-        first, last = max(at(begin, False), done), at(end, True)
+    done = begin
+    for first, last in spans:
+        first = max(first, done)
         if last <= first:
             continue
-        out += [text[done:first]] if first == done and out else [text[done:first], MASK]
+        mask = _masks(text[first:last])
+        out += [text[done:first], mask if first > done or not out else mask.removeprefix(MASK)]
         done = last
-    return "".join([*out, text[done:]])
+    return "".join([*out, text[done:end]])
+
+
+def _masks(text: str) -> str:
+    """Return what stands for a secret: one mask for each of its lines."""
+    return "\n".join(MASK if line else "" for line in text.split("\n"))
 
 
 def known_forms(known: Iterable[str]) -> list[str]:
@@ -174,7 +210,7 @@ def _masked(value: Any, forms: list[str]) -> Any:
                 out.append(_masked(each, forms))
             after_flag = (flag and not sign and is_secret(text)) or (after_flag and not flag)
         return out
-    return _redact(value, forms) if isinstance(value, str) else value
+    return _redact([value], forms)[0] if isinstance(value, str) else value
 
 
 def holds_secret(name: str, value: Any) -> bool:

@@ -37,9 +37,9 @@ _WORD = re.compile(
 )
 _NAME = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-@"
 _REST = re.compile(r"(?: ID(?=\s?[:=]))?((?:[\w-]|\.(?=\w)){0,64}(?:\[\d{1,4}\])?)[\\\"'`\]*]{0,8}(?:\[[\\\"']{1,4}value[\\\"']{1,4}\])?")
-#: What stands between a name and its value: `= : =>`, a hint of a type, the key `value`, or the end of an XML element.
+#: What stands between a name and its value: `= : =>`, a hint of a type, the key `value`, or the end of an XML element. A heading (`== title`) does not.
 _SIGN = re.compile(
-    r"\s{0,8}:\s{0,3}[A-Za-z_]\w{0,20}(?:\[\w{1,20}\])?\s{1,3}=(?=\s)|\s{0,40}(?:={1,2}>|:=|={1,2}|:{1,2}|-{1,2}>)"
+    r"\s{0,8}:\s{0,3}[A-Za-z_]\w{0,20}(?:\[\w{1,20}\])?\s{1,3}=(?=\s)|(?:[^\S\n]|\n(?!\s{0,8}={2,80}[ \n])){0,40}(?:={1,2}>|:=|={1,2}|:{1,2}|-{1,2}>)"
     r"|[\s,\"'{/>]{1,60}(?:\w{1,12}=[\"']?\w{1,20}[\"']?\s{1,3})?[\\\"']{0,4}(?i:val(?:ue)?|default)[\\\"']{0,4}\s{0,3}[:=]"
     r"|\"\r?\n\r?\n|\n  [^\n]{1,300}?\binput_value="
 )
@@ -52,9 +52,11 @@ _ELEMENT = re.compile(r"[^<\]]{1,4000}")
 #: Between a name and a value in prose and in tables. Such a value has to look like one.
 _PROSE_SIGN = re.compile(
     r"(?:[ \t]{0,2}[,|│][ \t]{0,40}|[ \t]{0,3}\.{3,60}|[ \t]{1,60}(?:(?:[-—–→|│]|-{1,2}>)[ \t]{1,8})?|[ \t]?(?=[(<]))(?:/M )?"
-    r"(?:(?i:is|was|now|set|to|from|changed|given|provided|used|value|with|you|equals|as|argument"
+    r"(?:(?i:is|was|now|set|to|from|changed|given|provided|supplied|received|entered|used|value|with|you|equals|as|argument"
     r"|for (?:key )?[^\s:]{1,60}|of [^\s:]{1,60})(?::?[ \t]{1,4}|(?=:))){0,6}:?[ \t]{0,4}[(<\[]?"
 )
+#: What announces a value in a sentence: "Incorrect API key provided: ". It needs no look of a secret then.
+_ANNOUNCED = re.compile(r"(?i)\b(?:given|provided|supplied|received|entered|used)[ \t]{0,4}[:(<\[]")
 _SCHEME = r"((?i:bearer|basic|token|digest|api-?key|negotiate|ntlm|hmac|oauth|shared\w{3,20}|aws4[\w-]{0,20})(?:\s{1,4}|\+))?"
 _CALL = r"(?:string\(\d{1,5}\) (?=\"))?(?:[A-Za-z_][\w.:]{0,40}\((?:\w{1,20}=)?(?=[\[{\\\"'`]))?"
 #: What stands before a value itself: YAML's marks, an authentication scheme, a call such as SecretStr(, an opening quote.
@@ -200,7 +202,7 @@ def _value(text: str, begin: int, name: str, at: int, near: int) -> Spans:
         if quoted is not None and not _is_name(quoted[2]) and ("," in quoted[0][:2] or "token" not in name.lower()):
             return [] if quoted[2].startswith(MASK) else [quoted.span(2)]
     if sign is None:
-        return _in_prose(text, name, at) if near < at + 200 else []
+        return _in_prose(text, name, at) if sure or near < at + 200 else []
     if (text[sign.end() - 1] == ">" and sign.re is _MARKUP) or text[sign.end() - 1] == "[":
         found = _ELEMENT.match(text, sign.end())
         return [found.span()] if found is not None and is_secret_in_text(name, found[0]) else []
@@ -258,7 +260,8 @@ def _in_prose(text: str, name: str, at: int) -> Spans:
     found = None if lead.group(3) else _BARE.match(text, lead.end())
     end = _closing(text, lead.end(), lead.group(3)) if lead.group(3) else lead.end() if found is None else found.end()
     value = text[lead.end() : end].rstrip(" .;,>:|│)")
-    if value.startswith(("--", MASK)) or not is_generated(value, 1) or not is_secret_in_text(name, value) or _is_name(value):
+    announced = value and _is_sure(name) and _ANNOUNCED.search(sign[0]) is not None and not _is_none(name, value, True)
+    if value.startswith(("--", MASK)) or not (announced or is_generated(value, 1)) or not is_secret_in_text(name, value) or _is_name(value):
         return []
     if name.lower() in ("key", "keys") and re.fullmatch(r"[0-9a-f]+", value):
         return []  # a digest that something is kept under
@@ -379,8 +382,8 @@ def _arguments(text: str, match: re.Match[str]) -> Spans:
             begin = found[0].index(bare) if bare else 0
             out.append((found.start() + begin, found.start() + begin + len(bare)))
         more = _NEXT_ARGUMENT.match(text, found.end())
-        if more is None or sign == "=" or over_the_end:
-            break
+        if more is None or sign == "=" or over_the_end or (more[0].lstrip("\\")[:1] in ("'", '"') and not re.search("[,\"']", sign)):
+            break  # a quote that was not opened after the flag ends the text around it
         at = more.end()
     return out
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor.commands import MASK_SLEEP
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.kernel_log import classify
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.kernel_log import LEAST, classify
 
 Record = dict[str, Any]
 
@@ -63,7 +63,7 @@ KINDS: dict[str, Kind] = {
         "the NVIDIA driver could not allocate memory",
         "unified memory is exhausted or fragmented: RDMA registration and the next start fail",
         "{on} 'sudo sync && echo 3 | sudo tee /proc/sys/vm/drop_caches'",
-        least=10,
+        least=LEAST["driver_no_memory"],
     ),
     "lockup": Kind(
         "warning",

@@ -10,6 +10,8 @@ Benign: corrected PCIe errors, the 27 W line, cables and links (the rails are re
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import clip
@@ -51,6 +53,21 @@ _KINDS = (
     ("mlx5_error", re.compile(r"(?:mlx5_core\b.*|^|\ben\w+np\d+: )NETDEV WATCHDOG: (?:CPU: \d+: )?transmit queue|NETDEV WATCHDOG: .*\(mlx5_core\)")),
     ("suspend", re.compile(SUSPEND)),
 )
+
+#: How many lines of a kind in one boot are a fault. A driver reports a few refused allocations in healthy boots, and an exhausted one far more.
+LEAST = {"driver_no_memory": 10}
+
+
+def due(kind: str, count: int) -> bool:
+    """Return whether line number `count` of this kind in a boot is an event: each one, and of those that are healthy while they are few, the first too many."""
+    least = LEAST.get(kind, 1)
+    return count == least if least > 1 else True
+
+
+def news(known: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return what a list of the last lines has more than an earlier state of it, by the order of the lines."""
+    common = next(count for count in range(min(len(known), len(lines)), -1, -1) if list(known[len(known) - count :]) == list(lines[:count]))
+    return lines[common:]
 
 
 def classify(line: str) -> tuple[str, str] | None:

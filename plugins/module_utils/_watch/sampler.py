@@ -26,10 +26,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.release impo
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import kernel_log
 
 INTERVAL = 2.0
-QUICK = 0.5  # while the memory is short, and after a change of an engine process
+QUICK = 0.5  # while the memory is short or falls fast, and after a change of an engine process
 GPU_SECONDS = 4.0
 ADDRESS_SECONDS = 15.0
 DROP_SECONDS = 10.0
+FALL_LEVEL = 2.0  # times memory_drop_gib: below it a fast fall counts
+FAR = 4.0  # times memory_fall_seconds: a fall that gets low within them is read more often
 KERNEL_LINES = 20
 KERNEL_BYTES = 64 << 10
 
@@ -60,6 +62,7 @@ class Sampler:
         self._kernel: deque[dict[str, str]] = deque(maxlen=KERNEL_LINES)
         self._kmsg = self._open_kmsg()
         self._memory_stop, self._memory_stop_of, self._short = "", "", 0
+        self._available: tuple[float, float] | None = None  # when memory was read last, and the GiB that were available
         self._ended = threading.Event()
 
     # --- for the rank's verbs
@@ -217,25 +220,41 @@ class Sampler:
 
     # --- memory
 
+    def _ahead(self, available: float, now: float) -> float:
+        """Return the GiB that are available `memory_fall_seconds` from now if the memory falls on as it did since the last reading."""
+        before, self._available = self._available or (now, available), (now, available)
+        rate = max(0.0, before[1] - available) / max(now - before[0], 0.1)
+        return available - rate * float(self.settings["memory_fall_seconds"])
+
     def _protect(self, containers: Sequence[dict[str, Any]], memory: Mapping[str, int], now: float) -> bool:
-        """Drop the page cache below the first limit, stop this rank below the second. Return whether the memory is short."""
+        """Drop the page cache below the first limit, stop this rank below the second. Return whether the memory is or gets short.
+
+        Memory that falls fast is low before its level is: at the present rate it would be below the second limit within `memory_fall_seconds`. Two
+        readings in a row have to show it, near the first limit: the KV cache of a boot is allocated in one step, and leaves more than that.
+        """
         running = [str(each["name"]) for each in containers if each["running"]]
         if self._memory_stop and running and str(containers[0]["id"]) != self._memory_stop_of:
             self._memory_stop = ""
         available = memory.get("available_kib", 0) / GIB_KB
         drop, floor = float(self.settings["memory_drop_gib"]), float(self.settings["memory_floor_gib"])
-        if not memory.get("total_kib") or available >= drop:
+        if not memory.get("total_kib"):
             self._short = 0
             return False
-        if now - self._dropped_at >= DROP_SECONDS:
+        ahead = self._ahead(available, now)
+        falls = ahead < floor and available < FALL_LEVEL * drop
+        if available >= drop and not falls:
+            self._short = 0
+            return available - FAR * (available - ahead) < floor
+        if available < drop and now - self._dropped_at >= DROP_SECONDS:
             self._dropped_at = now
             with contextlib.suppress(OSError), open(self._path("proc/sys/vm/drop_caches"), "w", encoding="ascii") as handle:
                 handle.write("3\n")
             self.report(f"{available:.1f} GiB of memory are available: the page cache was dropped.")
-        self._short = self._short + 1 if available < floor else 0
+        self._short = self._short + 1 if available < floor or falls else 0
         if self._short >= 2 and running:  # the first reading after the cache was dropped
             self._memory_stop_of = str(containers[0]["id"])
-            self._memory_stop = f"{available:.1f} GiB of memory were available, less than {floor:g} GiB, so the rank has stopped itself"
+            soon = "" if available < floor else f" within {self.settings['memory_fall_seconds']:g} s, as fast as they fell"
+            self._memory_stop = f"{available:.1f} GiB of memory were available, less than {floor:g} GiB{soon}, so the rank has stopped itself"
             self.report(f"{self._memory_stop}.")
             if self._sample:  # the head learns the cause before another rank ends for lack of this one
                 self._publish({**self._sample, "memory": memory, "memory_stop": self._memory_stop})

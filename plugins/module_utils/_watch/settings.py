@@ -20,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "lost_seconds": 3.0,  # ssh reports a silent node after 6 s; these come on top
     "memory_drop_gib": 4.0,  # the seeds keep 8 GiB free while serving; nodes froze below 2 GiB
     "memory_floor_gib": 1.5,
+    "memory_fall_seconds": 2.0,  # one reading ahead: a node with 10 GiB froze 3 s later
     "restarts": 5,
     "stable_seconds": 0.0,  # as long as the boot took: a crash loop boots for longer than it serves
     "head_seconds": 60.0,  # a group that is held is asked every 30 s

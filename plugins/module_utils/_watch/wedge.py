@@ -58,6 +58,17 @@ class Wedge:
             return False
         return self._gpu(idle_power_w) if any(reading.gpus for reading in self._still) else self._cpu(self._still[0], self._still[-1])
 
+    def figures(self, idle_power_w: float | None) -> str:
+        """Return what the last reading shows, for a person."""
+        last = self._still[-1]
+        power = max((power for power, _percent in last.gpus if power is not None), default=None)
+        percent = max((percent for _power, percent in last.gpus if percent is not None), default=None)
+        if power is None:
+            first = self._still[0]
+            return f"{((last.cpu_seconds or 0.0) - (first.cpu_seconds or 0.0)) / max(last.now - first.now, 0.1):.2f} of a CPU core"
+        idle = [] if idle_power_w is None else [f"idle {idle_power_w:.1f} W"]
+        return ", ".join([f"{power:.1f} W", *idle, *([] if percent is None else [f"{percent:.0f} %"])])
+
     def _gpu(self, idle: float | None) -> bool:
         idles = [gpu.at_idle([power for power, _percent in reading.gpus if power is not None], idle) for reading in self._still]
         spins = [max((percent for _power, percent in reading.gpus if percent is not None), default=0.0) >= BUSY_PERCENT for reading in self._still]

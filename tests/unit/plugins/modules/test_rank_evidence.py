@@ -46,6 +46,20 @@ def test_the_end_of_a_long_log_is_collected(capsys: pytest.CaptureFixture[str], 
     assert any("tail=2000" in path for path in engine.asked)
 
 
+def test_the_end_of_a_section_does_not_mask_the_title_of_the_next_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    current = tmp_path / "pair1/current"
+    current.mkdir(parents=True)
+    (current / "a.yaml").write_text("env_file:\n  - /opt/gb10-cluster/vllm_tp2/pair1/api_key\n")
+    (current / "b.yaml").write_text("environment:\n  HF_TOKEN: horse-s3cret\nlast: password\n")
+    with serving(tmp_path / "docker.sock", "29.0") as engine:
+        engine.containers["rank0"] = {"Id": "rank0", "Name": "/gb10-pair1-rank0", "State": {"Status": "exited"}}
+        engine.logs["rank0"] = [("2026-11-21T05:00:00Z", b"INFO horse-s3cret is in a log that does not name it\n", 1)]
+        text = collect(capsys, tmp_path, timeout=1.5)
+    assert {f"== {current}/b.yaml", "== /proc/meminfo", "== /proc/swaps", evidence.FIGURES} <= set(text.splitlines())
+    assert not [line for line in text.splitlines() if line.startswith("==") and "***" in line]
+    assert "horse-s3cret" not in text
+
+
 def test_a_secret_that_the_limit_cuts_is_not_collected(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "LOG_BYTES", 60)
     with serving(tmp_path / "docker.sock", "29.0") as engine:

@@ -17,7 +17,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, cl
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
+from shared_samples import needs_shared, samples
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, fake_ssh
 
 ROOT = Path(__file__).parents[5]
@@ -205,6 +207,21 @@ def test_why_prints_the_verdict_its_evidence_and_what_was_done(group: Group) -> 
     ]
 
 
+def test_why_reports_a_fault_that_ended_by_itself() -> None:
+    """The order of the events on two real GPUs."""
+    texts = {"verdict": "pair1 serves.", "fault": "wedge", "step": "pair1 waits 5 s before a restart of release abc", "recovered": "again without a restart"}
+    found = [{"generation": 7, "kind": kind, "text": text} for kind, text in texts.items()]
+    lines = report.why_lines({**SERVES, "verdict": {"msg": "pair1 serves."}}, found, "/group")
+    assert lines == ["pair1 serves.", "then: pair1 waits 5 s before a restart of release abc", "then: again without a restart"]
+
+
+@needs_shared
+def test_why_does_not_end_with_a_restart_that_did_not_happen() -> None:
+    found = [json.loads(line) for line in (samples() / "gpu2/wedge.events.jsonl").read_text().splitlines()]
+    lines = report.why_lines({"generation": 5, "sentence": "pair1 serves release dadf6649b8a8."}, found, "/group")
+    assert lines[-1].startswith("then: pair1 serves release dadf6649b8a8 again without a restart.")
+
+
 def piece(lines: Mapping[int, str]) -> dict[str, Any]:
     now = int(time.time()) * 10**9
     data = "".join(f"{ns_to_stamp(now + offset)} {text}\n" for offset, text in lines.items())
@@ -247,6 +264,45 @@ def test_logs_prints_no_secret(group: Group, words: tuple[str, ...]) -> None:
     (secrets.parents[2] / "api_key").write_text("VLLM_API_KEY=made-by-the-first-run-1\n", encoding="utf-8")
     group.answers("slice", piece({1: "the key is correct horse", 2: "or made-by-the-first-run-1"}), piece({3: "HF_TOKEN=hf_abcdefghijkl"}))
     assert [line.split("| ")[1] for line in group.gb10("logs", *words).out.splitlines()] == ["the key is ********", "or ********", "HF_TOKEN=********"]
+
+
+KEY = "s3cretKEY7aZ"
+BLOCKS = [
+    ["-----BEGIN PRIVATE KEY-----", "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", f"BKcwggSjAgEAAoIBAQC7{KEY}", "-----END PRIVATE KEY-----"],
+    ['  "--api-key",', f'  "{KEY}",', '  "--port"'],
+    ["password: |", f"  {KEY}", "port: 1"],
+    ["api_key: >-", "  horse-battery", "port: 1"],
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("words", [(), ("-n", "500"), ("--grep", "BKcw|  ")])
+def test_logs_masks_a_secret_that_begins_on_an_earlier_line_of_its_rank(group: Group, block: list[str], words: tuple[str, ...]) -> None:
+    own = {4 * number + 1: text for number, text in enumerate(block)}
+    group.answers("slice", piece(own), piece({each + 1: "INFO of the other rank" for each in own}))
+    out = group.gb10("logs", *words).out
+    assert not any(word in out for word in (KEY, "horse-battery", "MIIE", "BKcw"))
+    assert words[:1] == ("--grep",) or out.count("lab-1 |") == len(block), "each line is there"
+
+
+@pytest.mark.parametrize("before", range(790, 1010, 7))
+def test_a_secret_between_two_blocks_of_a_log_is_masked(before: int) -> None:
+    texts = [*(f"line {number}" for number in range(before)), *BLOCKS[0], *(f"line {number}" for number in range(1500))]
+    found = list(logs.masked((Line(at, "lab-1", text) for at, text in enumerate(texts)), redact.redact, bool))
+    assert [line.time for line in found] == list(range(len(texts)))
+    assert [line.text for line in found if "MII" in line.text or KEY in line.text] == []
+    assert [(at, line.text) for at, line in enumerate(found) if line.text != texts[at]] == [(before + 1, "********"), (before + 2, "********")]
+
+
+def test_logs_shows_the_lines_before_a_rank_is_lost() -> None:
+    def source() -> Iterator[Line]:
+        yield Line(1, "lab-1", "one")
+        raise protocol.RankError("gone")
+
+    found = logs.masked(source(), redact.redact, bool)
+    assert next(found).text == "one"
+    with pytest.raises(protocol.RankError, match="gone"):
+        next(found)
 
 
 def test_logs_give_the_parts_of_a_line_with_carriage_returns_one_time() -> None:

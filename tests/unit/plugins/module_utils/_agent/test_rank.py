@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, protocol, rank
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, holds, protocol, rank
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
@@ -455,6 +455,37 @@ def test_holds_expire_and_are_replaced_and_released_by_name(owned: Machine) -> N
     assert [each["name"] for each in owned.new().handle({"verb": "hello"})["result"]["holds"]] == ["docker"]
     assert owned.root_asks("release_hold", name="docker") == {"holds": [], "released": True}
     assert owned.root_asks("release_hold", name="docker")["released"] is False
+
+
+NTP = 1_795_000_000.0
+
+
+def test_a_hold_survives_a_clock_that_is_set_after_it_and_ends_with_its_seconds(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot = Path(owned.root) / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("b1\n")
+    passed = 100.0
+    monkeypatch.setattr(holds, "booted", lambda: passed)
+    for before, after in ((1000.0, NTP), (NTP + 1e9, NTP)):
+        owned.now = before
+        owned.root_asks("hold", name="reboot", reason="r", seconds=60)
+        owned.now = after
+        assert [each["until"] for each in owned.do("hello")["holds"]] == [after + 60]
+        assert [each["name"] for each in owned.new().handle({"verb": "hello"})["result"]["holds"]] == ["reboot"]
+        passed += 61
+        assert owned.do("hello")["holds"] == []
+    owned.root_asks("hold", name="reboot", reason="r", seconds=60)
+    boot.write_text("b2\n")
+    passed = 5.0
+    assert [each["until"] for each in owned.do("hello")["holds"]] == [NTP + 60], "after a reboot the wall clock decides"
+    owned.now += 61
+    assert owned.do("hello")["holds"] == []
+
+
+@pytest.mark.parametrize(("days", "names"), [(7.0, ["x"]), (7.1, []), (3650.0, [])])
+def test_a_hold_that_a_clock_ahead_has_made_does_not_count(owned: Machine, days: float, names: list[str]) -> None:
+    (owned.folder / "agent/holds.json").write_text(json.dumps([{"name": "x", "reason": "y", "until": owned.now + days * 86400}]))
+    assert [each["name"] for each in owned.do("hello")["holds"]] == names
 
 
 # Reading.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact as module
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import AROUND, PIECE, redact, redact_each
 from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_values import MASK
 
 
@@ -23,11 +24,47 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_values
         ("header Bearer abc.def.ghi", f"header Bearer {MASK}"),
         ("HTTPS_PROXY=http://me:pa55word@proxy:3128", f"HTTPS_PROXY=http://{MASK}@proxy:3128"),
         ("using hf_abcdefgh12345678 now", f"using {MASK} now"),
+        ("Incorrect API key provided: team-blue-4711. You can find it", f"Incorrect API key provided: {MASK}. You can find it"),
+        ("Incorrect API key provided (team-blue): see the docs", f"Incorrect API key provided ({MASK}): see the docs"),
+        ('"cmd": "vllm serve --api-key abc123","stream":true', f'"cmd": "vllm serve --api-key {MASK}","stream":true'),
+        ("'cmd': 'vllm serve --api-key abc123', 'stream': True", f"'cmd': 'vllm serve --api-key {MASK}', 'stream': True"),
+        ("  - /opt/pair1/api_key\n\n== /proc/meminfo\nMemTotal: 1", "  - /opt/pair1/api_key\n\n== /proc/meminfo\nMemTotal: 1"),
+        ("  secret\n\n==== figures of this moment\n", "  secret\n\n==== figures of this moment\n"),
     ],
 )
 def test_masks_the_whole_value_and_nothing_else(text: str, masked: str) -> None:
     assert redact(text) == masked
     assert redact(masked) == masked
+
+
+def test_texts_are_masked_by_themselves_and_a_value_that_one_names_in_all() -> None:
+    found = redact_each(["HF_TOKEN", "= 12 MB", "API_KEY=s3cretKEY7aZ", "sent s3cretKEY7aZ"])
+    assert found == ["HF_TOKEN", "= 12 MB", f"API_KEY={MASK}", f"sent {MASK}"]
+
+
+PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7s3cretKEY7aZ\n-----END PRIVATE KEY-----"
+
+
+def test_a_secret_of_several_lines_leaves_as_many_lines() -> None:
+    assert redact(PEM).split("\n") == ["-----BEGIN PRIVATE KEY-----", MASK, MASK, "-----END PRIVATE KEY-----"]
+    assert redact("one first-line\nsecond-line two", ["first-line\nsecond-line"]) == f"one {MASK}\n{MASK} two"
+
+
+@pytest.mark.parametrize("secret", [PEM, '[\n "--api-key",\n "horse-battery"\n]', "api_key: >-\n  horse-battery\n", "sent \u200bhf_abcdefgh\u200b12345678"])
+@pytest.mark.parametrize("before", range(-60, 1, 5))
+def test_a_secret_at_the_end_of_a_piece_is_masked(secret: str, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 1600)
+    monkeypatch.setattr(module, "AROUND", 400)
+    filler = "a line of a log\n" * 200
+    out = redact(f"{filler[: 1600 + before - 1]}\n{secret}\n{filler}")
+    assert not any(word in out for word in ("MIIE", "BKcw", "horse-battery", "hf_abc"))
+
+
+@pytest.mark.parametrize("before", [-10, 0])
+def test_a_text_without_line_ends_is_masked_in_pieces(before: int) -> None:
+    out = redact("a" * (PIECE + before) + " hf_abcdefgh12345678 " + "b" * AROUND)
+    assert "hf_abc" not in out
+    assert len(out) <= PIECE + AROUND + 30
 
 
 def test_masked_by_value() -> None:

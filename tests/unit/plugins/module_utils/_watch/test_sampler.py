@@ -170,6 +170,51 @@ def test_memory_that_comes_back_stops_nothing(rank: Rank) -> None:
     assert not any("kill" in command for command in rank.commands)
 
 
+@pytest.mark.parametrize("begin", [0.0, 0.5, 1.0, 1.5])
+def test_memory_that_falls_as_fast_as_on_a_recorded_node_stops_the_rank_before_it_freezes(rank: Rank, begin: float) -> None:
+    """7.5 GiB in 3 s, from 9.9 to 2.4 GiB. The readings begin at any time before."""
+    end, pause, stopped = 100.0, 2.0, 0.0
+    rank.memory(9.9)
+    rank.sampler.take()
+    rank.now += pause
+    while rank.now < end + 10 and not stopped:
+        level = max(2.4, 9.9 - 2.5 * max(0.0, rank.now - (end + 2.0 + begin)))
+        rank.memory(level)
+        pause = rank.sampler.take()
+        stopped = level if any("kill" in command for command in rank.commands) else 0.0
+        rank.now += pause
+    assert stopped > 2.4
+    assert "less than 1.5 GiB within 2 s" in rank.take()["memory_stop"]
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 12.0, 9.0, 8.0, 8.0],  # weights at 5 GiB/s
+        [60.0, 8.5, 8.5, 8.5],  # the KV cache
+        [60.0, 7.5, 7.5, 7.5],
+        [60.0, 30.0, 9.0, 8.2, 8.2],  # the KV cache in several steps
+        [9.0, 8.8, 8.7, 8.6, 8.5, 8.4],  # it serves
+        [8.0, 7.0, 6.0, 5.0, 4.5, 4.4],  # 0.5 GiB/s, above the first limit
+    ],
+)
+def test_memory_that_falls_as_in_a_healthy_boot_stops_nothing(rank: Rank, levels: list[float]) -> None:
+    for level in levels:
+        rank.memory(level)
+        for _quick in range(4):
+            rank.now += 0.5
+            rank.sampler.take()
+    assert not any("kill" in command for command in rank.commands)
+
+
+def test_the_level_alone_decides_without_seconds_ahead(rank: Rank) -> None:
+    rank.sampler.settings = merged({"memory_fall_seconds": 0})
+    for level in (9.9, 7.4, 4.9, 2.4, 2.4):
+        rank.memory(level)
+        rank.take(1.0)
+    assert not any("kill" in command for command in rank.commands)
+
+
 def test_an_engine_that_does_not_answer_is_reported_and_reading_goes_on(rank: Rank, tmp_path: Path) -> None:
     (tmp_path / "docker.sock").unlink()
     found = rank.take()
