@@ -62,6 +62,7 @@ class Boot(Failing):
         f, nccl = self.facts_, self.nccl
         failure = None
         if ranked and state in ("failed", "served_then_failed"):
+            self.name_drafter(ranked[0])
             failure = ranked[0].facts(self.rank_of(ranked[0]))
             failure["also"] = [r.classifier.name for r in ranked[1:]]
             failure["confirmed"] = self.confirmed(ranked)

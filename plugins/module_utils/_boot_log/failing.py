@@ -143,17 +143,19 @@ class Failing(Figures):
         return not bare and any(p is not None and p.search(line.message) is not None for p in (within, classifier.names))
 
     def _found(self, classifier: Classifier, match: re.Match[str], line: Line) -> dict[str, str]:
-        """Return the figures and names that a failure shows: in its line, in the name of the field above it, in the boot."""
+        """Return the figures and names that a failure shows in its line and in the name of the field above it."""
         groups = _groups(classifier, match, line.message)
         above = self.above if _p.DETAIL in line.message else None
         field = _p.FIELD.fullmatch(above.message) if above is not None and above.procs == line.procs else None
         if field is not None and "message" in groups:
             groups["message"] = f"{field['field']}: {groups['message']}"
-        if "{drafter}" in classifier.entry["remedy"]:
-            method = self.facts_.get("cfg_speculative_method") or self.args.get("method")
-            if method or "drafter" in self.facts_:
-                groups["drafter"] = f"speculative-config, {method}" if isinstance(method, str) else "speculative-config"
         return groups
+
+    def name_drafter(self, failure: Failure) -> None:
+        """Add the drafter of the boot to a failure whose remedy names it. An engine that dies prints its configuration after the failure."""
+        method = self.facts_.get("cfg_speculative_method") or self.args.get("method")
+        if "{drafter}" in failure.classifier.entry["remedy"] and (method or "drafter" in self.facts_):
+            failure.groups["drafter"] = f"speculative-config, {method}" if isinstance(method, str) else "speculative-config"
 
     def _count_again(self, known: Failure, failure: Failure) -> None:
         """Count another line of a class, and keep the one that shows the cause better."""

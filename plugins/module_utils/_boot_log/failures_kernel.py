@@ -182,7 +182,7 @@ ROWS: list[dict[str, Any]] = [
         "If the GPU kernel crashes without it too, choose another attention or MoE backend (--attention-backend and --moe-backend in vllm_tp2_extra_args), "
         "or --enforce-eager, or a newer image.",
         "remedy_plain": "Choose another attention or MoE backend (--attention-backend and --moe-backend in vllm_tp2_extra_args), or --enforce-eager, "
-        "or a newer image: a GPU kernel crashed. If the profile has a drafter (speculative-config), start without it first.",
+        "or a newer image: a GPU kernel crashed. If the profile has a drafter (speculative-config), start without it or with --max-num-seqs 1 first.",
         "means": "A GPU kernel crashed.",
         "why": "The kernel has an error for this GPU, model shape or backend.",
         "example": "RuntimeError: CUDA error: an illegal memory access was encountered",

@@ -204,6 +204,9 @@ def test_a_crashed_kernel_names_the_drafter_that_the_boot_uses() -> None:
     crash = CORE + "torch.AcceleratorError: CUDA error: device-side assert triggered\n" + FATAL
     args = API + "INFO 11-20 21:00:01 [utils.py:1] non-default args: {'model': '/m', 'speculative_config': {'method': 'dflash', 'num_speculative_tokens': 7}}\n"
     assert "drafter (speculative-config, dflash)" in failure(BANNER + args + LOADING + READY + crash)["remedy"]
+    dump = "(EngineCore pid=9) ERROR 11-20 21:10:00 [dump_input.py:72] Dumping input data for V1 LLM engine (v0.30.0) with config: model='/m', "
+    dump += "speculative_config=SpeculativeConfig(method='mtp', model='/d', num_spec_tokens=5), max_seq_len=8192\n"
+    assert "drafter (speculative-config, mtp)" in failure(BANNER + LOADING + READY + crash.replace(FATAL, dump + FATAL))["remedy"]
     assert "drafter (speculative-config)" in failure(BANNER + LOADING + DRAFTER + READY + crash)["remedy"]
     assert "If the profile has a drafter" in failure(BANNER + LOADING + READY + crash)["remedy"]
 
