@@ -193,6 +193,7 @@ The rendered files are tested against the seed's, argument by argument.
 ## The plan: the estimated pool
 
 `kv_pool_plan` computes `utilization x MemTotal - weights - reserve` for each rank. The smallest result, divided by the bytes a token, is the pool.
+If the GPU has its own memory, that is used instead of MemTotal, as `nvidia-smi` reports it. The limits for the host's memory do not apply then.
 The figures are calibrated on measured boots (one of each profile, whose error is 0.0 by construction). The error on each:
 
 {calibration}
@@ -285,6 +286,8 @@ def added() -> list[tuple[str, str, str]]:
     for name, (phases, default, ends) in caches.LIMITS.items():
         total = " + ".join(f"`{phase}`" for phase in phases)
         rows.append((f"`{name}`", f"{total} of `launch.phase_seconds`", f"vLLM, vllm/envs.py: the longest time of {ends}; {default} s by default"))
+    for name, path in caches.NCCL_LOG.items():
+        rows.append((f"`{name}`", f"{path}, if the profile sets `NCCL_DEBUG` and does not use Ray", "NCCL, src/debug.cc: each line is printed at once"))
     return rows
 
 

@@ -30,6 +30,8 @@ options:
     description:
       - One entry for each rank, in order. V(total_kib), V(available_kib) and V(free_kib) are C(MemTotal), C(MemAvailable) and C(MemFree) in KiB.
         RV(gb10.cluster.preflight_info#module:memory) can be passed as it is.
+      - V(gpu_total_kib) and V(gpu_free_kib) replace them if the GPU has its own memory. V(gpu_engine_kib) is what the old engine holds of it.
+        RV(gb10.cluster.vllm_rank_info#module:memory) has them.
       - V(host) names the node in messages. V(engine_running) is true while this group's old engine still holds its memory, and leaves the
         start check for later.
     type: list
@@ -163,6 +165,7 @@ kv_bytes_per_token:
 ranks:
   description:
     - For each rank its memory, V(budget_gib), V(weights_gib), V(reserve_gib), V(kv_gib), V(tokens) and V(start_check), in GiB.
+    - V(memory) is V(GPU memory) if these are the figures of a GPU with its own memory.
     - V(start_check) is V(ok), V(refused), V(skipped) (the image does not check), V(later) (the old engine still runs) or V(unknown).
   returned: always
   type: list
@@ -170,6 +173,7 @@ ranks:
   sample:
     - rank: 1
       host: spark-b
+      memory: memory
       total_gib: 119.63
       available_gib: 112.0
       free_gib: 111.0

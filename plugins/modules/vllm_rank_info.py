@@ -127,7 +127,9 @@ devices:
   returned: always
   sample: [/dev/infiniband, /dev/infiniband/rdma_cm, /dev/infiniband/uverbs0]
 memory:
-  description: The node's memory in KiB.
+  description:
+    - The node's memory in KiB. If its GPU has memory of its own, as nvidia-smi reports it, C(gpu_total_kib) and C(gpu_free_kib) too.
+    - C(gpu_engine_kib) is what the running containers of the group hold of it, if nvidia-smi lists their processes.
   type: dict
   returned: always
   sample: {total_kib: 127602688, free_kib: 98304000, available_kib: 99000000}
@@ -245,7 +247,7 @@ def main() -> None:
         image=image,
         model_config=node.config_of(params["model"]) if params["model"] else {},
         devices=[device for pattern in node.DEVICES for device in sorted(glob.glob(pattern))],
-        memory=memory,
+        memory={**memory, **node.gpu_memory(containers)},
         engine_error=problem,
         inputs=str(node.read_json(os.path.join(folder, "current", "release.json")).get("inputs") or ""),
         collective=str(node.read_json(os.path.join(folder, collective.KEPT)).get("key") or ""),

@@ -107,6 +107,7 @@ STATE = {
 AGENT = {
     "version": str, "state": STATE, "converges": bool, "public_key": line, "head_id": line, "host_keys": [line], "ssh_port": whole, "stamp": str,
 }  # fmt: skip
+MEMORY = {f"{key}_kib{own}": whole for keys, own in (("total free available", ""), ("gpu_total gpu_free gpu_engine", "?")) for key in keys.split()}
 IMAGE = {"exists": bool, "id": str, "name": str, "fingerprint": str, "repo_digests": [str]}
 RELEASE = {"id": name, "good": bool, "time": count, "files": {str: str}, "image?": {str: (str, bool)}, "profile?": line, "pool_tokens?": whole}
 PROBLEM = {"id": str, "message": str, "remedy": str}
@@ -204,8 +205,7 @@ FORMS: dict[str, Any] = {
     "vllm_rank_info": {
         "current": name_or_empty, "releases": [RELEASE], "containers": [CONTAINER], "weights": WEIGHTS, "weights_differ": [str],
         "processes": {"count": whole, "fault": str, "cpu_seconds?": count}, "stopped": str, "receipt": KEPT, "image": IMAGE, "model_config": dict,
-        "devices": [line], "memory": {f"{key}_kib": whole for key in ("total", "free", "available")}, "engine_error": str, "inputs": str, "agent": AGENT,
-        "collective?": str,
+        "devices": [line], "memory": MEMORY, "engine_error": str, "inputs": str, "agent": AGENT, "collective?": str,
     },
     "vllm_release": {"cache_files": int},
     "weights_copy": {"copied?": [str], "removed?": [str], "left?": [str]},  # nothing, after the step `start`

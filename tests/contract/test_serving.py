@@ -294,6 +294,21 @@ def test_hang_of_the_collectives_on_one_rank_fails_all_ranks_before_a_start(pair
     assert not any("desires" in line for line in pair.log)
 
 
+@pytest.mark.parametrize("host", [pytest.param("one", marks=pytest.mark.long), "two"])
+def test_rank_whose_settings_do_not_work_ends_the_others_before_the_collectives(pair: Pair, host: str) -> None:
+    """They would wait a minute for it there."""
+    cause = "CUDA does not start (cuInit returns 100, NO_DEVICE): the container has no GPU."
+    other = {"one": "two", "two": "one"}[host]
+    done = pair.play(runs="", **{f"{host}_on_probe": cause})
+    assert done.rc != 0
+    found = messages(done)
+    assert set(found) == {"one", "two"}
+    assert found[host].endswith(f"was tried, and nothing was stopped: {cause}")
+    assert found[other] == f"{host} failed earlier in this run, so pair1 is left as it is: correct that first."
+    assert pair.log + pair.installed == [], "no test of the collectives, no agent, no start"
+    assert "has no attribute" not in done.stdout
+
+
 @pytest.mark.long  # tests/unit/plugins/modules/test_api_key.py has the check mode of the module
 def test_check_run_of_a_pair_without_a_key_makes_none(pair: Pair) -> None:
     pair.key.unlink()

@@ -16,12 +16,15 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import probe
 OTHER = 65534
 
 
-def tried(env: dict[str, str] | None = None, other_user: bool = False, **wanted: Any) -> tuple[int, str]:
-    """Run the script as the image's python3 would; return its exit code and output."""
+def tried(env: dict[str, str] | None = None, other_user: bool = False, cuda_returns: str = "", **wanted: Any) -> tuple[int, str]:
+    """Run the script as the image's python3 would; return its exit code and output. `cuda_returns` stands for the call of cuInit."""
+    call = 'ctypes.CDLL("libcuda.so.1").cuInit(0)'
+    assert probe.SCRIPT.count(call) == 1
+    script = probe.SCRIPT.replace(call, cuda_returns or call)
     asked = json.dumps({"devices": [], "cuda": False, "caches": probe.CACHES, "model": "org/none", "writable": True, "shared": 1, **wanted})
     # The image's files are readable for all users, those of this Python need not be: they are loaded before.
     first = f"import ctypes, errno, json, os, re, sys, tempfile, threading; os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})\n" if other_user else ""
-    done = subprocess.run([sys.executable, "-IS", "-c", first + probe.SCRIPT, asked], capture_output=True, text=True, check=False, env=env or {})
+    done = subprocess.run([sys.executable, "-IS", "-c", first + script, asked], capture_output=True, text=True, check=False, env=env or {})
     assert done.stderr == ""
     return done.returncode, done.stdout.strip()
 
@@ -53,9 +56,39 @@ def test_a_cache_of_another_user_and_a_model_that_cannot_be_read_are_named(tmp_p
     assert text.count("vllm_tp2_cap_add: [DAC_OVERRIDE]") == 2
 
 
-def test_cuda_that_is_wanted_and_missing_is_named() -> None:
-    code, text = tried(cuda=True)
-    assert (code, "CUDA does not start" in text, "vllm_tp2_no_new_privileges" in text) == (3, True, True)
+@pytest.mark.parametrize(
+    ("result", "parts"),
+    [
+        ("ctypes.CDLL('libcuda.so.1.none').cuInit(0)", ("libcuda.so.1.none", "library of the driver")),
+        *[
+            (code, (f"cuInit returns {code}", part))
+            for code, part in (
+                ("2", "compute mode"), ("3", "NOT_INITIALIZED"), ("34", "`stubs`"), ("36", "older CUDA"), ("46", "another process"),
+                ("100", "CUDA_VISIBLE_DEVICES"), ("101", "NVIDIA_VISIBLE_DEVICES"), ("802", "fabric manager"), ("803", "Reboot the node"),
+                ("804", "/usr/local/cuda/compat"), ("807", "CUDA_MPS_PIPE_DIRECTORY"), ("999", "dmesg"), ("12345", "the driver fails"),
+            )
+        ],
+    ],
+)  # fmt: skip
+def test_cuda_that_does_not_start_names_the_gpu_and_its_driver_and_not_privileges(result: str, parts: tuple[str, ...]) -> None:
+    code, text = tried(cuda=True, cuda_returns=result)
+    assert code == 3
+    assert text.startswith("CUDA does not start (")
+    assert "\n" not in text
+    for part in (*parts, "`nvidia-smi`", "`nvidia-ctk cdi list`", "--tags docker"):
+        assert part in text
+    assert "privileges" not in text
+    assert "cap_add" not in text
+
+
+@pytest.mark.parametrize("result", ["1", "304", "800"])
+def test_cuda_that_is_not_permitted_names_the_privileges(result: str) -> None:
+    code, text = tried(cuda=True, cuda_returns=result)
+    assert (code, "vllm_tp2_no_new_privileges" in text, "vllm_tp2_cap_add: [ALL]" in text) == (3, True, True)
+
+
+def test_cuda_that_starts_is_silent() -> None:
+    assert tried(cuda=True, cuda_returns="0") == (0, "")
 
 
 def test_shared_memory_that_is_too_small_is_named() -> None:

@@ -91,10 +91,10 @@ ROWS: list[dict[str, Any]] = [
             r"(?:desired|the engine)",
         ],
         "kind": "strong",
-        "remedy": "Only {have} of {total} GiB were free. Free the memory that another process or the page cache holds, or lower "
-        "--gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) below {have}/{total}.",
+        "remedy": "Only {have} of {total} GiB were free. See what holds the rest: `nvidia-smi` if the GPU has its own memory, else `ps aux --sort=-rss` "
+        "and the page cache. Free it, or lower --gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) below {have}/{total}.",
         "means": "At start less memory is free than --gpu-memory-utilization claims.",
-        "why": "GB10 has one memory for CPU and GPU: page cache, another container or a leak counts against it.",
+        "why": "GB10 has one memory for CPU and GPU: page cache, another container or a leak counts against it. On other GPUs it is another process.",
         "example": "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than desired GPU memory utilization (0.95, 45.01 GiB).",
     },
     {

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The power and utilization of the GPUs of a node. Pure.
+"""PRIVATE. The power, the utilization and the own memory of the GPUs of a node. Pure.
 
 An engine that waits in a collective shows full utilization and draws little more power than an idle one:
 1 to 3 W on an H200, 5 to 16 W on a GB10, against 35 W and more at work.
@@ -9,12 +9,16 @@ An engine that waits in a collective shows full utilization and draws little mor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Optional
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Optional
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST
 
 QUERY = ("--query-gpu=power.draw,utilization.gpu", "--format=csv,noheader,nounits")
+MEMORY = ("--query-gpu=uuid,name,memory.total,memory.reserved,memory.free", "--format=csv,noheader,nounits")
+PROCESSES = ("--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits")
+UNIFIED = "GB10"  # the name of a GPU without its own memory; its driver reports [N/A] today
+CONTEXT_MIB = 1065.0  # what an engine holds itself when it reads its free memory: 1.04 GiB on an H100 (vLLM 0.25.1)
 MARGIN_W = 18.0  # owners of GB10 saw 16 to 27 W in a wedge, about 11 W at idle, and 45 W and more at work
 MARGIN_SHARE = 0.1
 
@@ -50,3 +54,32 @@ def at_idle(powers: Sequence[float], idle: float | None, margin_w: float = MARGI
     if idle is None or not powers:
         return None
     return max(powers) <= idle + max(margin_w, MARGIN_SHARE * idle)
+
+
+class Memory(NamedTuple):
+    """The own memory of one GPU, in MiB, as CUDA counts it: without what the driver reserves (480 of 81,559 MiB on an H100, driver 580.159)."""
+
+    uuid: str
+    total: float
+    free: float | None  # for an engine that starts; None if the driver does not report it
+
+
+def own_memory(text: str) -> Memory | None:
+    """Return the memory of the first GPU, which an engine uses, in the output of nvidia-smi with MEMORY; None if it shares that of the node."""
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != 5:  # a message of the driver
+            continue
+        total, reserved, free = (_figure(field) for field in fields[2:])
+        if not total or UNIFIED in fields[1]:
+            return None
+        return Memory(fields[0], total - (reserved or 0.0), None if free is None else max(0.0, free - CONTEXT_MIB))
+    return None
+
+
+def used_by(text: str, uuid: str, pids: Collection[int]) -> float | None:
+    """Return the MiB of one GPU that some processes hold, in the output of nvidia-smi with PROCESSES; None if it does not report them."""
+    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines()]
+    held = [_figure(row[2]) for row in rows if len(row) == 3 and row[0] == uuid and row[1].isdigit() and int(row[1]) in pids]
+    known = [figure for figure in held if figure is not None]
+    return sum(known) if known and len(known) == len(held) else None

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the collection adds to every profile: a compile cache on the node for each image and shape, and vLLM's own time limits. Pure.
+"""What the collection adds to every profile: a compile cache on the node for each image and shape, vLLM's own time limits, and where NCCL prints. Pure.
 
 A cache folder is mounted from ``<cache dir>-<key>``. Another image or another shape has another folder, so that a stale artifact is never read and a
 rollback finds its warm cache. The key is a part of a path that no container can write.
@@ -32,6 +32,10 @@ LIMITS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "VLLM_ENGINE_READY_TIMEOUT_S": (("rendezvous", "load", "init"), 600, "the start of the engine"),
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": (("init",), 300, "one step of the model on all ranks, also if it compiles a kernel"),
 }
+#: Added to a profile that sets NCCL_DEBUG. NCCL buffers standard output by block, so that the last lines of an engine that hangs would not be in its log.
+#: It opens this file with "w" in each process, buffers it by line, and keeps standard output if it cannot. The streams of a container are pipes of the
+#: container's user: another user than root can open them, and no process truncates what another one has printed.
+NCCL_LOG = {"NCCL_DEBUG_FILE": "/dev/stderr"}
 #: Arguments that change no kernel: addresses, names, parsing and sampling of requests, the size of the pool. Any other one changes the key.
 NOT_IN_KEY = (
     "served-model-name", "host", "port", "master-addr", "master-port", "node-rank", "headless", "api-key", "distributed-executor-backend",
@@ -85,4 +89,6 @@ def environment(profile: Mapping[str, Any]) -> dict[str, str]:
     added = {name: f"{where}/{folder}".rstrip("/") for name, (folder, _source) in VARIABLES.items() if where}
     added.update({name: str(sum(seconds[phase] for phase in phases)) for name, (phases, _default, _ends) in LIMITS.items()})
     own = {*profile["env"], *profile["head_env"], *profile["worker_env"]}
+    if "NCCL_DEBUG" in own and profile["engine"]["executor"] != "ray":  # Ray gives its workers log files, which "w" would truncate
+        added.update(NCCL_LOG)
     return {name: value for name, value in added.items() if name not in own}

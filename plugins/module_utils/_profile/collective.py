@@ -25,7 +25,7 @@ KEPT = "collective.json"  # in the group's folder on the node: the last result t
 SCRIPT = (
     f"MARK = {MARK!r}\n"
     + r"""
-import datetime, json, os, sys, threading, time
+import ctypes, datetime, json, os, sys, threading, time
 plan = json.loads(sys.argv[1])
 rank, world = plan["rank"], plan["size"]
 found = {"backend": "", "stage": "import", "rows": [], "problem": "", "text": ""}
@@ -33,6 +33,9 @@ lock = threading.Lock()
 def end(problem="", text=""):
     with lock:
         print("\n" + MARK + json.dumps(dict(found, problem=problem, text=str(text)[:500])), flush=True)
+        flush = threading.Thread(target=ctypes.CDLL(None).fflush, args=[None], daemon=True)  # os._exit drops what C libraries have buffered
+        flush.start()
+        flush.join(5)  # a library that hangs can hold the lock of its stream
         os._exit(0)
 limit = threading.Timer(plan["seconds"], end, ["timeout"])  # the first process of a container ignores SIGALRM
 limit.daemon = True
@@ -100,7 +103,8 @@ RESULT = {"backend": str, "stage": str, "problem": str, "text": str, "rows": [{"
 #: Keys of the release's service that the test has, too. Volumes, secrets, health check and labels are not among them.
 _KEYS = ("image", "pull_policy", "network_mode", "ipc", "shm_size", "security_opt", "cap_drop", "cap_add", "devices", "ulimits", "deploy")
 _VARIABLES = re.compile(r"(?:NCCL|TORCH_NCCL|GLOO|TP|UCX|CUDA|LD|OMP|NVIDIA)_|(?:PATH|PYTHONPATH|VIRTUAL_ENV)\Z")
-_DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+#: NCCL buffers standard output by block, and a file of this variable by line. So its lines are there too if the test is killed.
+_DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": "/dev/stdout"}
 
 
 def service_of(profile: Mapping[str, Any], rank: Mapping[str, Any], service: Mapping[str, Any], store: str) -> dict[str, Any]:
@@ -221,8 +225,8 @@ def verdict(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], minimum: f
 
     The result has `class`, `failed`, `msg`, and `gb_s` of the slowest rank.
     """
-    # Without a result the module itself failed, or its node was not reachable.
-    results = [each.get("result") or ended("error", str(each.get("msg") or "no message")) for each in ranks]
+    # Without a result the module itself failed, or its node was not reachable. A rank without anything failed before its test.
+    results = [each.get("result") or ended("error", str(each.get("msg") or ("no message" if each else "it failed before its test"))) for each in ranks]
     found = [problem_of(result, host, minimum, rdma) for result, host in zip(results, hosts)]
     problems = sorted((each for each in found if each[0]), key=lambda each: _ORDER.index(each[0]))
     if problems:

@@ -4,8 +4,9 @@
 """Estimate the KV pool of a boot from a profile and the memory of the nodes.
 
 vLLM gives the KV cache what is left of ``gpu_memory_utilization x total`` after weights and a reserve (activations, CUDA graphs, NCCL, and on
-unified memory the page cache that the profiling run counts as used). The rank with the least decides for all. A profile's ``plan`` has weights,
-reserve and bytes a token, calibrated on measured boots. If a figure is missing the verdict is ``unknown``, which never blocks.
+unified memory the page cache that the profiling run counts as used). The total is MemTotal, or the own memory of the GPU. The rank with the least
+decides for all. A profile's ``plan`` has weights, reserve and bytes a token, calibrated on measured boots. If a figure is missing the verdict is
+``unknown``, which never blocks.
 
 Units: ``_gib`` GiB, ``_kib`` KiB, tokens are *effective* tokens (maximum concurrency x context), as the gate counts them.
 """
@@ -48,6 +49,7 @@ CONTEXT_DEPENDENT = (
     "hybrid_override_pattern", "sliding_window",
 )  # fmt: skip
 DTYPE_BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0}
+GPU_MEMORY = "GPU memory"  # of a GPU that does not share the node's
 
 
 class PlanError(ValueError):
@@ -137,14 +139,20 @@ def kv_bytes_from_config(config: Mapping[str, Any], tensor_parallel: int, kv_dty
     return 2 * layers * max(1, kv_heads // max(1, tensor_parallel)) * head * size, "uniform attention"
 
 
-def _memory(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Read one rank's figures; keys end in _kib (or in _kb, which preflight_info writes for the same unit)."""
+def _memory(entry: Mapping[str, Any], number: int, on_gpu: bool) -> dict[str, Any]:
+    """Read one rank's figures; keys end in _kib (or in _kb, which preflight_info writes for the same unit).
+
+    An engine `on_gpu` uses the GPU's own memory if there is one. What the old engine holds of it is free after the stop.
+    """
     host = str(entry.get("host") or f"rank {number}")
-    out: dict[str, Any] = {"rank": int(entry.get("rank", number)), "host": host, "engine_running": bool(entry.get("engine_running"))}
-    for key in ("total", "available", "free"):
-        value = entry.get(key + "_kib", entry.get(key + "_kb"))
-        number_kib = _number(value, f"{key}_kib of {host}")
-        out[key + "_gib"] = None if number_kib is None else number_kib / KIB_PER_GIB
+    own = on_gpu and bool(entry.get("gpu_total_kib"))
+    held = _number(entry.get("gpu_engine_kib"), f"gpu_engine_kib of {host}") if own else None
+    out: dict[str, Any] = {"rank": int(entry.get("rank", number)), "host": host, "engine_running": bool(entry.get("engine_running")) and held is None}
+    out["memory"] = GPU_MEMORY if own else "memory"
+    for key, own_key in (("total", "gpu_total"), ("available", "gpu_free"), ("free", "gpu_free")):
+        name = own_key if own else key
+        kib = _number(entry.get(name + "_kib", entry.get(name + "_kb")), f"{name}_kib of {host}")
+        out[key + "_gib"] = None if kib is None else (kib + (held or 0.0 if key != "total" else 0.0)) / KIB_PER_GIB
     if not out["total_gib"]:
         raise PlanError(f"total_kib of {host} is missing, expected MemTotal in KiB")
     return out
@@ -243,10 +251,10 @@ def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], 
             return f"set gpu-memory-utilization to {fits:.2f}"
     elif fits >= 0.5 and (figures.weights is None or all(fits * r["total_gib"] > figures.weights for r in ranks)):
         return f"set gpu-memory-utilization to {fits:.2f} or less"
-    return (
-        f"free {short['budget_gib'] - short['start_check_gib']:.1f} GiB on {short['host']}: stop the processes that use it, drop the page cache, "
-        "and reboot the node if the driver keeps it"
-    )
+    what = "stop the processes that use it, drop the page cache, and reboot the node if the driver keeps it"
+    if short["memory"] == GPU_MEMORY:
+        what = "stop the processes that `nvidia-smi` lists there"
+    return f"free {short['budget_gib'] - short['start_check_gib']:.1f} GiB on {short['host']}: {what}"
 
 
 def _room(rank: Mapping[str, Any], figures: _Figures) -> float:
@@ -345,7 +353,8 @@ def make_plan(
 
     :param profile: a resolved profile.
     :param ranks: one mapping a rank: ``rank``, ``host``, ``total_kib``, ``available_kib``, ``free_kib`` (or _kb, KiB all the same),
-        ``engine_running`` (true while this group's old engine still holds its memory).
+        ``engine_running`` (true while this group's old engine still holds its memory). ``gpu_total_kib``, ``gpu_free_kib`` and ``gpu_engine_kib`` (what
+        the old engine holds of it) are there if the GPU has its own memory, and are used then.
     :param version: the image's vLLM version if known; decides which figure its start check reads.
     :param config: the model's config.json, for bytes a token if the profile has none.
     :param allow_unsafe: settings that the seeds report to freeze nodes are a warning.
@@ -357,7 +366,7 @@ def make_plan(
     if not ranks:
         raise PlanError("ranks is empty, expected one entry a rank with total_kib, available_kib and free_kib")
     args, plan = profile["engine"]["args"], profile["plan"]
-    memories = [_memory(entry, i) for i, entry in enumerate(ranks)]
+    memories = [_memory(entry, i, profile["container"]["gpus"] != "none") for i, entry in enumerate(ranks)]
     error, reserve_error, unknown = _uncertainty(profile, len(memories))
     per, why = plan["kv_bytes_per_token"], ""
     if per is None and config is not None:
@@ -390,10 +399,10 @@ def make_plan(
 
 
 def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Figures, allow: bool) -> None:
-    """Set ``unsafe``, and add the warnings about the memory of the host. A profile without a GPU takes no share of it."""
-    rows, args, plan = result["ranks"], profile["engine"]["args"], profile["plan"]
+    """Set ``unsafe``, and add the warnings about the memory of the host. An engine without a GPU, or on one with its own memory, takes no share of it."""
+    rows, args, plan = [row for row in result["ranks"] if row["memory"] != GPU_MEMORY], profile["engine"]["args"], profile["plan"]
     result["unsafe"] = None
-    if profile["container"]["gpus"] == "none":
+    if profile["container"]["gpus"] == "none" or not rows:
         return
     share, what = figures.utilization, f"gpu-memory-utilization {figures.utilization:g}"
     remedy = f"Set gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) to {figures.limit:g} or less"
@@ -430,7 +439,7 @@ def _refuse_start(result: dict[str, Any], figures: _Figures) -> str:
     rows = result["ranks"]
     short = max((row for row in rows if row["start_check"] == "refused"), key=lambda row: row["budget_gib"] - row["start_check_gib"])
     result.update(verdict="refused", short_rank=short["rank"], remedy=_start_remedy(short, rows, figures, result["needed_tokens"]))
-    figure = "MemFree" if figures.memavailable is False else "MemAvailable"
+    figure = GPU_MEMORY if short["memory"] == GPU_MEMORY else "MemFree" if figures.memavailable is False else "MemAvailable"
     return (
         f"{short['host']} (rank {short['rank']}) has {short['start_check_gib']:.1f} of {short['total_gib']:.1f} GiB ({figure}), but "
         f"gpu-memory-utilization {figures.utilization:g} asks for {short['budget_gib']:.1f} GiB, so vLLM refuses to start: {result['remedy']}."
@@ -444,7 +453,7 @@ def _judge_pool(result: dict[str, Any], figures: _Figures, gate: Mapping[str, An
     error = f"+-{result['error_percent']:g} %" if expected and result["error_percent"] < 100 else f"at most {result['high_tokens']:,}"
     pool = f"Estimated KV pool: {expected:,} tokens ({error})"
     kind = "" if figures.pinned is None else " pinned"
-    least = f"{short['host']} (rank {short['rank']}) has the least memory: {short['kv_gib']:.1f} GiB{kind} for the KV cache"
+    least = f"{short['host']} (rank {short['rank']}) has the least {short['memory']}: {short['kv_gib']:.1f} GiB{kind} for the KV cache"
     if figures.pinned is None and short["kv_gib"] < 0:
         least = (
             f"{short['host']} (rank {short['rank']}) has no memory for the KV cache: {short['weights_gib']:.1f} GiB of weights and "
@@ -464,7 +473,7 @@ def _judge_pool(result: dict[str, Any], figures: _Figures, gate: Mapping[str, An
     gap = max(row["kv_gib"] - short["kv_gib"] for row in rows)
     if gap >= 1.0:
         result["warnings"].append(f"{short['host']} decides: the other ranks have up to {gap:.1f} GiB more for the KV cache.")
-    if any(row["start_check"] == "later" for row in rows):
+    if any(row["start_check"] == "later" and row["memory"] != GPU_MEMORY for row in rows):
         result["warnings"].append("The old engine still uses its memory. The agent waits for that memory after the stop (vllm_tp2_wait_available).")
     return f"{pool}{'' if needed is None else f', {needed:,} needed'}. {least}."
 

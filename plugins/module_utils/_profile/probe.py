@@ -13,9 +13,32 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches impor
 
 SECONDS = 10  # the script ends itself after so long
 TIMED_OUT = 4  # and then returns this
+_GPU = "Check the GPU and its driver on the node (`nvidia-smi`), what containers get of them (`nvidia-ctk cdi list`), and run site.yml with --tags docker"
+_HIDDEN = "the container has no GPU, or CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES of the profile's env, of vllm_tp2_extra_env or of the image hides it"
+_OLD = "the driver is too old for this image. Update it, or use an image with an older CUDA"
+_COMPAT = "Take the image's own libcuda (/usr/local/cuda/compat) out of LD_LIBRARY_PATH and ld.so.conf"
+_BUSY = "another process uses the GPU, or its compute mode forbids this one (`nvidia-smi -q -d COMPUTE`)"
+_MPS = "the server of CUDA MPS does not answer. Start it, or remove CUDA_MPS_PIPE_DIRECTORY from the profile's env and vllm_tp2_extra_env"
+#: What cuInit returns (CUresult in cuda.h): its name, and the cause with its remedy. _GPU follows.
+CUDA: dict[int, tuple[str, str]] = {
+    2: ("OUT_OF_MEMORY", _BUSY),
+    3: ("NOT_INITIALIZED", "the driver does not start"),
+    34: ("STUB_LIBRARY", "the image's libcuda is one for builds. Take its folder `stubs` out of LD_LIBRARY_PATH"),
+    35: ("INSUFFICIENT_DRIVER", _OLD),
+    36: ("CALL_REQUIRES_NEWER_DRIVER", _OLD),
+    46: ("DEVICE_UNAVAILABLE", _BUSY),
+    100: ("NO_DEVICE", _HIDDEN),
+    101: ("INVALID_DEVICE", _HIDDEN),
+    802: ("SYSTEM_NOT_READY", "the driver is not ready. With NVSwitch it waits for the fabric manager (`systemctl status nvidia-fabricmanager`)"),
+    803: ("SYSTEM_DRIVER_MISMATCH", f"libcuda does not fit the loaded driver. Reboot the node if the driver was updated. {_COMPAT}"),
+    804: ("COMPAT_NOT_SUPPORTED_ON_DEVICE", f"{_OLD}. {_COMPAT}"),
+    **dict.fromkeys(range(805, 811), ("MPS", _MPS)),
+    999: ("UNKNOWN", "the driver fails (`dmesg` on the node). If `nvidia-smi` fails too, reboot the node"),
+}
+DENIED = (1, 304, 800)  # INVALID_VALUE, OPERATING_SYSTEM, NOT_PERMITTED
 #: Runs with the image's python3 and the rank's environment. Prints one line for each problem, with the remedy, and then ends with 3.
 SCRIPT = (
-    f"SECONDS, TIMED_OUT = {SECONDS}, {TIMED_OUT}\n"
+    f"SECONDS, TIMED_OUT, CUDA, DENIED, GPU = {SECONDS}, {TIMED_OUT}, {CUDA!r}, {DENIED!r}, {_GPU!r}\n"
     + r"""
 import ctypes, errno, json, os, re, sys, tempfile, threading
 limit = threading.Timer(SECONDS, os._exit, [TIMED_OUT])  # the first process of a container ignores SIGALRM
@@ -32,9 +55,16 @@ def attempt(what, remedy, call, only=OSError):
     except OSError:
         pass
 def start_cuda():
-    code = ctypes.CDLL("libcuda.so.1").cuInit(0)
-    if code:
-        raise OSError(f"cuInit returns {code}")
+    try:
+        code = ctypes.CDLL("libcuda.so.1").cuInit(0)
+        name, cause = CUDA.get(code, ("", "the driver fails"))
+        what = f"cuInit returns {code}" + (name and f", {name}")
+    except OSError as error:
+        code, what, cause = -1, str(error), "the container has no usable library of the driver"
+    if code in DENIED:
+        problems.append(f"CUDA does not start ({what}): vllm_tp2_no_new_privileges: false, or vllm_tp2_cap_add: [ALL], lifts this.")
+    elif code:
+        problems.append(f"CUDA does not start ({what}): {cause}. {GPU}.")
 def write(path):
     while not os.path.exists(path):
         path = os.path.dirname(path)
@@ -61,7 +91,7 @@ def only_read(path):
 for path in wanted["devices"]:
     attempt(f"it cannot open {path}", "vllm_tp2_infiniband: folder, or vllm_tp2_cap_add, lifts this", lambda: os.close(os.open(path, os.O_RDWR)))
 if wanted["cuda"]:
-    attempt("CUDA does not start", "vllm_tp2_no_new_privileges: false, or vllm_tp2_cap_add: [ALL], lifts this", start_cuda)
+    start_cuda()
 for name in wanted["caches"]:
     if os.environ.get(name, "").startswith("/"):
         attempt(f"it cannot write into {name}={os.environ[name]}", NO_CAPABILITY, lambda: write(os.environ[name]))

@@ -17,7 +17,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils._host import start_memory
+from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu, start_memory
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._release import processes
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
@@ -27,6 +28,7 @@ NO_IMAGE = {"exists": False, "id": "", "name": "", "fingerprint": "", "repo_dige
 DEVICES = ("/dev/infiniband", "/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs*")  # what RDMA needs; umad and issm manage a subnet
 FILES = ("compose.yaml", "release.json")
 POLL_SECONDS = 1.0
+SMI_SECONDS = 5.0  # a driver in trouble never answers
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -227,6 +229,23 @@ def look(group: str, folder: str, image: str, engine: str) -> tuple[list[dict[st
     except client.DockerError as error:
         problem = problem or str(error)
     return containers, releases, found, memory, problem
+
+
+def gpu_memory(containers: list[dict[str, Any]], run: Run = run_command, root: str = "/proc") -> dict[str, int]:
+    """Return the memory of the node's GPU in KiB, as `gpu_total_kib` and `gpu_free_kib`, which leaves out what an engine needs to start; empty if
+    CPU and GPU share one memory. `gpu_engine_kib` is what the running containers hold of it, if nvidia-smi lists their processes.
+    """
+    code, out, _err = run(["nvidia-smi", *gpu.MEMORY], timeout=SMI_SECONDS)
+    found = gpu.own_memory(out) if code == 0 else None
+    if found is None:
+        return {}
+    figures: dict[str, float | None] = {"total": found.total, "free": found.free, "engine": None}
+    mains = [state["pid"] for state in containers if state["running"]]
+    if mains:
+        table = process_table(root)
+        code, out, _err = run(["nvidia-smi", *gpu.PROCESSES], timeout=SMI_SECONDS)
+        figures["engine"] = gpu.used_by(out if code == 0 else "", found.uuid, {each.pid for main in mains for each in processes.tree(table, main)})
+    return {f"gpu_{name}_kib": int(figure * 1024) for name, figure in figures.items() if figure is not None}
 
 
 def not_free(containers: list[dict[str, Any]], memory: dict[str, int], share: float, free_only: bool, machine: Node) -> str:

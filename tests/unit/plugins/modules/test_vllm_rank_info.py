@@ -137,6 +137,41 @@ def test_an_engine_is_gone_only_if_the_gate_judged_this_container(tmp_path: Path
     assert node.look_at_processes(rank(), receipt, str(tmp_path))["fault"].startswith("the engine process is gone") is gone
 
 
+SMI = {"query-gpu": "GPU-1, NVIDIA H100 80GB HBM3, 81559, 480, 14000\n", "query-compute-apps": "GPU-1, 101, 40000\nGPU-1, 300, 25600\n"}
+
+
+def smi(found: dict[str, str]) -> Any:
+    """Return what runs nvidia-smi; without an output it fails."""
+
+    def run(words: list[str], **_more: Any) -> tuple[int, str, str]:
+        assert words[0] == "nvidia-smi"
+        text = found.get(words[1].lstrip("-").partition("=")[0], "")
+        return (0 if text else 9), text, ""
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("found", "running", "memory"),
+    [
+        (SMI, False, (81079, 12935, None)),
+        (SMI, True, (81079, 12935, 40000)),
+        ({**SMI, "query-compute-apps": ""}, True, (81079, 12935, None)),
+        ({"query-gpu": "GPU-1, NVIDIA GB10, [N/A], [N/A], [N/A]\n"}, True, None),
+        ({}, True, None),
+    ],
+)
+def test_memory_of_a_gpu_of_its_own_with_what_the_engine_of_the_group_holds(
+    tmp_path: Path, found: dict[str, str], running: bool, memory: tuple[int, int, int | None] | None
+) -> None:
+    proc(tmp_path, 100, 10, "S", "vllm", "python3 vllm serve")
+    proc(tmp_path, 101, 100, "S", "VLLM::Worker_TP", "VLLM::Worker_TP1")
+    proc(tmp_path, 300, 1, "S", "python3", "a neighbour")
+    names = ("gpu_total_kib", "gpu_free_kib", "gpu_engine_kib")
+    expected = {name: mib * 1024 for name, mib in zip(names, memory or (), strict=False) if mib is not None}
+    assert node.gpu_memory(rank(running=running), smi(found), str(tmp_path)) == expected
+
+
 def test_the_mark_of_a_stop_on_request_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = {"group": "pair1", "directory": str(tmp_path), "docker_socket": str(tmp_path / "none.sock")}
     for text in ("", "2026-11-22T20:15:00Z"):

@@ -51,3 +51,19 @@ def test_reads_every_expected_fact(path: str, want: dict[str, Any]) -> None:
     got = compared(parse((SHARED / "samples" / path).read_bytes()))
     wrong = {key: (got[key], value) for key, value in want.items() if got[key] not in (value if isinstance(value, list) else [value])}
     assert wrong == {}
+
+
+@needs_shared
+def test_lines_of_nccl_that_are_not_cut_are_read_and_are_no_failure() -> None:
+    """With NCCL_DEBUG_FILE the engine's log has all of them. Without it, only the first 4,074 bytes came out."""
+    assert SHARED is not None
+    folder = SHARED / "samples/gpu2"
+    whole = (folder / "coll-file-0.txt").read_text(encoding="utf-8").replace("lab-1:1:", "lab-1:326:")
+    nccl = "".join(line for line in whole.splitlines(keepends=True) if " NCCL INFO " in line)
+    log = (folder / "01-cold-served.rank0.log").read_text(encoding="utf-8").splitlines(keepends=True)
+    at = next(number for number, line in enumerate(log) if " NCCL INFO " in line)
+    rest = [line for line in log if " NCCL INFO " not in line]
+    got, before = parse("".join(rest[:at]) + nccl + "".join(rest[at:])), parse("".join(log))
+    assert got["nccl"]["transport"] == "tcp"
+    assert got["failure"] is None
+    assert compared(got) == compared(before)

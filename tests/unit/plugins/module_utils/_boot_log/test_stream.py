@@ -230,6 +230,11 @@ FACT_LINES: dict[str, tuple[str, tuple[str, ...], Any]] = {
     ),
     "a plugin": ("h:1:1 [0] NCCL INFO Using network Libfabric", ("nccl", "transport"), "plugin"),
     "OOB alone is not an HCA": ("h:1:1 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>", ("nccl", "hcas"), []),
+    "NCCL after a progress bar without its line end": (
+        "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.20s/it]lab-1:106:106 [0] NCCL INFO Using network Socket",
+        ("nccl", "transport"),
+        "tcp",
+    ),
     "no IB device": ("h:1:1 [0] NCCL INFO NET/IB : No device found.", ("nccl", "no_ib_device"), True),
     "glued to a progress bar": (
         "Capturing CUDA graphs (decode, FULL):  96%|█████ | 49/51 [00:01<00:00](Worker_TP1 pid=2) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB",

@@ -1,4 +1,4 @@
-"""The key of a compile cache, its variables, and vLLM's own time limits."""
+"""The key of a compile cache, its variables, vLLM's own time limits, and where NCCL prints."""
 
 from __future__ import annotations
 
@@ -92,7 +92,35 @@ def test_the_limits_of_vllm_follow_the_phases() -> None:
     assert (added["VLLM_ENGINE_READY_TIMEOUT_S"], added["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]) == ("321", "300")
 
 
+@pytest.mark.parametrize(
+    ("over", "options", "expected"),
+    [
+        ({}, {}, "/dev/stderr"),
+        ({"env": {"NCCL_DEBUG": "WARN"}}, {}, "/dev/stderr"),
+        ({"env": {"NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p"}}, {}, "/tmp/nccl.%h.%p"),
+        ({"env": {"NCCL_DEBUG_FILE": ""}}, {}, ""),
+        ({"head_env": {"NCCL_DEBUG_FILE": "/tmp/head"}}, {}, "/tmp/head"),
+        ({}, {"extra_env": {"NCCL_DEBUG_FILE": "/tmp/extra"}}, "/tmp/extra"),
+        ({}, {"extra_env": {"NCCL_DEBUG_FILE": None}}, None),
+        ({"env": {"NCCL_DEBUG": None}}, {}, None),
+        ({}, {"additions": False}, None),
+    ],
+)
+def test_nccl_prints_to_a_stream_of_the_container_unless_the_owner_sets_it(over: dict[str, Any], options: dict[str, Any], expected: str | None) -> None:
+    own = resolve("mine", SHIPPED, {"mine": {"extends": BASE, **over}})
+    assert compose.render_rank(own, place(0), {**OPTIONS, **options})["env"].get("NCCL_DEBUG_FILE") == expected
+
+
+def test_a_pair_with_the_defaults_of_every_pair_has_it_too_and_ray_has_not() -> None:
+    """Ray gives its workers log files, and NCCL would truncate them."""
+    mine = resolve("mine", {}, {"mine": LEAST})
+    assert compose.render_rank(mine, place(1))["env"]["NCCL_DEBUG_FILE"] == "/dev/stderr"
+    ray = resolve("pr41834-ray-200k", SHIPPED)
+    assert ray["env"]["NCCL_DEBUG"] == "INFO"
+    assert "NCCL_DEBUG_FILE" not in compose.render_rank(ray, place(1), OPTIONS)["env"]
+
+
 def test_the_page_of_profiles_lists_what_is_added() -> None:
     text = DOC.read_text(encoding="utf-8").partition("### What the collection adds")[2].partition("\n### ")[0]
     listed = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
-    assert listed == {*caches.VARIABLES, *caches.LIMITS}
+    assert listed == {*caches.VARIABLES, *caches.LIMITS, *caches.NCCL_LOG}

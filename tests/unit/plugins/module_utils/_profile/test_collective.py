@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from shared_samples import needs_shared, samples
 from shipped_profiles import LEAST, SHIPPED, place
 
 HOSTS = ["spark-1", "spark-2"]
@@ -101,7 +102,59 @@ def test_the_script_ends_itself_at_its_time_limit() -> None:
     assert collective.parse(done.stdout)["problem"] == "timeout"
 
 
+@pytest.mark.parametrize("stuck", [False, True])
+def test_what_a_c_library_has_buffered_is_printed_at_the_end_and_at_the_time_limit(stuck: bool) -> None:
+    """NCCL without its file prints to C's standard output, which is buffered by block in a container."""
+    library = 'ctypes.CDLL(None).printf(b"h:1:1 [0] NCCL INFO Using network Socket\\n")'
+    script = collective.SCRIPT.replace("    import torch\n", f"    {library}; time.sleep({60 if stuck else 0}); import torch\n", 1)
+    words = [sys.executable, "-IS", "-c", script, json.dumps({"rank": 0, "size": 2, "seconds": 0.2 if stuck else 20})]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert collective.parse(done.stdout)["problem"] == ("timeout" if stuck else "no_torch")
+    assert "NCCL INFO Using network Socket" in done.stdout
+
+
+#: Prints as NCCL does (src/debug.cc: fopen "w", setlinebuf), and is killed before it could flush anything.
+LIKE_NCCL = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+file, text = libc.fopen(os.environ.get("NCCL_DEBUG_FILE", "").encode(), b"w"), f"h:{os.getpid()} [0] NCCL INFO Using network Socket\\n".encode()
+if file:
+    libc.setlinebuf(ctypes.c_void_p(file))
+    libc.fprintf(ctypes.c_void_p(file), text)
+else:
+    libc.printf(text)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("of", ["test", "engine"])
+def test_lines_of_nccl_are_there_after_a_kill_and_of_all_processes(of: str) -> None:
+    out = rendered(0)
+    environment = out["collective"]["environment"] if of == "test" else out["env"]
+    env = {key: value for key, value in environment.items() if key.startswith("NCCL_DEBUG")}
+    both = f"printf 'before\\n'; printf 'before\\n' >&2; for i in 1 2; do '{sys.executable}' -IS -c '{LIKE_NCCL}'; done; exit 0"
+    done = subprocess.run(["sh", "-c", both], capture_output=True, text=True, check=True, timeout=60, env=env)
+    printed_to, other = (done.stdout, done.stderr) if of == "test" else (done.stderr, done.stdout)
+    assert printed_to.startswith("before\n"), "nothing is truncated"
+    assert other.splitlines()[0] == "before"
+    assert len([line for line in printed_to.splitlines() if line.endswith("NCCL INFO Using network Socket")]) == 2
+
+
 # --- the result
+
+
+@needs_shared
+def test_recorded_test_of_two_gpus_reports_its_transport_if_nccl_prints_by_line() -> None:
+    """Before, 722 of 4,779 bytes came out of the container, and the test passed without a transport."""
+    for number in (0, 1):
+        lost, seen = ((samples() / f"gpu2/coll-{name}-{number}.txt").read_text(encoding="utf-8") for name in ("asis", "file"))
+        assert collective.parse(lost)["transport"] == "unknown"
+        found = collective.parse(seen)
+        assert (found["problem"], found["transport"], found["hcas"], len(found["rows"])) == ("", "tcp", [], 8)
+        assert collective.problem_of(found, "lab-1")[0] == "socket_fallback"
+        assert "NCCL over TCP" in collective.problem_of(found, "lab-1")[1]
+        assert collective.problem_of(found, "lab-1", 1.0, rdma=False)[0] == ""
 
 
 def test_the_transport_comes_from_the_lines_of_nccl() -> None:
@@ -146,6 +199,7 @@ GLOO = rank("", backend="gloo", rows=[{"op": "all_reduce", "mib": 16, "gb_s": 0.
         (rank(problem="error", text="CUDA error: out of memory"), "error", ""),
         ({"failed": True, "msg": "sudo: a password is required"}, "error", ""),
         ({"unreachable": True, "msg": "timed out"}, "error", ""),
+        ({}, "error", "the test failed on {host} (it failed before its test)"),
         (WAITS, "peer_absent", "the other ranks did not come to {host} within 60 s"),
         (rank(problem="timeout", stage="collective", rows=[]), "hang", "NCCL_NVLS_ENABLE: '0' and NCCL_NET_PLUGIN: none"),
     ],

@@ -66,8 +66,9 @@ ADDED = {
     "TRITON_CACHE_DIR": "{cache}/triton", "TORCHINDUCTOR_CACHE_DIR": "{cache}/inductor", "TILELANG_CACHE_DIR": "{cache}/tilelang",
     "FLASHINFER_WORKSPACE_BASE": "{cache}/flashinfer", "CUTE_DSL_CACHE_DIR": "{cache}/cute", "B12X_CUTE_COMPILE_CACHE_DIR": "{cache}/b12x",
     "DG_JIT_CACHE_DIR": "{cache}/deep_gemm", "CUDA_CACHE_PATH": "{cache}/cuda", "VLLM_CACHE_ROOT": "{cache}",
-    "VLLM_ENGINE_READY_TIMEOUT_S": "5760", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "2400",
+    "VLLM_ENGINE_READY_TIMEOUT_S": "5760", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "2400", "NCCL_DEBUG_FILE": "/dev/stderr",
 }  # fmt: skip
+NOT_WITH_RAY = ("NCCL_DEBUG_FILE",)
 OF_A_PROFILE = ("image", "pull_policy", "volumes", "shm_size", "mem_limit")
 
 
@@ -104,7 +105,8 @@ def test_renders_the_arguments_and_the_environment_of_the_profile(name: str, num
 
     own_env = dict(word.split("=", 1) for word in shlex.split(own.get("environment", base["environment"])))
     [cache] = [volume.split(":")[1] for volume in {**base, **own}["volumes"] if volume.startswith("/srv/models/vllm-cache:")]
-    added = {key: value.format(cache=cache) for key, value in ADDED.items()}
+    left_out = NOT_WITH_RAY if profile(name)["engine"]["executor"] == "ray" else ()
+    added = {key: value.format(cache=cache) for key, value in ADDED.items() if key not in left_out}
     wiring = {"NODE_RANK": str(number), "HEADLESS": "1" if number else "", "VLLM_HOST_IP": PAIR[number]}
     assert out["env"] == {**added, **own_env, **FABRIC, **wiring}
     assert service["environment"] == {key: value.replace("$", "$$") for key, value in out["env"].items()}

@@ -201,6 +201,73 @@ def test_a_running_engine_or_a_skipped_check_refuses_nothing() -> None:
     assert {r["start_check"] for r in skipped["ranks"]} == {"skipped"}
 
 
+# --- a GPU with its own memory: two H100, vLLM 0.25.1, 2026-11-26 ----------------------------------------------------
+
+H100 = 79.18  # GiB; MemTotal was 251
+LLAMA_1B = {"num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "hidden_size": 2048, "torch_dtype": "bfloat16"}
+
+
+def h100s(*free: float, **more: Any) -> list[dict[str, Any]]:
+    """The memory of nodes with much more memory than their GPU has, and of these GPUs in GiB."""
+    nodes = ranks(*[251.0] * len(free), available=240.0, free=230.0, **more)
+    return [{**each, "gpu_total_kib": int(H100 * GIB_KIB), "gpu_free_kib": int(gib * GIB_KIB)} for each, gib in zip(nodes, free, strict=True)]
+
+
+def llama(utilization: float, **args: Any) -> dict[str, Any]:
+    """The profile of the measured boots; the reserve is that of the first one."""
+    given = {UTILIZATION: utilization, "max-model-len": 32768, **args}
+    plan = {"weights_gib_per_rank": 0.92, "reserve_gib": 0.43, "ranks": 2}
+    return resolve("m", {"m": {**LEAST, "engine": {"args": given}, "plan": plan}})
+
+
+@pytest.mark.parametrize(
+    ("own", "measured", "off"),
+    [
+        (llama(0.5), 2506112, 0.0),
+        (llama(0.5), 2509312, -0.13),
+        (llama(0.3, **{"kv-cache-dtype": "fp8", "enforce-eager": True}), 2940960, -0.15),
+        (llama(0.8, **{"max-model-len": 131072, "max-num-seqs": 64}), 4062832, 0.0),
+        (llama(0.5, **{"kv-cache-memory-bytes": "8G", "enforce-eager": True}), 524288, 0.0),
+    ],
+)
+def test_error_on_pools_of_a_gpu_with_its_own_memory(own: dict[str, Any], measured: int, off: float) -> None:
+    plan = k.make_plan(own, h100s(78.1, 78.1), config=LLAMA_1B)
+    assert (plan["verdict"], plan["unsafe"], plan["warnings"]) == ("ok", None, [])
+    assert error(plan["expected_tokens"], measured) == pytest.approx(off, abs=0.05)
+    assert "has the least GPU memory: " in plan["msg"]
+
+
+def test_a_neighbour_on_a_gpu_refuses_the_boot() -> None:
+    """The node itself has enough: the engine stopped with 52.63 of 79.18 GiB, after 93 s without service."""
+    plan = k.make_plan(llama(0.8), h100s(78.1, 52.6), config=LLAMA_1B)
+    assert (plan["verdict"], plan["remedy"], plan["short_rank"]) == ("refused", "set gpu-memory-utilization to 0.66", 1)
+    assert plan["msg"].startswith(
+        "m: spark-b (rank 1) has 52.6 of 79.2 GiB (GPU memory), but gpu-memory-utilization 0.8 asks for 63.3 GiB, so vLLM refuses to start"
+    )
+    again = k.make_plan(llama(0.66), h100s(78.1, 52.6), config=LLAMA_1B)
+    assert again["verdict"] == "ok"
+    small = k.make_plan(llama(0.8), h100s(78.1, 1.0), config=LLAMA_1B)
+    assert small["remedy"] == "free 62.3 GiB on spark-b: stop the processes that `nvidia-smi` lists there"
+
+
+@pytest.mark.parametrize(("held", "verdict", "check"), [(39.6, "refused", "refused"), (50.4, "ok", "ok"), (None, "ok", "later")])
+def test_memory_of_the_old_engine_is_free_after_its_stop(held: float | None, verdict: str, check: str) -> None:
+    """39.6 GiB of it and a neighbour's 25 GiB: known only if nvidia-smi lists the engine's processes."""
+    entries = h100s(13.0, 13.0, engine_running=True)
+    for entry in entries if held else ():
+        entry["gpu_engine_kib"] = int((held or 0) * GIB_KIB)
+    plan = k.make_plan(llama(0.8), entries, config=LLAMA_1B)
+    assert (plan["verdict"], plan["warnings"]) == (verdict, [])
+    assert {row["start_check"] for row in plan["ranks"]} == {check}
+
+
+def test_an_engine_on_the_cpu_uses_the_memory_of_the_node() -> None:
+    own = llama(0.5)
+    own["container"]["gpus"] = "none"
+    plan = k.make_plan(own, h100s(78.1, 78.1), config=LLAMA_1B)
+    assert [row["total_gib"] for row in plan["ranks"]] == [251.0, 251.0]
+
+
 # --- the pool --------------------------------------------------------------------------------------------------------
 
 
