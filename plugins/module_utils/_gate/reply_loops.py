@@ -163,7 +163,7 @@ def _verbatim(text: str, factor: int) -> str:
 
 def _unspaced(text: str, factor: int) -> str:
     """Return letters that follow themselves without a space."""
-    for token in re.findall(rf"[^\s{_LETTER}]{{24,}}", text):
+    for token in (found.group() for found in re.finditer(rf"[^\s{_LETTER}]{{24,}}", text)):
         for size, start, end in _periods(_numbered(token), factor, 60):
             unit = token[start : start + size]
             code = re.search(r"[\W\d_]", unit.strip(_EDGES)) is not None or re.fullmatch(r"[0-9a-fA-F]+", unit) is not None
