@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE. The holds of a node, which keep the watch from acting for some seconds.
 
-Within a boot they end by its own clock, which no user sets. After a reboot the wall clock decides.
+Within a boot they end by its own clock, which is never set. After a reboot the wall clock decides.
 """
 
 from __future__ import annotations
