@@ -109,6 +109,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, standing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 
 SECONDS = 30.0
 ARGUMENTS = ("state", "release", "by", "reasons", "options", "takeover", "seen")
@@ -123,13 +124,20 @@ def line(desired: Mapping[str, Any]) -> str:
 
 
 def desire(params: Mapping[str, Any], check_mode: bool, call: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Set the desired state. Raises the errors of client.call()."""
-    try:
-        before = call("state", timeout=SECONDS)
-    except client.AgentMissing:
-        if not check_mode:
-            raise
-        before = {}
+    """Set the desired state. Raises the errors of client.call(). A stop does not depend on what can be read."""
+
+    def read() -> dict[str, Any]:
+        try:
+            return call("state", timeout=SECONDS)
+        except client.AgentMissing:
+            if not check_mode:
+                raise
+        except RankError:
+            if check_mode or params["state"] != "stopped":
+                raise
+        return {}
+
+    before = read()
     now = dict(before.get("desired") or {})
     after: dict[str, Any] = {"state": params["state"], "release": params["release"]}
     if check_mode:
@@ -140,7 +148,7 @@ def desire(params: Mapping[str, Any], check_mode: bool, call: Callable[..., dict
         joined, generation = bool(reply["joined"]), int(reply["generation"])
     was = line(now)
     if not check_mode and not joined:
-        now = dict(call("state", timeout=SECONDS).get("desired") or {})
+        now = dict(read().get("desired") or {})
     diff = {"before": was, "after": was if joined else line(after) + "".join(f"because {reason}\n" for reason in params["reasons"])}
     header = f"desired state, generation {generation}"
     return {

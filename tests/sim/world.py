@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Refused
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import DESIRED_FORM, kept
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import EPOCH, GROUP, HEAD_ID, Container, SimRank
@@ -53,6 +55,7 @@ class SimStore:
         self.world = world
         self.files: dict[str, str] = {}
         self.kept: list[dict[str, Any]] = []
+        self.damaged: set[str] = set()
         self.fail_saves = 0
 
     def _write(self) -> None:
@@ -63,8 +66,13 @@ class SimStore:
             raise OSError(28, "No space left on device")
 
     def load(self, name: str) -> dict[str, Any]:
-        found = json.loads(self.files.get(name, "{}"))
-        return dict(found)
+        found = None
+        with contextlib.suppress(ValueError):
+            found = json.loads(self.files.get(name, "{}"))
+        if isinstance(found, dict):
+            return found
+        self.damaged.add(name)
+        return {}
 
     def save(self, name: str, data: Mapping[str, Any]) -> None:
         self._write()
@@ -266,9 +274,9 @@ class World:
             self.crashed = False
             self.actor = Actor(GROUP, self.ranks, self.store, self.clock)
             self.watch = Watch(self.actor, self.settings)
-            self.generation = int(self.store.load("desired.json").get("generation") or 0)  # one that could not be saved is forgotten
-            kept = self.actor.outcome()
-            self.judged = (kept["generation"], kept["final"])
+            self.generation = int(kept(self.store, "desired.json", DESIRED_FORM)[0].get("generation") or 0)  # one that could not be saved is forgotten
+            known = self.actor.outcome()
+            self.judged = (known["generation"], known["final"])
             self.note("the agent starts")
         try:
             if not converge.step(self.actor, self.watch):

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import DESIRED_FORM, OUTCOME_FORM, fitting
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import shortened
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import DESIRED_FORM, OUTCOME_FORM, Files, kept
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 
 ATTEMPTS = 3
@@ -29,6 +30,9 @@ NOTHING: dict[str, Any] = {
     "auto": False, "hold": "",
 }  # fmt: skip
 EVENTS_IN_MEMORY = 300
+EVENTS_CHARACTERS = 256 << 10  # of all events in memory: with the outcome they have to fit into one reply
+#: How far above its own generation the head follows a rank at once. A rank that reports any number cannot use up those that are left.
+STEP = 1 << 20
 
 
 class Refused(Exception):  # noqa: N818  the answer to a request, in one sentence
@@ -73,11 +77,8 @@ class Clock(Protocol):
         """Wait; shorter if a job has ended or another state is desired."""
 
 
-class Store(Protocol):
+class Store(Files, Protocol):
     """Where the actor's state survives it."""
-
-    def load(self, name: str) -> dict[str, Any]:
-        """Return a document; empty if it is absent or unreadable."""
 
     def save(self, name: str, data: Mapping[str, Any]) -> None:
         """Replace a document atomically. Raises OSError."""
@@ -108,16 +109,35 @@ class Actor:
         """`ranks` begin with the head. `search` is jmespath.search if the library is there."""
         self.group, self.ranks, self.store, self.clock, self.search = group, list(ranks), store, clock, search
         self.lock = threading.RLock()
-        self._desired = {**copy.deepcopy(NOTHING), **fitting(store.load(DESIRED), DESIRED_FORM)}
-        found = fitting(store.load(OUTCOME), OUTCOME_FORM)
-        known = found.get("generation") == self._desired["generation"]
-        self._outcome = {**fresh_outcome(int(self._desired["generation"])), **(found if known else {})}
         self._events = collections.deque(store.events(), maxlen=EVENTS_IN_MEMORY)
+        self._trim()
+        desired, desired_is = kept(store, DESIRED, DESIRED_FORM)
+        outcome, outcome_is = kept(store, OUTCOME, OUTCOME_FORM)
+        self._desired = {**copy.deepcopy(NOTHING), **desired}
+        known = outcome.get("generation") == self._desired["generation"]
+        self._outcome = {**fresh_outcome(int(self._desired["generation"])), **(outcome if known else {})}
+        self.lost: list[str] = []  # what the files did not tell this actor, one phrase each, until it is an event
+        self._used = any(int(each.get("generation") or 0) for each in (desired, outcome, *self._events))
+        if desired_is == "damaged" or (desired_is and self._used):
+            self.lost.append(f"{DESIRED} was {desired_is}; what runs was read instead")
+        if outcome_is == "damaged" or (outcome_is and desired):
+            self.lost.append(f"{OUTCOME} was {outcome_is}; what runs was read instead")
+        self._used = self._used or bool(self.lost)
         self.listener: Callable[[Mapping[str, Any]], None] = lambda _event: None  # is called with each event
         self.continued = -1 if self._outcome["final"] else int(self._desired["generation"])  # a generation that was not settled when the agent started
         self.looked = False  # whether the workers' authority was read since this start
         self.looked_at = -1e9  # when it was read last, by the monotonic clock
         self.floor = 0  # the highest generation that a rank has reported
+
+    def report_lost(self) -> None:
+        """Record once what was lost with the files of an earlier agent."""
+        with self.lock:
+            while self.lost:
+                self.event("warning", f"{self.group}: {self.lost.pop(0)}")
+
+    def reached(self, generation: int) -> int:
+        """Return the generation that a rank reports, as far as this head follows it."""
+        return min(generation, self.generation + STEP)
 
     # --- what others ask
 
@@ -158,7 +178,7 @@ class Actor:
             generation = max(int(now["generation"]), self.floor) + 1
             wanted = {
                 "generation": generation, "state": state, "release": release if state == "serving" else now["release"], "by": by, "at": self.stamp(),
-                "reasons": list(reasons), "options": dict(options or {}), "replaces": [], "auto": False, "hold": "",
+                "reasons": list(reasons), "options": dict(options or (now["options"] if state == "stopped" else {})), "replaces": [], "auto": False, "hold": "",
                 "known_stop": generation if state == "stopped" else now["known_stop"],
             }  # fmt: skip
             error = self._set(wanted)
@@ -242,6 +262,7 @@ class Actor:
         """Record the outcome of a generation for good. Raises Superseded if another one is desired."""
         with self.lock:
             self.check(generation)
+            sentence = shortened(sentence)
             self.event("settled", sentence)
             self.update(phase="settled", result=result, sentence=sentence, final=True, at=self.stamp(), containers={}, **more)
 
@@ -258,6 +279,7 @@ class Actor:
         with self.lock:
             old = int(self._desired["generation"])
             outcome = self._outcome
+            self.continued = generation if self.continued == old else self.continued
             changes: dict[str, Any] = {"generation": generation, "replaces": [*self._desired.get("replaces", []), old]}
             if self._desired["state"] == "stopped":
                 changes["known_stop"] = generation
@@ -267,20 +289,34 @@ class Actor:
     def event(self, kind: str, text: str, seconds: float | None = None, **more: str) -> None:
         """Record an event; a disk that cannot take it does not matter."""
         with self.lock:
-            number = max(self.store.last_number(), int(self._events[-1]["n"]) if self._events else 0) + 1
-            entry: dict[str, Any] = {"n": number, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": text, **more}
+            # Without events of an agent that has served before, a follower waits for a number above the last one that it has read.
+            last = int(self._events[-1]["n"]) if self._events else int(self.clock.wall()) if self._used or self.floor else 0
+            number = max(self.store.last_number(), last) + 1
+            entry: dict[str, Any] = {"n": number, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": shortened(text), **more}
             if seconds is not None:
                 entry["seconds"] = round(seconds, 1)
             self._events.append(entry)
+            self._trim()
             with contextlib.suppress(OSError):
                 self.store.append(entry)
             self.listener(entry)
 
+    def _trim(self) -> None:
+        """Forget the oldest events in memory if all of them have too many characters."""
+        most = EVENTS_CHARACTERS
+        for index, event in enumerate(reversed(self._events)):
+            most -= sum(len(str(value)) for value in event.values())
+            if most < 0:
+                self._events = collections.deque(list(self._events)[len(self._events) - index :], maxlen=EVENTS_IN_MEMORY)
+                return
+
     def warn(self, text: str) -> None:
         """Record a warning, in the events and in the outcome."""
         with self.lock:
-            self._warn_once(text)
-            self.update()
+            text = shortened(text)
+            if text not in self._outcome["warnings"]:
+                self._warn_once(text)
+                self.update()
 
     def stamp(self) -> str:
         """Return the present time, UTC."""

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Superseded
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import HALT_LIMIT, LOST_SECONDS, READ_LIMIT, Calls, Failed, lost
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import running_release
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import OWNER
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import running_release, runs
 
 
 class Authority(Calls):
@@ -18,26 +19,33 @@ class Authority(Calls):
 
     def _known(self, patience: float = 0.0) -> list[dict[str, Any]]:
         """Return what the ranks that answer know of this group, and note the highest generation."""
-        known = [each for each in self.each("hello", READ_LIMIT, patience=patience) if isinstance(each, dict)]
-        self.actor.floor = max([self.actor.floor, *(int(each.get("generation") or 0) for each in known)])
-        return known
+        known = {index: each for index, each in enumerate(self.each("hello", READ_LIMIT, patience=patience)) if isinstance(each, dict)}
+        self.note(known)
+        return list(known.values())
+
+    def note(self, known: Mapping[int, dict[str, Any]]) -> None:
+        """Note the highest generation of the ranks, and which of them has no owner although the group has settled."""
+        self.actor.floor = max([self.actor.floor, *(self.actor.reached(each["generation"]) for each in known.values())])
+        for index, each in known.items():
+            if not each["owner"].get("head") and self.desired["state"] and self.actor.settled():
+                self.actor.warn(f"{self.name(index)} has no owner: {OWNER} was lost or damaged. Run site.yml, which writes it again.")
 
     def read_authority(self, adopts: bool = True) -> bool:
         """Read what the ranks know of this group; return whether all of them have answered since the agent's start."""
         known = self._known()
         if self.obey_stop(known):
             return True
-        if adopts and not self.desired["state"] and len(known) == len(self.ranks):
-            self._adopt()
-        return not adopts or len(known) == len(self.ranks)
+        if not adopts or len(known) < len(self.ranks):
+            return not adopts
+        return bool(self.desired["state"]) or self._adopt()
 
     def obey_stop(self, found: Sequence[dict[str, Any]]) -> bool:
         """Obey a stop that was ordered on a rank while the head was down; return whether there was one."""
-        later = [each for each in found if int(each.get("stop_generation") or 0) > int(self.desired["known_stop"]) and each.get("stopped")]
+        later = [each for each in found if each["stop_generation"] > int(self.desired["known_stop"]) and each["stopped"]]
         if not later:
             return False
         stop = max(later, key=lambda each: int(each["stop_generation"]))
-        generation = max(int(stop["stop_generation"]), self.actor.floor, int(self.desired["generation"]) + 1)
+        generation = max(self.actor.reached(stop["stop_generation"]), self.actor.floor, int(self.desired["generation"]) + 1)
         self.actor.adopt(
             {
                 "generation": generation, "known_stop": generation, "state": "stopped", "release": self.desired["release"], "by": f"a stop on {stop['host']}",
@@ -46,27 +54,43 @@ class Authority(Calls):
         self.actor.event("desired", f"{self.group} is to be stopped: it was stopped on {stop['host']} at {str(stop['stopped']).strip()} without its head")
         return True
 
-    def _adopt(self) -> None:
-        """Take over a pair that serves without a desired state: an older version of the collection started it, or this store was lost."""
-        looks = self.look("")
-        read = [each for each in looks if isinstance(each, dict)]
-        names = {running_release(each) for each in read}
-        release = names.pop() if len(read) == len(self.ranks) and len(names) == 1 else ""
-        if not release or not any(entry["id"] == release and entry.get("good") for each in read for entry in each["releases"]):
-            return
+    def _adopt(self) -> bool:
+        """Take over a pair that serves without a desired state: an older version of the collection started it, or this store was lost.
+
+        Return whether all ranks could be read. Containers that are not taken over are an event, and the sentence of the outcome.
+        """
+        looks = [each for each in self.look("") if isinstance(each, dict) and not each["engine_error"]]
+        if len(looks) < len(self.ranks):
+            return False
+        names = [running_release(each) for each in looks]
+        release = names[0] if len(set(names)) == 1 else ""
+        if not release or not passed_before(looks, release):
+            self._report_unknown(looks)
+            return True
         self.release = release
         self.actor.adopt(
             {"generation": self.actor.floor + 1, "state": "serving", "release": release, "by": "the pair that runs"},
             phase="settled", result="serves", release=release, final=True, delivered=True, sentence=f"{self.group} serves release {release}.",
         )  # fmt: skip
         self.actor.event("settled", f"{self.group} serves release {release}; the agent has taken it over without a restart.")
+        return True
+
+    def _report_unknown(self, looks: Sequence[dict[str, Any]]) -> None:
+        what = [f"release {running_release(each)}" if running_release(each) else "containers" if runs(each) else "nothing" for each in looks]
+        found = ", ".join(f"{self.name(index)} runs {each}" for index, each in enumerate(what))
+        text = f"The desired state of {self.group} is not known: {found}. The agent does not watch that. Run site.yml to serve, or stop.yml."
+        text = text if any(map(runs, looks)) else ""
+        if text != self.actor.outcome()["sentence"]:
+            self.actor.update(sentence=text)
+        if text:
+            self.actor.event("warning", text)
 
     def authority(self, patience: float = 0.0) -> None:
         """Continue above the highest generation that a rank has seen. Raises Superseded if a rank was stopped by its local root."""
         known = self._known(patience)
         if self.desired["state"] != "stopped" and self.obey_stop(known):
             raise Superseded
-        highest = max((int(each.get("generation") or 0) for each in known), default=0)
+        highest = max((self.actor.reached(each["generation"]) for each in known), default=0)
         if highest > self.generation:
             self.actor.renumber(highest + 1)
             self.number(highest + 1)
@@ -79,3 +103,8 @@ class Authority(Calls):
         wrong = self.phrases(results)
         if wrong:
             raise Failed(f"{self.group}: {'. '.join(wrong)}. Nothing was changed.", "node_lost" if lost(results) else "start_failed")
+
+
+def passed_before(looks: Sequence[dict[str, Any]], release: str) -> bool:
+    """Whether a release has passed its gate on a rank."""
+    return any(entry["id"] == release and entry.get("good") for each in looks for entry in each["releases"])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Job, Rank
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost, shortened
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import weights_differ
 
 Result = Union[dict[str, Any], RankError, RankLost]
@@ -27,7 +27,7 @@ class Failed(Exception):  # noqa: N818  carries a sentence and a class
     """The start ends before there is a boot to judge."""
 
     def __init__(self, sentence: str, kind: str = "start_failed") -> None:
-        super().__init__(sentence)
+        super().__init__(shortened(sentence))
         self.kind = kind
 
 

@@ -230,9 +230,7 @@ def stop(group: Group, options: argparse.Namespace) -> int:
         raise CommandError(
             f"{group.host} is rank {group.rank} of {group.name}. Run `gb10 stop` on the head {group.hosts[0]}, or `gb10 stop --here` if the head is down."
         )
-    desired = group.call("state")["desired"]
-    release, settings = str(desired.get("release") or ""), dict(desired.get("options") or {})
-    return _desire(group, options, "stopped", release, settings, [f"gb10 stop on {group.host}"])
+    return _desire(group, options, "stopped", "", {}, [f"gb10 stop on {group.host}"])  # reads nothing first: a stop does not depend on it
 
 
 def _stop_here(group: Group) -> int:
@@ -259,11 +257,11 @@ def start(group: Group, options: argparse.Namespace) -> int:
         raise CommandError(f"{group.name} has no release on {group.host}. Run site.yml.")
     all_run = all(runs(look, release) for _number, _host, look, _problem in looks)
     reasons = [] if all_run else [f"gb10 start on {group.host}"]
-    return _desire(group, options, "serving", release, dict(desired.get("options") or {}), reasons)
-
-
-def _desire(group: Group, options: argparse.Namespace, state: str, release: str, settings: dict[str, Any], reasons: Sequence[str]) -> int:
     since = int(group.call("events", since=0, wait=0.0, generation=0)["next"])
+    return _desire(group, options, "serving", release, dict(desired.get("options") or {}), reasons, since)
+
+
+def _desire(group: Group, options: argparse.Namespace, state: str, release: str, settings: dict[str, Any], reasons: Sequence[str], since: int = 0) -> int:
     reply = group.call("desire", state=state, release=release, by=person(), reasons=list(reasons), options=settings, takeover=options.takeover)
     generation = int(reply["generation"])
     show(f"{group.name}: {'generation ' + str(generation) + ' is under way already' if reply.get('joined') else 'generation ' + str(generation)}.")
@@ -288,7 +286,7 @@ def _covers(desired: dict[str, Any], generation: int) -> bool:
 
 
 def _followed(group: Group, generation: int, since: int) -> dict[str, Any]:
-    """Print events until the generation is final or another one is desired. Return the last reply."""
+    """Print events of a generation until it is final or another one is desired. Return the last reply."""
     missing = 0
     while True:
         try:
@@ -301,7 +299,8 @@ def _followed(group: Group, generation: int, since: int) -> dict[str, Any]:
             continue
         missing, since = 0, int(reply["next"])
         for event in reply["events"]:
-            show(report.event_line(event))
+            if int(event.get("generation") or 0) >= generation:
+                show(report.event_line(event))
         outcome, desired = reply["outcome"], reply["desired"]
         if not _covers(desired, generation) or (outcome.get("final") and outcome.get("generation") == desired.get("generation")):
             return reply

@@ -65,15 +65,19 @@ def load(path: str = CONFIG) -> dict[str, Any]:
     rank, hosts = found["rank"], found["hosts"]
     if not 0 <= rank < len(hosts):
         raise ConfigError(f"{path} has the rank {rank}, and the group has {len(hosts)} nodes. Run site.yml.")
-    return {"peers": [], "watch": _watch(os.path.join(os.path.dirname(path), WATCH_NAME)), **found}
+    return {"peers": [], **_watch(os.path.join(os.path.dirname(path), WATCH_NAME)), **found}
 
 
 def _watch(path: str) -> dict[str, Any]:
     """Return the settings of the watch: empty without the file, and for a user who may not read it, since it can hold the URL of a webhook."""
-    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as handle:
-        found = loads(handle.read())
-        return found if isinstance(found, dict) else {}
-    return {}
+    found: Any = {}
+    with contextlib.suppress(OSError):
+        try:
+            with open(path, encoding="utf-8") as handle:
+                found = loads(handle.read())
+        except ValueError:
+            found = None
+    return {"watch": found} if isinstance(found, dict) else {"watch": {}, "watch_problem": "It is damaged. The default settings are used. Run site.yml."}
 
 
 def group_folder(config: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import ladder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import ATTEMPTS, Actor, Rank, Superseded
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority, passed_before
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import Boot, readable, take_looks
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import (
     LOST_SECONDS,
@@ -48,6 +48,7 @@ FREE_REMEDY = (
 
 def step(actor: Actor, watch: Watch | None = None) -> bool:
     """Converge to what is desired, or watch a group that serves; return whether there was something to do."""
+    actor.report_lost()
     if watch is not None and watch.tick():
         return True
     due = actor.settled() and actor.clock.monotonic() - actor.looked_at >= AUTHORITY_SECONDS
@@ -141,25 +142,61 @@ class Converge(Authority):
             self._hold(str(self.desired["hold"]))
             return
         looks = self._looks()
-        self.passed_before = any(entry["id"] == self.release and entry.get("good") for each in looks for entry in each["releases"])
+        self.passed_before = passed_before(looks, self.release)
         self.switched = looks[0]["current"] not in ("", self.release)
         self.fallback = releases.last_good(looks, self.release) if self.options.get("rollback", True) else ""
         before = self.actor.outcome()
         launched = {str(key): str(value) for key, value in before["containers"].items()}
         manifest = dict(looks[0].get("manifest") or {})
         continued = launched and launched == ids(looks)
+        running = self._started(looks) if not continued and self.actor.continued == self.generation else ""
+        if running and running != self.release and passed_before(looks, running):
+            self._returned(running, looks, before["verdict"])
+            return
         if before["verdict"] and (continued or not before["verdict"]["passed"]):
             verdict = before["verdict"]
-        elif continued:
-            verdict = self._judge(self.release, manifest, {})
-        elif not self.desired["reasons"] and self.passed_before and all(releases.runs(each, self.release) for each in looks):
+        elif not continued and self._serves(looks, running):
             self.actor.settle(self.generation, "serves", f"{self.group} serves release {self.release}.", release=self.release)
             return
+        elif continued or running == self.release:
+            verdict = self._judge(self.release, manifest, {})
         else:
             self._preconditions(looks)
             self._halt_before(looks)
             verdict = self._attempt(self.release, manifest)
         self._conclude(verdict, manifest)
+
+    def _started(self, looks: Sequence[dict[str, Any]]) -> str:
+        """Return the release that all ranks have run since after the request; empty if there is none. Only the head's clock counts.
+
+        An earlier agent has started it for this request, and the outcome was lost or could not be written: it is not started once more.
+        """
+        release = releases.running_release(looks[0])
+        began = min((str(state["started_at"])[:19] for state in looks[0]["containers"] if state["running"]), default="")
+        asked = str(self.desired["at"])[:19]
+        return release if asked and began > asked and all(releases.runs(each, release) for each in looks) else ""
+
+    def _serves(self, looks: Sequence[dict[str, Any]], started: str) -> bool:
+        """Whether the desired release serves, and there is no reason to start it, or it was started for that."""
+        if not self.passed_before or not all(releases.runs(each, self.release) for each in looks):
+            return False
+        return not self.desired["reasons"] or (started == self.release and self._answers(started))
+
+    def _answers(self, release: str) -> bool:
+        """Whether the API of the head answers."""
+        found = self.each("engine", READ_LIMIT, self.ranks[:1], release=release)[0]
+        return isinstance(found, dict) and found.get("status") == 200
+
+    def _returned(self, release: str, looks: Sequence[dict[str, Any]], verdict: Verdict) -> None:
+        """Conclude a change whose end was lost: the group has gone back to a release that has passed."""
+        lost = f"{self.group}: release {self.release} was replaced by release {release}. The agent's files do not have the cause."
+        verdict = verdict if verdict and not verdict["passed"] else self._plain(Failed(lost))
+        self.fallback = release
+        if self._answers(release):
+            self._settle_failed(verdict, f"{verdict['msg']} Release {release} serves.", release=release)
+            return
+        self.actor.update(containers=ids(looks))
+        self._return(verdict)
 
     def _hold(self, sentence: str) -> None:
         """Stop a group whose release crashes again and again, and leave it stopped."""

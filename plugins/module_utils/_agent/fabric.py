@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import FABRIC
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree, run_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run
@@ -39,3 +41,15 @@ def resolve(wanted: Mapping[str, Any], run: Run, root: str = "/") -> tuple[dict[
 def compose(env: Mapping[str, str]) -> dict[str, Any]:
     """Return the Compose file that adds these variables to a release's service."""
     return {"services": {SERVICE: {"environment": {name: value.replace("$", "$$") for name, value in sorted(env.items())}}}}
+
+
+def keep(env: Mapping[str, str], usual: Folder, other: Folder) -> str:
+    """Write the Compose file of these variables, unless it is there, and return its path. `other` takes it if `usual` cannot. Raises OSError."""
+    wanted = compose(env)
+    try:
+        if usual.load(FABRIC) != wanted:
+            usual.save(FABRIC, wanted)
+        return usual.path(FABRIC)
+    except OSError:  # a full disk must not keep a rank from being started
+        other.save(FABRIC, wanted)
+        return other.path(FABRIC)

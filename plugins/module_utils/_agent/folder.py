@@ -58,7 +58,8 @@ class Folder:
         os.close(parent)
         return found
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """Return a file's path."""
         return os.path.join(self.base, *self.names, name)
 
     def text(self, name: str) -> str | None:
@@ -97,7 +98,7 @@ class Folder:
                 write_in(folder, name, text.encode("utf-8", "replace").decode(), mode, new=new)
                 os.fsync(folder)
             except OSError as error:
-                raise OSError(error.errno, error.strerror, self._path(name)) from error
+                raise OSError(error.errno, error.strerror, self.path(name)) from error
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists. Raises OSError."""

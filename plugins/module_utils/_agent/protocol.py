@@ -14,8 +14,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 PROTOCOL = 1
 #: Bytes of one line, its end included.
 MAX_LINE = 8 << 20
-#: Characters of an error's text that are used.
+#: Characters of a text of another process that are used, and of all texts of one reply but a log, a manifest and a receipt.
 MAX_TEXT = 4000
+MAX_TEXTS = 256 << 10
 #: Verbs that only rank 0 answers.
 HEAD_VERBS = ("state", "desire", "events", "acknowledge", "peers")
 
@@ -31,6 +32,12 @@ class RankError(Exception):
 
 class RankLost(Exception):  # noqa: N818  a state of the connection
     """A rank does not answer: the connection failed or timed out. The text is the cause in one line."""
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most MAX_TEXT characters. Its middle is left out: the end has the remedy."""
+    half = MAX_TEXT // 2 - 3
+    return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"
 
 
 def accepts(version: object) -> bool:

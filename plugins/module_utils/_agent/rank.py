@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, holds, protocol
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE, FABRIC, HOLDS, OWNER, STATE, STOPPED, group_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE, HOLDS, OWNER, RUN, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.history import History
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, SESSION_VERBS, VERBS, Caller, take
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, GENERATION, SESSION_VERBS, VERBS, Caller, take
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
 from ansible_collections.gb10.cluster.plugins.module_utils._host import start_memory
@@ -47,7 +46,7 @@ def refused(sentences: str) -> RankError:
 
 def counted(value: Any) -> int:
     """Return a generation that was read from a file; 0 if it is not one."""
-    return int(value) if not scalar(value, int) and value > 0 else 0
+    return int(value) if GENERATION.fits(value) else 0
 
 
 def reason(error: Exception) -> str:
@@ -84,7 +83,7 @@ class RankService:
         self._work = threading.Lock()  # held while containers change
         self._records = threading.RLock()  # held while owner.json or holds.json changes, never for long
         self._highest = 0  # generation, also if it could not be written
-        self.sampler = Sampler(self.group, self.folder, settings.merged(config.get("watch")), self._run, docker_socket=self.docker_socket, root=root)
+        self.sampler = Sampler(self.group, self.folder, settings.usable(config.get("watch"))[0], self._run, docker_socket=self.docker_socket, root=root)
         self.history = History(self._state, wall)
         self._asked_at = -1.0
         self._reclaimed = False  # whether the page cache was dropped for the present start
@@ -228,7 +227,11 @@ class RankService:
                 self._refuse_other_groups()
             wanted = {"group": caller.group, "head": caller.head, "generation": caller.generation}
             if wanted.items() - owner.items():
-                self._save_owner(**wanted)
+                try:
+                    self._save_owner(**wanted)
+                except OSError:  # a full disk must not keep the owner from starting it: the generation counts
+                    if not owner["head"]:
+                        raise
         return self._hello()
 
     def _own(self, head: str, group: str, takeover: bool) -> dict[str, Any]:
@@ -371,8 +374,9 @@ class RankService:
         stopped = self._owner()["stop_generation"]
         if caller.generation <= stopped:
             raise refused(f"{self.host} was stopped by generation {stopped}, and generation {caller.generation} cannot start it. Run site.yml to start it.")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.folder, STOPPED))
+        mark = os.path.join(self.folder, STOPPED)
+        if os.path.lexists(mark):  # a read-only disk also refuses to remove what is not there
+            os.unlink(mark)
         compose = os.path.join(self.folder, "releases", release, files.COMPOSE)
         if not os.path.isfile(compose):
             return {"error": f"{compose} is missing on {self.host}. Run site.yml to write it."}
@@ -390,8 +394,7 @@ class RankService:
         env, problem = fabric.resolve(wanted, self._run, self._root)
         if problem:
             return [], f"{problem} Correct that on {self.host}, then run site.yml."
-        self._state.save(FABRIC, fabric.compose(env))
-        return ["--file", files.COMPOSE, "--file", os.path.join(self.folder, STATE, FABRIC)], ""
+        return ["--file", files.COMPOSE, "--file", fabric.keep(env, self._state, Folder(RUN))], ""
 
     def _halt(self, caller: Caller, label: str, mark: str, kill: bool) -> dict[str, Any]:
         problems = self._mark(mark, caller.generation) if mark else []

@@ -72,7 +72,7 @@ def agrees(desired: Mapping[str, Any], outcome: Mapping[str, Any], looks: Iterab
     if any(look is None or look.get("engine_error") for look in looks):
         return False
     if not desired.get("state"):
-        return True
+        return not any(map(runs, looks))
     if not outcome.get("final") or outcome.get("generation") != desired.get("generation"):
         return False
     if desired["state"] == "stopped":

@@ -22,8 +22,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.listener impor
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import Outside
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import HEAD_VERBS, RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer, Session
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import MAX_TEXT, MAX_TEXTS, Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import READ_VERBS, SESSION_VERBS
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import cut
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
 
 IDLE_SECONDS = 5.0  # between two looks of an actor that has nothing to do
@@ -173,7 +174,9 @@ class Service:
             from ansible_collections.gb10.cluster.plugins.module_utils._agent import rank
 
             self._rank = rank.RankService(self.config)
-        chosen = settings.merged(self.config.get("watch"))
+        chosen, problems = settings.usable(self.config.get("watch"))
+        for problem in filter(None, [self.config.get("watch_problem"), *problems]):
+            log(f"{configuration.WATCH_CONFIG}: {problem}")
         self._outside = Outside(self.config, chosen, configuration.group_folder(self.config), self._shown)
         if self.number:
             return
@@ -286,6 +289,7 @@ class Service:
         return found
 
     def _desire(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        request = cut(dict(request), MAX_TEXT, MAX_TEXTS)
         try:
             reply = self._actor.desire(
                 state=str(request.get("state")), release=str(request.get("release") or ""), by=str(request.get("by") or ""),

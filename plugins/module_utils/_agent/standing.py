@@ -91,6 +91,8 @@ def line(state: Mapping[str, Any]) -> str:
     holds = [f"held by {each.get('name')}: {each.get('reason')}" for each in state.get("holds") or []]
     held = outcome.get("phase") == "paused" or outcome.get("result") in ("held", "failed")
     seen = watch_line(state.get("watch") or {})
+    if not desired.get("state") and outcome.get("sentence"):
+        return f"agent: {outcome['sentence']}"
     if not holds and not held and not converges(state):
         return f"agent: {seen}" if seen else ""
     wanted = f"{desired.get('state')} release {desired.get('release')}" if desired.get("state") == "serving" else str(desired.get("state") or "not set")

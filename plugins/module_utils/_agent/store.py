@@ -10,25 +10,28 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any, Callable, Protocol
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.replies import generation
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import cut, loads, misfit
 
 EVENTS = "events.jsonl"
 OLDER_EVENTS = "events.1.jsonl"
 MAX_EVENTS = 1 << 20  # bytes of one file of events
 MOST_EVENTS = 1000  # that are read
+#: Characters of one text and of all texts of a file that are used: an older version has kept texts of other nodes as they came.
+MAX_TEXT, MAX_TEXTS = 1 << 16, 2 << 20
 
 
 FAULT = {"cause?": str, "text?": str, "at?": str}
 #: Of the actor's files. A file with another content was damaged, and counts as missing.
 DESIRED_FORM = {
-    "generation?": int, "state?": str, "release?": str, "by?": str, "at?": str, "reasons?": [str], "options?": dict, "replaces?": [int], "known_stop?": int,
-    "auto?": bool, "hold?": str,
+    "generation?": generation, "state?": str, "release?": str, "by?": str, "at?": str, "reasons?": [str], "options?": dict, "replaces?": [generation],
+    "known_stop?": generation, "auto?": bool, "hold?": str,
 }  # fmt: skip
 OUTCOME_FORM = {
-    "generation?": int, "phase?": str, "result?": str, "release?": str, "verdict?": {"msg?": str, "finding?": dict, "checks?": [dict], "receipt?": dict},
+    "generation?": generation, "phase?": str, "result?": str, "release?": str, "verdict?": {"msg?": str, "finding?": dict, "checks?": [dict], "receipt?": dict},
     "final?": bool, "sentence?": str, "attempt?": int, "warnings?": [str], "unserved_seconds?": float, "evidence?": [str], "delivered?": bool, "at?": str,
     "containers?": {str: str}, "returning?": bool, "resumes?": str,
 }  # fmt: skip
@@ -40,9 +43,20 @@ WATCH_FORM = {
 EVENT = {"n": int, "at?": str, "kind?": str, "text?": str, "seconds?": float, "generation?": int}
 
 
-def fitting(found: Mapping[str, Any], form: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are not null, or nothing if a file does not have this form."""
-    return {} if misfit(dict(found), form) else {key: value for key, value in found.items() if value is not None}
+class Files(Protocol):
+    """Where small JSON files are. Those that are there and are not a JSON object are in its set `damaged`, if it has one."""
+
+    def load(self, name: str) -> dict[str, Any]:
+        """Return a file's object; empty if it is absent or unreadable."""
+
+
+def kept(files: Files, name: str, form: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the values of a file that are not null, and "" if it has this form. Otherwise return {}, and what became of the file: lost or damaged."""
+    found = files.load(name)
+    with contextlib.suppress(ValueError):
+        if found and not misfit(found, form):
+            return {key: value for key, value in cut(found, MAX_TEXT, MAX_TEXTS).items() if value is not None}, ""
+    return {}, "damaged" if found or name in getattr(files, "damaged", ()) else "lost"
 
 
 class Store:
@@ -51,6 +65,7 @@ class Store:
     def __init__(self, folder: str, changed: Callable[[], None] | None = None) -> None:
         """Keep the folder's path; the first write creates the folder."""
         self.folder = folder
+        self.damaged: set[str] = set()  # names of files that are there and do not have a JSON object
         self._files = Folder(*os.path.split(folder))
         self._changed = changed
         self._lock = threading.RLock()
@@ -62,6 +77,8 @@ class Store:
             data = self._files.load(name)
             if isinstance(data, dict):
                 return data
+            if data is not None or self._files.exists(name):
+                self.damaged.add(name)
         return {}
 
     def save(self, name: str, data: Mapping[str, Any]) -> None:
@@ -127,5 +144,5 @@ def _event(line: str) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError):
         event = loads(line)
         if not misfit(event, EVENT):
-            return dict(event)
+            return dict(cut(event, MAX_TEXT, MAX_TEXTS))
     return None

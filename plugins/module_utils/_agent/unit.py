@@ -31,6 +31,10 @@ RuntimeDirectoryMode=0755
 Restart=always
 RestartSec=2
 OOMScoreAdjust=-900
+# Replies and logs of 8 MiB take up to 330 MB while they are read and masked; a command that the kernel ends for lack of memory does not end the agent.
+MemoryMax=2G
+TasksMax=512
+OOMPolicy=continue
 
 [Install]
 WantedBy=multi-user.target

@@ -73,6 +73,8 @@ def take(verb: str, arguments: Mapping[str, Argument], request: Mapping[str, Any
 
 
 MOST = 2**53
+#: A generation grows by one with each change; JSON programs read whole numbers below 2**53, which leaves room for a head above all its ranks.
+GENERATION = whole(0, 2**48 - 1)
 
 RELEASE = matching(r"[0-9a-z]{3,64}", "the id of a release, 3 to 64 lower-case letters and digits")
 RELEASE_OR_NONE = matching(r"(?:[0-9a-z]{3,64})?", "the id of a release, 3 to 64 lower-case letters and digits, or an empty text", "")
@@ -82,7 +84,7 @@ URL = matching(r"http://[A-Za-z0-9.\-\[\]:]{1,255}(?:/[!-~]{0,1000})?", "a URL t
 MAPPING = Argument("a mapping", lambda value: isinstance(value, dict))
 MAPPINGS = Argument("a list of mappings", lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value), OMIT)
 CURSOR = matching(r"(?:\d{1,20}(?::\d{1,9})?)?", "the cursor of an earlier slice", OMIT)
-CALLER: dict[str, Argument] = {"group": NAME, "head": NAME, "generation": whole(0, MOST)}
+CALLER: dict[str, Argument] = {"group": NAME, "head": NAME, "generation": GENERATION}
 
 
 class Verb(NamedTuple):

@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import A
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import POLL_SECONDS, TICK_SECONDS, Calls
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.observation import Observation
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import WATCH_FORM, fitting
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import WATCH_FORM, kept
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.unserved import Unserved
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
@@ -40,7 +40,10 @@ class Watch:
 
     def __init__(self, actor: Actor, settings: Mapping[str, Any]) -> None:
         self.actor, self.clock, self.settings = actor, actor.clock, settings
-        self.record: dict[str, Any] = {**EMPTY, **fitting(actor.store.load(WATCH), WATCH_FORM)}
+        found, is_now = kept(actor.store, WATCH, WATCH_FORM)
+        if is_now == "damaged":
+            actor.lost.append(f"{WATCH} was damaged; its counts begin at 0")
+        self.record: dict[str, Any] = {**EMPTY, **found}
         self.unserved = Unserved(self.clock, self.record["episode"])
         self._shown: dict[str, Any] = {}
         self._generation, self._desired = -1, dict[str, Any]()
@@ -50,6 +53,7 @@ class Watch:
         self._noticed_at = 0.0
         self._paused_until: float | None = None
         self._began = self.clock.monotonic()  # when the fault of the episode began
+        self._refusals = 0  # starts in a row that were refused before their boot
         self._kernel: dict[int, list[dict[str, Any]]] = {}  # by rank, the last lines that were read
         self._lines: dict[tuple[int, str, str], int] = {}  # by rank, boot and kind
         self._since = actor.stamp()  # what the kernels reported before was reported by an earlier agent
@@ -78,8 +82,9 @@ class Watch:
             self._begin(self.actor.desired(), release)
         desired, seen = self._desired, self.observed
         seen.read(release, bool(self.record["episode"]))
-        self.actor.floor = max([self.actor.floor, *(int(each.get("generation") or 0) for each in seen.hellos.values())])
-        if Authority(self.actor, desired).obey_stop(list(seen.hellos.values())):
+        authority = Authority(self.actor, desired)
+        authority.note(seen.hellos)
+        if authority.obey_stop(list(seen.hellos.values())):
             return
         holds = [hold for hello in seen.hellos.values() for hold in hello.get("holds") or []]
         if holds:
@@ -99,6 +104,7 @@ class Watch:
         self._generation, self._desired = int(desired["generation"]), dict(desired)
         self._open, self._missing, self._paused_until, self._look_at = {}, [], None, 0.0
         self.observed.clear()
+        self._refusals = self._refusals + 1 if self._refused() else 0
         if not desired.get("auto"):
             self.record.update(crashes=[], serving_since=0.0)
         if self.record["release"] != release:  # the idle power is one of the GPU: that of the release before counts until it is read again
@@ -177,11 +183,11 @@ class Watch:
         self._name(fault)
         if self._paused_until is None:
             crashes = len(self.record["crashes"]) if self._counts(fault) else 0
-            pause = ladder.pause_before(crashes) if crashes > 1 else 0.0
+            pause = ladder.pause_before(self._refusals + 1) if self._refusals else ladder.pause_before(crashes) if crashes > 1 else 0.0
             self._paused_until = now + pause
             if pause:
-                text = f"{self.actor.group} waits {pause:.0f} s before a restart of release {release}: it has failed {crashes + 1} times in a row"
-                self.actor.event("step", text)
+                why = "its last start was refused" if self._refusals else f"it has failed {crashes + 1} times in a row"
+                self.actor.event("step", f"{self.actor.group} waits {pause:.0f} s before a restart of release {release}: {why}")
         if now >= max(self._paused_until, self._look_at):
             self._look_at = now + POLL_SECONDS
             self._act(fault, release, desired)
@@ -203,8 +209,15 @@ class Watch:
         """Return the seconds of service after which earlier crashes count no longer."""
         return float(self.settings["stable_seconds"]) or max(STABLE_SECONDS, float(self.record["boot_seconds"]))
 
+    def _refused(self) -> bool:
+        """Whether the last start was refused before its boot, as with a full disk or short memory."""
+        outcome = self.actor.outcome()
+        return bool(outcome["result"] == "failed" and outcome["resumes"] and not (outcome["verdict"] or {}).get("seconds"))
+
     def _counts(self, fault: Fault) -> bool:
         """Whether a restart for this fault counts as a crash of the release."""
+        if self._refusals:
+            return False
         outcome = self.actor.outcome()
         failed = outcome["result"] == "failed" and (outcome["verdict"] or {}).get("class") != "node_lost" and bool(outcome["resumes"])
         cause = str(self.record["episode"].get("cause") or fault.cause)
@@ -242,7 +255,7 @@ class Watch:
         by = f"the agent on {self.actor.ranks[0].host}"
         self.actor.recover(self._generation, release, text, desired["options"], by, cause, hold)
         self.record["crashes"] = crashes
-        if not hold:
+        if not hold and not self._refusals:
             self.record["restarts"] = {**self.record["restarts"], cause: int(self.record["restarts"].get(cause) or 0) + 1}
         self._show("recovering", fault)
         self._save()

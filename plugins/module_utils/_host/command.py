@@ -28,6 +28,16 @@ class Run(Protocol):
     ) -> tuple[int, str, str]: ...  # fmt: skip
 
 
+def _leave_to_the_kernel(pid: int) -> None:
+    """Take from a command the protection against the kernel's lack of memory that the agent itself has."""
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/self/oom_score_adj", encoding="ascii") as own:
+            protected = int(own.read()) < 0
+        if protected:
+            with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as score:
+                score.write("0")
+
+
 def run_command(
     argv: Sequence[str], timeout: float = SECONDS, cwd: str | None = None, env: Mapping[str, str] | None = None, *,
     stdin: str | None = None, discard: bool = False, limit: int = OUTPUT,
@@ -45,6 +55,7 @@ def run_command(
         )  # fmt: skip
     except OSError as error:
         return 127, "", f"{argv[0]}: {error.strerror}"
+    _leave_to_the_kernel(process.pid)
     end = time.monotonic() + timeout
     out, err, ended = bounded.converse(process, (stdin or "").encode("utf-8", "replace"), timeout, (limit, limit))
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -319,6 +319,13 @@ def test_a_changed_unit_is_loaded_and_the_service_restarted(node: Machine) -> No
     assert node.changed(start) == ["systemctl daemon-reload", "systemctl restart gb10-agent.service"]
 
 
+def test_the_unit_bounds_the_agent_and_survives_a_command_that_the_kernel_ends(node: Machine) -> None:
+    node.agent(**second(node))
+    text = node.at(config.UNIT_FILE).read_text()
+    for line in ("MemoryMax=2G", "TasksMax=512", "OOMPolicy=continue", "OOMScoreAdjust=-900"):
+        assert f"\n{line}\n" in text
+
+
 def test_a_damaged_version_is_written_again(node: Machine) -> None:
     version = node.agent(**second(node))["version"]
     path = f"{config.CODE}/{version}/ansible_collections/gb10/cluster/plugins/module_utils/_agent/cli.py"

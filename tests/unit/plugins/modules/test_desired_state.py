@@ -79,3 +79,15 @@ def test_check_mode_needs_no_agent() -> None:
     assert desire(PARAMS, True, missing)["changed"] is True
     with pytest.raises(AgentMissing):
         desire(PARAMS, False, missing)
+
+
+def test_a_stop_does_not_depend_on_reading_the_state(agent: FakeAgent) -> None:
+    def unreadable(verb: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+        if verb == "state":
+            raise RankError("A message of 9000000 bytes is longer than the limit of 8388608 bytes.")
+        return agent.call(verb, timeout, **arguments)
+
+    found = desire({**PARAMS, "state": "stopped", "release": ""}, False, unreadable)
+    assert (found["changed"], found["generation"], found["desired"]) == (True, 1, {})
+    with pytest.raises(RankError):
+        desire(PARAMS, False, unreadable)

@@ -39,8 +39,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh
         pytest.param({"ansible_connection": "ssh"}, {"connection": "local"}, ["spark-1"], id="the inventory wins"),
     ],
 )
-def test_the_words_of_ssh_are_those_of_the_inventory(
-    values: dict[str, Any], given: dict[str, Any], words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_words_of_ssh_are_those_of_the_inventory(values: dict[str, Any], given: dict[str, Any], words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "CLIARGS", given)
     assert ssh_words(values, "spark-1") == words

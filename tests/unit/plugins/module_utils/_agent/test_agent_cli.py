@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, logs, protocol, report
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
@@ -154,6 +155,7 @@ def test_status_on_a_worker_prints_what_it_knows(group: Group) -> None:
     ("desired", "outcome", "looks", "expected"),
     [
         ({"state": ""}, {}, [IDLE, IDLE], True),
+        ({"state": ""}, {}, [LOOK, IDLE], False),
         ({"state": "serving", "generation": 7, "release": "abc"}, SERVES, [LOOK, LOOK], True),
         ({"state": "serving", "generation": 7, "release": "abc"}, SERVES, [LOOK, IDLE], False),
         ({"state": "serving", "generation": 7, "release": "abc"}, SERVES, [LOOK, None], False),
@@ -342,9 +344,27 @@ def test_changes_what_is_desired_and_follows(group: Group, command: str, state: 
 
     group.actor.on_desire = desire
     assert group.gb10(command).out == f"pair1: generation 8.\n2026-11-23T05:00:01Z step: the ranks change\npair1: {result}.\n"
-    reasons = ["gb10 stop on lab-1"] if command == "stop" else []  # a pair that runs the release is left alone
-    asked = {"state": state, "release": "abc", "by": "admin@lab-1", "reasons": reasons, "options": {"timeout": 5}, "takeover": False, "seen": 0}
+    asked: dict[str, Any] = {"state": state, "by": "admin@lab-1", "takeover": False, "seen": 0}
+    if command == "stop":  # reads nothing: the actor keeps release and options
+        asked.update(release="", reasons=["gb10 stop on lab-1"], options={})
+    else:  # a pair that runs the release is left alone
+        asked.update(release="abc", reasons=[], options={"timeout": 5})
     assert group.actor.asked == [asked]
+
+
+def test_a_stop_does_not_read_the_state_or_the_events_first(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = commands.Group.call
+    verbs: list[str] = []
+
+    def unreadable(self: commands.Group, verb: str, *arguments: Any, **request: Any) -> Any:
+        verbs.append(verb)
+        if verb in ("state", "events"):
+            raise RankError("A message of 9000000 bytes is longer than the limit of 8388608 bytes.")
+        return call(self, verb, *arguments, **request)
+
+    monkeypatch.setattr(commands.Group, "call", unreadable)
+    group.gb10("stop", "--no-wait")
+    assert (verbs, group.actor.asked[0]["state"]) == (["desire"], "stopped")
 
 
 def test_start_uses_the_current_release_if_none_was_desired(group: Group) -> None:

@@ -17,12 +17,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, converge, history, listener, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, converge, history, listener, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import service as module
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import LiveClock, Service
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, descriptors, fake_ssh, until
@@ -77,6 +78,22 @@ def test_readings_of_the_sampler_become_the_history_and_the_end_writes_it(tmp_pa
     node.service.close()
     assert kept.shown()["recent"].endswith(" 1 2 0")
     assert json.loads((tmp_path / "agent/memory.json").read_text(encoding="utf-8"))["day"] == kept.shown()["day"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [('{"later": 5}', "later is not a setting"), ('{"restarts": "x"}', "restarts of the watch is 'x'."), ("{", "It is damaged."), ("[]", "It is damaged.")],
+)
+def test_settings_of_the_watch_that_do_not_fit_are_one_line_of_the_journal(tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, line: str) -> None:
+    (tmp_path / "agent.json").write_text(json.dumps(configuration(tmp_path, rank=1)), encoding="utf-8")
+    (tmp_path / "watch.json").write_text(text, encoding="utf-8")
+    loaded = config.load(str(tmp_path / "agent.json"))
+    assert RankService(loaded).sampler.settings["restarts"] == 5
+    service = Service(loaded, run_dir=str(tmp_path / "run"), rank=FakeRank())
+    service.start()
+    service.close()
+    [found] = capfd.readouterr().err.splitlines()
+    assert found.startswith(f"/etc/gb10-cluster/watch.json: {line}")
 
 
 # --- sockets

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import store as module
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import DESIRED_FORM, OUTCOME_FORM, Store, kept
 
 
 @pytest.fixture
@@ -29,6 +29,20 @@ def test_loads_nothing_from_an_absent_or_invalid_file(folder: Path, content: byt
         folder.mkdir(parents=True)
         (folder / "desired.json").write_bytes(content)
     assert Store(str(folder)).load("desired.json") == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b'{"generation": 2'])
+def test_tells_a_damaged_file_from_a_missing_one(folder: Path, content: bytes) -> None:
+    folder.mkdir(parents=True)
+    (folder / "desired.json").write_bytes(content)
+    store = Store(str(folder))
+    assert kept(store, "desired.json", DESIRED_FORM) == ({}, "damaged")
+    assert kept(store, "outcome.json", OUTCOME_FORM) == ({}, "lost")
+    store.save("outcome.json", {"generation": 2, "sentence": "x" * (3 << 20), "result": None})
+    found, problem = kept(store, "outcome.json", OUTCOME_FORM)
+    assert (problem, list(found), len(found["sentence"])) == ("", ["generation", "sentence"], module.MAX_TEXT)
+    store.save("outcome.json", {"generation": 2, "warnings": ["x" * 50_000] * 100})
+    assert kept(store, "outcome.json", OUTCOME_FORM) == ({}, "damaged")
 
 
 def test_refuses_a_folder_that_is_a_symbolic_link(folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, holds, protocol, rank
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, holds, protocol, rank
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
+from ansible_collections.gb10.cluster.plugins.module_utils._host import command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
@@ -126,6 +129,17 @@ def no_space(*_arguments: Any, **_more: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def guarded(write: Any, full: str) -> Any:
+    """Return a write of a folder that fails below a path, whose disk is full."""
+
+    def guard(self: Folder, *arguments: Any, **more: Any) -> None:
+        if self.base.startswith(full):
+            no_space()
+        write(self, *arguments, **more)
+
+    return guard
+
+
 # Owner and generation.
 
 
@@ -169,8 +183,42 @@ def test_the_highest_generation_counts_also_if_it_cannot_be_written(owned: Machi
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", no_space)
         owned.do("halt", generation=9)
-        assert owned.ask("claim", generation=10)["error"].endswith("cannot be used: No space left on device. Correct that there.")
+        assert owned.do("claim", generation=10)["generation"] == 10
     assert "has seen generation 10" in owned.refusal("halt", generation=9)
+
+
+def test_a_full_disk_does_not_keep_an_owned_rank_from_being_started(owned: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    owned.put_release("4f0c", fabric={"addresses": ["192.168.100.2"]})
+    monkeypatch.setattr(fabric, "resolve", lambda *_arguments: ({"NCCL_IB_HCA": "rocep1"}, ""))
+    monkeypatch.setattr(rank, "RUN", str(tmp_path / "run"))
+    monkeypatch.setattr(Folder, "write", guarded(Folder.write, str(owned.folder)))
+    monkeypatch.setattr(os, "unlink", no_space)  # as on a read-only disk, also of what is not there
+    assert owned.do("claim", generation=8)["generation"] == 8
+    assert owned.do("start", release="4f0c", generation=8) == {"error": ""}
+    assert f"--file {tmp_path}/run/fabric.json up" in owned.commands[-1]
+    assert json.loads((tmp_path / "run/fabric.json").read_text())["services"]
+
+
+def test_a_full_disk_does_not_matter_to_a_start_whose_fabric_variables_are_as_before(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned.put_release("4f0c", fabric={"addresses": ["192.168.100.2"]})
+    monkeypatch.setattr(fabric, "resolve", lambda *_arguments: ({"NCCL_IB_HCA": "rocep1"}, ""))
+    assert owned.do("start", release="4f0c") == {"error": ""}
+    monkeypatch.setattr(os, "replace", no_space)
+    assert owned.do("start", release="4f0c") == {"error": ""}
+    assert f"--file {owned.folder}/agent/fabric.json up" in owned.commands[-1]
+
+
+def test_a_full_disk_refuses_the_first_claim_of_a_head_with_the_file(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "replace", no_space)
+    assert machine.ask("claim")["error"] == f"{machine.folder}/agent/owner.json on lab-2 cannot be used: No space left on device. Correct that there."
+
+
+@pytest.mark.parametrize("number", [2**48, 2**53, 2**63 - 1, -1, True, "7"])
+def test_a_generation_that_no_head_reaches_counts_for_nothing(owned: Machine, number: Any) -> None:
+    (owned.folder / "agent/owner.json").write_text(json.dumps({"group": "pair1", "head": HEAD, "generation": number, "stop_generation": number}))
+    found = owned.new().handle({"verb": "hello"})["result"]
+    assert (found["generation"], found["stop_generation"]) == (0, 0)
+    assert "the argument generation is" in owned.refusal("halt", generation=number)
 
 
 def test_a_group_that_was_renamed_needs_a_takeover(machine: Machine) -> None:
@@ -646,6 +694,21 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) 
     while child.exists() and child.read_text():  # empty for a zombie
         assert time.monotonic() - start < 10
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("own", "expected"), [("-900", "0"), ("0", "300"), ("200", "300")])
+def test_a_command_does_not_inherit_the_agents_protection_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, expected: str) -> None:
+    opened = open
+    (tmp_path / "own").write_text(own)
+    monkeypatch.setattr("builtins.open", lambda path, *more, **words: opened(tmp_path / "own" if path == "/proc/self/oom_score_adj" else path, *more, **words))
+    with subprocess.Popen(["sleep", "60"]) as child:
+        score = Path(f"/proc/{child.pid}/oom_score_adj")
+        score.write_text("300")
+        command._leave_to_the_kernel(child.pid)
+        found = score.read_text().strip()
+        child.kill()
+    assert found == expected
+    assert run_command(["true"])[0] == 0
 
 
 def test_halt_kills_if_the_head_asks_for_it(machine: Machine) -> None:

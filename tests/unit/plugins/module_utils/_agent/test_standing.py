@@ -153,3 +153,9 @@ def test_watch_line_names_what_is_waited_for() -> None:
     assert text.startswith("watch: waits: rank 1 on two does not answer (timeout); node_lost at 2026-11-23T11:00:00Z")
     assert standing.watch_line({"state": "off"}) == "watch: off (vllm_tp2_keep_serving: false)."
     assert standing.watch_line({}) == ""
+
+
+def test_containers_without_a_desired_state_are_the_line_of_the_agent() -> None:
+    text = "The desired state of pair1 is not known: rank 0 on one runs release old, rank 1 on two runs nothing."
+    assert standing.line({"desired": {"state": ""}, "outcome": {"sentence": text}}) == f"agent: {text}"
+    assert standing.line({"desired": {"state": ""}, "outcome": {}}) == ""

@@ -66,9 +66,7 @@ BAD_TEXTS = [
     for fault, texts in json.loads((FIXTURES / "bad.json").read_text(encoding="utf-8")).items()
     for name, text in texts.items()
 ]
-GOOD_TEXTS = [
-    pytest.param(prompt, text, id=name) for name, (prompt, text) in json.loads((FIXTURES / "good.json").read_text(encoding="utf-8")).items()
-]
+GOOD_TEXTS = [pytest.param(prompt, text, id=name) for name, (prompt, text) in json.loads((FIXTURES / "good.json").read_text(encoding="utf-8")).items()]
 
 
 @pytest.mark.parametrize(("text", "fault"), BAD_TEXTS)

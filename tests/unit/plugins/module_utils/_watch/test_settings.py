@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import DEFAULTS, SettingsError, merged
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import DEFAULTS, SettingsError, merged, usable
 
 
 def test_a_given_value_replaces_its_default_and_none_does_not() -> None:
@@ -29,3 +29,13 @@ def test_a_wrong_value_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as error:
         merged(given)
     assert str(error.value).startswith(message)
+
+
+def test_settings_of_another_version_are_left_out_with_a_sentence_each() -> None:
+    given = {"wedge_second": 3, "restarts": "many", "hook": "echo", "head_seconds": 5, "lost_seconds": 4.0, "memory_floor_gib": 9.0, "wedge_seconds": 0}
+    found, problems = usable(given)
+    assert found == {**DEFAULTS, "lost_seconds": 4.0}
+    assert len(problems) == 6
+    assert problems[0].startswith("wedge_second is not a setting of the watch.")
+    assert all(problem.endswith(". It is ignored. Run site.yml.") for problem in problems)
+    assert usable(None) == (DEFAULTS, [])

@@ -1,0 +1,178 @@
+"""What a worker reports of itself: any value of any field is refused or used, and the group obeys its owner as soon as the worker is honest again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol, replies
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import MAX_TEXT, RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from sim.nodes import SimRank
+from sim.world import World
+
+pytestmark = pytest.mark.slow
+
+MISSING = object()
+FIELDS = ("host", "owner", "generation", "stopped", "stop_generation", "boot_id", "holds", "protocol", "group", "rank", "more")
+NUMBERS = (-1, True, 0.5, 2**31, 2**47, 2**48 - 1, 2**48, 2**53 - 1, 2**53, 2**63 - 1, 2**63, 10**400, float("inf"), float("nan"))
+OTHERS = (None, "", "x" * (1 << 20), "\x00" * (1 << 16), [], {}, [[]] * 20_000, json.loads("[" * 500 + "]" * 500), {"x" * 100_000: 1}, ["x" * 4000] * 100)
+LONG = "x" * (1 << 20)
+
+
+CONTAINER: dict[str, Any] = {
+    "id": "1", "name": "gb10-pair1-rank1", "status": "running", "running": True, "pid": 1, "exit_code": 0, "oom_killed": False, "error": "x" * (1 << 20),
+    "started_at": "x" * (1 << 20), "finished_at": "", "restart_count": 0, "image": "x" * (1 << 20), "image_id": "x" * (1 << 20),
+    "labels": {"gb10.cluster.release": "new"}, "log": "x" * (1 << 20),
+}  # fmt: skip
+
+
+class Liar(SimRank):
+    """A rank whose replies are changed on their way; they pass the check of the head as those of a real one."""
+
+    def __init__(self, rank: SimRank) -> None:
+        self.__dict__.update(rank.__dict__)
+        self.lies: dict[str, Any] = {}
+        self.verbs: tuple[str, ...] = ()
+
+    def carry_out(self, verb: str, caller: tuple[str, str, int], arguments: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().carry_out(verb, caller, arguments)
+        if verb in self.verbs:
+            place = found["hello"] if verb == "watch" else found
+            for name, value in self.lies.items():
+                if value is MISSING:
+                    place.pop(name, None)
+                else:
+                    place[name] = value
+        return replies.checked(verb, protocol.reply_of(protocol.decode(protocol.encode({"ok": True, "result": found}))))
+
+
+def lied_to(watches: bool = True) -> tuple[World, Liar]:
+    world = World()
+    world.settings = merged({"enabled": watches})
+    world.add_release("old", ["good"], good=True, age=100.0)
+    world.add_release("new", ["good"])
+    world.settled_as_serving("old")
+    world.allow_errors = world.locally_stopped = True  # a lie may stop the pair
+    liar = world.ranks[1] = Liar(world.ranks[1])
+    world.run(6)
+    return world, liar
+
+
+def answers(world: World) -> int:
+    """Return the bytes of the largest reply that `gb10 events` and `gb10 state` need."""
+    assert world.actor is not None
+    state, events = world.actor.state(), world.actor.events()
+    shown = world.watch.shown if world.watch is not None else {}
+    return max(len(protocol.encode({"ok": True, "result": {**state, **more}})) for more in ({"watch": shown}, {"events": events, "next": 0}))
+
+
+def heals(world: World, liar: Liar) -> None:
+    """The worker is honest again: a stop and a start succeed, also those of a restarted agent."""
+    liar.lies = {}
+    world.run(35)
+    assert answers(world) < protocol.MAX_LINE
+    world.crashed = True
+    world.run(10)
+    assert answers(world) < protocol.MAX_LINE
+    world.stop()
+    assert world.settle()["result"] == "stopped"
+    world.desire("new", reasons=["asked"], takeover=True)
+    assert world.settle()["result"] == "serves", world.outcome()
+    assert world.serves("new")
+
+
+@pytest.mark.parametrize("watches", [True, False])
+@pytest.mark.parametrize("field", FIELDS)
+def test_any_field_of_a_hello_keeps_the_actor_and_an_honest_worker_heals(field: str, watches: bool) -> None:
+    world, liar = lied_to(watches)
+    liar.verbs = ("hello", "claim", "watch")
+    for lie in (MISSING, *NUMBERS, *OTHERS):
+        liar.lies = {field: lie}
+        world.run(8 if watches else 35)  # an exception of the actor is a violation
+        assert world.actor is not None
+    heals(world, liar)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("stopped", ["", "by root"])
+def test_no_generation_of_a_worker_locks_start_and_stop(number: float, stopped: str) -> None:
+    world, liar = lied_to()
+    liar.verbs, liar.lies = ("hello", "claim", "watch"), {"generation": number, "stop_generation": number, "stopped": stopped}
+    for _again in range(2):
+        world.stop()
+        world.run(60)
+        world.desire("old", reasons=["asked"], takeover=True)
+        world.run(60)
+    world.stop()
+    world.run(120)
+    assert not world.ranks[0].runs(), "the head stops its own rank"
+    heals(world, liar)
+    assert world.desired()["generation"] < 2**48
+
+
+@pytest.mark.parametrize(
+    ("verb", "lies"),
+    [
+        ("hello", {"stopped": LONG, "stop_generation": 50}), ("watch", {"stopped": LONG, "stop_generation": 50}), ("hello", {"host": LONG}),
+        ("look", {"engine_error": LONG}), ("look", {"blocked": LONG}), ("look", {"missing": ["y" * 4000] * 50}), ("look", {"missing": ["\x01" * 40] * 9000}),
+        ("start", {"error": LONG}), ("start", {"error": "\x01" * (1 << 20)}), ("halt", {"note": LONG}), ("halt", {"left": [LONG]}), ("reclaim", {"note": LONG}),
+        ("hello", {"holds": [{"name": "h", "reason": LONG, "until": 1e12}]}), ("hello", {"holds": [{"name": "h", "reason": "r", "until": 1e12, "by": LONG}]}),
+        ("look", {"memory": {f"key{number}": number for number in range(20_000)}}), ("slice", {"container": CONTAINER}), ("look", {"containers": [CONTAINER]}),
+    ],
+)  # fmt: skip
+def test_long_texts_of_a_worker_leave_the_agent_answerable(verb: str, lies: dict[str, Any]) -> None:
+    world, liar = lied_to(watches=verb == "watch")
+    liar.verbs, liar.lies = (verb,), dict(lies)
+    world.at(world.now + 300.0, liar.lies.clear)  # a start waits for a hold without an end
+    for release in ("new", "old"):
+        world.desire(release, reasons=["asked"], takeover=True)
+        world.run(200)
+        assert answers(world) < protocol.MAX_LINE
+    heals(world, liar)
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "hello": {"host": "two", "owner": {}, "generation": 7, "stopped": "", "stop_generation": 0},
+    "start": {"error": ""},
+    "slice": {"failed": False, "msg": ""},
+}
+
+
+@pytest.mark.parametrize("number", [-1, True, 0.5, 2**48, 2**53, 2**63 - 1, 2**63, float("inf"), float("nan"), "7", None])
+@pytest.mark.parametrize("field", ["generation", "stop_generation"])
+def test_a_generation_that_does_not_fit_is_refused_where_it_enters(field: str, number: Any) -> None:
+    with pytest.raises(RankError, match=f"its reply to hello is not valid: {field} is .* a whole number from 0 to 281474976710655 is expected"):
+        replies.checked("hello", {**GOOD["hello"], field: number})
+
+
+def test_a_hello_without_its_host_is_refused_where_it_enters() -> None:
+    with pytest.raises(RankError, match="its reply to hello is not valid: it has no host"):
+        replies.checked("hello", {key: value for key, value in GOOD["hello"].items() if key != "host"})
+
+
+def test_texts_of_a_reply_are_cut_but_a_log_a_manifest_and_a_receipt() -> None:
+    long = "é" * (MAX_TEXT + 5)
+    found = replies.checked("start", {"error": long, "receipt": {"text": long}, "manifest": long, "more": [{"deep": long, long: 1e300, "log": long}]})
+    assert (found["error"], found["receipt"], found["manifest"]) == (long[:MAX_TEXT], {"text": long}, long)
+    assert found["more"] == [{"deep": long[:MAX_TEXT], long[:MAX_TEXT]: None, "log": long[:MAX_TEXT]}]
+    log = {"log": "QUJD" * MAX_TEXT, "cursor": "5:1", "container": None, "memory": {}, "http_status": 0}
+    assert replies.checked("slice", log) == log
+
+
+def test_a_reply_with_too_many_texts_is_refused() -> None:
+    with pytest.raises(RankError, match="its reply to start is not valid: it has more than"):
+        replies.checked("start", {"error": "", "more": ["x" * 100] * 20_000})
+
+
+@pytest.mark.parametrize(
+    ("verb", "changes"),
+    [("slice", {"cursor": "later"}), ("slice", {"cursor": "5:1;rm"}), ("watch", {"n": -1}), ("watch", {"n": 2**60}), ("watch", {"n": True})],
+)
+def test_what_the_head_sends_back_to_a_rank_has_the_form_that_a_rank_accepts(verb: str, changes: dict[str, Any]) -> None:
+    good = {"log": "", "cursor": "", "container": None, "memory": {}, "http_status": 0} if verb == "slice" else {"n": 1}
+    wrong = {**good, **changes}
+    with pytest.raises(RankError, match="is not valid"):
+        replies.checked(verb, wrong if verb == "slice" else {"hello": GOOD["hello"], "sample": wrong})
