@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 MISSING = object()
 FIELDS = ("host", "owner", "generation", "stopped", "stop_generation", "boot_id", "holds", "protocol", "group", "rank", "more")
 NUMBERS = (-1, True, 0.5, 2**31, 2**47, 2**48 - 1, 2**48, 2**53 - 1, 2**53, 2**63 - 1, 2**63, 10**400, float("inf"), float("nan"))
-OTHERS = (None, "", "x" * (1 << 20), "\x00" * (1 << 16), [], {}, [[]] * 20_000, json.loads("[" * 500 + "]" * 500), {"x" * 100_000: 1}, ["x" * 4000] * 100)
+OTHERS: tuple[Any, ...] = (None, "", "x" * (1 << 20), "\x00" * (1 << 16), [], {}, [[]] * 20_000, json.loads("[" * 500 + "]" * 500), {"x" * 100_000: 1}, ["x" * 4000] * 100)
 LONG = "x" * (1 << 20)
 
 
@@ -158,7 +158,7 @@ def test_texts_of_a_reply_are_cut_but_a_log_a_manifest_and_a_receipt() -> None:
     found = replies.checked("start", {"error": long, "receipt": {"text": long}, "manifest": long, "more": [{"deep": long, long: 1e300, "log": long}]})
     assert (found["error"], found["receipt"], found["manifest"]) == (long[:MAX_TEXT], {"text": long}, long)
     assert found["more"] == [{"deep": long[:MAX_TEXT], long[:MAX_TEXT]: None, "log": long[:MAX_TEXT]}]
-    log = {"log": "QUJD" * MAX_TEXT, "cursor": "5:1", "container": None, "memory": {}, "http_status": 0}
+    log: dict[str, Any] = {"log": "QUJD" * MAX_TEXT, "cursor": "5:1", "container": None, "memory": {}, "http_status": 0}
     assert replies.checked("slice", log) == log
 
 
@@ -172,7 +172,7 @@ def test_a_reply_with_too_many_texts_is_refused() -> None:
     [("slice", {"cursor": "later"}), ("slice", {"cursor": "5:1;rm"}), ("watch", {"n": -1}), ("watch", {"n": 2**60}), ("watch", {"n": True})],
 )
 def test_what_the_head_sends_back_to_a_rank_has_the_form_that_a_rank_accepts(verb: str, changes: dict[str, Any]) -> None:
-    good = {"log": "", "cursor": "", "container": None, "memory": {}, "http_status": 0} if verb == "slice" else {"n": 1}
+    good: dict[str, Any] = {"log": "", "cursor": "", "container": None, "memory": {}, "http_status": 0} if verb == "slice" else {"n": 1}
     wrong = {**good, **changes}
     with pytest.raises(RankError, match="is not valid"):
         replies.checked(verb, wrong if verb == "slice" else {"hello": GOOD["hello"], "sample": wrong})

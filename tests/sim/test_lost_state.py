@@ -13,7 +13,7 @@ from sim.test_watch import events, watched
 from sim.world import World
 
 
-def restarted(world: World, seconds: float = 60.0, **files: str | None) -> World:
+def restarted(world: World, seconds: float = 60.0, **files: Any) -> World:
     """Replace files of the head's agent (None: remove them), kill it, and let the next one work."""
     for name, text in files.items():
         world.store.files.pop(f"{name}.json", None)

@@ -160,7 +160,7 @@ def test_a_rail_without_link_is_named_and_not_pinged(make: Any) -> None:
     node = make(up=(RAIL0,))
     result = node.call(addresses=ADDRESSES, peers=PEERS)
     assert result["failed"] is True
-    assert any(f"{RAIL1} (roceP2p1s0f0) is DOWN, DISABLED." in sentence for sentence in result["failures"])
+    assert any(f"{RAIL1} (roceP2p1s0f0) is DOWN, DISABLED: the cable is in, because its twin" in sentence for sentence in result["failures"])
     assert [p["rail"] for p in result["pings"]] == [0]
 
 
