@@ -13,14 +13,14 @@ from sim.test_watch import events, watched
 from sim.world import World
 
 
-def restarted(world: World, seconds: float = 60.0, **files: Any) -> World:
+def restarted(world: World, **files: str | None) -> World:
     """Replace files of the head's agent (None: remove them), kill it, and let the next one work."""
     for name, text in files.items():
         world.store.files.pop(f"{name}.json", None)
         if text is not None:
             world.store.files[f"{name}.json"] = text
     world.crashed = True
-    world.run(seconds)
+    world.run(60)
     return world
 
 
