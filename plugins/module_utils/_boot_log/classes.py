@@ -24,6 +24,7 @@ class Classifier(NamedTuple):
     order: int
     needles: tuple[str, ...]
     patterns: tuple[re.Pattern[str], ...]
+    needles_of: tuple[tuple[str, ...], ...]  # of each pattern
     details: tuple[re.Pattern[str], ...]
     unless: tuple[str, ...]
     aftermath: tuple[re.Pattern[str], ...]
@@ -33,6 +34,11 @@ class Classifier(NamedTuple):
     kind: str
     users: bool
     entry: dict[str, Any]
+
+
+    def narrowed(self, found: frozenset[str]) -> Classifier:
+        """Return the class with the patterns only that can match a text with these literals."""
+        return self._replace(patterns=tuple(p for p, own in zip(self.patterns, self.needles_of) if not own or not found.isdisjoint(own)))
 
 
 class Plan(NamedTuple):
@@ -63,11 +69,13 @@ def built_in() -> tuple[Classifier, ...]:
 
 def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifier:
     within = [entry["within"]] if "within" in entry else []
+    needles = [() if users else tuple(literals_of(pattern)) for pattern in (*entry["patterns"], *within)]
     return Classifier(
         entry["class"],
         order,
-        () if users else tuple(literal for pattern in [*entry["patterns"], *within] for literal in literals_of(pattern)),
+        tuple(literal for literals in needles for literal in literals),
         tuple(re.compile(p) for p in entry["patterns"]),
+        tuple(needles[: len(entry["patterns"])]),
         tuple(re.compile(p) for p in entry.get("details", ())),
         tuple(entry.get("unless", ())),
         tuple(re.compile(p) for p in entry.get("aftermath", ())),

@@ -66,7 +66,7 @@ def plan_for(found: frozenset[str], classifiers: list[Classifier]) -> Plan:
     """Choose what to try on a line with these literals."""
     return Plan(
         found,
-        tuple(c for c in classifiers if not c.needles or not found.isdisjoint(c.needles)),
+        tuple(c.narrowed(found) for c in classifiers if not c.needles or not found.isdisjoint(c.needles)),
         not found.isdisjoint(DEATH),
         TRACEBACK in found,
         not found.isdisjoint(BOUNDARY),
