@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import reply
+from shared_samples import needs_shared, samples
 
 GOOD = {
     "plain": ("Greet me", "Hello, how can I help you today?"),
@@ -67,6 +68,18 @@ BAD_TEXTS = [
     for name, text in texts.items()
 ]
 GOOD_TEXTS = [pytest.param(prompt, text, id=name) for name, (prompt, text) in json.loads((FIXTURES / "good.json").read_text(encoding="utf-8")).items()]
+
+
+@needs_shared
+def test_finds_what_is_wrong_with_the_replies_of_owners() -> None:
+    cases = json.loads((samples() / "field" / "kernel-and-replies.json").read_text(encoding="utf-8"))["replies"]
+    assert len(cases) == 6
+    for name, case in cases.items():
+        text = (samples() / "field" / name).read_text(encoding="utf-8")
+        answer = {"text": text}
+        if text.startswith("(empty content; reasoning only"):  # described, not recorded
+            answer = {"text": "", "reasoning": "The user wants a greeting.", "finish_reason": "stop"}
+        assert any(case["expected"] in phrase for phrase in reply.faults("Greet me", {"ok": True, **answer})), name
 
 
 @pytest.mark.parametrize(("text", "fault"), BAD_TEXTS)

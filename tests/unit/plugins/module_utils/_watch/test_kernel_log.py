@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.kernel_log import classify
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.kernel_log import classify, due
 from shared_samples import needs_shared, samples
 
 
@@ -19,6 +22,19 @@ def test_recorded_benign_lines_are_not_faults(name: str) -> None:
 def test_the_recorded_lack_of_memory_of_the_driver_is_found() -> None:
     line = (samples() / "dmesg.nvrm-no-memory.txt").read_text().strip()
     assert classify(line) == ("driver_no_memory", line)
+
+
+@needs_shared
+def test_the_lines_of_owners_are_the_events_that_they_should_be() -> None:
+    cases = json.loads((samples() / "field" / "kernel-and-replies.json").read_text())["kernel"]
+    assert len(cases) == 3
+    for name, case in cases.items():
+        counts: Counter[str] = Counter()
+        kinds = []
+        for found in filter(None, map(classify, (samples() / "field" / name).read_text().splitlines())):
+            counts[found[0]] += 1
+            kinds += [found[0]] if due(found[0], counts[found[0]]) else []
+        assert kinds == case["expected"]["kinds"], name
 
 
 FAULTS = """
