@@ -322,7 +322,8 @@ ROWS: list[dict[str, Any]] = [
             r"KeyError: (?P<message>'(?:NV|MX)?FP\d\w{0,40}'|'W\dA\d\w{0,40}')",
             r"Error: (?P<message>ModelOpt currently only supports.{0,200})",
             r"Error: (?P<message>.{0,80}[Nn]o compressed-tensors compatible scheme.{0,100})",
-            r"AttributeError: (?P<message>'\w{1,60}' object has no attribute '(?:weight|input|[kvq])_(?:scale|packed|zero_point|global_scale|shape)\w{0,20}')",
+            r"AttributeError: (?P<message>'\w{1,60}' object has no attribute"
+            r" '(?:(?:w\d{1,2}_)?(?:weight|input|[kvq])_(?:scale|packed|zero_point|global_scale|shape)\w{0,20}|w\d{1,2}_weight|q(?:weight|zeros)|g_idx)')",
             r"(?P<message>KeyError: '[\w.]{0,240}(?:layers\.\d{1,4}\.|_proj\b|experts\b|(?:weight|scale|bias|qzeros|g_idx)"
             r"(?:_packed|_scale|_scale_inv|_scale_2|_global_scale|_zero_point|_shape)?')[^']{0,200}'?)",
             r"ValueError: (?P<message>(?:too many|not enough) values to unpack.{0,60})",
