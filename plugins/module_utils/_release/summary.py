@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,10 +44,12 @@ def curl_line(url: str, model: str, prompt: str, key: bool = False, login: Seque
     :param login: the words of ssh for the head, none if the controller is the head. The whole pipe runs there: the terminal of ``ssh -t`` is for
         the question of sudo, which would go into a pipe on the controller.
     """
-    body = shlex.quote(json.dumps({"model": model, "prompt": prompt, "max_tokens": 32, "temperature": 0}))
+    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": 32, "temperature": 0})
+    remote = bool(key and login)  # its line is within single quotes
+    body = '"' + re.sub(r'(["$`\\])', r"\\\1", body) + '"' if remote else shlex.quote(body)
     source, header = (f"{KEY_COMMAND} --header | ", " -H @-") if key else ("", "")
     line = f'{source}curl -s{header} {url}/completions -H "Content-Type: application/json" -d {body}'
-    return shlex.join(["ssh", "-t", *login, line]) if key and login else line
+    return shlex.join(["ssh", "-t", *login, line]) if remote else line
 
 
 def tasks_text(changed: Mapping[str, Sequence[str]]) -> str:
