@@ -45,9 +45,9 @@ EXAMPLES = r"""
   become: true
   register: kept
 
-- name: Print the command that prints the key
+- name: Print where the key is
   ansible.builtin.debug:
-    msg: sudo cut -d= -f2 {{ kept.path }}
+    msg: The key is in {{ kept.path }}. `sudo gb10 key` on the head prints it.
 """
 
 RETURN = r"""

@@ -89,7 +89,7 @@ def test_status_on_the_head(lab: VmLab, followed: Run) -> None:
     assert lines[0].startswith("pair1: desired serving, release ")
     assert "outcome: serves" in lines[1]
     assert lines[2].startswith("watch: serving since ")
-    assert lines[3] == "API key: sudo cut -d= -f2 /opt/gb10-cluster/vllm_tp2/pair1/api_key"
+    assert lines[3] == "API key: sudo gb10 key"
     assert [line.split(":")[0] for line in lines[4:]] == ["rank 0 vm-1", "rank 1 vm-2"]
     assert all(" running since " in line for line in lines[4:])
 
