@@ -35,7 +35,6 @@ class Classifier(NamedTuple):
     users: bool
     entry: dict[str, Any]
 
-
     def narrowed(self, found: frozenset[str]) -> Classifier:
         """Return the class with the patterns only that can match a text with these literals."""
         return self._replace(patterns=tuple(p for p, own in zip(self.patterns, self.needles_of) if not own or not found.isdisjoint(own)))

@@ -19,7 +19,8 @@ EMPTY, LEAKED = "the reply is empty", "the reply has leaked markup"
 _IDEOGRAPHS = frozenset(("CJK", "HIRAGANA", "KATAKANA", "HANGUL"))
 # A prompt that names a language, its country or its script asks for other letters than its own.
 _LANGUAGE = (
-    r"\b(?:chin(?:[ae]|oi)|mandarin|cantonese|taiwan|japan|japon|korea|cor[eé]e|russ(?:i|e\b)|ukrain|belarus|bulgar|serb|macedon|mongol|kazakh|kyrgyz|tajik|uzbek|greek|griech"
+    r"\b(?:chin(?:[ae]|oi)|mandarin|cantonese|taiwan|japan|japon|korea|cor[eé]e|russ(?:i|e\b)|ukrain|belarus|bulgar|serb|macedon|mongol|kazakh|kyrgyz|tajik"
+    r"|uzbek|greek|griech"
     r"|arab|hebr|yiddish|israel|persian|farsi|iran|urdu|pashto|dari\b|kurd|hindi|marathi|nepal|sanskrit|bengal|bangla|assamese|punjab|gujarat|odia|oriya|tamil"
     r"|telugu|kannada|malayalam|sinhal|thai|lao\b|lao[ts]ian|khmer|cambod|burm|myanmar|tibet|dzongkha|georgian|armen|amhar|tigri|ethiop|cyrill|devanagari|kanji"
     r"|kana\b|hiragana|katakana|hangul|hanzi|pinyin|unicode)"
@@ -27,7 +28,9 @@ _LANGUAGE = (
 _NAMED = re.compile(_LANGUAGE, re.I)
 _ASKS = re.compile(_LANGUAGE + r"|translat|übersetz|language|sprache|\bscripts?\b|alphabet|multilingual|bilingual", re.I)
 _BRACKETS = re.compile(r"[(\[（][^()\[\]（）]{1,60}[)\]）]")
-_QUOTED = re.compile(r"""(["'*_])(?=\S)[^\s"'*_]{1,24}\1|"(?=\S)[^"\n]{1,24}"|[“‘«„「『][^“”‘’«»„「」『』\n]{1,24}[”’»“」』]""")
+_QUOTED = re.compile(
+    r"""(["'*_])(?=\S)[^\s"'*_]{1,24}\1|"(?=\S)[^"\n]{1,24}"|[\u201c\u2018«„「『][^\u201c\u201d\u2018\u2019«»„「」『』\n]{1,24}[\u201d\u2019»\u201c」』]"""
+)
 # Spaces in Markdown and HTML, and characters that have a width and no ink.
 _MARKS = re.compile(
     r"^[ \t>]*(?:`{3,}|~{3,})[ \t]*\w*[ \t]*$|^[ \t]*(?:-{3,}|\*{3,}|_{3,}|#{2,6})[ \t]*$"

@@ -41,7 +41,7 @@ _CALENDAR = (
 )
 _COUNTED = {word: number for group in (*_ORDER, *_CALENDAR) for number, word in enumerate(group.split(), 1)}
 _NAMED = frozenset(word for group in _CALENDAR for word in group.split())
-_EDGES = ".,;:!?()[]{}\"'“”‘’«»*_#>|…。，：；！？、（）"
+_EDGES = ".,;:!?()[]{}\"'\u201c\u201d\u2018\u2019«»*_#>|…。，：；！？、（）"
 _COMPARED = 6  # copies of a phrase in which counters are compared
 _BUDGET = 200_000  # words that are compared in all, which bounds the time for a hostile text
 _FEW = 60  # copies of a phrase of up to three words and a counter: a list may have fewer

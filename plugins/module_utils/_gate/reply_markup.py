@@ -46,7 +46,8 @@ _CONTROL = re.compile(
 _PLAIN = re.compile(rf"<[ ]?(/?)[ ]?({_ANY})(?![\w-])(>|[=\s/:][^<>]{{0,80}}>?|\Z)|<(/?)([a-z][\w:=]{{2,20}})\Z", re.I)
 _BRACKET = re.compile(
     r"\[/?(?:INST|THINK|g?MASK|BOS|EOS|PAD|UNK|TOOL_?[A-Z_]+|AVAILABLE_TOOLS|END_TOOL_\w+|SYSTEM_PROMPT|CALL_ID|BEGIN FINAL RESPONSE)\]|\[ARGS\](?=\s?\{)"
-    r"|\[/?tool_calls?(?:\]|:)|<<SYS>>|\A\s*analysis(?=[A-Z])|(?<![a-zA-Z])assistant(?:final|analysis|commentary)|[.!?)\d]assistant(?:final|analysis|commentary)"
+    r"|\[/?tool_calls?(?:\]|:)|<<SYS>>|\A\s*analysis(?=[A-Z])|(?<![a-zA-Z])assistant(?:final|analysis|commentary)"
+    r"|[.!?)\d]assistant(?:final|analysis|commentary)"
     r"|(?<=[.!?])(?:assistant|user)(?=\n|\Z)|^>>>(?:all$|\w+\n\{)|[a-z][.,]?[ĠĊ](?=[A-Za-z])|^```tool_(?:code|call|outputs?)",
     re.M,
 )
@@ -62,15 +63,16 @@ _TALK = re.compile(
 _ATTRIBUTES = re.compile(r"\s?/?>|\s+\w+\s?=|[=:\n]|\Z")
 _BEFORE = re.compile(
     r"\b(?:the|a|an|this|that|these|tags?|tokens?|markers?|between|and|or|with|by|called|named|as|like|in|inside|into|than|use|uses|using|from|to|through"
-    r"|emits?|writes?|prints?|without|not|after|before|der|die|das|und|oder|mit|zwischen|le|la|et|ou|entre|y|el)\s[\"'“‘«(\[*]*$",
+    r"|emits?|writes?|prints?|without|not|after|before|der|die|das|und|oder|mit|zwischen|le|la|et|ou|entre|y|el)\s[\"'\u201c\u2018«(\[*]*$",
     re.I,
 )
 _AFTER = re.compile(
-    r"[\"'”’»)\]*]*,?\s(?:(?:\w+\s)?(?:tags?|tokens?|markers?|elements?|blocks?|sections?|pairs?)|is|are|means?|marks?|ends?|opens?|closes?|starts?|begins?"
+    r"[\"'\u201d\u2019»)\]*]*,?\s(?:(?:\w+\s)?(?:tags?|tokens?|markers?|elements?|blocks?|sections?|pairs?)|is|are|means?|marks?|ends?|opens?|closes?"
+    r"|starts?|begins?"
     r"|denotes?|separates?|wraps?|tells?|stands?|indicates?|and|or)\b",
     re.I,
 )
-_SENTENCE_AFTER = re.compile(r"[\"'”’»)\]*]*(?:[.,;:!?)…](?:\s|\Z|\.\.)|\s(?=[a-zà-ÿ(–—-]))")
+_SENTENCE_AFTER = re.compile(r"[\"'\u201d\u2019»)\]*]*(?:[.,;:!?)…](?:\s|\Z|\.\.)|\s(?=[a-zà-ÿ(–—-]))")
 _ITEM = re.compile(r"^\s*(?:[-*•|]|\d+[.)])?\s*\**$|\|\s*$")
 _ITEM_AFTER = re.compile(r"\**[ ]?(?:[:=|–—-]|->)\s(?=[a-zà-ÿ])|\**\s?\|\s")
 _ROOT = re.compile(r"\s*(?:<\?xml|<!doctype|<([a-z][\w:.-]{0,40})(?=[\s>]))", re.I)
@@ -97,11 +99,11 @@ def prose(text: str) -> str:
 def _mentioned(text: str, start: int, end: int) -> bool:
     """Return whether the markup between start and end is quoted, or is a word in a sentence about it."""
     before, after = text[max(0, start - 60) : start].rpartition("\n")[2], text[end : end + 60]
-    if before[-1:] and after[:1] and before[-1] + after[0] in ('""', "''", "“”", "‘’", "«»", "„“", "「」", "‹›"):
+    if before[-1:] and after[:1] and before[-1] + after[0] in ('""', "''", "\u201c\u201d", "\u2018\u2019", "«»", "„\u201c", "「」", "‹›"):
         return True
     if re.match(r"\s?[{\[]?(?:\.{3}|…)[}\]]?\s?<", after) or re.search(r">\s?[{\[]?(?:\.{3}|…)[}\]]?\s?$", before):
         return True
-    if re.search(r"[“«„][^“”«»„\n]{0,40}$", before) and re.match(r"[^“”«»„\n]{0,40}[”»“]", after):
+    if re.search(r"[\u201c«„][^\u201c\u201d«»„\n]{0,40}$", before) and re.match(r"[^\u201c\u201d«»„\n]{0,40}[\u201d»\u201c]", after):
         return True
     if _AFTER.match(after) or (_ITEM.search(before) and _ITEM_AFTER.match(after)):
         return True

@@ -93,10 +93,10 @@ def test_accepts_texts_about_markup_and_regular_data(prompt: str, text: str) -> 
     assert reply.faults(prompt, {"ok": True, "text": text}) == []
 
 
-@pytest.mark.parametrize("bar", "|｜∣│❘ǀ¦┃║￨")
+@pytest.mark.parametrize("stroke", "|｜∣│❘ǀ¦┃║￨")
 @pytest.mark.parametrize("form", ["<{0}DSML{0}invoke", "<{0}{0}DSML{0}{0} calls>", "< {0} DSML {0} calls>", "</{0}DSML{0}invoke>", "<{0}im_end{0}>"])
-def test_finds_control_tokens_with_every_kind_of_bar(bar: str, form: str) -> None:
-    found = reply.faults("Greet me", {"ok": True, "text": f"Hello.\n{form.format(bar)}"})
+def test_finds_control_tokens_with_every_kind_of_bar(stroke: str, form: str) -> None:
+    found = reply.faults("Greet me", {"ok": True, "text": f"Hello.\n{form.format(stroke)}"})
     assert any("leaked markup" in phrase for phrase in found), found
 
 
