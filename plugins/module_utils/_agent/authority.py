@@ -28,7 +28,7 @@ class Authority(Calls):
         self.actor.floor = max([self.actor.floor, *(self.actor.reached(each["generation"]) for each in known.values())])
         for index, each in known.items():
             if not each["owner"].get("head") and self.desired["state"] and self.actor.settled():
-                self.actor.warn(f"{self.name(index)} has no owner: {OWNER} was lost or damaged. Run site.yml, which writes it again.")
+                self.actor.warn(f"{self.name(index)} has no owner: {OWNER} was lost or damaged. The next start or stop writes it again.")
 
     def read_authority(self, adopts: bool = True) -> bool:
         """Read what the ranks know of this group; return whether all of them have answered since the agent's start."""

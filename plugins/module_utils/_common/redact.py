@@ -71,7 +71,7 @@ def _redact(texts: Sequence[str], forms: Sequence[str]) -> list[str]:
             text = text.replace(form, _masks(form))
         out.append("".join(_pieces(text, forms, values)))
     # A value that is found by its name is masked without it as well.
-    for value in values:
+    for value in sorted(values, key=len, reverse=True):  # one can begin with another
         out = [text.replace(value, _masks(value)) for text in out]
     return [printable(text) for text in out]
 

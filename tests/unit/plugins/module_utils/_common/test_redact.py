@@ -42,6 +42,12 @@ def test_texts_are_masked_by_themselves_and_a_value_that_one_names_in_all() -> N
     assert found == ["HF_TOKEN", "= 12 MB", f"API_KEY={MASK}", f"sent {MASK}"]
 
 
+def test_a_value_that_begins_with_another_one_is_masked_whole() -> None:
+    values = [f"tQ9zLw83kfPa{'7XcVbNm41'[:length]}" for length in range(10)]
+    named = "\n".join(f"api_key={value}" for value in values)
+    assert redact_each([named, " ".join(values)])[1] == " ".join([MASK] * len(values))
+
+
 PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7s3cretKEY7aZ\n-----END PRIVATE KEY-----"
 
 
