@@ -39,7 +39,7 @@ PREFLIGHT: dict[str, tuple[str, str]] = {
     "python": ("nodes", "{on} sudo apt install python3"),
     "gb10": ("nodes", "{on} cat /sys/class/dmi/id/product_name /etc/dgx-release"),
     "arch": ("nodes", "{on} uname -m"),
-    "machine_id": ("nodes", "{on} 'sudo rm /etc/machine-id && sudo systemd-machine-id-setup'"),
+    "machine_id": ("nodes", "{on} 'sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup'"),
     "memory_parity": ("memory", "{on} grep MemTotal /proc/meminfo"),
     "ota_parity": ("versions", _UPDATE),
     "ota_torn": ("versions", "{on} 'sudo dpkg --configure -a && sudo apt dist-upgrade'"),

@@ -41,7 +41,7 @@ CHECKS: dict[str, Check] = {
     "arch": _NOT_GB10,
     "machine_id": Check(
         "a DHCP server can give both nodes one address, and the agent identifies the owner of a node by this ID",
-        "run `sudo rm /etc/machine-id && sudo systemd-machine-id-setup` on one of the nodes, and reboot it",
+        "run `sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup` on one of the nodes, and reboot it",
     ),
     "memory_parity": Check(
         "every rank uses the same share of its memory, so the node with the least memory limits all ranks",

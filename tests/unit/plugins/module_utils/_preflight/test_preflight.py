@@ -350,7 +350,7 @@ def test_two_nodes_of_one_disk_image_are_named_once(pair: Pair) -> None:
         tree.file("etc/machine-id", "0123456789abcdef0123456789abcdef\n")
     [entry] = pair.judge()["findings"]
     assert (entry["id"], entry["severity"], entry["hosts"]) == ("machine_id", "warning", ["spark-1", "spark-2"])
-    assert "sudo rm /etc/machine-id && sudo systemd-machine-id-setup" in entry["remedy"]
+    assert "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup" in entry["remedy"]
     assert "0123456789abcdef" not in json.dumps(pair.facts(0))
     pair.trees[1].file("etc/machine-id", "f" * 32 + "\n")
     assert pair.judge()["findings"] == []
