@@ -45,6 +45,7 @@ class Plan(NamedTuple):
 
     literals: frozenset[str]
     classifiers: tuple[Classifier, ...]
+    at_any_level: tuple[Classifier, ...]
     death: bool
     traceback: bool
     boundary: bool

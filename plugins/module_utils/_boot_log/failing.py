@@ -29,9 +29,8 @@ class Failing(Figures):
             if plan.classifiers or plan.death or plan.traceback:
                 self._failures(line, plan)
         elif not line.foreign:
-            for classifier in plan.classifiers:
-                if classifier.any_level:
-                    self._failure(classifier, line)
+            for classifier in plan.at_any_level:
+                self._failure(classifier, line)
         if plan.benign and (level in ("WARNING", "INFO", None) or "hub_lookup_of_a_path" in plan.benign):
             self._count_benign(line, plan)
         if line.foreign or level in ("ERROR", "CRITICAL", "FATAL"):

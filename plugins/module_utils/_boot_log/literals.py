@@ -13,6 +13,8 @@ _TOKEN = re.compile(
     r"|(?P<close>\))|(?P<bar>\|)|(?P<repeat>[?*+]\??|\{\d*,?\d*\}\??)|\\?(?P<literal>.)",
     re.DOTALL,
 )
+#: In most lines about failures. Another literal of a pattern says more, also a shorter one.
+_COMMON = frozenset(("Error: ", "ValueError: ", "RuntimeError: ", "Value error, "))
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
@@ -63,7 +65,7 @@ def _alternatives(tokens: Iterator[re.Match[str]]) -> list[str]:
 
 
 def _shortest(literals: list[str]) -> int:
-    return min(map(len, literals), default=0)
+    return min((2 if literal in _COMMON else len(literal) for literal in literals), default=0)
 
 
 def _union(alternatives: list[list[str]]) -> list[str]:

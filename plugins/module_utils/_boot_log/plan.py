@@ -64,9 +64,11 @@ def literals_in(text: str) -> frozenset[str]:
 
 def plan_for(found: frozenset[str], classifiers: list[Classifier]) -> Plan:
     """Choose what to try on a line with these literals."""
+    here = tuple(c.narrowed(found) for c in classifiers if not c.needles or not found.isdisjoint(c.needles))
     return Plan(
         found,
-        tuple(c.narrowed(found) for c in classifiers if not c.needles or not found.isdisjoint(c.needles)),
+        here,
+        tuple(c for c in here if c.any_level),
         not found.isdisjoint(DEATH),
         TRACEBACK in found,
         not found.isdisjoint(BOUNDARY),
