@@ -13,7 +13,7 @@ _TOKEN = re.compile(
     r"|(?P<close>\))|(?P<bar>\|)|(?P<repeat>[?*+]\??|\{\d*,?\d*\}\??)|\\?(?P<literal>.)",
     re.DOTALL,
 )
-#: In most lines about failures. Another literal of a pattern says more, also a shorter one.
+#: In most lines about failures. Another literal of a pattern is rarer, also a shorter one.
 _COMMON = frozenset(("Error: ", "ValueError: ", "RuntimeError: ", "Value error, "))
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 
