@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import MASK_SLEEP, NEW_MACHINE_ID
+
 #: In the order of the page: causes before what follows from them.
 AREAS = {
     "nodes": "nodes",
@@ -29,7 +31,6 @@ _REBOOT = "{play}reboot{end} -e reboot_all=true --limit {group}"
 _STATUS = "{play}status{end}"
 _ROCE = "{site} --tags roce"
 _DOCKER = "{site} --tags docker"
-MASK_SLEEP = "{on} sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target"
 _SERVE = "{site} --tags vllm_tp2"
 
 #: Of each check of preflight: (area, command).
@@ -39,7 +40,7 @@ PREFLIGHT: dict[str, tuple[str, str]] = {
     "python": ("nodes", "{on} sudo apt install python3"),
     "gb10": ("nodes", "{on} cat /sys/class/dmi/id/product_name /etc/dgx-release"),
     "arch": ("nodes", "{on} uname -m"),
-    "machine_id": ("nodes", "{on} 'sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup'"),
+    "machine_id": ("nodes", f"{{on}} '{NEW_MACHINE_ID}'"),
     "memory_parity": ("memory", "{on} grep MemTotal /proc/meminfo"),
     "ota_parity": ("versions", _UPDATE),
     "ota_torn": ("versions", "{on} 'sudo dpkg --configure -a && sudo apt dist-upgrade'"),
@@ -53,7 +54,7 @@ PREFLIGHT: dict[str, tuple[str, str]] = {
     "known_bad_vllm": ("versions", "{on} sudo docker images"),
     "gpu_lost": ("nodes", _REBOOT),
     "kernel_log": ("kernel", "{on} sudo dmesg"),
-    "may_suspend": ("nodes", MASK_SLEEP),
+    "may_suspend": ("nodes", f"{{on}} {MASK_SLEEP}"),
     "kho_leak": ("memory", _REBOOT),
     "memory_stuck": ("memory", _REBOOT),
     "memory_fragmented": ("memory", _REBOOT),

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor.commands import MASK_SLEEP
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import MASK_SLEEP
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.kernel_log import LEAST, classify
 
 Record = dict[str, Any]
@@ -100,7 +100,9 @@ KINDS: dict[str, Kind] = {
         _show("nvme|I/O error|EXT4-fs error"),
         r"\bI/O error, dev |nvme\S* .*(?:timeout, (?:aborting|reset)|controller is down)|EXT4-fs error|Remounting filesystem read-only",
     ),
-    "suspend": Kind("warning", "the node suspended", "a node that suspends ends the service of all ranks, and a request does not wake it", MASK_SLEEP),
+    "suspend": Kind(
+        "warning", "the node suspended", "a node that suspends ends the service of all ranks, and a request does not wake it", f"{{on}} {MASK_SLEEP}"
+    ),
     "wifi_oops": Kind(
         "warning", "the mt7925 Wi-Fi driver failed", "Wi-Fi drops the connection; connect over enP7s7 before you disable it and reboot", _show("mt79")
     ),

@@ -11,6 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 SEVERITIES = ("error", "warning", "info")
+#: Commands of remedies, which doctor.yml prints with the login of the node.
+MASK_SLEEP = "sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target"
+NEW_MACHINE_ID = "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup"
 # What the failure of a node that was not read answers. All other checks need its facts.
 ACCESS = ("reachable", "sudo", "python")
 
@@ -41,7 +44,7 @@ CHECKS: dict[str, Check] = {
     "arch": _NOT_GB10,
     "machine_id": Check(
         "a DHCP server can give both nodes one address, and the agent identifies the owner of a node by this ID",
-        "run `sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup` on one of the nodes, and reboot it",
+        f"run `{NEW_MACHINE_ID}` on one of the nodes, and reboot it",
     ),
     "memory_parity": Check(
         "every rank uses the same share of its memory, so the node with the least memory limits all ranks",
@@ -73,7 +76,7 @@ CHECKS: dict[str, Check] = {
     "kernel_log": Check(),
     "may_suspend": Check(
         "a node that suspends ends the service of all ranks, and a request over the network does not wake it",
-        "run `sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target` on the node",
+        f"run `{MASK_SLEEP}` on the node",
     ),
     "kho_leak": Check("the engine lacks this memory, and RDMA registration fails"),
     "memory_stuck": Check("the start check of the engine does not find the memory that it needs"),
