@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -48,6 +49,7 @@ class Plan(NamedTuple):
     at_any_level: tuple[Classifier, ...]
     death: bool
     traceback: bool
+    detail: bool
     boundary: bool
     benign: tuple[str, ...]
     always: tuple[Callable[..., None], ...]
@@ -69,13 +71,13 @@ def built_in() -> tuple[Classifier, ...]:
 
 def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifier:
     within = [entry["within"]] if "within" in entry else []
-    needles = [() if users else tuple(literals_of(pattern)) for pattern in (*entry["patterns"], *within)]
+    needles_of = tuple(() if users else tuple(literals_of(pattern)) for pattern in entry["patterns"])
     return Classifier(
         entry["class"],
         order,
-        tuple(literal for literals in needles for literal in literals),
+        tuple(itertools.chain(*needles_of, *([] if users else map(literals_of, within)))),
         tuple(re.compile(p) for p in entry["patterns"]),
-        tuple(needles[: len(entry["patterns"])]),
+        needles_of,
         tuple(re.compile(p) for p in entry.get("details", ())),
         tuple(entry.get("unless", ())),
         tuple(re.compile(p) for p in entry.get("aftermath", ())),

@@ -71,6 +71,7 @@ def plan_for(found: frozenset[str], classifiers: list[Classifier]) -> Plan:
         tuple(c for c in here if c.any_level),
         not found.isdisjoint(DEATH),
         TRACEBACK in found,
+        DETAIL in found,
         not found.isdisjoint(BOUNDARY),
         tuple(b["name"] for b in BENIGN if without_digits(b["needle"]) in found),
         tuple(method for needles, method in ALWAYS if not found.isdisjoint(needles)),

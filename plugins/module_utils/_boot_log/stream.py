@@ -17,7 +17,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class, user_entry
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, compile_catalogue
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, Line, cap, parse_line, records
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import DETAIL
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals_in, plan_for, trigger
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.starts import begins
 
@@ -113,15 +112,14 @@ class BootLog:
 
     def _take_line(self, raw: bytes, number: int, plan: Plan, before: bytes) -> None:
         """Take a line. before: the line above it, which names the field that a line of pydantic is about."""
-        detail = DETAIL in plan.literals
-        above: Line | None = parse_line(before[:_FIELD_BYTES].decode("utf-8", "replace").rstrip("\r")) if detail else None
+        above: Line | None = parse_line(before[:_FIELD_BYTES].decode("utf-8", "replace").rstrip("\r")) if plan.detail else None
         for piece in cap(raw).split(b"\r"):  # a progress bar overwrites itself
             for line in records(piece.decode("utf-8", "replace")) if piece else ():
                 if plan.boundary and self._boot.recognised and begins(self._boot, line):
                     self._boots.append(self._boot)
                     self._restarts += 1
                     self._boot = Boot(number)
-                if detail:
+                if plan.detail:
                     self._boot.above, above = above, line
                 self._boot.take(line, number, plan)
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
-_FOLD = str.maketrans({**dict.fromkeys("｜∣│❘ǀ¦┃║‖∥ǁ⏐▏❙❚︱￨❘", "|"), "＜": "<", "＞": ">", "▁": "_", **dict.fromkeys("\\" + INVISIBLE, "")})
+_FOLD = str.maketrans({**dict.fromkeys("｜∣│❘ǀ¦┃║‖∥ǁ⏐▏❙❚︱￨", "|"), "＜": "<", "＞": ">", "▁": "_", **dict.fromkeys("\\" + INVISIBLE, "")})
 
 # Names that are markup of models only, and names that documents in XML have as well.
 _THINKING = r"think(?:ing)?|think_(?:start|end|begin)|cot_\w+"
