@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -23,14 +22,11 @@ class Classifier(NamedTuple):
 
     name: str
     order: int
-    needles: tuple[str, ...]
-    patterns: tuple[re.Pattern[str], ...]
-    needles_of: tuple[tuple[str, ...], ...]  # of each pattern
-    details: tuple[re.Pattern[str], ...]
+    needles: frozenset[str]
+    needles_of: tuple[frozenset[str], ...]  # of each pattern of the row
+    patterns: tuple[re.Pattern[str], ...]  # once narrowed: to compile all at each start would cost more than to read a log
     unless: tuple[str, ...]
-    aftermath: tuple[re.Pattern[str], ...]
-    within: re.Pattern[str] | None
-    names: re.Pattern[str] | None
+    within: str | None
     any_level: bool
     kind: str
     users: bool
@@ -38,13 +34,15 @@ class Classifier(NamedTuple):
 
     def narrowed(self, found: frozenset[str]) -> Classifier:
         """Return the class with the patterns only that can match a text with these literals."""
-        return self._replace(patterns=tuple(p for p, own in zip(self.patterns, self.needles_of) if not own or not found.isdisjoint(own)))
+        sources = zip(self.entry["patterns"], self.needles_of)
+        return self._replace(patterns=tuple(_compiled(source) for source, own in sources if not own or not found.isdisjoint(own)))
 
 
 class Plan(NamedTuple):
     """What a text may hold; the same for all lines of one shape."""
 
     literals: frozenset[str]
+    repeats: str  # the only literal, of an access line or of statistics
     classifiers: tuple[Classifier, ...]
     at_any_level: tuple[Classifier, ...]
     death: bool
@@ -55,6 +53,9 @@ class Plan(NamedTuple):
     always: tuple[Callable[..., None], ...]
     figures: tuple[Callable[..., None], ...]
     rules: tuple[Rule, ...]
+
+
+_compiled = lru_cache(maxsize=1024)(re.compile)
 
 
 def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
@@ -70,19 +71,15 @@ def built_in() -> tuple[Classifier, ...]:
 
 
 def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifier:
-    within = [entry["within"]] if "within" in entry else []
-    needles_of = tuple(() if users else tuple(literals_of(pattern)) for pattern in entry["patterns"])
+    needles_of = tuple(frozenset(() if users else literals_of(pattern)) for pattern in entry["patterns"])
     return Classifier(
         entry["class"],
         order,
-        tuple(itertools.chain(*needles_of, *([] if users else map(literals_of, within)))),
-        tuple(re.compile(p) for p in entry["patterns"]),
+        frozenset().union(*needles_of, literals_of(entry["within"]) if "within" in entry else ()),
         needles_of,
-        tuple(re.compile(p) for p in entry.get("details", ())),
+        (),
         tuple(entry.get("unless", ())),
-        tuple(re.compile(p) for p in entry.get("aftermath", ())),
-        re.compile(within[0]) if within else None,
-        re.compile(entry["names"]) if "names" in entry else None,
+        entry.get("within"),
         bool(entry.get("any_level", False)),
         entry["kind"],
         users,

@@ -61,7 +61,7 @@ class Failing(Figures):
                 self.recognised = True
                 if name == "exception_ignored":
                     self.ignoring = self.last_line
-                match = _p.UNKNOWN_VARIABLE.search(line.message, 0, 400)
+                match = _p.UNKNOWN_VARIABLE.search(line.message, 0, 400) if name == "unknown_variable" else None
                 if match is not None and match.group(1) not in self.unknown_variables and len(self.unknown_variables) < 32:
                     self.unknown_variables.append(match.group(1))
 
@@ -92,7 +92,7 @@ class Failing(Figures):
                 self.met_dead_engine = True
         source = bool(plan.classifiers) and _p.SOURCE_LINE.match(message) is not None
         for classifier in plan.classifiers:
-            if source and classifier.within is not None and classifier.within.search(message) and not any(u in message for u in classifier.unless):
+            if source and classifier.within is not None and re.search(classifier.within, message) and not any(u in message for u in classifier.unless):
                 self.contexts[classifier.order] = self.last_line
             if source and classifier.name != "mamba_blocks" and not classifier.users:
                 continue
@@ -107,9 +107,9 @@ class Failing(Figures):
         match = next(filter(None, (pattern.search(message) for pattern in classifier.patterns)), None)
         if match is None or self._other_port(message) or not self._in_context(classifier, line):
             return False
-        ended = self.ended_by_request or self._explained() or (classifier.kind == "weak" and self._caused(classifier.name))
-        if classifier.aftermath and ended and any(p.search(message) for p in classifier.aftermath):
-            return False
+        if any(re.search(p, message) for p in classifier.entry.get("aftermath", ())):
+            if self.ended_by_request or self._explained() or (classifier.kind == "weak" and self._caused(classifier.name)):
+                return False
         if self.ignoring and (classifier.name == "unclassified" or classifier.entry.get("case") in ("python_packages", "shm_removed")):
             ignored, self.ignoring = self.ignoring, 0
             if self.last_line - ignored <= 30:
@@ -139,7 +139,7 @@ class Failing(Figures):
             return True
         # a segment of a queue: Python prints the same of a clean-up at the end, without a process before it
         bare = line.level is None and not line.procs and "'/psm_" in line.message
-        return not bare and any(p is not None and p.search(line.message) is not None for p in (within, classifier.names))
+        return not bare and any(p and re.search(p, line.message) for p in (within, classifier.entry.get("names")))
 
     def _found(self, classifier: Classifier, match: re.Match[str], line: Line) -> dict[str, str]:
         """Return the figures and names that a failure shows in its line and in the name of the field above it."""
@@ -251,8 +251,8 @@ class Failing(Figures):
 def _groups(classifier: Classifier, match: re.Match[str], message: str) -> dict[str, str]:
     """Return the figures and names in a line of a class, by the names of the groups."""
     groups = {k: v for k, v in match.groupdict().items() if v}
-    for detail in classifier.details:
-        extra = detail.search(message)
+    for detail in classifier.entry.get("details", ()):
+        extra = re.search(detail, message)
         if extra is not None:
             groups.update({k: v for k, v in extra.groupdict().items() if v})
     for key in ("message", "name"):

@@ -77,7 +77,12 @@ class Line(NamedTuple):
     @property
     def is_request(self) -> bool:
         """Whether the record carries users' text."""
-        return bool(self.file) and _REQUEST_FILES.search(self.file) is not None
+        return _is_request(self.file)
+
+
+@lru_cache(maxsize=128)
+def _is_request(file: str) -> bool:
+    return _REQUEST_FILES.search(file) is not None
 
 
 def strip_ansi(text: str) -> str:
@@ -105,10 +110,17 @@ def _parse(raw: str) -> Line:
     text = strip_ansi(raw)
     match = _LEVEL.search(text, 0, 2000)
     if match is not None:
-        prefix = text[: match.start()]
-        if not prefix or ((not _QUOTED.search(prefix) or _PROGRESS.search(prefix)) and _FOREIGN.match(prefix[-200:]) is None):
-            return Line(match.group(1), False, match.group(3), match.group(2), _procs(prefix[-400:]), text[match.end() :])
+        procs = _before_level(text[: match.start()])
+        if procs is not None:
+            return Line(match.group(1), False, match.group(3), match.group(2), procs, text[match.end() :])
     return _parse_other(text)
+
+
+@lru_cache(maxsize=64)  # the lines of one process begin alike
+def _before_level(prefix: str) -> tuple[tuple[str, str, str], ...] | None:
+    """Return the processes before the level of a record, None if it is not a level."""
+    quoted = _QUOTED.search(prefix) and not _PROGRESS.search(prefix)
+    return None if quoted or _FOREIGN.match(prefix[-200:]) is not None else _procs(prefix[-400:])
 
 
 def _unwrap(text: str) -> tuple[int, str, tuple[tuple[str, str, str], ...]]:

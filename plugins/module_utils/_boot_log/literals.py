@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 
 _TOKEN = re.compile(
-    r"(?P<invisible>\\[bBdZ])|(?P<class>\\[A-Zac-z]|\[\^?(?:\\.|[^\]\\])+\]|[.^$])|(?P<look>\(\?(?:<?[=!]|i:))|(?P<open>\((?:\?(?:P<\w+>|:))?)"
+    r"(?P<run>[A-Za-z_ ,:'=/-]+(?![?*+{]))|(?P<invisible>\\[bBdZ])"
+    r"|(?P<class>\\[A-Zac-z]|\[\^?(?:\\.|[^\]\\])+\]|[.^$])|(?P<look>\(\?(?:<?[=!]|i:))|(?P<open>\((?:\?(?:P<\w+>|:))?)"
     r"|(?P<close>\))|(?P<bar>\|)|(?P<repeat>[?*+]\??|\{\d*,?\d*\}\??)|\\?(?P<literal>.)",
     re.DOTALL,
 )
@@ -38,7 +39,9 @@ def _alternatives(tokens: Iterator[re.Match[str]]) -> list[str]:
     run, previous = "", ""
     for token in tokens:
         kind, text = str(token.lastgroup), token.group()
-        if kind == "literal":
+        if kind == "run":  # of literals, none of which is repeated
+            run, kind = run + text, "literal"
+        elif kind == "literal":
             run += without_digits(token["literal"])
             kind = "invisible" if token["literal"].isdigit() else kind
         elif kind == "repeat":

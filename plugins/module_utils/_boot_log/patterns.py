@@ -47,6 +47,8 @@ STOPPED = re.compile(
     r"Shutting down\s*$|Application shutdown complete|Finished server process|Parent process exited|Shutting down FastAPI HTTP server"
     r"|\[shutdown\] (?:API server: shutdown triggered|EngineCore: trigger received)"
 )
+#: What stands before a text that is only quoted.
+QUOTATION = re.compile(r"['\"{`]|prompt")
 ARGS = re.compile(r"non-default args: \{")
 READY = re.compile(r"^(?:Application startup complete\b|Uvicorn running on )")
 #: The front-end in Rust accepts requests. Before July 2026 the line was about its start, with engine and socket.

@@ -15,6 +15,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes imp
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import without_digits
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, DETAIL, RULES, TRACEBACK
 
+#: To split a text into its words of ASCII letters.
+_LETTERS = bytes(byte if chr(byte).isalpha() and byte < 128 else 32 for byte in range(256))
+#: A word longer than this is not remembered.
+_WORD_BYTES = 64
+
 #: Tried on every line, also after requests began: needles without digits, method.
 ALWAYS: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
     (("HTTP/",), Boot.take_access),
@@ -37,6 +42,7 @@ FIGURES: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
     (("INFO Using network", "NCCL version ", "using nccl==", "via NET/", "NET/IB : "), Boot.take_nccl),
     (("Completed | ", "Capturing CUDA"), Boot.take_progress),
 )
+_BENIGN = tuple((without_digits(benign["needle"]), benign["name"]) for benign in BENIGN)
 
 
 @lru_cache(maxsize=1)
@@ -49,17 +55,38 @@ def literals() -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def trigger() -> re.Pattern[bytes]:
-    """Return the expression that finds a shape of interest. All literals with one first letter are one branch, which is what makes it fast."""
-    branches: dict[str, list[str]] = {}
+def _keys() -> tuple[re.Pattern[bytes], dict[bytes, set[str]]]:
+    """Return the expression that finds the key of a literal, its longest run of letters, and the literals by the keys that begin with theirs."""
+    by_key: dict[bytes, set[str]] = {}
     for literal in literals():
-        branches.setdefault(literal[0], []).append(re.escape(literal[1:]))
-    return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in branches.items()).encode())
+        by_key.setdefault(max(literal.encode().translate(_LETTERS).split(), key=len), set()).add(literal)
+    branches: dict[bytes, list[bytes]] = {}  # all keys with one first letter are one branch, which is what makes it fast
+    for key in sorted(by_key, key=len, reverse=True):
+        branches.setdefault(key[:1], []).append(key[1:])
+        by_key[key].update(*(by_key[key[:end]] for end in range(1, len(key)) if key[:end] in by_key))
+    return re.compile(b"|".join(first + b"(?:" + b"|".join(rest) + b")" for first, rest in branches.items())), by_key
 
 
-def literals_in(text: str) -> frozenset[str]:
-    """Return the literals in the text of a line, from which the digits are removed."""
-    return frozenset(literal for literal in literals() if literal in text)
+def _search(word: bytes) -> frozenset[str]:
+    """Return the literals whose key is in a word."""
+    expression, by_key = _keys()
+    found: set[str] = set()
+    match = expression.search(word)
+    while match is not None:
+        found |= by_key[match.group()]
+        match = expression.search(word, match.start() + 1)
+    return frozenset(found)
+
+
+_search_short = lru_cache(maxsize=8192)(_search)
+
+
+def literals_in(shape: bytes) -> frozenset[str]:
+    """Return the literals in a line without its digits. Lines differ more than their words do, of which most are known."""
+    words = set(shape.translate(_LETTERS).split())
+    maybe = frozenset().union(*(_search_short(word) if len(word) <= _WORD_BYTES else _search(word) for word in words))
+    text = shape.decode("utf-8", "replace")
+    return frozenset(literal for literal in maybe if literal in text)
 
 
 def plan_for(found: frozenset[str], classifiers: list[Classifier]) -> Plan:
@@ -67,13 +94,14 @@ def plan_for(found: frozenset[str], classifiers: list[Classifier]) -> Plan:
     here = tuple(c.narrowed(found) for c in classifiers if not c.needles or not found.isdisjoint(c.needles))
     return Plan(
         found,
+        next((only for only in ("HTTP/", "Running: ") if found == {only}), ""),
         here,
         tuple(c for c in here if c.any_level),
         not found.isdisjoint(DEATH),
         TRACEBACK in found,
         DETAIL in found,
         not found.isdisjoint(BOUNDARY),
-        tuple(b["name"] for b in BENIGN if without_digits(b["needle"]) in found),
+        tuple(name for needle, name in _BENIGN if needle in found),
         tuple(method for needles, method in ALWAYS if not found.isdisjoint(needles)),
         tuple(method for needles, method in FIGURES if not found.isdisjoint(needles)),
         tuple(rule for rule in RULES if rule.needle in found),

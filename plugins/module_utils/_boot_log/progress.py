@@ -16,10 +16,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import
 def leading(line: Line, pattern: re.Pattern[str]) -> re.Match[str] | None:
     """Return the match of a pattern that is at the beginning of the message and not in a quotation."""
     match = pattern.search(line.message)
-    if match is None or match.start() > (40 if line.file else 90):
-        return None
-    head = line.message[: match.start()]
-    return None if any(mark in head for mark in ("'", '"', "{", "`", "prompt")) else match
+    if match is None or match.start() == 0:
+        return match
+    quoted = match.start() > (40 if line.file else 90) or _p.QUOTATION.search(line.message, 0, match.start()) is not None
+    return None if quoted else match
 
 
 class Progress:
@@ -66,7 +66,8 @@ class Progress:
     def reach(self, stage: str, line: Line) -> None:
         """Note that a stage was reached."""
         self.recognised = True
-        self.stages.setdefault(stage, {"line_number": self.last_line, "time": line.time or None})
+        if stage not in self.stages:
+            self.stages[stage] = {"line_number": self.last_line, "time": line.time or None}
         self.stage = max(self.stage, _p.STAGE_NUMBER[stage])
         self.progressed = self.last_line
 

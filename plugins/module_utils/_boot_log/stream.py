@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class, user_entry
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, compile_catalogue
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, Line, cap, parse_line, records
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals_in, plan_for, trigger
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals_in, plan_for
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.starts import begins
 
 #: Boots whose facts are kept; older ones only count as restarts.
@@ -31,7 +31,6 @@ _FIELD_BYTES = 400
 
 _DIGITS = b"0123456789"
 _REQUEST = re.compile(rb"\[(?:[\w./]*/)?logger\.py:\] Received request ")
-_ACCESS_LINE, _STATISTICS = frozenset(("HTTP/",)), frozenset(("Running: ",))
 
 
 class BootLog:
@@ -47,7 +46,6 @@ class BootLog:
             if problem:
                 raise ValueError(problem)
         self._classifiers = compile_catalogue([user_entry(e) for e in extra])
-        self._trigger = trigger()
         self._everything = bool(extra)  # a user's pattern can match any line
         self._shapes: dict[bytes, Plan | None] = {}
         self._shapes_bytes = 0
@@ -73,23 +71,21 @@ class BootLog:
         """Take whole lines."""
         lines = block.split(b"\n")
         shapes = block.translate(None, _DIGITS).split(b"\n")
+        plans, above = self._shapes, self._lines
+        self._lines += len(lines) - 1
         for index in range(len(lines) - 1):
-            self._lines += 1
-            shape = shapes[index]
             try:
-                plan = self._shapes[shape]
+                plan = plans[shapes[index]]
             except KeyError:
-                plan = self._plan(shape, lines[index])
-            if plan is not None and not self._repeats(plan):
-                self._take_line(lines[index], self._lines, plan, lines[index - 1] if index else self._before)
+                plan = self._plan(shapes[index], lines[index])
+            if plan is not None and not (plan.repeats and self._repeats(plan)):
+                self._take_line(lines[index], above + index + 1, plan, lines[index - 1] if index else self._before)
         self._before = lines[-2][:_FIELD_BYTES]
 
     def _repeats(self, plan: Plan) -> bool:
         """Return whether a line only repeats that the server serves."""
         boot = self._boot
-        if plan.literals == _ACCESS_LINE:
-            return boot.frozen and not boot.unsure and boot.ready is not None
-        return plan.literals == _STATISTICS and boot.ready is not None
+        return boot.ready is not None and (plan.repeats == "Running: " or (boot.frozen and not boot.unsure))
 
     def _plan(self, shape: bytes, raw: bytes) -> Plan | None:
         """Return what to try on the lines of a shape that is not in the cache, None for nothing."""
@@ -98,8 +94,8 @@ class BootLog:
         if len(raw) > 2 * KEEP:
             shape = cap(raw).translate(None, _DIGITS)
         plan = None
-        if self._everything or self._trigger.search(shape) is not None:
-            found = literals_in(shape.decode("utf-8", "replace"))
+        found = literals_in(shape)
+        if self._everything or found:
             plan = self._plans.get(found) or self._plans.setdefault(found, plan_for(found, self._classifiers))
         if len(shape) <= _SHAPE_BYTES:
             if len(self._shapes) >= _SHAPES or self._shapes_bytes >= _SHAPES_BYTES:
