@@ -58,10 +58,9 @@ class Plan(NamedTuple):
 _compiled = lru_cache(maxsize=1024)(re.compile)
 
 
-def compile_catalogue(extra: list[dict[str, Any]]) -> list[Classifier]:
-    """Compile the catalogue. `extra` are user entries in catalogue shape; they come first."""
-    own = [_compile(entry, order - len(extra), users=True) for order, entry in enumerate(extra)]
-    return [*own, *built_in()]
+def users_classes(extra: list[dict[str, Any]]) -> tuple[Classifier, ...]:
+    """Return the classes of user entries in catalogue shape; they come first."""
+    return tuple(_compile(entry, order - len(extra), users=True).narrowed(frozenset()) for order, entry in enumerate(extra))
 
 
 @lru_cache(maxsize=1)
@@ -92,8 +91,18 @@ def built_in_class(name: str) -> Classifier:
     return next(c for c in built_in() if c.name == name and "case" not in c.entry)
 
 
+def redacted(text: str) -> str:
+    """Return a text with its secrets masked."""
+    return _redacted(text) if len(text) <= MAX_TEXT else redact(text)
+
+
+@lru_cache(maxsize=64)  # a boot that is tried again has the same texts, and facts that are asked for again
+def _redacted(text: str) -> str:
+    return redact(text)
+
+
 def clip(text: str) -> str:
-    text = redact(text.strip())
+    text = redacted(text.strip())
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
 
 
@@ -123,7 +132,7 @@ class Failure:
             "class": self.classifier.name,
             "line": clip(self.message),
             "line_number": self.number,
-            "remedy": redact(remedy),
+            "remedy": redacted(remedy),
             "anchor": entry["anchor"],
             "kind": self.classifier.kind,
             "rank": rank,
@@ -131,7 +140,7 @@ class Failure:
             "ip": self.ip or None,
             "after_ready": self.after_ready,
             "needs_peer": entry["needs_peer"],
-            "found": {k: redact(v) for k, v in values.items()},
+            "found": {k: redacted(v) for k, v in values.items()},
             "count": self.count,
         }
 

@@ -9,10 +9,9 @@ import math
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import engine_key, proc_name
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import engine_key, proc_name, redacted
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.progress import Progress, leading
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 
 
 def number(text: str) -> int:
@@ -98,7 +97,7 @@ class Figures(Progress):
             if text in ("True", "False"):
                 value = text == "True"
             elif text[0] in "'\"":
-                value = redact(text[1:-1])
+                value = redacted(text[1:-1])
             else:
                 try:
                     value = float(text) if "." in text else int(text)

@@ -11,13 +11,13 @@ from functools import lru_cache
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Classifier, Plan, built_in
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, built_in
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import without_digits
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, DETAIL, RULES, TRACEBACK
 
 #: To split a text into its words of ASCII letters.
 _LETTERS = bytes(byte if chr(byte).isalpha() and byte < 128 else 32 for byte in range(256))
-#: A word longer than this is not remembered.
+#: No more is remembered of a word. In a line with a longer one each literal is searched for.
 _WORD_BYTES = 64
 
 #: Tried on every line, also after requests began: needles without digits, method.
@@ -67,7 +67,8 @@ def _keys() -> tuple[re.Pattern[bytes], dict[bytes, set[str]]]:
     return re.compile(b"|".join(first + b"(?:" + b"|".join(rest) + b")" for first, rest in branches.items())), by_key
 
 
-def _search(word: bytes) -> frozenset[str]:
+@lru_cache(maxsize=8192)
+def _of_word(word: bytes) -> frozenset[str]:
     """Return the literals whose key is in a word."""
     expression, by_key = _keys()
     found: set[str] = set()
@@ -78,20 +79,18 @@ def _search(word: bytes) -> frozenset[str]:
     return frozenset(found)
 
 
-_search_short = lru_cache(maxsize=8192)(_search)
-
-
 def literals_in(shape: bytes) -> frozenset[str]:
     """Return the literals in a line without its digits. Lines differ more than their words do, of which most are known."""
     words = set(shape.translate(_LETTERS).split())
-    maybe = frozenset().union(*(_search_short(word) if len(word) <= _WORD_BYTES else _search(word) for word in words))
+    known = max(map(len, words), default=0) <= _WORD_BYTES
     text = shape.decode("utf-8", "replace")
-    return frozenset(literal for literal in maybe if literal in text)
+    return frozenset(literal for literal in (set[str]().union(*map(_of_word, words)) if known else literals()) if literal in text)
 
 
-def plan_for(found: frozenset[str], classifiers: list[Classifier]) -> Plan:
+@lru_cache(maxsize=1024)
+def plan_for(found: frozenset[str]) -> Plan:
     """Choose what to try on a line with these literals."""
-    here = tuple(c.narrowed(found) for c in classifiers if not c.needles or not found.isdisjoint(c.needles))
+    here = tuple(c.narrowed(found) for c in built_in() if not c.needles or not found.isdisjoint(c.needles))
     return Plan(
         found,
         next((only for only in ("HTTP/", "Running: ") if found == {only}), ""),

@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class, user_entry
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, compile_catalogue
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, users_classes
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, Line, cap, parse_line, records
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals_in, plan_for
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.starts import begins
@@ -45,11 +45,9 @@ class BootLog:
             problem = check_user_class(entry)
             if problem:
                 raise ValueError(problem)
-        self._classifiers = compile_catalogue([user_entry(e) for e in extra])
-        self._everything = bool(extra)  # a user's pattern can match any line
+        self._users = users_classes([user_entry(e) for e in extra])  # they can match any line
         self._shapes: dict[bytes, Plan | None] = {}
         self._shapes_bytes = 0
-        self._plans: dict[frozenset[str], Plan] = {}  # one for all shapes with the same literals
         self._rest = b""
         self._before = b""  # the start of the last line
         self._bytes = 0
@@ -93,14 +91,14 @@ class BootLog:
             return None  # prompts differ: not worth keeping
         if len(raw) > 2 * KEEP:
             shape = cap(raw).translate(None, _DIGITS)
-        plan = None
         found = literals_in(shape)
-        if self._everything or found:
-            plan = self._plans.get(found) or self._plans.setdefault(found, plan_for(found, self._classifiers))
+        plan = plan_for(found) if found or self._users else None
+        if plan is not None and self._users:
+            any_level = (c for c in self._users if c.any_level)
+            plan = plan._replace(classifiers=(*self._users, *plan.classifiers), at_any_level=(*any_level, *plan.at_any_level))
         if len(shape) <= _SHAPE_BYTES:
             if len(self._shapes) >= _SHAPES or self._shapes_bytes >= _SHAPES_BYTES:
                 self._shapes.clear()
-                self._plans.clear()
                 self._shapes_bytes = 0
             self._shapes[shape] = plan
             self._shapes_bytes += len(shape)

@@ -150,7 +150,7 @@ def spans_of(text: str) -> Spans:
     """Return where the secrets are, in any order; the spans can overlap."""
     assigned = [match.span(2) for match in _ASSIGNED.finditer(text) if is_secret(match[1], "x")]
     out = [*assigned, *_key_spans(text), *_named(text), *_flags(text), *short_flags(text), *_reversed(text)]
-    for pattern in (USER_INFO, FORMS):
+    for pattern in (USER_INFO, FORMS) if "@" in text else (FORMS,):
         out += [match.span() for match in pattern.finditer(text)]
     for shape in (*_SHAPES, _PGPASS):
         out += [match.span(match.lastindex or 0) for match in shape.finditer(text)]

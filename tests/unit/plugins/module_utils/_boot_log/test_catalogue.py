@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN, CATALOGUE, ORDER, check_user_class, name_of
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import literals_of, without_digits
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals, literals_in
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 from shared_samples import SHARED, needs_shared
 
@@ -141,6 +142,13 @@ def test_a_line_that_matches_has_a_literal_of_the_expression(row: dict[str, Any]
         assert min(map(len, literals)) >= 3
         for line in lines:
             assert re.search(pattern, line) is None or any(literal in without_digits(line) for literal in literals)
+
+
+@pytest.mark.parametrize("around", ["", "x", " ", "\u2588", "x" * 80])
+def test_finds_all_literals_of_a_line_also_within_words_and_within_each_other(around: str) -> None:
+    for literal in literals():
+        line = f"{around}{literal}{around} {literal[1:]}"
+        assert literals_in(line.encode()) == {each for each in literals() if each in line}
 
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=list(ROWS))
