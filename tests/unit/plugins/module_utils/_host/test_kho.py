@@ -110,7 +110,7 @@ def test_undo_before_the_reboot_needs_none(spark: Spark) -> None:
     assert (todo(spark.apply(False)), spark.pending()) == ([], "")
 
 
-def test_default_says_nothing_about_a_kho_off_of_another_tool(spark: Spark) -> None:
+def test_default_reports_nothing_about_a_kho_off_of_another_tool(spark: Spark) -> None:
     spark.put("/proc/cmdline", "quiet kho=off\n")
     done = spark.apply(False)
     assert (todo(done), done["message"], spark.pending()) == ([], "", "")
