@@ -144,8 +144,22 @@ CPU and GPU of a GB10 share one memory. A node without free memory freezes, and 
 the plan of `site.yml` refuse the settings that are reported to freeze nodes:
 
 - `gpu-memory-utilization` above 0.82 (seed 000), above the profile's `plan.utilization_limit`, or above its own value in a shipped profile. vLLM's
-  default, 0.9 or 0.92, counts if the argument is missing. With pinned KV memory, the share of weights, reserve and pinned memory counts.
+  default, 0.9 or 0.92, counts if the argument is missing.
 - `custom_ops: [all]` on a profile whose measured boot compiled without it (seed 004).
+
+If the profile pins the KV size (`kv-cache-memory-bytes` or `kv-cache-memory`), vLLM does not size the pool by the utilization. What stays free decides then,
+and 0.85 or 0.87 is accepted if it is as much as 0.82 leaves, about 5 GiB:
+
+`MemTotal - plan.weights_gib_per_rank - pinned KV - plan.reserve_gib - 16.9 GiB`
+
+| figures of the profile | utilization | result |
+| --- | --- | --- |
+| both, enough stays free | any | accepted: `gpu-memory-utilization 0.85 with a KV pool of 6.0 GiB: about 10.8 GiB stay free on each node` |
+| too little stays free, even without the reserve | any | refused, with the largest KV size that fits |
+| one is missing | above 0.82 | refused: the message names the figure to set |
+| one is missing | up to 0.82, or a shipped profile's own | accepted: the message names the figure to set |
+
+vLLM's start check still compares the free memory with `utilization x MemTotal`. If a node has less, the plan names the utilization that starts.
 
 The message names the memory that would stay free: what the utilization leaves, less {outside:.1f} GiB for the host and the engine's use outside its
 share. This figure is from seed 000, where 8 GB stayed free at 0.80. It gives {at_85:.1f} GiB at 0.85, where the seed reports about 1 GB.

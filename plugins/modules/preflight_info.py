@@ -114,10 +114,10 @@ machine:
   type: dict
   sample: {arch: aarch64, product: NVIDIA_DGX_Spark, vendor: NVIDIA, gb10: true, evidence: [product name NVIDIA_DGX_Spark], id: 5f70bf18a086007a}
 kernel:
-  description: Release, command line, and whether an update waits for a reboot.
+  description: Release, command line, whether an update waits for a reboot, and what a reboot changes of C(kho=off).
   returned: always
   type: dict
-  sample: {release: 6.17.0-1032-nvidia, cmdline: quiet, reboot_required: false, reboot_packages: []}
+  sample: {release: 6.17.0-1032-nvidia, cmdline: quiet, reboot_required: false, reboot_packages: [], reboot_kho: ''}
 dgx:
   description: C(/etc/dgx-release); C(ota) is empty before the first OTA.
   returned: always

@@ -93,6 +93,12 @@ options:
         (C(kernel.panic), C(kernel.panic_on_oops), C(kernel.softlockup_panic), C(vm.panic_on_oom)); V(leave) does not change them.
     type: str
     default: leave
+  kho_off:
+    description:
+      - Whether the kernel shall start with C(kho=off). The module only reads, refuses a node on which it cannot work, and returns in RV(kho) what is
+        left to do. The role C(sysctl) changes GRUB.
+    type: bool
+    default: false
 author:
   - The gb10.cluster authors (@gb10-cluster)
 """
@@ -154,6 +160,22 @@ highest_utilization:
   returned: always
   type: dict
   sample: {memavailable: 0.89, memfree: 0.93, estimate: false}
+kho:
+  description:
+    - What C(kho=off) needs. V(write) or V(remove) V(file), and update V(menu) if one of them changes something, or if it is V(stale).
+    - V(message) has what the running kernel shows, and V(reboot_required) whether the next boot changes that.
+  returned: always
+  type: dict
+  sample:
+    file: /etc/default/grub.d/60-gb10-cluster.cfg
+    menu: /boot/grub/grub.cfg
+    write: true
+    remove: false
+    stale: false
+    reboot_required: false
+    message: >-
+      kho=off is on the kernel command line, and KHO keeps no memory: CmaFree 0 of CmaTotal 0 kB, MemFree 114.0 GiB; before: CmaFree 940604 of
+      CmaTotal 0 kB, MemFree 88.0 GiB
 packages:
   description: Packages that O(oom_policy) needs and that are missing. Install them and call the module again.
   returned: always
@@ -184,6 +206,7 @@ def main() -> None:
             "oom_policy": {"type": "str", "choices": ["leave", "earlyoom", "no_earlyoom"], "default": "leave"},
             "watchdog_seconds": {"type": "str", "default": "leave"},
             "reboot_on_panic": {"type": "str", "default": "leave"},
+            "kho_off": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )

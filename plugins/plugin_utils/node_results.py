@@ -117,7 +117,7 @@ REPLY = {
 }  # fmt: skip
 PREFLIGHT = {
     "time": count, "python": str, "container": TEXT, "machine": {"arch": str, "product": str, "gb10": bool, "evidence": [str], "id?": str},
-    "kernel": {"release": str, "cmdline": str, "reboot_required": bool, "reboot_packages": [str]},
+    "kernel": {"release": str, "cmdline": str, "reboot_required": bool, "reboot_packages": [str], "reboot_kho?": TEXT},
     "dgx": ({"present": absent}, {"present": bool, "base": str, "ota": str}),
     "driver": {"loaded": str, "on_disk": str, "libraries": [str], "gpus": [str], "error": str, "present": bool}, "broken_packages": [str],
     "ota_check": {str: scalar_value}, "firmware": {str: str}, "memory": {"total_kb?": count, "problems?": [PROBLEM]},
@@ -196,7 +196,9 @@ FORMS: dict[str, Any] = {
     "roce_verify": {"env?": {str: str}},
     "rank_evidence": {"text?": str},
     "slurp": {"content": base64_text},
-    "uma_tuning": {"changes?": [str]},
+    "uma_tuning": {"changes?": [str], "kho?": {
+        "file": line, "menu": line, "message": line, "write": bool, "remove": bool, "stale": bool, "reboot_required": bool,
+    }},
     "vllm_bench": {"rows?": [BENCH_ROW], "low?": str, "memory?": {f"{key}_kib": whole for key in ("lowest_available", "lowest_free", "after")}},
     "vllm_boot_log_info": {"state?": str, "stage?": TEXT, "failure?": {"class": str, "line": str}, "kv_cache?": {
         "tokens?": whole, "max_concurrency?": count, "available_gib?": count}},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,12 +23,22 @@ SYSCTL = """
   hosts: gb10
   gather_facts: false
   vars:
-    __sysctl_set: {skipped_reason: "", floor_cost_gib: 4.5, highest_utilization: 0.8, message: first reading}
+    __sysctl_set: {skipped_reason: "", floor_cost_gib: 4.5, highest_utilization: 0.8, message: first reading, kho: {message: "", reboot_required: false}}
   tasks:
     - name: Report it
       ansible.builtin.include_role:
         name: gb10.cluster.sysctl
         tasks_from: verify.yml
+"""
+KHO = """
+- name: What sysctl does about GRUB
+  hosts: gb10
+  gather_facts: false
+  tasks:
+    - name: Change it
+      ansible.builtin.include_role:
+        name: gb10.cluster.sysctl
+        tasks_from: kho.yml
 """
 DOCKER = """
 - name: What docker exports
@@ -91,7 +103,10 @@ def test_secrets_are_never_logged(specs: Path) -> None:
     ("again", "output"),
     [
         ({"skipped": True, "changed": False}, "first reading"),
-        ({"skipped_reason": "", "floor_cost_gib": 4.5, "highest_utilization": 0.7, "message": "second"}, "second"),
+        (
+            {"skipped_reason": "", "floor_cost_gib": 4.5, "highest_utilization": 0.7, "message": "second", "kho": {"message": "", "reboot_required": False}},
+            "second",
+        ),
     ],
     ids=["nothing installed", "installed"],
 )
@@ -100,6 +115,45 @@ def test_sysctl_tells_its_last_reading(tmp_path: Path, again: dict[str, object],
     done = play(tmp_path, SYSCTL, __sysctl_again=again)
     assert done.rc == 0, done.stdout
     assert f"one: {output}" in done.stdout
+
+
+def test_kho_off_is_written_once_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in of update-grub reads the file and writes the menu."""
+    own, menu, program = tmp_path / "60.cfg", tmp_path / "grub.cfg", tmp_path / "bin" / "update-grub"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\ntest -f {own} && . {own}\necho "linux /vmlinuz $GRUB_CMDLINE_LINUX" | tee -a {menu}.runs >{menu}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    plan: dict[str, object] = {"file": str(own), "menu": str(menu), "write": False, "remove": False, "stale": False}
+
+    def grub(*arguments: str, **values: bool) -> tuple[bool, str]:
+        shutil.rmtree(tmp_path / "plays", ignore_errors=True)
+        done = play(tmp_path, KHO, *arguments, __sysctl_set={"kho": {**plan, **values}})
+        assert done.rc == 0, done.stdout
+        return bool(done.changed), menu.read_text() if menu.exists() else ""
+
+    without, off = "linux /vmlinuz \n", "linux /vmlinuz  kho=off\n"
+    assert grub("--check", write=True) == (True, "")
+    assert not own.exists()
+    assert grub(write=True) == (True, off)
+    assert grub(write=True) == (False, off)
+    assert grub(write=True, stale=True) == (True, off)
+    assert grub("--check", remove=True) == (True, off)
+    assert grub(remove=True) == (True, without)
+    assert grub() == (False, without)
+    assert Path(f"{menu}.runs").read_text() == off * 2 + without
+
+
+def test_a_menu_without_kho_off_fails_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "update-grub"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho linux >{tmp_path}/grub.cfg\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    plan = {"file": f"{tmp_path}/60.cfg", "menu": f"{tmp_path}/grub.cfg", "write": True, "remove": False, "stale": False}
+    done = play(tmp_path, KHO, __sysctl_set={"kho": plan})
+    assert done.rc != 0
+    assert "without it. Find the later file in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX" in " ".join(done.stdout.split())
 
 
 def test_docker_tells_of_this_run_only(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ ROWS: list[dict[str, Any]] = [
         "patterns": [r"(?P<call>ibv_(?:reg_mr\w*|create_cq\w*|create_qp\w*|reg_dmabuf_mr\w*)) failed with (?:error|12) Cannot allocate memory"],
         "any_level": True,
         "kind": "strong",
-        "remedy": "Give the container `ulimits: memlock: -1`, /dev/infiniband and IPC_LOCK; if it has them, boot a 6.17 kernel or `kho=off`, "
+        "remedy": "Give the container `ulimits: memlock: -1`, /dev/infiniband and IPC_LOCK; if it has them, set sysctl_kho_off: true or boot a 6.17 kernel, "
         "or set NCCL_CUMEM_ENABLE=0.",
         "means": "The HCA could not register memory ({call}).",
         "why": "The memlock limit of the container runtime (8 MiB), the CMA leak of the 7.0.0-1019/-31 kernels, or libmlx5 without dmabuf support.",

@@ -55,7 +55,7 @@ PREFLIGHT: dict[str, tuple[str, str]] = {
     "gpu_lost": ("nodes", _REBOOT),
     "kernel_log": ("kernel", "{on} sudo dmesg"),
     "may_suspend": ("nodes", f"{{on}} {MASK_SLEEP}"),
-    "kho_leak": ("memory", _REBOOT),
+    "kho_leak": ("memory", "{site} --tags sysctl"),
     "memory_stuck": ("memory", _REBOOT),
     "memory_fragmented": ("memory", _REBOOT),
     "memory_cache": ("memory", "{on} 'sudo sync && echo 1 | sudo tee /proc/sys/vm/drop_caches'"),

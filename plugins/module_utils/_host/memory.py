@@ -25,6 +25,7 @@ GIB_KB = 1024 * 1024
 STUCK_KB = 8 * GIB_KB
 # The kernel's handover (KHO) keeps this much as CMA scratch.
 KHO_KB = 10 * GIB_KB
+KHO_REMEDY = "set sysctl_kho_off: true, run site.yml --tags sysctl and then playbooks/reboot.yml"
 # Blocks of 4 MiB and more in the largest zone: 24 on a fresh boot, 0 where large registrations fail (samples/fragmentation.tables.md).
 FEW_LARGE_BLOCKS = 8
 LARGE_BLOCK_KB = 4096
@@ -236,7 +237,7 @@ def cma_problem(meminfo: Mapping[str, int], kernel: str = "", cmdline: str = "",
     elif kexec_crash_size:
         remedy = f"boot {fixed}; kho=off is not safe here, because /sys/kernel/kexec_crash_size is {kexec_crash_size} and a crash kernel is reserved"
     else:
-        remedy = f"add kho=off to the kernel command line and reboot, or boot {fixed}"
+        remedy = f"{KHO_REMEDY}, or boot {fixed}"
     return problem("kho-cma-leak", message, remedy)
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, mglru, swap, sysctl, watchdog
+from ansible_collections.gb10.cluster.plugins.module_utils._host import kho, memory, memory_facts, mglru, swap, sysctl, watchdog
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, first_of_name
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import SysctlError
@@ -128,6 +128,14 @@ class MemoryPolicy:
             raise SysctlError(problem)
         return f"; the watchdog resets a frozen node after {option} s"
 
+    def handover(self, wanted: bool) -> dict[str, Any]:
+        """Return what the role has to do for kho=off, and keep its record. Refuses what cannot work on this node."""
+        if wanted:
+            self.edit.require_own(kho.FILE, sysctl.MARKER)
+        plan, record = kho.plan(kho.read(self.node), wanted, self.record.get("kho", {}), self.facts.meminfo, bool(self.facts.gpu_users))
+        self.save(kho=record)
+        return plan
+
     def reload(self) -> None:
         """Reload systemd, except under a running engine: a container without CDI would lose its GPU. The next boot reads the units in any case."""
         if not self.facts.gpu_users:
@@ -244,6 +252,7 @@ class MemoryPolicy:
         then = (int(values.get("vm.min_free_kbytes", now[0])), int(values.get("vm.watermark_scale_factor", now[1])))
         move = memory.floor_cost_kb(facts.meminfo, facts.zones, now, then)
         self.check(values, live, move)
+        handover = self.handover(params["kho_off"])
         self.units = self.read_units()
 
         before = sysctl.record_before(self.record, values, live)
@@ -264,7 +273,7 @@ class MemoryPolicy:
         cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then))
         highest = self.utilization(move)
         text = f"vm.min_free_kbytes {floor} ({reason}) costs {cost} GiB of MemAvailable" if reason else "vm.min_free_kbytes is left as it is"
-        return self.result(values, f"{text}; {self.state_message(highest, swap_again)}{others}", highest, packages=packages, floor_cost_gib=cost)
+        return self.result(values, f"{text}; {self.state_message(highest, swap_again)}{others}", highest, packages=packages, floor_cost_gib=cost, kho=handover)
 
     def absent(self) -> dict[str, Any]:
         """Restore the values from before the first run."""
@@ -284,10 +293,12 @@ class MemoryPolicy:
         problem = "" if self.edit.check_mode else sysctl.mismatch_message(writes, self.live(writes))
         if problem:
             raise SysctlError(problem)
-        self.record = {}
+        handover = self.handover(False)
+        self.record = {"kho": self.record.get("kho")}
         self.save()
         changed = bool(self.edit.changes.messages)
-        return self.result({}, "The memory settings are those from before the first run." if changed else "Nothing to restore.", self.utilization(0))
+        text = "The memory settings are those from before the first run." if changed else "Nothing to restore."
+        return self.result({}, text, self.utilization(0), kho=handover)
 
     def read_back(self, values: Mapping[str, str]) -> None:
         """Compare the live system with the policy."""
@@ -345,5 +356,6 @@ class MemoryPolicy:
             "floor_cost_gib": 0.0,
             "highest_utilization": dict(highest),
             "message": message,
+            "kho": kho.NOTHING,
             **others,
         }

@@ -23,7 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
-from ansible_collections.gb10.cluster.plugins.module_utils._host import memory_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._host import kho, memory_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, Runner
@@ -301,6 +301,7 @@ def gather(
             "cmdline": (node.read("/proc/cmdline") or "").strip(),
             "reboot_required": node.exists("/run/reboot-required") or node.exists("/var/run/reboot-required"),
             "reboot_packages": sorted(set((node.read("/run/reboot-required.pkgs") or "").split())),
+            "reboot_kho": "" if container else kho.pending(node),
         },
         "dgx": parse.dgx_release(node.read("/etc/dgx-release")),
         "driver": gpu,

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import KHO_REMEDY
+
 _KHO: dict[str, Any] = {
     "component": "kernel",
     "unless": ["kho=off"],
     "severity": "warning",
     "matters": "its kexec handover (KHO) reserves about 9.4 GiB of contiguous memory: the engine lacks it, and RDMA registration fails (ENOMEM)",
-    "remedy": "add kho=off to the kernel command line (safe while /sys/kernel/kexec_crash_size is 0) and reboot, or boot kernel 6.17.0-1032",
+    "remedy": f"{KHO_REMEDY}, or boot kernel 6.17.0-1032",
 }
 
 KNOWN: list[dict[str, Any]] = [

@@ -284,6 +284,8 @@ def reboot_reasons(facts: Mapping[str, Any]) -> list[str]:
     found = []
     if facts["kernel"]["reboot_required"]:
         found.append("an update requires it (/run/reboot-required)")
+    if facts["kernel"]["reboot_kho"]:
+        found.append(facts["kernel"]["reboot_kho"])
     gpu = facts["driver"]
     if gpu["loaded"] and gpu["on_disk"] and gpu["loaded"] != gpu["on_disk"]:
         found.append(f"the loaded driver is {gpu['loaded']}, the driver on disk is {gpu['on_disk']}")

@@ -92,6 +92,8 @@ def check_reboot(found: FindingCollector, rank: Rank, _needs: Requirements) -> N
     if kernel["reboot_required"]:
         packages = f" ({', '.join(kernel['reboot_packages'][:4])})" if kernel["reboot_packages"] else ""
         found.add("reboot_pending", "warning", rank.host, f"/run/reboot-required exists{packages}")
+    if kernel.get("reboot_kho"):  # a recording of an earlier version has none
+        found.add("reboot_pending", "warning", rank.host, kernel["reboot_kho"])
 
 
 def check_known(found: FindingCollector, rank: Rank, needs: Requirements) -> None:

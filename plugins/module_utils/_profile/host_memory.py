@@ -28,11 +28,12 @@ _CUSTOM_OPS = re.compile(r"custom_ops['\"]?\s*:\s*\[[^\]]*['\"]all['\"]")
 
 
 class Finding(NamedTuple):
-    """Why a boot is refused, and what to set instead; both empty if it is not. A warning about one that is not refused."""
+    """Why a boot is refused, and what to set instead; both empty if it is not. A warning or a note about one that is not refused."""
 
     fact: str = ""
     remedy: str = ""
     warning: str = ""
+    note: str = ""
 
 
 def free_gib(share: float, total_gib: float) -> float:
@@ -61,14 +62,53 @@ def judge(share: float, limit: float | None, what: str, remedy: str, rows: Seque
     highest = PRACTICAL if limit is None else limit
     remains = _remains(share, row)
     if share > highest + 1e-6:
-        whose = "that the seeds report to serve" if limit is None else "that this profile is reported to serve"
         return Finding(
-            f"{what} is above {highest:g}, the highest {whose}. {remains}. A node without free memory freezes until it is power-cycled.",
+            f"{what} is above {_highest(limit)}. {remains}. A node without free memory freezes until it is power-cycled.",
             remedy,
         )
     if (1 - share) * row["total_gib"] < (1 - PRACTICAL) * SPARK_GIB - 0.05:
         return Finding(warning=f"{what} leaves less memory than {PRACTICAL:g} of {SPARK_GIB:g} GiB, the practical maximum of the seeds. {remains}.")
     return Finding()
+
+
+def _highest(limit: float | None) -> str:
+    whose = "that the seeds report to serve" if limit is None else "that this profile is reported to serve"
+    return f"{PRACTICAL if limit is None else limit:g}, the highest {whose}"
+
+
+def judge_pinned(
+    pool_gib: float, needs: Mapping[str, float | None], utilization: float, limit: float | None, what: str, why: str, rows: Sequence[Mapping[str, Any]]
+) -> Finding:
+    """Tell whether enough stays free next to a KV pool of a pinned size, which vLLM does not size by the utilization.
+
+    :param needs: weights, then the reserve, in GiB a rank, by their keys of the profile's plan. If one is not known (None), the utilization also counts.
+    :param limit: the profile's own limit of the utilization. If it is lower than that of the seeds, the share of a pinned pool has it too.
+    :param what: what sets the utilization, as it begins a sentence. ``why`` is the reason why figures of the plan do not count.
+    :param rows: as of ``judge``.
+    """
+    total, (weights, reserve) = min(float(each["total_gib"]) for each in rows), needs.values()
+    lower = limit if limit is not None and limit < PRACTICAL else None
+    highest = PRACTICAL if limit is None else limit
+    missing = " and ".join(f"plan.{key}" for key, value in needs.items() if value is None) + f" unknown{f' ({why})' if why else ''}"
+    share, found, free = 0.0, Finding(), "what stays free cannot be estimated"
+    if weights is not None:
+        known = weights + (reserve or 0.0)
+        share = (pool_gib + known) / total
+        left = int(((lower or PRACTICAL) * total - known) * 2**30)
+        remedy = f"Set kv-cache-memory-bytes to {left} or less" if left > 0 else "Use a smaller model or more nodes"
+        taker = f"the share {share:.2f} that the weights{'' if reserve is None else ', the reserve'} and {pool_gib:.1f} GiB of pinned KV cache take"
+        found = judge(share, lower, taker, remedy, rows)
+        free = f"{'about' if reserve is not None else 'at most'} {free_gib(share, total):.1f} GiB stay free on each node"
+    if found.fact:
+        return found
+    if weights is not None and reserve is not None:
+        return found._replace(note=f"{what} with a KV pool of {pool_gib:.1f} GiB: {free}.")
+    if utilization > highest + 1e-6:
+        return Finding(
+            f"{what} is above {_highest(limit)}. With a KV pool of {pool_gib:.1f} GiB, what stays free decides, and it is not known: {missing}.",
+            f"Set these figures in the profile (GiB a rank), or gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) to {highest:g} or less",
+        )
+    return found._replace(note=f"{what} with a KV pool of {pool_gib:.1f} GiB: {free}, with {missing}.")
 
 
 def custom_ops(args: Mapping[str, Any], measured: Mapping[str, Any], reported: bool) -> Finding:

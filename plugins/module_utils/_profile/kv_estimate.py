@@ -244,7 +244,7 @@ def _round_up(value: float) -> float:
 def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], figures: _Figures, needed: float | None) -> str:
     """Return the one change that lets the start check pass."""
     fits = _round_down(min(r["start_check_gib"] / r["total_gib"] for r in ranks if r["start_check_gib"] is not None))
-    if needed is not None and figures.bytes and figures.weights is not None and figures.reserve is not None:
+    if figures.pinned is None and needed is not None and figures.bytes and figures.weights is not None and figures.reserve is not None:
         fits = min(fits, figures.limit)
         pool = min(fits * r["total_gib"] - figures.weights - figures.reserve for r in ranks) * GIB / figures.bytes
         if pool >= needed:
@@ -393,12 +393,12 @@ def make_plan(
     else:
         text = _judge_pool(result, figures, profile["gate"])
     result["msg"] = f"{profile['name']}: {text}"
-    _judge_host(result, profile, figures, allow_unsafe)
+    _judge_host(result, profile, figures, unknown or "", allow_unsafe)
     result["ranks"] = [{key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
     return result
 
 
-def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Figures, allow: bool) -> None:
+def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Figures, unknown: str, allow: bool) -> None:
     """Set ``unsafe``, and add the warnings about the memory of the host. An engine without a GPU, or on one with its own memory, takes no share of it."""
     rows, args, plan = [row for row in result["ranks"] if row["memory"] != GPU_MEMORY], profile["engine"]["args"], profile["plan"]
     result["unsafe"] = None
@@ -407,14 +407,14 @@ def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Fi
     share, what = figures.utilization, f"gpu-memory-utilization {figures.utilization:g}"
     remedy = f"Set gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) to {figures.limit:g} or less"
     if args.get("gpu-memory-utilization") is None:
-        what = f"gpu-memory-utilization is not set, and vLLM's default {figures.utilization:g}"
-    if figures.pinned is not None:
-        # vLLM ignores the utilization then. Without the weights, their share is not known.
-        share = (figures.pinned + figures.weights + (figures.reserve or 0.0)) / min(row["total_gib"] for row in rows) if figures.weights else 0.0
-        what = f"the share {share:.2f} that the weights, the reserve and {figures.pinned:.1f} GiB of pinned KV cache take"
-        left = int((figures.limit * min(row["total_gib"] for row in rows) - (figures.weights or 0.0) - (figures.reserve or 0.0)) * GIB)
-        remedy = f"Set kv-cache-memory-bytes to {left} or less" if left > 0 else "Use a smaller model or more nodes"
-    found = [host_memory.judge(share, plan["utilization_limit"], what, remedy, rows), host_memory.custom_ops(args, plan["at"], "defaults" not in profile)]
+        what = f"gpu-memory-utilization is not set, and vLLM's default {share:g}"
+    if figures.pinned is None:
+        memory = host_memory.judge(share, plan["utilization_limit"], what, remedy, rows)
+    else:
+        needs = {"weights_gib_per_rank": figures.weights, "reserve_gib": figures.reserve}
+        memory = host_memory.judge_pinned(figures.pinned, needs, share, plan["utilization_limit"], what, unknown, rows)
+        result["msg"] += f" {memory.note}" if memory.note and result["verdict"] != "refused" else ""
+    found = [memory, host_memory.custom_ops(args, plan["at"], "defaults" not in profile)]
     result["warnings"] += [finding.warning for finding in found if finding.warning]
     refusals = [finding for finding in found if finding.fact]
     if allow:

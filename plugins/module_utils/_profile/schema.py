@@ -322,7 +322,7 @@ SCHEMA = _table(
         ),
     ),
     plan=_table(
-        "Figures for kv_pool_plan; null is not known and never blocks.",
+        "Figures for kv_pool_plan; null is not known. A utilization above 0.82 with a pinned KV size needs the weights and the reserve.",
         weights_gib_per_rank=Field("number", "Weights on each rank, GiB, drafter included.", nullable=True, minimum=0),
         kv_bytes_per_token=Field("number", "KV bytes per effective token and rank.", nullable=True, minimum=0),
         reserve_gib=Field("number", "Activations, graphs, NCCL and the rest, GiB a rank.", nullable=True, minimum=0),

@@ -161,7 +161,7 @@ def test_the_kho_leak_before_and_after() -> None:
 
 
 KHO: dict[str, tuple[str, int | None, str]] = {
-    "default": ("quiet splash", 0, "add kho=off to the kernel command line and reboot, or boot kernel 6.17.0-1032"),
+    "default": ("quiet splash", 0, "set sysctl_kho_off: true, run site.yml --tags sysctl and then playbooks/reboot.yml, or boot kernel 6.17.0-1032"),
     "a crash kernel is reserved": ("quiet crashkernel=1G", 512, "kho=off is not safe here, because /sys/kernel/kexec_crash_size is 512"),
     "already off": ("kho=off", 0, "kho=off is on the kernel command line already, so reboot"),
 }

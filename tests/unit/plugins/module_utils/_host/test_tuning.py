@@ -22,6 +22,7 @@ SETTINGS = {"vm.watermark_boost_factor": "0", "vm.vfs_cache_pressure": "200", "v
 PARAMS: dict[str, Any] = {
     "min_free_kbytes": "auto", "min_free_by_size": {"121": 3145728}, "min_free_percent_other": 2.5, "settings": SETTINGS, "extra": {}, "swap_policy": "leave",
     "lru_gen_min_ttl_ms": "leave", "oom_policy": "leave", "watchdog_seconds": "leave", "reboot_on_panic": "leave",
+    "kho_off": False,
 }  # fmt: skip
 FSTAB = "UUID=1 / ext4 defaults 0 1\n/swap.img none swap sw 0 0\n"
 TTL = "/sys/kernel/mm/lru_gen/min_ttl_ms"

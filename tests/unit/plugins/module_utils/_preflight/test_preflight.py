@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._host import kho, sysctl
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import catalogue, checks, findings, known_versions, parse, versions
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts as node_facts
@@ -242,6 +243,7 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
      "6.17.0-1032-nvidia on spark-1, 6.17.0-1033-nvidia on spark-2"),
     ("other firmware", "firmware_parity", "1", [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "UEFI", "Version": "2.150.1"}]}')], "warning",
      "UEFI differs: 2.155.11 on spark-1, 2.150.1 on spark-2"),
+    ("kho=off waits", "reboot_pending", "0", [put(kho.FILE[1:], sysctl.MARKER)], "warning", "has kho=off, and the running kernel does not"),
     ("KHO kernel", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")], "warning", "7.0.0-1019-nvidia"),
     ("stale GID kernel", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "6.17.0-1008-nvidia\n")], "warning", "6.17.0-1017 or later"),
     ("kernel with less memory", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "6.17.0-1031-nvidia\n")], "info", "101 to 104 GiB free"),
@@ -843,6 +845,7 @@ def test_refuses_an_unknown_id(name: str, hint: str) -> None:
     [
         ("run/reboot-required", "", "/run/reboot-required"),
         ("cmd/modinfo-nvidia.txt", "580.178.04\n", "580.178.04"),
+        (kho.FILE[1:], sysctl.MARKER, "has kho=off, and the running kernel does not"),
         ("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0), "memory of no process"),
         ("proc/buddyinfo", buddy(0), "fragmented"),
     ],
@@ -933,7 +936,7 @@ def test_the_kho_leak_of_the_field(pair: Pair) -> None:
     (entry,) = pair.judge()["findings"]
     assert (entry["id"], entry["severity"], entry["hosts"]) == ("kho_leak", "error", ["spark-2"])
     assert "CmaFree is 940604 kB with CmaTotal 0 kB" in entry["found"]
-    assert "kho=off" in entry["remedy"]
+    assert "set sysctl_kho_off: true" in entry["remedy"]
 
 
 @needs_shared
