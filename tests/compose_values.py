@@ -19,6 +19,6 @@ PLACE = {"rank": 0, "size": 2, "master_addr": "192.168.200.1", "fabric_ip": "192
 
 def rendered(values: dict[str, str]) -> str:
     """Return the Compose file of a shipped profile with these variables."""
-    profile = resolve("dspark-nvfp4-1m", SHIPPED)
+    profile = resolve("dspark-nvfp4-1m-seed", SHIPPED)
     profile["env"] = {**profile["env"], **values}
     return compose_yaml(render_rank(profile, PLACE, {"model_store": "/srv/models", "infiniband": []})["compose"])

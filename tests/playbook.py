@@ -72,11 +72,13 @@ class Run:
 
     @property
     def failures(self) -> list[tuple[str, str, str]]:
-        """(host, task, message) of every failure, those rescued later included."""
+        """(host, task, message) of every failure, those rescued later included; each failed item of a loop is one."""
+        items = self._results("runner_item_on_failed")
         return [
-            (d["host"], d["task"], str((d.get("res") or {}).get("msg", "")))
+            (d["host"], d["task"], str((each.get("res") or {}).get("msg", "")))
             for d in self._results("runner_on_failed", "runner_on_unreachable")
             if not d.get("ignore_errors")
+            for each in [item for item in items if (item["host"], item["task"]) == (d["host"], d["task"])] or [d]
         ]
 
     @property

@@ -27,6 +27,9 @@ COMMON = {
     "UCX_MEM_MMAP_HOOK_MODE": "none", "UCX_RCACHE_MAX_UNRELEASED": "1024", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "HF_HUB_OFFLINE": "1",
 }  # fmt: skip
 RDMA = {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "0"}
+MODULES = {"HF_MODULES_CACHE": "/root/.cache/vllm/modules"}
+# eugr's vllm-node, pinned.
+PLAIN = "eugr/spark-vllm:nightly-20260929@sha256:155ce16b49007c8b00690dd4c7637c0c1eafbe909709c3175c4498325c01c1d8"
 
 
 def without(values: dict[str, str], *names: str) -> dict[str, str]:
@@ -93,9 +96,10 @@ RECIPES = {
           MN_IF_NAME=enp1s0f0np0 NCCL_NVLS_ENABLE=0 NCCL_CROSS_NIC=0 NCCL_IB_MERGE_NICS=0 NCCL_CUMEM_ENABLE=0 NCCL_IGNORE_CPU_AFFINITY=1
           NCCL_DEBUG=WARN TORCH_NCCL_ASYNC_ERROR_HANDLING=1""",
         changed={
-            "--speculative-config": '{"method":"dflash","model":"/models/incoai/GLM-5.3-Flash-DFlash2","num_speculative_tokens":7}',
+            "--speculative-config": '{"method":"dflash","model":"/models/incoai/GLM-5.3-Flash-DFlash2","num_speculative_tokens":7,'
+            '"revision":"bf582e4eacc1810f76656d1811693ff6c6737d2a"}',
             "--kv-cache-memory": "6442450944",
-            "--chat-template": "/models/templates/glm53-flash/chat_template_mm.jinja",
+            "--chat-template": "/opt/glm53-flash/chat_template_mm.jinja",
             "NCCL_DEBUG": "INFO",
         },
         added={
@@ -161,5 +165,85 @@ RECIPES = {
             "HF_MODULES_CACHE": "/cache/huggingface/vllm-cache/modules", "--revision": "4f93d8d2d5fd86de4be4f28495df587639fa6377",
         },
         left_out=("DSV41_DSPARK_REFINE_PASS",),
+    ),
+    "qwen38-27b-dflash2-262k": Recipe(
+        model="nvidia/Qwen3.8-27B-NVFP4",
+        image=PLAIN,
+        arguments="""
+          --host 0.0.0.0 --port 8000 --trust-remote-code --kv-cache-dtype fp8 --gpu-memory-utilization 0.8 --max-model-len 262144 --max-num-seqs 8
+          --max-num-batched-tokens 16384 --enable-chunked-prefill --async-scheduling --enable-prefix-caching --speculative-config
+          '{"method":"dflash","model":"z-lab/Qwen3.8-27B-DFlash2","num_speculative_tokens":8,"draft_tensor_parallel_size":2}'
+          --load-format instanttensor --reasoning-parser qwen3 --tool-call-parser qwen3_xml --enable-auto-tool-choice --tensor-parallel-size 2""",
+        environment="",
+        changed={
+            "--gpu-memory-utilization": "0.7",
+            "--speculative-config": '{"method":"dflash","model":"z-lab/Qwen3.8-27B-DFlash2","num_speculative_tokens":8,"draft_tensor_parallel_size":2,'
+            '"revision":"50307d4c4cde6860d4eee73e2547cd786fe8e8a4"}',
+        },
+        added={**COMMON, **RDMA, **MODULES, "--revision": "482ca0f3832238542f8f5295dde86b5f22711d80"},
+    ),
+    "nemotron3-super-262k": Recipe(
+        model="nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
+        image=PLAIN,
+        arguments="""
+          --kv-cache-dtype fp8 --moe-backend cutlass --trust-remote-code --gpu-memory-utilization 0.7 --max-model-len 262144 --max-num-seqs 10
+          --enable-prefix-caching --host 0.0.0.0 --port 8000 --enable-auto-tool-choice --load-format fastsafetensors --tool-call-parser qwen3_coder
+          --reasoning-parser nemotron_v3 --mamba-ssm-cache-dtype float32 --tensor-parallel-size 2 --attention-backend TRITON_ATTN
+          --distributed-executor-backend ray""",
+        environment="VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 VLLM_FLOAT32_MATMUL_PRECISION=high",
+        changed={"--distributed-executor-backend": "mp"},
+        added={**COMMON, **RDMA, **MODULES, "--revision": "ff433f5493e25d631c9f12b5d55c674229923d02"},
+    ),
+    "minimax-m27-awq-196k": Recipe(
+        model="cyankiwi/MiniMax-M2.7-AWQ-4bit",
+        image=PLAIN,
+        arguments="""
+          --trust-remote-code --port 8000 --host 0.0.0.0 --gpu-memory-utilization 0.8 --tensor-parallel-size 2 --distributed-executor-backend ray
+          --max-model-len 196608 --load-format instanttensor --enable-auto-tool-choice --tool-call-parser minimax_m2 --reasoning-parser minimax_m2""",
+        environment="",
+        changed={"--gpu-memory-utilization": "0.82", "--distributed-executor-backend": "mp"},
+        added={**COMMON, **RDMA, **MODULES},
+    ),
+    "gpt-oss-120b-131k": Recipe(
+        model="openai/gpt-oss-120b",
+        image="nvcr.io/nvidia/vllm:26.05.post1-py3@sha256:9204569b17ee4c0eff75194b8e6e458479c8aee18953b5ab9cf359fcdac659e2",
+        arguments="""
+          --host 0.0.0.0 --port 8000 --served-model-name gpt-oss-120b-tp2 --max-model-len 131072 --gpu-memory-utilization 0.8 --enable-auto-tool-choice
+          --tool-call-parser openai --tensor-parallel-size 2 --distributed-executor-backend ray""",
+        environment="""
+          VLLM_CACHE_ROOT=/root/.cache/compile/vllm TRITON_CACHE_DIR=/root/.cache/compile/triton TORCHINDUCTOR_CACHE_DIR=/root/.cache/compile/inductor
+          HF_HUB_OFFLINE=1 OMPI_MCA_btl_tcp_if_include=enp1s0f0np0 RAY_memory_monitor_refresh_ms=0""",
+        changed={"--served-model-name": "gpt-oss-120b", "--distributed-executor-backend": "mp"},
+        added={
+            **without(COMMON, "HF_HUB_OFFLINE"), **RDMA, **MODULES, "TIKTOKEN_RS_CACHE_DIR": "/root/.cache/vllm/tiktoken",
+            "--revision": "b5c939de8f754692c1647ca79fbf85e8c1e70f8a",
+        },
+        left_out=("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "OMPI_MCA_btl_tcp_if_include", "RAY_memory_monitor_refresh_ms"),
+    ),
+    "mimo26-flash-300k": Recipe(
+        model="/models/hub/models--XiaomiMiMo--MiMo-V2.6-Flash-RL/snapshots/3b38d063180c3e4aed9691fdc735f3d10b266ee4",
+        image="vllm-mimo26-flash:sm121-v11-44e56d5",
+        arguments="""
+          --served-model-name mimo-v2.6-flash --trust-remote-code --tensor-parallel-size 2 --distributed-executor-backend mp --master-port 29650
+          --gpu-memory-utilization 0.90 --max-model-len 300000 --max-num-seqs 8 --kv-cache-dtype fp8 --moe-backend marlin --host 0.0.0.0 --port 8888
+          --reasoning-parser mimo --tool-call-parser mimo --enable-auto-tool-choice --default-chat-template-kwargs '{"enable_thinking":false}'
+          --generation-config auto --override-generation-config '{"repetition_penalty":1.05}'
+          --speculative-config '{"method":"dflash","model":"/models/mimo/dflash","num_speculative_tokens":7}'""",
+        environment="""
+          HF_HOME=/cache/huggingface HF_HUB_OFFLINE=1 VLLM_CACHE_ROOT=/cache/vllm-mimo TRITON_CACHE_DIR=/cache/triton VLLM_ENGINE_READY_TIMEOUT_S=3600
+          TORCH_CUDA_ARCH_LIST=12.1a PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True VLLM_USE_DEEP_GEMM=0 PYTHONPATH=/cache/pyextra NCCL_NET=IB
+          NCCL_IB_DISABLE=0 NCCL_IB_ADDR_RANGE=192.168.100.0/24 NCCL_CROSS_NIC=0 NCCL_NVLS_ENABLE=0 NCCL_IB_MERGE_NICS=0 NCCL_CUMEM_ENABLE=0
+          NCCL_IGNORE_CPU_AFFINITY=1 NCCL_DEBUG=WARN TORCH_NCCL_ASYNC_ERROR_HANDLING=1""",
+        changed={
+            "--gpu-memory-utilization": "0.82",
+            "--speculative-config": '{"method":"dflash","model":"/opt/mimo-dflash","num_speculative_tokens":7,'
+            '"revision":"3b38d063180c3e4aed9691fdc735f3d10b266ee4"}',
+            "VLLM_CACHE_ROOT": "/cache/vllm", "NCCL_DEBUG": "INFO",
+        },
+        added={
+            **without(COMMON, "NCCL_DEBUG", "HF_HUB_OFFLINE"), "HF_MODULES_CACHE": "/cache/huggingface/modules",
+            "--revision": "3b38d063180c3e4aed9691fdc735f3d10b266ee4",
+        },
+        left_out=("PYTHONPATH", "NCCL_IB_ADDR_RANGE"),
     ),
 }  # fmt: skip

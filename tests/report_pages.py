@@ -10,7 +10,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page, report_sources
 
 RECORDED = Path(__file__).parent / "unit/fixtures/report"
-PROFILE = "dspark-nvfp4-1m"
+PROFILE = "dspark-nvfp4-1m-seed"
 HOSTS = ["spark-1", "spark-2"]
 #: The seconds at which the stages of a boot begin; a worker prints those up to the graphs.
 STAGES: list[tuple[str, float]] = [

@@ -7,7 +7,9 @@ from typing import Any
 
 import yaml
 
-SHIPPED: dict[str, Any] = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((Path(__file__).parents[1] / "profiles").glob("*.yml"))}
+FOLDER = Path(__file__).parents[1] / "profiles"
+IMAGES = FOLDER / "images"
+SHIPPED: dict[str, Any] = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yml"))}
 # What every profile needs.
 LEAST: dict[str, Any] = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "a/b"}}
 

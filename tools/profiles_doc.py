@@ -33,9 +33,8 @@ gb10_profile: b12x-fp8-1m        # the default
 
 {table}
 
-Profiles whose image is available today come first: *pull* from a registry, then *build* from a public repository
-([roles/image](../roles/image/README.md)). *own sources* needs your files or your image. *missing* cannot be built from public sources. Sizes and the
-duration of a build are as published.
+Profiles whose image is available today come first: *pull* from a registry, then *build* from a Dockerfile
+([roles/image](../roles/image/README.md)). *own image* needs an image that you load. Sizes and the duration of a build are as published.
 
 The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. An estimate is the plan's for two nodes of
 121.69 GiB: no such boot is published, and the gate does not check it. A dash means not known.
@@ -48,9 +47,37 @@ and its image is built from a public repository. No profile was run on a GB10 by
 
 ### Images
 
-An image is pulled, or built from the repository and commit of `image.build`. Where a public source is missing,
-`image.build.missing` tells which, and `image.build.use_instead` names a profile that is available. With an image of your own under the profile's name,
-such a profile works.
+| `image` of the profile | the image |
+|---|---|
+| `pull: true`, and `digest` | is pulled |
+| `pull: false`, `build: NAME` | is built from `profiles/images/NAME/Dockerfile`, whose lines have the base, the sources, the pins and the proofs |
+| `pull: false` | is one that you load under this name (`docker load`), on one rank |
+| `mods` | is a layer of its own over one of these |
+
+`NAME` can also be a folder `images/NAME/` in `gb10_profiles_directory` (it wins over a shipped one), or an absolute path. The folder is the build context.
+[roles/image](../roles/image/README.md#how-an-image-is-built) describes the build.
+
+### Mods
+
+A mod is a folder with `run.sh`, as those of eugr/spark-vllm-docker, or one patch. It is in a repository on GitHub at a commit, or on the controller:
+
+```yaml
+gb10_profiles:
+  mine:
+    extends: glm53-flash-spark-500k
+    image:
+      mods:
+        - {{repository: https://github.com/OWNER/REPO, commit: "0123456789012345678901234567890123456789", path: mods/fix-x}}
+        - {{path: fix-y}}                     # own-profiles/fix-y/run.sh
+        - {{path: /home/me/src/z.patch}}
+```
+
+- A folder is copied to `/workspace/mods/<name>` of the image, and `bash run.sh` runs there, with `WORKSPACE_DIR` as in the launcher of that repository.
+- A patch is applied with `patch -p1` in the `site-packages` that has vLLM. Its paths begin with `a/vllm/`. The image needs the program `patch`.
+- The node that builds fetches the archive of a repository. Clone a private repository, or one elsewhere, and give the path.
+- A mod runs once, when the layer is built, without a GPU. One that starts a process, or reads the variables of a start, has no effect.
+- The image has the name of its base, without the registry, and `-mods-` with 12 digits of the hash of the mods. A changed mod is another image.
+- A base without a digest is recorded in the lock file when it is pulled.
 
 ### Seeds and deviations
 
@@ -89,6 +116,11 @@ gb10_profiles:
   `gpu-memory-utilization`, all of them with another `kv-cache-dtype`. Your own bounds always count.
 - A profile under a shipped name changes the shipped one, without `extends`. Shipped profiles build on shipped ones only.
 - A profile without `extends` needs at least `summary`, `image.reference`, `model.id` and `model.path`.
+- A drafter that is a model of its own is `drafter`, with the keys of `model`: `drafter: {{id: org/Draft, revision: <commit>, path: /models/org/Draft}}`. It is
+  downloaded, compared on all ranks, mounted read-only and pinned as the model is. `speculative-config.model` is `drafter.path`, and `drafter.revision` is
+  added to `speculative-config`. A layer that takes `speculative-config` away, or names another model there, removes an inherited drafter.
+- `plan.weights_gib_per_rank` contains the drafter if the measured boot ran with it. If `plan.at` shows a boot without a drafter, `drafter.size_gib` is
+  added, divided by `draft_tensor_parallel_size` of `speculative-config`, or by the number of ranks.
 - An unknown key, a value of the wrong type or a contradiction is an error with the key, the value and what is expected.
 - What contains the weights is mounted read-only (`"{{model_store}}:/models:ro"`), and each cache apart (`"{{model_store}}/vllm-cache:/models/vllm-cache"`).
 - A profile must not contain secrets. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
@@ -101,6 +133,7 @@ gb10_profiles:
 ```sh
 ansible-playbook playbooks/import.yml -e recipe=flash.yaml                               # a recipe of sparkrun or eugr/spark-vllm-docker
 ansible-playbook playbooks/import.yml -e recipe=docker-compose.yml -e profile_name=mine  # a Compose file, with the .env next to it
+ansible-playbook playbooks/import.yml -e recipe=run.sh                                   # `docker run` commands of a script or a text
 ```
 
 It writes `own-profiles/<name>.yml`, contacts no host and executes nothing. `gb10_profile: <name>` selects the profile.
@@ -112,15 +145,22 @@ More options: `-e dest=DIRECTORY/NAME.yml`, `-e env_file=FILE`, `-e service=NAME
 | `vllm serve` and its arguments, also within a shell script or with placeholders | `engine`, `model`, `ranks` |
 | `env`, `environment`, exports of a script | `env` |
 | `container`, `image` | `image.reference`; `pull` if the name has a slash |
+| `mods` with a folder next to the recipe, or in a folder above it in its checkout | `image.mods` |
+| `speculative-config.model` | `drafter` |
+| services, or `docker run` commands, that are the ranks of one model | one profile; what differs is `head_env` and `worker_env` |
 | mounts of models and compile caches | the model store, read-only, and `container.cache_dirs` |
 | `NCCL_IB_HCA`, `NODE_RANK`, `--nnodes`, `network_mode`, `restart`, ... | nothing: the role sets them |
-| secrets, other mounts, `privileged`, `build_args`, `mods`, hooks, other services | nothing: listed as not mapped, with the reason |
+| secrets, other mounts, `privileged`, `build_args`, other mods, hooks, other services | nothing: listed as not mapped, with the reason |
 
 - The run prints the file, each field that is not mapped with the reason, and the command that validates the profile.
-- The comments of the file list the same fields, and those that the collection sets. Secrets are named without their values.
+- The notes of the profile list the same fields, and its comments those that the collection sets. Secrets are named without their values.
+- No field is lost: what no rule knows is listed as not mapped. A file that the engine reads and the profile does not bring has a line.
+- A recipe for one node becomes a profile for two, and the report has a line for it.
 - The profile is checked as `validate.yml` checks one. Nothing is written if it is not valid.
-- A Compose file sees only its `.env`, not the environment of the controller.
-- An engine other than vLLM is an error.
+- A Compose file sees only its `.env`, not the environment of the controller. An argument without a value is an error.
+- A command that decides or computes something is an error that names the construct and its line: a condition, a loop, an array, arithmetic, a function,
+  a here-document, a command substitution. Run it once with `set -x`, or `docker compose config` for variables of Compose, and import what it prints.
+- An engine other than vLLM is an error, and so are several engines, and models for pooling (embeddings, rerankers).
 
 ### Defaults of every pair
 
@@ -224,17 +264,17 @@ QWEN2_7B = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_h
 QWEN3_235B = {"num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "torch_dtype": "bfloat16"}
 # A profile's whole plan on two DGX Sparks, against a measured pool.
 POOLS = (
-    ("seed 003, 2026-06-30", "dspark-nvfp4-1m", 1990142),
-    ("seed 003, 2026-06-29", "dspark-nvfp4-1m", 2044166),
-    ("seed 003, code microbench", "dspark-nvfp4-1m", 1901239),
+    ("seed 003, 2026-06-30", "dspark-nvfp4-1m-seed", 1990142),
+    ("seed 003, 2026-06-29", "dspark-nvfp4-1m-seed", 2044166),
+    ("seed 003, code microbench", "dspark-nvfp4-1m-seed", 1901239),
     ("seed 000, 1M", "fp8-1m", 1430000),
     ("the repository of seed 000, 512K", "fp8-512k", 1180000),
     ("seed 004", "piecewise-200k", 865000),
 )
 # Bytes a token alone: KV memory in GiB, against a measured pool.
 TOKENS = (
-    ("boot log 055, 18.08 GiB, bytes a token of dspark-nvfp4-1m", 18.08, None, 2493464),
-    ("third party, 10.02 GiB, bytes a token of dspark-nvfp4-1m", 10.02, None, 1487645),
+    ("boot log 055, 18.08 GiB, bytes a token of dspark-nvfp4-1m-seed", 18.08, None, 2493464),
+    ("third party, 10.02 GiB, bytes a token of dspark-nvfp4-1m-seed", 10.02, None, 1487645),
     ("boot log 021, 11.03 GiB, Qwen2-7B on two nodes, from config.json", 11.03, (QWEN2_7B, 2), 412944),
     ("boot log 023, 5.01 GiB, Qwen2-7B, from config.json", 5.01, (QWEN2_7B, 1), 93872),
     ("boot log 071, 27.85 GiB, Qwen3-235B on four GPUs, from config.json", 27.85, (QWEN3_235B, 4), 621392),
@@ -256,7 +296,7 @@ def calibration(profiles: dict[str, Any]) -> list[tuple[str, str, str]]:
         ranks = [{"total_kib": host_memory.SPARK_GIB * kv_estimate.KIB_PER_GIB}] * 2
         rows.append((f"{label} ({name})", measured, kv_estimate.make_plan(profiles[name], ranks)["expected_tokens"]))
     for label, gib, config, measured in TOKENS:
-        per = kv_estimate.kv_bytes_from_config(*config)[0] if config else profiles["dspark-nvfp4-1m"]["plan"]["kv_bytes_per_token"]
+        per = kv_estimate.kv_bytes_from_config(*config)[0] if config else profiles["dspark-nvfp4-1m-seed"]["plan"]["kv_bytes_per_token"]
         assert per, label
         rows.append((label, measured, gib * kv_estimate.GIB / per))
     return [(label, f"{measured:,}", f"{100 * (found - measured) / measured:+.1f} %") for label, measured, found in rows] + list(UNKNOWN)

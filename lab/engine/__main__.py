@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import threading
@@ -31,6 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--served-model-name", default="stub")
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--api-key")
+    parser.add_argument("--speculative-config", type=json.loads, default={})
     for flag in ("--headless", "--enforce-eager"):
         parser.add_argument(flag, action="store_true")
     for option in ("--tensor-parallel-size", "--distributed-executor-backend", "--gpu-memory-utilization", "--seed"):

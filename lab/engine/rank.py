@@ -89,7 +89,8 @@ class Rank:
         words, found = self.words, self.faults()
         if "print" in found:
             print(found["print"], flush=True)
-        name = "missing" if "lack" in found or not os.path.exists(f"{words.model}/config.json") else self.recording
+        models = [words.model, words.speculative_config.get("model") or words.model]
+        name = self.recording if "lack" not in found and all(os.path.exists(f"{model}/config.json") for model in models) else "missing"
         name = "corrupt" if "corrupt" in found or (name == self.recording and _truncated(words.model)) else name
         rdma = self.recording == "cuda" and "tcp" not in found
         values = replay.Boot(words.model, words.served_model_name, words.max_model_len, self.pool, words.master_addr, words.master_port, rdma)

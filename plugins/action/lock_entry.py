@@ -75,8 +75,8 @@ class ActionModule(ActionBase):
             if entry:
                 return {"changed": False, "path": path}
             raise AnsibleActionFail(
-                f"trust-remote-code runs code of {name}, and neither model.revision (40 hexadecimal digits) nor {path} pins it. "
-                "Nothing was stopped. Run site.yml with --tags weights,vllm_tp2, which records the model, or set model.revision in the profile."
+                f"trust-remote-code runs code of {name}, and neither its revision (40 hexadecimal digits) nor {path} pins it. "
+                "Nothing was stopped. Run site.yml with --tags weights,vllm_tp2, which records the model, or set its revision in the profile."
             )
         wrong = difference(entry, found) if entry else ""
         if entry and not wrong:

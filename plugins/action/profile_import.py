@@ -10,14 +10,14 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import yaml
 from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import MINE
@@ -25,18 +25,17 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_fields import Imported
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_import import convert
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import RecipeError
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import Around, RecipeError, Text, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, inventory_writer, own_playbooks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
-HEADINGS = {"decided": "Set by the collection", "unmapped": "Not mapped"}
-EXPECTED = "expected a recipe of sparkrun or eugr/spark-vllm-docker, or a Docker Compose file"
+LISTS = ("decided", "unmapped")
+EXPECTED = "expected a recipe of sparkrun or eugr/spark-vllm-docker, a Docker Compose file, or a script with docker run"
 
 
 def read(path: Path, what: str, remedy: str) -> str:
@@ -52,27 +51,68 @@ def read(path: Path, what: str, remedy: str) -> str:
         raise AnsibleActionFail(f"{path}: the {what} is not text in UTF-8. {remedy}.") from None
 
 
-def load(path: Path) -> Any:
-    """Return the content of a YAML file. The parser's message can quote the file, which can contain secrets: only the place is shown."""
+class RecipeLoader(SafeLoader):
+    """Reads each scalar as its text, because Compose (YAML 1.2) and PyYAML (1.1) differ in numbers, and refuses a key that is given twice."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.seen: set[int] = set()
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        if not isinstance(node, yaml.ScalarNode):
+            return super().construct_object(node, deep)
+        plain = not node.style
+        if plain and node.value in ("", "~", "null", "Null", "NULL"):
+            return None
+        out = Text(node.value.replace("_", "") if plain and re.fullmatch(r"[1-9]\d*(?:_\d+)+", node.value) else node.value)
+        out.line, out.plain = node.start_mark.line + 1, plain
+        return out
+
+    def flatten_mapping(self, node: Any) -> None:
+        if id(node) not in self.seen:
+            self.seen.add(id(node))
+            before: dict[str, Any] = {}
+            for key, value in node.value:
+                if before.get(key.value, value.value) != value.value:
+                    raise RecipeError(f"line {key.start_mark.line + 1}: the key {key.value} is given twice with different values. Remove one")
+                before[str(key.value)] = value.value
+        super().flatten_mapping(node)
+
+
+def load(path: Path, text: str) -> Any:
+    """Return the content of a YAML file, or None if it is another text. The parser's message can quote the file, with its secrets: it is not shown."""
     try:
-        return yaml.load(read(path, "recipe", "Give its path with -e recipe=FILE"), Loader=SafeLoader)  # noqa: S506  either loader is a safe one
+        found = yaml.load(text, Loader=RecipeLoader)  # noqa: S506  either loader is a safe one
+    except RecipeError:
+        raise
     except (yaml.YAMLError, RecursionError, ValueError) as error:
+        recipe = re.search(r"(?m)^(?:services|model|command|recipe_version) *:", text)
+        if not recipe and re.search(r"(?m)^[^#\n]*(?:\b(?:docker|podman|nerdctl)\s+run\b|\bvllm serve\b|=\()", text):
+            return None
         mark = getattr(error, "problem_mark", None)
         raise AnsibleActionFail(f"{path}{f':{mark.line + 1}' if mark else ''}: the file is not valid YAML, {EXPECTED}.") from None
+    return found
+
+
+def mods_near(recipe: Path) -> Callable[[str], str]:
+    """Return what finds the folder of a mod next to a recipe: in its folder or in one above it, as far as its checkout goes."""
+
+    def find(name: str) -> str:
+        own = re.sub(r"^mods/", "", name)
+        for folder in (recipe.resolve().parent, *list(recipe.resolve().parents)[1:4]):
+            for each in (folder / "mods" / own, folder / own):
+                if not name.startswith("@") and ".." not in own and (each / "run.sh").is_file():
+                    return str(each)
+            if (folder / ".git").exists():
+                break
+        return ""
+
+    return find
 
 
 def one_line(text: str) -> str:
     """Return text that cannot leave its comment."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
-
-
-def sections(found: Imported) -> list[str]:
-    """Return what the profile does not have of the fields, as lines."""
-    lines = []
-    for name, heading in HEADINGS.items():
-        entries = getattr(found, name)
-        lines += [f"{heading}:" if entries else f"{heading}: nothing", *(one_line(f"{field}: {text}") for field, text in entries)]
-    return lines
 
 
 def next_command(dest: Path) -> str:
@@ -143,15 +183,25 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("The recipe is an address, expected a file. Download it, and give its path with -e recipe=FILE.")
         recipe = Path(args["recipe"])
         variables = Path(args["env_file"]) if args["env_file"] else recipe.parent / ".env"
-        env = env_file.parse(read(variables, "environment file", "Give its path with -e env_file=FILE")) if args["env_file"] or variables.is_file() else {}
+
+        def neighbour(name: str) -> dict[str, str] | None:
+            path = recipe.parent / name
+            return env_values(read(path, "environment file", "Put it next to the recipe"))[0] if path.is_file() else None
+
         try:
-            found = convert(load(recipe), env, args["service"])
+            given = args["env_file"] or variables.is_file()
+            env, notes = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else ({}, [])
+            text = read(recipe, "recipe", "Give its path with -e recipe=FILE")
+            around = Around(text, recipe.resolve().parent.name, env, notes, neighbour, mods_near(recipe))
+            found = convert(load(recipe, text), around, args["service"])
         except RecipeError as error:
-            raise AnsibleActionFail(f"{recipe}: {error}.") from None
+            raise AnsibleActionFail(f"{recipe}: {redact(str(error))}.") from None
         name = args["name"] or (Path(args["dest"]).stem if args["dest"] else found.name)
         found.profile["sources"] = [f"Imported from {one_line(recipe.name)}, a {found.kind}"]
-        head = [f"Profile {name}, made by playbooks/import.yml of {one_line(recipe.name)}, a {found.kind}.", *sections(found)]
-        text = "---\n" + "".join(f"# {line}\n" for line in head) + compose_yaml(found.profile)
+        head = [f"Profile {name}, made by playbooks/import.yml of {one_line(recipe.name)}, a {found.kind}.", "The notes have what is not mapped."]
+        head += [f"Set by the collection:{'' if found.decided else ' nothing'}", *(f"{field}: {text}" for field, text in found.decided)]
+        found.profile["notes"] += [one_line(f"Not mapped: {field}: {text}") for field, text in found.unmapped]
+        text = "---\n" + "".join(f"# {one_line(line)}\n" for line in head) + compose_yaml(found.profile)
         dest = Path(args["dest"]) if args["dest"] else Path(args["directory"]) / f"{name}.yml"
         before = refusals(name, dest, text, args["force"])
         warnings = checked(name, found.profile)
@@ -162,7 +212,7 @@ class ActionModule(ActionBase):
         document = {
             "schema": "gb10.cluster/import/1", "profile": name, "path": str(dest), "state": state, "recipe": str(recipe), "kind": found.kind,
             "mapped": [{"field": one_line(field), "key": one_line(key)} for field, key in found.mapped],
-            **{each: [{"field": one_line(field), "reason": one_line(reason)} for field, reason in getattr(found, each)] for each in HEADINGS},
+            **{each: [{"field": one_line(field), "reason": one_line(reason)} for field, reason in getattr(found, each)] for each in LISTS},
             "next": "" if state == "would be written" else next_command(dest),
         }  # fmt: skip
         return {

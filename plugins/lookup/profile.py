@@ -72,6 +72,8 @@ RETURN = r"""
 _list:
   description:
     - The resolved profiles, one for each term. The keys are described in C(docs/profiles.md); V(name) and V(lineage) are added.
+    - V(image.build) is a path. With V(image.mods), V(image.reference) is the image with the mods, V(image.base) the one below them, and V(image.layer)
+      their build context.
   type: list
   elements: dict
 """
@@ -88,10 +90,8 @@ from ansible.plugins.lookup import LookupBase
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.plugin_utils.image_folders import PROFILES_DIR, located
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
-
-# Works in a checkout, through its links, and in an installed collection.
-PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"
 
 
 @lru_cache(maxsize=4)  # a task reads them a dozen times, and the files do not change in a run
@@ -168,7 +168,7 @@ class LookupModule(LookupBase):
         try:
             if names == ["*"]:
                 known = list(shipped) + [n for n in users if n not in shipped]
-                return [{name: resolve(str(name), shipped, users) for name in known}]
-            return [resolve(str(name), shipped, users) for name in names]
+                return [{name: located(resolve(str(name), shipped, users), directory) for name in known}]
+            return [located(resolve(str(name), shipped, users), directory) for name in names]
         except ProfileError as exc:
             raise AnsibleError(str(exc)) from exc

@@ -27,8 +27,7 @@ options:
   examples:
     description:
       - Whether an example address (C(192.0.2.0/24), C(198.51.100.0/24), C(203.0.113.0/24)) is a fault or a warning.
-      - V(warn) is for a check of the inventory alone. A profile whose image cannot be built is then a warning too. Otherwise it is a fault if the stage
-        C(image) is in O(group_stages) and selected, unless C(image_build_context) is set or C(image_distribution) is V(send).
+      - V(warn) is for a check of the inventory alone.
     type: str
     choices: [fail, warn]
     default: fail
@@ -36,6 +35,8 @@ options:
     description:
       - Tags of the stages of this run that need all hosts of a serving group.
       - If C(--tags) and C(--skip-tags) select one of them, a run with a part of a serving group (C(--limit)) fails here.
+      - If it has C(image), the folder of C(image.build) with its Dockerfile and the mods on the controller must exist, unless C(image_distribution) is
+        V(send). C(image_build_context) replaces the folder.
     type: list
     elements: str
     default: []

@@ -57,6 +57,10 @@ options:
     description: The model's directory; what lies there need not be downloaded. Empty for none.
     type: str
     default: ""
+  drafter_path:
+    description: The drafter's directory, in the same way.
+    type: str
+    default: ""
   docker_socket:
     description: The Docker Engine's socket.
     type: path
@@ -186,7 +190,7 @@ disks:
   elements: dict
   sample: [{path: /var/lib/docker, device: "259:2", free_gib: 2519.9, total_gib: 3666.5, read_only: false}]
 model:
-  description: How much of the model is there, in GiB.
+  description: How much of the model and its drafter is there, in GiB.
   returned: always
   type: dict
   sample: {path: /srv/models/org/name, present_gib: 148.2}
@@ -263,6 +267,7 @@ def main() -> None:
             "image": {"type": "str", "default": ""},
             "model_store": {"type": "path", "default": "/srv/models"},
             "model_path": {"type": "str", "default": ""},
+            "drafter_path": {"type": "str", "default": ""},
             "docker_socket": {"type": "path", "default": DEFAULT_SOCKET},
         },
         supports_check_mode=True,

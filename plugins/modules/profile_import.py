@@ -11,9 +11,11 @@ module: profile_import
 short_description: Make a profile of a recipe of another tool
 version_added: 0.2.0
 description:
-  - Converts a recipe of sparkrun, a recipe of eugr/spark-vllm-docker, or a Docker Compose file with its C(.env) into a profile of your own.
-  - Each field is mapped to a key of the profile, set by the collection, or listed as not mapped. The result has the lists. The comments of the
-    file have all but what is mapped.
+  - Converts a recipe of sparkrun, a recipe of eugr/spark-vllm-docker, a Docker Compose file with its C(.env), or the C(docker run) commands of a
+    script into a profile of your own.
+  - Each field is mapped to a key of the profile, set by the collection, or listed as not mapped. The result has the lists. The notes of the profile
+    have what is not mapped, the comments of the file what the collection sets.
+  - A command that decides or computes something is refused.
   - The profile is checked as C(validate.yml) checks one. Nothing is written if it is not valid.
   - Secrets are named, and their values are neither written nor printed. Nothing of the recipe is executed.
   - This is an action plugin. It runs on the controller and contacts no host. The playbook C(import.yml) runs it.
@@ -21,7 +23,7 @@ author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
   recipe:
-    description: The recipe or the Compose file.
+    description: The recipe, the Compose file, or the script.
     type: path
     required: true
   directory:
@@ -39,7 +41,7 @@ options:
     description: The environment file of the Compose file. The default is C(.env) next to it. The controller's environment is not read.
     type: path
   service:
-    description: The service of the Compose file. The default is the first that runs vLLM.
+    description: The service of the Compose file, or the container of the script. It is needed if several run vLLM and are not the ranks of one model.
     type: str
     default: ""
   force:

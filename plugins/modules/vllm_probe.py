@@ -41,7 +41,7 @@ options:
         default: {}
       prompt_tokens:
         description:
-          - Send a prompt of this many tokens, counting numbers, instead of O(requests[].prompt). Not for O(requests[].chat).
+          - Send a prompt of this many tokens, counting numbers, instead of O(requests[].prompt). For O(requests[].chat) it is the system's message before it.
           - The server counts them, by C(/tokenize) or by the usage of a short completion.
         type: int
       cold:

@@ -32,6 +32,10 @@ options:
     description: The model's folder on the node, plain or of a Hugging Face cache, to read its C(config.json) from; empty to read none.
     type: str
     default: ""
+  drafter:
+    description: The drafter's folder on the node, to compare its files too; empty if the profile has none.
+    type: str
+    default: ""
   docker_socket:
     description: The Docker Engine's socket.
     type: path
@@ -110,10 +114,11 @@ model_config:
 weights:
   description:
     - The files of O(model) as all ranks agreed on them last, C(files) with size in bytes and SHA-256 by path, and C(proof), one SHA-256 over them.
+    - Those of O(drafter) are among them. Their paths begin with the name of its folder. C(folders) are O(model) and O(drafter).
     - A file whose size on the disk differs has this size and an empty SHA-256. Empty if no agreement is recorded.
   type: dict
   returned: always
-  sample: {proof: 5c1e..., files: {model.safetensors: [734003200, 0a3f...]}}
+  sample: {proof: 5c1e..., files: {model.safetensors: [734003200, 0a3f...]}, folders: [/srv/models/org/name]}
 weights_differ:
   description: How RV(weights) differs from the weights that RV(receipt) was judged with, one phrase for each file.
   type: list
@@ -218,6 +223,7 @@ def main() -> None:
             "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
             "image": {"type": "str", "default": ""},
             "model": {"type": "str", "default": ""},
+            "drafter": {"type": "str", "default": ""},
             "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
@@ -227,11 +233,12 @@ def main() -> None:
     current = node.current_of(folder)
     containers, kept, image, memory, problem = node.look(params["group"], folder, params["image"], params["docker_socket"])
     receipt = node.receipt_of(folder, node.judged(current, containers))
-    weights = node.weights_of(params["model"])
+    weights = node.weights_of(params["model"], params["drafter"])
     differ = releases.weights_differ(receipt.get("weights") or {}, weights)
     if differ:
+        where = " and ".join(filter(None, (params["model"], params["drafter"])))
         module.warn(
-            f"{socket.gethostname()}: the weights in {params['model']} are not those that release {receipt.get('release')} was judged with:"
+            f"{socket.gethostname()}: the weights in {where} are not those that release {receipt.get('release')} was judged with:"
             f" {manifest.listing(differ, 3)}. The service is not touched. Put the files back, or judge it again with -e vllm_tp2_restart=true."
         )
     module.exit_json(

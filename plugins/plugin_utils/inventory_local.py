@@ -84,13 +84,6 @@ def key_file_fault(value: Any) -> str:
     return f"{value} does not exist on this computer, expected the file of a private key, such as ~/.ssh/id_ed25519{did_you_mean(path, siblings)}"
 
 
-def sources_fault(value: str) -> str:
-    """Return why a path has no sources of an image; empty if it is a folder, or a file with the ending of an archive."""
-    path = os.path.expanduser(value)
-    archive = path.endswith((".tar", ".tgz", ".tbz", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip"))
-    return "does not exist here" if not os.path.exists(path) else "" if os.path.isdir(path) or archive else "is a file here"
-
-
 def folder_fault(value: Any) -> str:
     """Return why a folder cannot be made or read; empty if it can. What does not exist yet is made later."""
     if not isinstance(value, str) or not value.strip():

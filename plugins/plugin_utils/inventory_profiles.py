@@ -21,12 +21,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory import com
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import shown
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import split_by_majority, value_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import fit, kv_estimate
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.build_data import missing_image
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_local import folder_fault, sources_fault
+from ansible_collections.gb10.cluster.plugins.plugin_utils import image_folders
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_local import folder_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import steps
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, scan
 
@@ -225,14 +225,19 @@ class ProfileChecks:
         if not boolean(self.values[host].get("vllm_tp2_weights_writable") or False, strict=False):
             for text in writable_weights(profile, str(store)):
                 self._add_profile_fault(host, text)
-        context = self.values[host].get("image_build_context")
-        text = sources_fault(context) if self.image and isinstance(context, str) and context else ""
-        if text:
-            self.add("host", host, "image_build_context", f"{context} {text}; expected a folder or an archive with the image's sources")
-        owned = context or self.values[host].get("image_distribution") == "send"
-        if self.image and profile["image"]["build"] and profile["image"]["build"]["missing"] and not owned:
-            self.add("host", host, "gb10_profile", missing_image(profile), example=True)
+        if self.image and self.values[host].get("image_distribution") != "send":
+            self._image(host, profile)
         self._adjusted(host, profile, size)
+
+    def _image(self, host: str, profile: Mapping[str, Any]) -> None:
+        """The folder of the Dockerfile, and the mods of this computer."""
+        context = self.values[host].get("image_build_context")
+        text = image_folders.dockerfile_fault(os.path.realpath(os.path.expanduser(context))) if isinstance(context, str) and context else ""
+        if text:
+            self.add("host", host, "image_build_context", f"is {context!r}, {text}")
+        for key, fault in image_folders.faults(profile["image"], value_of(self.values[host], "gb10_profiles_directory")):
+            if key != "image.build" or not context:
+                self._add_to_profile(host, profile["name"], key, f"profile {profile['name']}: {key} {fault}")
 
     def _numbers(self, host: str, profile: Mapping[str, Any]) -> None:
         """Arguments of a user's profile that are a number: false, which leaves an argument out, is none. The profile's own check refuses other values."""

@@ -185,7 +185,6 @@ FORMS: dict[str, Any] = {
         "build?": TEXT, "chains": [str], "served?": TEXT, "surplus?": whole, "free_bytes": count, "size": count,
     }},
     "image_layers": {"files": [FILE]},
-    "image_sources": {"path?": str, "labels?": {str: line}},
     "image_record": {"removed": [str], "left": [str]},
     "kv_pool_plan": {"verdict?": str, "msg?": str, "unsafe?": TEXT},
     "preflight_info": PREFLIGHT,

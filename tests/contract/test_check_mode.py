@@ -46,7 +46,7 @@ def check(folder: Path, text: str, **variables: object) -> Run:
 
 
 # Without a size, so that the disk of this computer is large enough.
-SMALL = {"small": {"extends": "dspark-nvfp4-1m", "model": {"size_gib": None}}}
+SMALL = {"small": {"extends": "dspark-nvfp4-1m-seed", "model": {"size_gib": None}}}
 
 
 @pytest.mark.long  # tests/lab/test_image_weights.py has the check mode of weights
@@ -61,6 +61,38 @@ def test_weights_that_one_rank_downloads_come_to_the_others(tmp_path: Path) -> N
     assert not store.exists()
 
 
+def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path) -> None:
+    """Both ranks are this computer, so what is there is equal."""
+    store = tmp_path / "store"
+    (store / "org/model").mkdir(parents=True)
+    (store / "org/model/model.safetensors").write_text("weights")
+    draft = {"id": "org/draft", "path": "/models/org/draft", "revision": "ab" * 20}
+    profile = {
+        "summary": "s", "image": {"reference": "e:1"}, "model": {"id": "org/model", "path": "/models/org/model"}, "drafter": draft,
+        "engine": {"args": {"speculative-config": {"method": "eagle3", "model": "/models/org/draft"}}},
+        "container": {"volumes": ["{model_store}:/models:ro"]},
+    }  # fmt: skip
+    given: dict[str, object] = {"gb10_model_store": str(store), "gb10_profile": "two", "gb10_profiles": {"two": profile}, "weights_reserve_gib": 0}
+    result = check(tmp_path, WEIGHTS, **given)
+    assert result.rc == 0, result.stdout
+    lock = "Compare with the lock file, or record it there"
+    assert {(host, task.rpartition("| ")[2].removeprefix("gb10.cluster.weights : ")) for host, task in result.changed} == {
+        ("one", "Fetch the model from the hub, on one rank"), ("two", "Fetch, check and put in place"), ("one", lock),
+    }  # fmt: skip
+    assert "org/model: 1 files, 7 bytes, equal on one, two" in result.stdout
+    assert sorted(path.name for path in store.rglob("*")) == ["model", "model.safetensors", "org"]
+
+    refused = check(tmp_path, WEIGHTS, **given, weights_download="never")
+    assert refused.last_message.startswith(f"No rank of pair1 has the whole model org/draft in {store}/org/draft (one: {store}/org/draft does not exist)")
+
+    (store / "org/draft").mkdir()
+    (store / "org/draft/model.safetensors").write_text("draft")
+    whole = check(tmp_path, WEIGHTS, **given, weights_download="never")
+    assert whole.rc == 0, whole.stdout
+    assert {task.rpartition("| ")[2].removeprefix("gb10.cluster.weights : ") for _host, task in whole.changed} == {lock}
+    assert whole.stdout.index("org/draft: 1 files, 5 bytes, equal on one, two") < whole.stdout.index("org/model: 1 files, 7 bytes")
+
+
 def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> None:
     result = check(tmp_path, IMAGE, image_reference="vllm:1")
     assert result.rc == 0, result.stdout
@@ -70,7 +102,7 @@ def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> Non
 
 def test_ranks_that_come_one_after_the_other_are_refused_in_a_sentence(tmp_path: Path) -> None:
     """A foreign playbook with serial."""
-    result = check(tmp_path, WEIGHTS.replace("  roles:", "  serial: 1\n  roles:"), gb10_model_store=str(tmp_path), gb10_profile="dspark-nvfp4-1m")
+    result = check(tmp_path, WEIGHTS.replace("  roles:", "  serial: 1\n  roles:"), gb10_model_store=str(tmp_path), gb10_profile="dspark-nvfp4-1m-seed")
     assert result.rc != 0
     assert result.last_message.startswith("The ranks of pair1 must have the same model, and two is not in this run (or failed earlier in it): run without")
 

@@ -23,7 +23,7 @@ IGNORE = "arch cable disk_space gb10 kho_leak link_speed memlock memory_stuck po
 
 def doctor(folder: Path, *arguments: str, hosts: str = LOCAL_PAIR, **variables: object) -> Run:
     (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
-    given = {"gb10_profile": "dspark-nvfp4-1m", "vllm_tp2_directory": str(folder / "node"), "preflight_ignore": IGNORE.split(), **variables}
+    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(folder / "node"), "preflight_ignore": IGNORE.split(), **variables}
     return run(folder, "playbooks/doctor.yml", folder / "hosts.yml", *arguments, variables=given)
 
 

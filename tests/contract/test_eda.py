@@ -34,7 +34,7 @@ SECONDS = 120
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     inventory: dict[str, Any] = yaml.safe_load((LOCAL_PAIR + SECOND_PAIR).format(python=sys.executable))
-    inventory["gb10"]["vars"].update(gb10_profile="dspark-nvfp4-1m", gb10_evidence=f"{tmp_path}/evidence", vllm_tp2_directory=f"{tmp_path}/node")
+    inventory["gb10"]["vars"].update(gb10_profile="dspark-nvfp4-1m-seed", gb10_evidence=f"{tmp_path}/evidence", vllm_tp2_directory=f"{tmp_path}/node")
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump(inventory), encoding="utf-8")
     (tmp_path / "heads.yml").write_text("gb10_heads: [{group: pair1, host: one, user: admin}]\n", encoding="utf-8")
     return tmp_path

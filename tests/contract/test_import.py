@@ -48,7 +48,7 @@ def test_a_compose_file_is_imported_selected_and_validated(inventory: Path) -> N
     lines, text = [line.split("  ", 1) for line in first.stdout.splitlines() if "  " in line], file.read_text(encoding="utf-8")
     assert f"{file} is written: profile mine, made of a Docker Compose file." in first.stdout.splitlines()
     assert ["privileged", "the role drops all capabilities but IPC_LOCK"] in [[field, reason.strip()] for field, reason in lines]
-    assert "# privileged: the role drops all capabilities but IPC_LOCK\n" in text, "the file names what is not mapped"
+    assert "- 'Not mapped: privileged: the role drops all capabilities but IPC_LOCK'\n" in text, "the file names what is not mapped"
     assert "reserved name" not in first.stdout
     secrets = ("hf_abcdefghijklmnopqrstuvwx2", "plain-words-for-the-api", "pw123456")
     assert [secret for secret in secrets if secret in text + first.text() + checked.text()] == []

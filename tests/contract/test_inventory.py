@@ -162,7 +162,7 @@ CASES = [
     Case(
         "a broken profile of the user's own",
         ["{inv}/group_vars/gb10.yml:5: gb10_profiles: profile mine: engine.arg is not a key of a profile; did you mean args?"],
-        hosts(VALID, gb10="gb10_profiles:\n  mine:\n    extends: dspark-nvfp4-1m\n    engine:\n      arg: {}\n"),
+        hosts(VALID, gb10="gb10_profiles:\n  mine:\n    extends: dspark-nvfp4-1m-seed\n    engine:\n      arg: {}\n"),
     ),
     Case(
         "a serving group that is none",

@@ -31,10 +31,10 @@ SHARED_ACTION = """
       gb10.cluster.roce_info:
       failed_when: false
     - name: No default
-      gb10.cluster.image_sources:
+      gb10.cluster.image_info:
       failed_when: false
     - name: No Python
-      gb10.cluster.image_sources: {path: /none}
+      gb10.cluster.image_info: {reference: none}
       vars: {ansible_python_interpreter: /none/python3}
       failed_when: false
 """
@@ -128,7 +128,7 @@ def test_modules_that_share_an_action_have_their_own_defaults_and_its_remedies(t
     done = run(tmp_path, "play.yml", tmp_path / "hosts.yml", env={"ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}, project=tmp_path)
     mine, none, broken = [event["event_data"]["res"]["msg"] for event in done.events if event["event"] == "runner_on_ok"]
     assert mine.startswith("root is /none, ")
-    assert none == "missing required arguments: path"
+    assert none == "missing required arguments: reference"
     assert broken.startswith("one: the Python interpreter is missing ")
 
 

@@ -20,7 +20,7 @@ def logs(folder: Path, text: str = LOCAL_PAIR, *arguments: str, **variables: obj
     (folder / "hosts.yml").write_text(text.format(python=sys.executable), encoding="utf-8")
     (folder / "play.yml").write_text(ROLE_PLAY.format(tasks="logs"), encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    given = {"gb10_profile": "dspark-nvfp4-1m", "__vllm_tp2_command": f"{folder}/{{{{ inventory_hostname }}}}", **variables}
+    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "__vllm_tp2_command": f"{folder}/{{{{ inventory_hostname }}}}", **variables}
     return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=given, env=env, project=folder)
 
 

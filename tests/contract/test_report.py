@@ -104,7 +104,7 @@ def test_playbook_shows_receipts_of_the_controller_and_a_node_that_is_off_as_it_
     hosts = LOCAL_PAIR.replace("one:", "lab-1:").replace("two:", "lab-2:").replace("127.0.0.2", "127.0.0.2, ansible_connection: ssh, ansible_port: 1")
     (tmp_path / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
     shutil.copytree(report_pages.RECORDED / "failed", tmp_path / "receipts/pair1")
-    given = {"gb10_profile": "dspark-nvfp4-1m", "vllm_tp2_directory": str(tmp_path / "node"), "gb10_receipts": str(tmp_path / "receipts")}
+    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(tmp_path / "node"), "gb10_receipts": str(tmp_path / "receipts")}
     env = {"ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
     done = run(tmp_path, "playbooks/report.yml", tmp_path / "hosts.yml", variables={**given, "report_dest": str(tmp_path / "pages"), "output": "json"}, env=env)
     assert done.rc == 0, done.stdout[-3000:]

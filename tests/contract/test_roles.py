@@ -175,12 +175,12 @@ def test_roce_exports_for_either_state(tmp_path: Path, state: str, things: int) 
 def test_a_build_sees_what_the_folder_holds_and_nothing_older(tmp_path: Path) -> None:
     """The image's label is the hash of the folder on the controller; a relative one counts from where ansible-playbook runs, for both."""
     here, there = tmp_path / "recipe", tmp_path / "on-the-node"
-    for folder, name in ((here, "new"), (there, "old")):
+    for folder, name in ((here, "Dockerfile"), (there, "old")):
         folder.mkdir()
         (folder / name).write_text(name, encoding="utf-8")
     done = play(tmp_path, BUILD, image_build_context="recipe", __image_build_folder=str(there))
     assert done.rc != 0
-    assert [path.name for path in there.iterdir()] == ["new"]
+    assert [path.name for path in there.iterdir()] == ["Dockerfile"]
 
 
 def test_the_inventory_check_and_the_role_mean_the_same_flags() -> None:

@@ -87,9 +87,9 @@ HALTS = [reply(outcome(False, final=False, phase="halting")), reply(outcome(Fals
 #: A profile without compile caches, whose record would be written below /var/lib of the machine that tests.
 NO_CACHES: dict[str, Any] = {
     "gb10_profile": "bare",
-    "gb10_profiles": {"bare": {"extends": "dspark-nvfp4-1m", "summary": "No caches", "container": {"cache_dirs": []}}},
+    "gb10_profiles": {"bare": {"extends": "dspark-nvfp4-1m-seed", "summary": "No caches", "container": {"cache_dirs": []}}},
 }
-MODEL, IMAGE = "fraserprice/DeepSeek-V4-Flash-DSpark", "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"  # of dspark-nvfp4-1m
+MODEL, IMAGE = "fraserprice/DeepSeek-V4-Flash-DSpark", "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"  # of dspark-nvfp4-1m-seed
 
 
 class Pair:
@@ -156,7 +156,7 @@ class Pair:
             "PATH": f"{REPO / 'tests/contract/stubs'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         given = {
-            "gb10_profile": "dspark-nvfp4-1m", "vllm_tp2_evidence": str(self.folder / "evidence"), "vllm_tp2_receipts": str(self.folder / "receipts"),
+            "gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_evidence": str(self.folder / "evidence"), "vllm_tp2_receipts": str(self.folder / "receipts"),
             "vllm_tp2_plan": "off", "vllm_tp2_fabric_env": {"A": "b"}, "vllm_tp2_keep_releases": 9, "__vllm_tp2_command": "gb10",
             **({"__vllm_tp2_id": release} if release else {}), "__vllm_tp2_by": "admin@here", **variables,
         }  # fmt: skip
@@ -241,7 +241,7 @@ def test_node_without_an_rdma_device_is_refused_before_anything_stops(pair: Pair
     done = pair.play(two_on_devices=["/dev/infiniband", "/dev/infiniband/rdma_cm"])
     assert done.rc != 0
     output = " ".join(done.stdout.split())
-    assert "two: /dev/infiniband has no uverbs device, and gate.transport of profile dspark-nvfp4-1m is rdma. NCCL would use TCP" in output
+    assert "two: /dev/infiniband has no uverbs device, and gate.transport of profile dspark-nvfp4-1m-seed is rdma. NCCL would use TCP" in output
     assert pair.log == []
 
 
@@ -270,6 +270,24 @@ def test_image_that_differs_from_the_lock_file_stops_all_ranks_before_a_start(pa
     assert not any("desired_state" in line for line in pair.log)
     assert not pair.written("one")
     assert not pair.written("two")
+
+
+def test_a_drafter_is_in_the_release_and_pinned_if_the_model_brings_code(pair: Pair) -> None:
+    path = "/cache/huggingface/org/Draft"
+    own: dict[str, Any] = {**NO_CACHES["gb10_profiles"]["bare"], "engine": {"args": {"speculative-config": {"model": path}}}}
+
+    def play(**drafter: Any) -> Run:
+        profile = {**own, "drafter": {"id": "org/Draft", "path": path, **drafter}}
+        return pair.play(variables={"gb10_profile": "own", "gb10_profiles": {"own": profile}})
+
+    assert "trust-remote-code runs code of org/Draft, and neither its revision" in play().failures[0][2]
+    assert not pair.written("one")
+    done = play(revision="ab" * 20)
+    assert done.rc == 0, done.stdout
+    for host in ("one", "two"):
+        assert pair.manifest(host)["drafter"] == "/srv/models/org/Draft"
+        config = pair.compose(host)["command"]
+        assert json.loads(config[config.index("--speculative-config") + 1])["revision"] == "ab" * 20
 
 
 @pytest.mark.long  # a row of tests/acceptance asserts it
@@ -596,7 +614,7 @@ def figures(pair: Pair) -> tuple[list[str], dict[str, Any]]:
 
 @pytest.mark.long  # tests/lab/test_d_operate.py measures and writes
 def test_bench_writes_what_it_has_measured_before_a_level_fails(pair: Pair) -> None:
-    (pair.folder / f"nodes/one/pair1/releases/{OLD}/receipt.json").write_text('{"passed": true, "profile": "dspark-nvfp4-1m"}', encoding="utf-8")
+    (pair.folder / f"nodes/one/pair1/releases/{OLD}/receipt.json").write_text('{"passed": true, "profile": "dspark-nvfp4-1m-seed"}', encoding="utf-8")
     done = pair.play(tasks="bench", fails=64, variables={**BENCH, "bench_depths": "0,64,128", "gb10_bench": str(pair.folder / "bench")})
     assert messages(done) == {"one": "pair1: one: vllm bench serve: no tokenizer."}
     assert [line for line in pair.log if "measures" in line] == ["one measures [0] for 0 s", "one measures [64] for 0 s"]

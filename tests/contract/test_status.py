@@ -18,7 +18,7 @@ def play(folder: Path, tasks: str, hosts: str = LOCAL_PAIR, **variables: object)
     (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
     (folder / "play.yml").write_text(ROLE_PLAY.format(tasks=tasks), encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    given = {"gb10_profile": "dspark-nvfp4-1m", "vllm_tp2_directory": str(folder / "node"), **variables}
+    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(folder / "node"), **variables}
     return run(folder, "play.yml", folder / "hosts.yml", variables=given, env=env, project=folder)
 
 

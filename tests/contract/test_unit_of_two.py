@@ -28,7 +28,7 @@ def play(folder: Path, tasks: str, *arguments: str, more: str = "", **variables:
     (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
     (folder / "play.yml").write_text(PLAY.format(tasks=tasks, more=more), encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    given = {"gb10_profile": "dspark-nvfp4-1m", "vllm_tp2_directory": str(folder / "node"), **variables}
+    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(folder / "node"), **variables}
     return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=given, env=env, project=folder)
 
 
@@ -58,7 +58,7 @@ def test_an_image_that_one_rank_cannot_read_stops_the_other_with_a_sentence(tmp_
     (tmp_path / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
     (tmp_path / "play.yml").write_text(text.format(tasks="validate"), encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    given = {"gb10_profile": "dspark-nvfp4-1m", "image_keep": keep}
+    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "image_keep": keep}
     done = run(tmp_path, "play.yml", tmp_path / "hosts.yml", variables=given, env=env, project=tmp_path)
     assert done.rc != 0
     assert "two of pair1 failed (the message is above), so one stops as well: correct that and run again." in done.stdout.replace("\n", " ")

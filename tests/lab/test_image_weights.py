@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,118 +210,118 @@ def test_image_without_the_hub_library_is_reported(lab: Lab) -> None:
     assert "weights_download_image" in output(run)
 
 
-# A repository with the layout of the seeds. The pull request's commit is on no branch. The base image has no pip: the overlay brings one that records.
-SEED = f"""
-set -e
-rm -rf {STORE}/seed && mkdir -p {STORE}/seed/work/recipe/overlay/vllm && cd {STORE}/seed/work && git init -q -b main .
-git config user.name t && git config user.email t@t
-echo 'KEYS = 0' >recipe/overlay/vllm/envs.py
-printf 'import sys; open("/pins", "w").write(sys.argv[-1])\\n' >recipe/overlay/pip.py
-printf 'FROM {copy.BASE}\\nCOPY vllm/envs.py /envs.py\\nCOPY pip.py /usr/lib/python3/dist-packages/pip.py\\n' >recipe/Dockerfile.overlay
-printf 'ARG BASE_IMAGE\\nFROM ${{BASE_IMAGE}}\\nCOPY pull /pull\\nCOPY fix /fix\\n' >recipe/Dockerfile.a
-printf 'ARG BASE_IMAGE\\nFROM ${{BASE_IMAGE}} AS runtime\\nARG FLAVOUR\\nRUN echo $FLAVOUR >/flavour\\nFROM runtime\\nRUN exit 3\\n' >recipe/Dockerfile.b
-git add -A && git commit -qm base && git rev-parse HEAD
-git checkout -qb fixes && echo fix >fix && git add -A && git commit -qm fix && git rev-parse HEAD
-git checkout -q main && git checkout -qb pr && echo pull >pull && git add -A && git commit -qm pull && git rev-parse HEAD
-git checkout -q main
-printf -- '--- a/recipe/overlay/vllm/envs.py\\n+++ b/recipe/overlay/vllm/envs.py\\n@@ -1 +1 @@\\n-KEYS = 0\\n+KEYS = 1\\n' >recipe/keys.patch
-git add -A && git commit -qm patch && git rev-parse HEAD
-git clone -q --bare . ../seed.git && cd ../seed.git && git update-ref refs/pull/7/head pr && git branch -qD pr
-"""
+def image_variables(**image: Any) -> dict[str, Any]:
+    return {"gb10_profiles": {"copy-test": {**copy.PROFILE, "image": {"reference": IMAGE, "pull": False, **image}}}}
 
 
-def build_variables(build: dict[str, Any]) -> dict[str, Any]:
-    image = {"reference": IMAGE, "pull": False, "build": build}
-    return {"gb10_profiles": {"copy-test": {**copy.PROFILE, "image": image}}}
+def folder(path: Path, dockerfile: str, **files: str) -> str:
+    """Write a folder with a Dockerfile."""
+    path.mkdir(parents=True)
+    for name, text in {"Dockerfile": f"FROM {copy.BASE}\n{dockerfile}", **files}.items():
+        (path / name).write_text(text, encoding="utf-8")
+    return str(path)
 
 
-def test_an_image_is_built_from_a_repository_on_one_rank_and_sent(lab: Lab, tmp_path: Path) -> None:
-    """BuildKit builds it, and the classic builder what is in the archive. No failure changes the image of that name."""
+@pytest.fixture
+def buildkit(lab: Lab) -> Iterator[Lab]:
+    """The lab, with BuildKit on the head and without the images of these tests."""
     copy.clean(lab)
-    _base, pick, pull, commit = lab.on(1, SEED).split()
-    stage = {"base_arg": "BASE_IMAGE"}
-    build: dict[str, Any] = {
-        "repository": f"file://{STORE}/seed/seed.git", "commit": commit, "pull_requests": [{"number": 7}], "cherry_picks": [pick],
-        "patches": ["recipe/keys.patch"], "pins": ["nvidia-cutlass-dsl==4.5.0"],
-        "steps": [
-            {"context": "recipe/overlay", "dockerfile": "recipe/Dockerfile.overlay"}, {"dockerfile": "recipe/Dockerfile.a", **stage},
-            {"dockerfile": "recipe/Dockerfile.b", "target": "runtime", "args": {"FLAVOUR": "mint"}, **stage},
-        ],
-        "verify": [
-            {"name": "Keys patch", "command": ["cat", "/envs.py"], "expect": "KEYS = 1"},
-            {"name": "alone", "command": ["sh", "-c", "test $(ls /sys/class/net) = lo && test ! -e /dev/nvidia0"]},
-        ],
-    }  # fmt: skip
     lab.on(1, "mkdir -p /root/.docker/cli-plugins && ln -sf /usr/local/lib/docker-buildx /root/.docker/cli-plugins/")
-    try:
-        check = play(lab, "image", "--check", **build_variables(build))
-        run = play(lab, "image", **build_variables(build))
-        assert run.rc == 0, run.stdout[-3000:]
-        assert nodes_changed(check) == nodes_changed(run) == {"lab-1", "lab-2"}
-        for node in (1, 2):
-            found = lab.on(node, f"docker run --rm --network none {copy.IMAGE} cat /envs.py /pull /fix /flavour /pins")
-            assert found == "KEYS = 1\npull\nfix\nmint\nnvidia-cutlass-dsl==4.5.0"
-        labels = json.loads(lab.on(2, f"docker image inspect -f '{{{{json .Config.Labels}}}}' {copy.IMAGE}"))
-        named = {key.rpartition(".")[2]: value for key, value in labels.items() if key.startswith("gb10.cluster.build.")}
-        assert (named["commit"], named["pull_requests"], named["cherry_picks"]) == (commit, f"7@{pull}", pick)
-        assert named["patches"].startswith("recipe/keys.patch@sha256:")
-        assert (named["repository"], named["pins"], len(json.loads(named["steps"]))) == (build["repository"], build["pins"][0], 3)
-        assert "gb10-test/copy:1-candidate" not in lab.on(1, "docker images --format '{{.Repository}}:{{.Tag}}'")
-        assert play(lab, "image", **build_variables(build)).changed == set()
-
-        before = image_ids(lab)
-        (tmp_path / "own").mkdir()
-        (tmp_path / "own" / "Dockerfile").write_text(f"FROM {copy.BASE}\nRUN exit 3\n")
-        archive = shutil.make_archive(str(tmp_path / "archive"), "gztar", tmp_path, "own")
-        for changes, variables, words in (
-            ({"verify": [{"name": "marker", "command": ["cat", "/flavour"], "expect": "basil"}]}, {}, "'marker' failed in the finished image (the output does"),
-            ({"commit": "0123456789" * 4}, {}, f"has no commit {'0123456789' * 4}, which image.build.commit of the profile names"),
-            ({"repository": "https://127.0.0.1:1/o/r.git"}, {}, "this node does not reach it: give the node a way there, or give the sources as"),
-            ({"steps": [{}], "pins": None}, {"image_build_context": archive}, "failed in step 1 of 1: Dockerfile (The command '/bin/sh -c exit 3' returned"),
-        ):  # fmt: skip
-            if variables:
-                lab.on(1, "rm /root/.docker/cli-plugins/docker-buildx")
-            failed = play(lab, "image", **build_variables({**build, **changes}), **variables)
-            assert failed.rc != 0
-            assert words in " ".join(output(failed).split())
-            assert image_ids(lab) == before
-    finally:
-        lab.on(1, "rm -rf /root/.docker/cli-plugins")
-        copy.clean(lab)
+    yield lab
+    lab.on(1, "rm -rf /root/.docker/cli-plugins")
+    copy.clean(lab)
 
 
-# A commit that needs another one, which is not in the profile.
-CLASH = f"""
-cd {STORE}/seed/work && git checkout -qb clash main
-for number in 8 9; do echo "KEYS = $number" >recipe/overlay/vllm/envs.py && git commit -qam "keys $number"; done
-git rev-parse HEAD && git push -q ../seed.git clash
-"""
+def test_an_image_is_built_from_a_folder_on_one_rank_and_sent(buildkit: Lab, tmp_path: Path) -> None:
+    """BuildKit builds it, and the classic builder after that. No failure changes the image of that name."""
+    lab = buildkit
+    profiles = {"gb10_profiles_directory": str(tmp_path / "own")}
+    lines = "ARG FLAVOUR=plain\nCOPY keys /keys\nRUN echo $FLAVOUR >/flavour\nRUN grep -qx 1 /keys\n"
+    built = folder(tmp_path / "own/images/recipe", lines, keys="1\n")
+    wanted = {**image_variables(build="recipe"), **profiles, "image_build_args": {"FLAVOUR": "mint"}}
+    check = play(lab, "image", "--check", **wanted)
+    run = play(lab, "image", **wanted)
+    assert run.rc == 0, run.stdout[-3000:]
+    assert nodes_changed(check) == nodes_changed(run) == {"lab-1", "lab-2"}
+    for node in (1, 2):
+        assert lab.on(node, f"docker run --rm --network none {IMAGE} cat /keys /flavour") == "1\nmint\n"
+    assert play(lab, "image", **wanted).changed == set()
+
+    before = image_ids(lab)
+    own = folder(tmp_path / "context", "RUN exit 3\n")
+    for text, variables, words in (
+        ("2\n", {}, "failed in step 4 of 4: RUN grep -qx 1 /keys ("),
+        ("2\n", {"image_build_context": own}, "failed in step 2 of 2: RUN exit 3 (The command '/bin/sh -c exit 3' returned a non-zero code: 3): correct"),
+    ):
+        Path(built, "keys").write_text(text, encoding="utf-8")
+        if variables:
+            lab.on(1, "rm /root/.docker/cli-plugins/docker-buildx")
+        failed = play(lab, "image", **wanted, **variables)
+        assert failed.rc != 0
+        assert words in " ".join(output(failed).split())
+        assert image_ids(lab) == before
+    Path(own, "Dockerfile").write_text(f"FROM {copy.BASE}\nRUN echo own >/flavour\n", encoding="utf-8")
+    replaced = play(lab, "image", **wanted, image_build_context=own, gb10_lock_update=True)
+    assert replaced.rc == 0, replaced.stdout[-3000:]
+    assert [lab.on(node, f"docker run --rm --network none {IMAGE} cat /flavour") for node in (1, 2)] == ["own\n", "own\n"]
+
+
+def test_mods_are_a_layer_over_a_built_image_and_the_same_on_all_ranks(buildkit: Lab, tmp_path: Path) -> None:
+    """A second run changes nothing; another content is another image, which is built over the base that is there."""
+    lab = buildkit
+    for name in ("a", "b"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        (tmp_path / "own" / name / "run.sh").write_text(f'set -e\ncp text "$WORKSPACE_DIR"/{name}\ncat /base - <name >>/order\n', encoding="utf-8")
+        (tmp_path / "own" / name / "name").write_text(f"{name}\n", encoding="utf-8")
+        (tmp_path / "own" / name / "text").write_text(f"from {name}\n", encoding="utf-8")
+    folder(tmp_path / "own/images/recipe", "WORKDIR /srv\nRUN echo base >/base\n")
+    wanted = {**image_variables(build="recipe", mods=[{"path": "b"}, {"path": str(tmp_path / "own/a")}]), "gb10_profiles_directory": str(tmp_path / "own")}
+
+    def served(run: playbook.Run) -> str:
+        found = [word.rstrip(":") for word in run.stdout.split() if word.startswith("gb10-test/copy:1-mods-")]
+        return found[0]
+
+    assert play(lab, "image", "--check", **wanted).rc == 0
+    run = play(lab, "image", **wanted)
+    assert run.rc == 0, run.stdout[-3000:]
+    name = served(run)
+    for node in (1, 2):
+        found = lab.on(node, f"docker run --rm --network none {name} sh -c 'cat /srv/a /srv/b /order; ls /workspace/mods'")
+        assert found.split("\n") == ["from a", "from b", "base", "b", "base", "a", "a", "b", ""]
+    again = play(lab, "image", **wanted)
+    assert (again.rc, again.changed) == (0, set())
+    assert lab.on(2, f"docker image ls -q {IMAGE}") == "", "the base stays where the layer was built"
+
+    base = lab.on(1, f"docker image inspect -f '{{{{.Id}}}}' {IMAGE}")
+    (tmp_path / "own/a/text").write_text("from another\n", encoding="utf-8")
+    changed = play(lab, "image", **wanted)
+    assert changed.rc == 0, changed.stdout[-3000:]
+    assert served(changed) != name
+    assert lab.on(2, f"docker run --rm --network none {served(changed)} cat /srv/a") == "from another\n"
+    assert lab.on(1, f"docker image inspect -f '{{{{.Id}}}}' {IMAGE}") == base
+
+    (tmp_path / "own/a/run.sh").write_text("echo no such function >&2\nexit 3\n", encoding="utf-8")
+    failed = play(lab, "image", **wanted)
+    assert failed.rc != 0
+    assert "exit code: 3; its last output: no such function): correct the Dockerfile of image.build, or the mod" in " ".join(output(failed).split())
 
 
 @pytest.mark.long
-def test_each_other_failure_of_a_build_is_one_sentence(lab: Lab) -> None:
+def test_each_other_failure_of_a_build_is_one_sentence(lab: Lab, tmp_path: Path) -> None:
     copy.clean(lab)
-    *_others, commit = lab.on(1, SEED).split()
-    clash = lab.on(1, CLASH).split()[-1]
-    build: dict[str, Any] = {
-        "repository": f"file://{STORE}/seed/seed.git", "commit": commit, "steps": [{"context": "recipe/overlay", "dockerfile": "recipe/Dockerfile.overlay"}],
-    }  # fmt: skip
     try:
-        for changes, words in (
-            ({"cherry_picks": [clash]}, f"the cherry-pick {clash[:12]} of {build['repository']} conflicts in recipe/overlay/vllm/envs.py"),
-            ({"pull_requests": [{"number": 8}]}, "pull request 8"),
-            ({"patches": ["recipe/none.patch"]}, "recipe/none.patch"),
-            ({"steps": [{"context": "recipe/nowhere"}]}, "recipe/nowhere"),
-            ({"steps": [{"dockerfile": "recipe/Dockerfile.none"}]}, "recipe/Dockerfile.none"),
-        ):
-            failed = play(lab, "image", **build_variables({**build, **changes}))
+        for number, (lines, words) in enumerate((
+            ("COPY gone /gone\n", "the build context lacks a file that the Dockerfile copies"),
+            ("ADD https://127.0.0.1:1/o/r.tar.gz /x\n", "the node does not reach a server"),
+            ("FROM registry.invalid/nowhere:1\n", "the node does not reach a server"),
+            ("RUN --mount=type=cache,target=/x true\n", "docker-buildx-plugin"),
+        )):  # fmt: skip
+            failed = play(lab, "image", **image_variables(build=folder(tmp_path / str(number), lines)))
             assert failed.rc != 0
             assert words in " ".join(output(failed).split())
             assert "Traceback" not in failed.stdout
             assert lab.on(1, f"docker image ls -q {copy.IMAGE}") == ""
-        variables = build_variables(build)
-        variables["gb10_profiles"]["copy-test"]["image"]["size_gib"] = 99999
-        full = play(lab, "image", **variables)
+        full = play(lab, "image", **image_variables(build=str(tmp_path / "0"), size_gib=99999))
         assert full.rc != 0
         assert "needs 99999 GiB as published" in " ".join(output(full).split())
     finally:

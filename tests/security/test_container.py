@@ -15,11 +15,11 @@ from shipped_profiles import SHIPPED
 
 NODES = ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]
 # As the recipe has it; all others have the collection's default.
-SHM_SIZES = {"b12x-fp8-1m": "64gb", "dsv41-flash-exl3-1m": "32g", "glm53-flash-dflash2-262k": "32g"}
+SHM_SIZES = {"b12x-fp8-1m": "64gb", "dsv41-flash-exl3-1m": "32g", "glm53-flash-dflash2-262k": "32g", "mimo26-flash-300k": "32g", "gpt-oss-120b-131k": "16g"}
 PLACE = {"rank": 0, "size": 2, "master_addr": "192.168.200.1", "fabric_ip": "192.168.200.1"}
 
 
-def service(name: str = "dspark-nvfp4-1m", **options: Any) -> dict[str, Any]:
+def service(name: str = "dspark-nvfp4-1m-seed", **options: Any) -> dict[str, Any]:
     rendered = render_rank(resolve(name, SHIPPED), PLACE, {"model_store": "/srv/models", "infiniband": NODES, **options})
     found: dict[str, Any] = rendered["compose"]["services"]["vllm"]
     return found

@@ -85,7 +85,7 @@ def rules_of(folder: Path, **variables: object) -> str:
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The rules of a shipped profile."""
-    return rules_of(tmp_path_factory.mktemp("rules"), gb10_profile="dspark-nvfp4-1m")
+    return rules_of(tmp_path_factory.mktemp("rules"), gb10_profile="dspark-nvfp4-1m-seed")
 
 
 class Net:

@@ -158,7 +158,8 @@ def use_image(found: dict[str, Any]) -> list[Any]:
 
 def use_model(found: dict[str, Any]) -> list[Any]:
     other = {**MODEL, "exists": False, "files": {}, "selected": [], "links": {}, "agreed": {}}
-    return [FILTERS["weights_plan"](each, HOSTS) for each in ([found["manifest"], other], [other, found["manifest"]])]
+    ranks = ([found], [{"manifest": other}])
+    return [FILTERS["weights_plan"](each, HOSTS, [{"size_gib": 1}]) for each in (ranks, ranks[::-1])]
 
 
 def use_offer(found: dict[str, Any]) -> list[Any]:

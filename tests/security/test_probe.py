@@ -21,7 +21,7 @@ def tried(env: dict[str, str] | None = None, other_user: bool = False, cuda_retu
     call = 'ctypes.CDLL("libcuda.so.1").cuInit(0)'
     assert probe.SCRIPT.count(call) == 1
     script = probe.SCRIPT.replace(call, cuda_returns or call)
-    asked = json.dumps({"devices": [], "cuda": False, "caches": probe.CACHES, "model": "org/none", "writable": True, "shared": 1, **wanted})
+    asked = json.dumps({"devices": [], "cuda": False, "caches": probe.CACHES, "models": ["org/none"], "writable": True, "shared": 1, **wanted})
     # The image's files are readable for all users, those of this Python need not be: they are loaded before.
     first = f"import ctypes, errno, json, os, re, sys, tempfile, threading; os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})\n" if other_user else ""
     done = subprocess.run([sys.executable, "-IS", "-c", first + script, asked], capture_output=True, text=True, check=False, env=env or {})
@@ -32,7 +32,7 @@ def tried(env: dict[str, str] | None = None, other_user: bool = False, cuda_retu
 def test_what_works_is_silent_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{}")
-    assert tried({"VLLM_CACHE_ROOT": str(tmp_path / "cache/vllm")}, model=str(tmp_path / "model"), devices=["/dev/null"]) == (0, "")
+    assert tried({"VLLM_CACHE_ROOT": str(tmp_path / "cache/vllm")}, models=[str(tmp_path / "model")], devices=["/dev/null"]) == (0, "")
     assert os.listdir(tmp_path) == ["model"]
 
 
@@ -49,7 +49,7 @@ def test_a_cache_of_another_user_and_a_model_that_cannot_be_read_are_named(tmp_p
         folder.chmod(0o755)
     for name in ("cache", "model"):
         (tmp_path / name).mkdir(mode=0o700)
-    code, text = tried({"VLLM_CACHE_ROOT": str(tmp_path / "cache")}, other_user=True, model=str(tmp_path / "model"))
+    code, text = tried({"VLLM_CACHE_ROOT": str(tmp_path / "cache")}, other_user=True, models=[str(tmp_path / "model")])
     assert code == 3
     found = [line.split(" (")[0] for line in text.splitlines()]
     assert found == [f"it cannot write into VLLM_CACHE_ROOT={tmp_path / 'cache'}", f"it cannot read {tmp_path / 'model'}"]
@@ -118,7 +118,7 @@ def test_weights_that_the_engine_can_change_are_named_for_links_too(tmp_path: Pa
     (tmp_path / "mountinfo").write_text("\n".join(rows) + "\n", encoding="utf-8")
     script = probe.SCRIPT.replace("/proc/self/mountinfo", str(tmp_path / "mountinfo"))
     for writable in (False, True):
-        asked = json.dumps({"devices": [], "cuda": False, "caches": [], "model": str(tmp_path / "a b/models/m"), "writable": writable, "shared": 1})
+        asked = json.dumps({"devices": [], "cuda": False, "caches": [], "models": [str(tmp_path / "a b/models/m")], "writable": writable, "shared": 1})
         done = subprocess.run([sys.executable, "-IS", "-c", script, asked], capture_output=True, text=True, check=False)
         text = f"it can change the weights in {tmp_path}/a b/models/m ({tmp_path}/a b/{named}/ is mounted writable): "
         assert done.stdout.startswith(text if named and not writable else "\n")
@@ -131,13 +131,13 @@ def test_the_try_ends_by_itself(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "weights")  # a read of it waits for ever
     begin = time.monotonic()
     script = probe.SCRIPT.replace(f"= {probe.SECONDS}, ", "= 1, ")
-    asked = json.dumps({"devices": [], "cuda": False, "caches": [], "model": str(tmp_path), "writable": True, "shared": 1})
+    asked = json.dumps({"devices": [], "cuda": False, "caches": [], "models": [str(tmp_path)], "writable": True, "shared": 1})
     words = ["timeout", "20", "env", "--ignore-signal=ALRM", sys.executable, "-IS", "-c", script, asked]
     assert subprocess.run(words, check=False, capture_output=True).returncode == probe.TIMED_OUT
     assert time.monotonic() - begin < 15
 
 
 def test_only_device_nodes_of_rdma_are_tried() -> None:
-    profile = {"container": {"gpus": "none"}, "model": {"path": "org/name"}}
+    profile = {"container": {"gpus": "none"}, "model": {"path": "org/name"}, "drafter": None}
     words = probe.probe_words(profile, ["/dev/infiniband/uverbs0:/dev/infiniband/uverbs0", "/dev/infiniband:/dev/infiniband", "/dev/kvm:/dev/kvm"])
     assert json.loads(words[-1])["devices"] == ["/dev/infiniband/uverbs0"]

@@ -142,13 +142,9 @@ def test_a_build_argument_that_is_a_secret_is_refused(name: str, value: str) -> 
     args = {"JOBS": "8", "https_proxy": "http://proxy:3128", name: value}
     [(path, text)] = faults("image_build_args", args, {"type": "dict"})
     assert path == (name,)
-    with pytest.raises(ProfileError) as profile:
-        check("x", {**PROFILE, "image": {"reference": "e:1", "build": {"steps": [{"args": args}]}}})
-    [fault] = profile.value.faults
-    assert fault.startswith(f"profile x: image.build.steps[0].args.{name} looks like a secret")
     with pytest.raises(AnsibleFilterError, match=f"image_build_args: {name} ") as role:
-        build_hash(None, "", args)
-    for each in (text, fault, str(role.value)):
+        build_hash("", args)
+    for each in (text, str(role.value)):
         assert "docker login" in each
         assert X not in each
 
@@ -156,5 +152,4 @@ def test_a_build_argument_that_is_a_secret_is_refused(name: str, value: str) -> 
 @pytest.mark.parametrize(("name", "value"), [("MAX_JOBS", "8"), ("http_proxy", "http://proxy:3128"), ("NO_PROXY", "a,b"), ("BASE_IMAGE", "r/e@sha256:1")])
 def test_other_build_arguments_are_accepted(name: str, value: str) -> None:
     assert faults("image_build_args", {name: value}, {"type": "dict"}) == []
-    checked = check("x", {**PROFILE, "image": {"reference": "e:1", "build": {"steps": [{"args": {name: value}}]}}})
-    assert checked["image"]["build"]["steps"][0]["args"] == {name: value}
+    assert len(build_hash("", {name: value}, "layer")) == 64

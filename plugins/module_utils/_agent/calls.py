@@ -10,7 +10,7 @@ from typing import Any, Union
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Job, Rank
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost, shortened
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import weights_differ
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import same_models, weights_differ
 
 Result = Union[dict[str, Any], RankError, RankLost]
 
@@ -97,9 +97,13 @@ class Calls:
         return [f"{self.name(index)} {problem(result)}" for index, result in enumerate(results) if isinstance(result, Exception)]
 
     def lacks(self, look: dict[str, Any]) -> list[str]:
-        """Return what a rank lacks for a start: files, image, and weights that differ from those of the run, or from those of the receipt."""
-        judged = self.options.get("weights") or (look.get("receipt") or {}).get("weights") or {}
-        return [*look["missing"], *(f"the weights differ: {phrase}" for phrase in weights_differ(judged, look.get("weights") or {}))]
+        """Return what a rank lacks for a start: files, image, and weights that differ from those of the run, or from those of the receipt.
+
+        A release that is returned to can have another model or drafter than the run. Then its receipt counts.
+        """
+        now, given = look.get("weights") or {}, self.options.get("weights") or {}
+        judged = given if given and same_models(given, now) else (look.get("receipt") or {}).get("weights") or {}
+        return [*look["missing"], *(f"the weights differ: {phrase}" for phrase in weights_differ(judged, now))]
 
     def look(self, release: str, patience: float = 0.0, share: float | None = None, free_only: bool = False) -> list[Result]:
         """Read all ranks. `share` of the memory must be available, or free if `free_only` and the rank has dropped its page cache."""

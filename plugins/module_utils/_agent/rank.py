@@ -285,7 +285,7 @@ class RankService:
             "releases": releases,
             "receipt": node.receipt_of(self.folder, [release]),
             "manifest": manifest,
-            "weights": node.weights_of(str(manifest.get("model") or "")),
+            "weights": node.weights_of(str(manifest.get("model") or ""), str(manifest.get("drafter") or "")),
             "stopped": node.stopped_of(self.folder),
             "processes": node.look_twice(containers, node.receipt_of(self.folder, node.judged(current, containers)), os.path.join(self._root, "proc")),
             "missing": self._missing(release, releases, manifest) if release else [],

@@ -52,7 +52,7 @@ CONTAINER = {
     "started_at": str, "finished_at": str, "restart_count": int, "image": str, "image_id": str, "image_fingerprint?": str, "labels": {str: str},
 }  # fmt: skip
 MEMORY = {str: int}
-WEIGHTS = {"proof?": str, "files?": {str: _weight}}
+WEIGHTS = {"proof?": str, "files?": {str: _weight}, "folders?": [str]}
 RECEIPT = {"passed?": bool, "time?": str, "image_id?": str, "version?": str, "weights?": WEIGHTS}
 LOOK = {
     "containers": [CONTAINER], "engine_error": str, "memory": MEMORY, "current": str,

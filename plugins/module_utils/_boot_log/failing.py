@@ -107,9 +107,9 @@ class Failing(Figures):
         match = next(filter(None, (pattern.search(message) for pattern in classifier.patterns)), None)
         if match is None or self._other_port(message) or not self._in_context(classifier, line):
             return False
-        if any(re.search(p, message) for p in classifier.entry.get("aftermath", ())):
-            if self.ended_by_request or self._explained() or (classifier.kind == "weak" and self._caused(classifier.name)):
-                return False
+        explained = self.ended_by_request or self._explained() or (classifier.kind == "weak" and self._caused(classifier.name))
+        if explained and any(re.search(p, message) for p in classifier.entry.get("aftermath", ())):
+            return False
         if self.ignoring and (classifier.name == "unclassified" or classifier.entry.get("case") in ("python_packages", "shm_removed")):
             ignored, self.ignoring = self.ignoring, 0
             if self.last_line - ignored <= 30:

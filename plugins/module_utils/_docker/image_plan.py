@@ -102,14 +102,14 @@ def _later_sends(hosts: Sequence[str], reference: str, rank: int, good: Sequence
     return ["" if keep[index] else f"{host} gets {reference} from {hosts[rank]} when it is available there" for index, host in enumerate(hosts)]
 
 
-def _unavailable(info: Mapping[str, Any], host: str, digest: str, hint: str) -> str:
+def _unavailable(info: Mapping[str, Any], host: str, digest: str) -> str:
     """Return why a rank cannot get the image: it is neither there nor in a registry, and nothing is known to build it from."""
     reference = info["reference"]
     if info.get("exists") and digest:
         found = f"{reference} on {host} is not the pinned {digest[:19]}"
     else:
         found = f"no rank has {reference}, and according to the profile no registry has it"
-    return f"{found}: {hint}load it on {host} (docker load), or set image_build_context to the folder with its Dockerfiles"
+    return f"{found}: load it on {host} (docker load), or set image_build_context to a folder with its Dockerfile"
 
 
 def _too_small(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]], obtain: Sequence[str], size_gib: float | None) -> str:
@@ -131,16 +131,14 @@ def plan(
     digest: str = "",
     build: str = "",
     loaded: bool = False,
-    hint: str = "",
     size_gib: float | None = None,
 ) -> dict[str, Any]:
     """Return what has to be done until all ranks have the required image.
 
     :param distribution: ``auto`` (the first rank that has it sends it, else the head pulls or builds it), ``pull`` (each rank by itself), ``send``
         (never ask a registry or build).
-    :param pull: whether a registry has it; ``digest`` pins it; ``build`` is the hash of the build data, empty when nothing can be built.
+    :param pull: whether a registry has it; ``digest`` pins it; ``build`` is the hash of the build, empty when nothing can be built.
     :param loaded: whether an image without the label of a build is accepted in place of a build.
-    :param hint: what the profile has about an image that cannot be built; ends the complaint.
     :param size_gib: the published size of the image; it must be free where the image is pulled or built.
     :returns: ``source``, ``source_rank``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank why it receives the image, or ""; if the
         source obtains the image first, an estimate: plan again after that), ``skip`` (layers that all receivers have), ``equal``, ``proof``
@@ -173,7 +171,7 @@ def plan(
             out["obtain"][rank] = "build" if build else "pull"
             out["send"] = _later_sends(hosts, reference, rank, good, build)
         else:
-            out["complaint"] = _unavailable(infos[rank], hosts[rank], digest, hint)
+            out["complaint"] = _unavailable(infos[rank], hosts[rank], digest)
     out["complaint"] = out["complaint"] or _too_small(hosts, infos, out["obtain"], size_gib)
     if out["complaint"] or any(out["obtain"]):
         return out

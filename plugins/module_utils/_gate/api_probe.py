@@ -79,17 +79,17 @@ class Server:
         status, text = self.call("GET", "/metrics", timeout=10)
         return text if status == 200 else ""
 
-    def prompt_of(self, model: str, tokens: int, cold: bool = False) -> list[int] | str:
+    def prompt_of(self, model: str, tokens: int, cold: bool = False, as_text: bool = False) -> list[int] | str:
         """Return a prompt of at most this many tokens by the server's own count; raise ValueError if the server does not count.
 
-        A cold one begins with a random text, so that no prefix cache has it.
+        A cold one begins with a random text, so that no prefix cache has it. A chat takes no tokens, only a text.
         """
         sample = f"{secrets.token_hex(8)}{_SAMPLE}" if cold else _SAMPLE
         status, text = self.call("POST", "/tokenize", {"model": model, "prompt": sample, "add_special_tokens": False}, timeout=min(10.0, self.timeout))
         with contextlib.suppress(ValueError, LookupError, TypeError):
             ids = list(loads(text)["tokens"]) if status == 200 else []
             if ids and not any(scalar(number, int) for number in ids):
-                return (ids * (tokens // len(ids) + 1))[:tokens]
+                return sample * (tokens // len(ids)) or sample[:tokens] if as_text else (ids * (tokens // len(ids) + 1))[:tokens]
         # A server without /tokenize counts the prompt's tokens in the usage of a completion.
         body = {"model": model, "prompt": sample, "max_tokens": 1, "temperature": 0}
         status, text = self.call("POST", "/v1/completions", body, timeout=min(20.0, self.timeout))
@@ -109,7 +109,11 @@ class Server:
         start = time.monotonic()
         if request.get("prompt_tokens"):
             try:
-                body["prompt"] = self.prompt_of(model, int(request["prompt_tokens"]), bool(request.get("cold")))
+                long = self.prompt_of(model, int(request["prompt_tokens"]), bool(request.get("cold")), as_text=bool(request.get("chat")))
+                if request.get("chat"):
+                    body["messages"].insert(0, {"role": "system", "content": long})
+                else:
+                    body["prompt"] = long
                 start = time.monotonic()
             except ValueError as error:
                 return dict(reply_of(0, "", time.monotonic() - start), error=str(error))

@@ -265,20 +265,25 @@ class Judge:
         wanted, cold = int(self.criteria.get(key) or 0), key.startswith("cold")
         if not wanted:
             return
-        api = self._api
+        api, completion, tools = self._api, self._completion(), cold and bool(self.criteria.get("cold_prefill_tools"))
+        # KV memory that is pinned reserves nothing for a long prefill. Without tools the text is not judged: any token may follow a row of numbers.
+        request: dict[str, Any] = {"prompt": COUNT_ON, "max_tokens": LONG_REPLY_TOKENS}
+        if tools:
+            request = {**_like(completion, "prompt", "max_tokens"), "chat": True, "body": {**(completion.get("body") or {}), "tools": measures.TOOLS}}
         context = gate.served_context(api) or self.criteria.get("context")
-        room = min(wanted, int(context) - LONG_REPLY_TOKENS - SPARE_TOKENS) if context else wanted
+        taken = int(request["max_tokens"]) + SPARE_TOKENS + (measures.TOOLS_TOKENS if tools else 0)
+        room = min(wanted, int(context) - taken) if context else wanted
         if room < min(wanted, LEAST_LONG_PROMPT):
-            found = f"not asked: the context of {context} tokens has no room for it"
+            asked = f"not asked: the context of {context} tokens has no room for it"
             name = "a cold prompt" if cold else "a long prompt"
-            self._results.append(gate.check(name, None, f"{wanted} tokens", found, "completion_wrong", remedy_of("context_differs")))
+            self._results.append(gate.check(name, None, f"{wanted} tokens", asked, "completion_wrong", remedy_of("context_differs")))
             return
-        # KV memory that is pinned reserves nothing for a long prefill. The text of the reply is not judged: any token may follow a row of numbers.
-        request = {"prompt": COUNT_ON, "prompt_tokens": room, "max_tokens": LONG_REPLY_TOKENS, **({"cold": True} if cold else {})}
+        request.update(prompt_tokens=room, **({"cold": True} if cold else {}))
         answer = yield from self._asked([request], room / measures.PREFILL_PATIENCE_TOKENS)
         counted, seconds = next(((r["prompt_tokens"], gate.finite(r.get("seconds"))) for r in answer["replies"] if r.get("prompt_tokens")), (room, None))
-        what = f"a {'cold ' if cold else ''}prompt of {counted} tokens"
-        self._replies_faults += [fault for fault in _faults(answer, COUNT_ON, None, what) if fault.startswith(reply.MISSING)]
+        what = f"a {'cold ' if cold else ''}prompt of {counted} tokens{' with tools' if tools else ''}"
+        found = _faults(answer, str(request["prompt"]), completion.get("expect") if tools else None, what)
+        self._replies_faults += [fault for fault in found if tools or fault.startswith(reply.MISSING)]
         if cold and seconds:
             self._measured.update(prefill_tokens=counted, prefill_tok_s=round(counted / seconds, 1))
 

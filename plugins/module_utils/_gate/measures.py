@@ -17,6 +17,23 @@ DECODE_PROMPT = (
 DECODE_TOKENS = 256
 LEAST_DECODE_TOKENS = 64  # of a shorter reply, the prefill is a large part of its time
 FAR_BELOW = 0.7  # of the published speed. Prompts differ; the known faults (a dead drafter, another MoE backend, a GPU at low power) cost 40 % or more.
+#: What an agent offers and gate.completion does not need: a drafter that garbles a cold prompt leaks their schemas (docs/garble.md).
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": what,
+            "parameters": {"type": "object", "properties": {key: {"type": "string", "description": f"The {key}."} for key in keys}, "required": keys},
+        },
+    }
+    for name, what, keys in (
+        ("send_mail", "Send a mail to one address.", ["address", "subject", "text"]), ("add_event", "Add an event to the calendar.", ["title", "start"]),
+        ("get_weather", "Return the weather of a city.", ["city"]), ("find_contact", "Return the address of a person.", ["name"]),
+        ("play_music", "Play a title.", ["title"]), ("book_table", "Book a table in a restaurant.", ["restaurant", "time"]),
+    )
+]  # fmt: skip
+TOOLS_TOKENS = 1024  # what they take in the context, at most
 LONG_REPLY_PROMPT = "Write chapter {} of a novel about two engineers who sail around the world, in at least 900 words."
 LONG_REPLY_TOKENS = 800
 LONG_REPLY_PATIENCE = 4.0  # times the limit of a completion: several replies share the engine, or wait for their turn

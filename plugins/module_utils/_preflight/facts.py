@@ -315,7 +315,7 @@ def gather(
         "docker": engine,
         "containers": containers,
         "disks": [entry for entry in (disk(node, path) for path in paths) if entry],
-        "model": {"path": options["model_path"], "present_gib": present_gib(node, options["model_path"])},
+        "model": {"path": options["model_path"], "present_gib": round(sum(present_gib(node, options[key]) for key in ("model_path", "drafter_path")), 2)},
         "listening": listening(node, options["ports"], containers),
         "memlock": memlock(node),
         "kernel_log": parse.kernel_log(log) if log_rc == 0 else [],

@@ -61,7 +61,8 @@ def key(profile: Mapping[str, Any], size: int, image: str, extra_env: Mapping[st
     args = {flag: value for flag, value in profile["engine"]["args"].items() if flag not in NOT_IN_KEY and value not in (None, False)}
     env = [_shaping(table) for table in (profile["env"], profile["head_env"], profile["worker_env"], extra_env)]
     model = [profile["model"]["id"], profile["model"]["path"], profile["model"]["revision"]]
-    content = json.dumps([image, model, size, args, env], sort_keys=True, separators=(",", ":"))
+    drafter = [[profile["drafter"][name] for name in ("id", "path", "revision")]] if profile["drafter"] else []
+    content = json.dumps([image, model, size, args, env, *drafter], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

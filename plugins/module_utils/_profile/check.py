@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret, masked
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.build_data import check_build
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SCHEMA, Field
 
 # The profile's key that decides such an argument. The inventory decides the others.
@@ -109,10 +109,12 @@ def _type_hint(value: Any, spec: Field, path: str) -> str:
         return f': write it in quotes, "{str(value).lower() if isinstance(value, bool) else value}"'
     if spec.kind == "str" and isinstance(value, Mapping) and path.startswith("container.volumes["):
         return "; write host:container:ro"
+    if path == "image.build" and isinstance(value, Mapping):
+        return ": the name of a folder with a Dockerfile, which has the repository, pull requests, pins and proofs as its lines"
     if spec.kind == "map" and number and "min" in spec.fields:
         return f", such as {{min: {value}}}"
     if isinstance(value, str) and spec.fields:
-        main = [key for key, sub in spec.fields.items() if sub.required or key == "dockerfile"]
+        main = [key for key, sub in spec.fields.items() if sub.required]
         return f"; write {[*main, *spec.fields][0]}: ... below it"
     if spec.kind == "list" and spec.element and spec.element.kind == "str" and isinstance(value, str) and len(value) <= 60:
         words = value.split() if path.rpartition(".")[2] in _COMMANDS else [value]
@@ -169,7 +171,7 @@ class _Checker:
         if spec.choices and value not in spec.choices:
             return self.note(path, f"is {value!r}, expected one of {', '.join(spec.choices)}{did_you_mean(value, spec.choices)}")
         if spec.pattern and not re.fullmatch(spec.pattern, value):
-            return self.note(path, f"is {value!r}, expected {spec.pattern_text}")
+            return self.note(path, f"is {masked(value)!r}, expected {spec.pattern_text}")
         if "\x00" in value or "\r" in value:
             return self.note(path, "contains a NUL or carriage return, which a command line cannot carry")
         return value
@@ -217,12 +219,11 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
             if holds_secret(key, value):
                 checker.note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
     _check_placeholders(profile, checker.note)
-    build = profile.get("image", {}).get("build")
-    if build is not None and checker.sound("image.build"):
-        check_build(build, checker.note)
+    if checker.sound("image.mods"):
+        _check_mods(profile["image"]["mods"], checker.note)
     if checker.sound("container.volumes", "container.cache_dirs"):
         _check_container(profile["container"], checker.note)
-    if checker.sound("engine", "gate", "model", "ranks", "container"):
+    if checker.sound("engine", "gate", "model", "drafter", "ranks", "container"):
         _derive(profile, checker.note)
     if checker.faults:
         texts = tuple(dict.fromkeys(text for _path, text in checker.faults))
@@ -320,11 +321,11 @@ def _placeholders(value: Any) -> Iterator[str]:
 
 def _check_placeholders(profile: Mapping[str, Any], note: Any) -> None:
     """Record each placeholder where nothing replaces it."""
-    engine, model, box = profile.get("engine", {}), profile.get("model", {}), profile.get("container", {})
+    engine, box = profile.get("engine", {}), profile.get("container", {})
     ray = engine.get("ray", {})
     places = [(f"engine.args.{key}", value) for key, value in engine.get("args", {}).items() if key.replace("_", "-") not in PLACEHOLDERS]
     places += [(f"engine.ray.{key}", ray.get(key)) for key in ("head_args", "worker_args")]
-    places += [(f"model.{key}", model.get(key)) for key in ("path", "relative_path")]
+    places += [(f"{name}.{key}", (profile.get(name) or {}).get(key)) for name in ("model", "drafter") for key in ("path", "relative_path")]
     places += [(f"container.volumes[{i}]", volume) for i, volume in enumerate(box.get("volumes", []))]
     env = [(f"{table}.{key}", value) for table in ("env", "head_env", "worker_env") for key, value in profile.get(table, {}).items()]
     own = [_STORE, *PLACEHOLDERS.values()]
@@ -357,6 +358,15 @@ def _check_container(container: Mapping[str, Any], note: Any) -> None:
             )
 
 
+def _check_mods(mods: list[dict[str, Any]], note: Any) -> None:
+    for i, mod in enumerate(mods):
+        if (mod["repository"] is None) != (mod["commit"] is None):
+            key, other = ("commit", "repository") if mod["repository"] is None else ("repository", "commit")
+            note(f"image.mods[{i}].{key}", f"is set without {other}: set both, or none for a path on the controller")
+        if mod["repository"] is not None and not re.fullmatch(r"(?!(?:.*/)?\.\.(?:/|$))[\w.@+-][\w.@+/-]*", mod["path"]):
+            note(f"image.mods[{i}].path", f"is {mod['path']!r}, expected a path in the repository, such as mods/x")
+
+
 def _derive(profile: dict[str, Any], note: Any) -> None:
     """Fill what follows from other keys and refuse what contradicts them."""
     args, gate, model = profile["engine"]["args"], profile["gate"], profile["model"]
@@ -370,6 +380,8 @@ def _derive(profile: dict[str, Any], note: Any) -> None:
             "gate.context",
             f"is {gate['context']}, but engine.args.max-model-len is {context}: leave gate.context out, it follows the argument",
         )
+    if gate["cold_prefill_tools"] and not args.get("enable-auto-tool-choice"):
+        note("gate.cold_prefill_tools", "is true, but engine.args has no enable-auto-tool-choice, without which vLLM refuses tools: set both, or none")
     spec = args.get("speculative-config")
     method = spec.get("method") if isinstance(spec, Mapping) else None
     for key, wanted in (("kv_cache_dtype", args.get("kv-cache-dtype")), ("speculative_method", method)):
@@ -383,12 +395,6 @@ def _derive(profile: dict[str, Any], note: Any) -> None:
             note(path, f"has min {low} above max {high}")
     if not model["served_names"]:
         model["served_names"] = [model["id"]]
-    mount = store_mount(profile)
-    path = model["path"]
-    if model["layout"] is None:
-        model["layout"] = "directory" if path.startswith("/") else "hub"
-    if model["relative_path"] is None:
-        if model["layout"] == "hub":
-            model["relative_path"] = "hub/models--" + model["id"].replace("/", "--")
-        elif mount is not None and (path + "/").startswith(mount.rstrip("/") + "/"):
-            model["relative_path"] = path[len(mount.rstrip("/")) :].strip("/")
+    for each in models.all_of(profile):
+        models.derive(each, store_mount(profile))
+    models.check_drafter(profile, note)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, collective, mounts
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, collective, models, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.fit import group_fault
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
@@ -87,7 +87,7 @@ def build_argv(profile: Mapping[str, Any], rank: Mapping[str, Any]) -> list[str]
     """
     engine, model = profile["engine"], profile["model"]
     number, size = int(rank["rank"]), int(rank["size"])
-    args = engine["args"]
+    args = models.arguments(profile)
     mp = engine["executor"] == "mp" and size > 1
     wiring: dict[str, Any] = {
         "served-model-name": list(model["served_names"]),
@@ -345,11 +345,15 @@ def env_file_text(secrets: Mapping[str, str]) -> str:
 
 
 def host_paths(profile: Mapping[str, Any], model_store: str) -> dict[str, Any]:
-    """Return paths on a node: ``model`` (or None when unknown), ``caches`` (compile caches, without their key), ``store_mount`` (in the container)."""
+    """Return paths on a node: ``model`` (or None when unknown), ``drafter`` (or None without one), ``gib`` (size of both, 0 if not known), ``caches``
+    (compile caches, without their key), and ``store_mount`` (in the container).
+    """
     store = model_store.rstrip("/")
-    relative = profile["model"]["relative_path"]
+    paths = [f"{store}/{each['relative_path']}" if each["relative_path"] else None for each in models.all_of(profile)]
     return {
-        "model": f"{store}/{relative}" if relative else None,
+        "model": paths[0],
+        "drafter": paths[1] if len(paths) > 1 else None,
+        "gib": models.disk_gib(profile),
         "caches": [c.replace("{model_store}", store).rstrip("/") for c in profile["container"]["cache_dirs"]],
         "store_mount": store_mount(profile),
     }

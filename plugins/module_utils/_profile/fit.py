@@ -18,7 +18,9 @@ def group_fault(profile: Mapping[str, Any], size: int) -> str:
     if size < limits["min"] or (limits["max"] is not None and size > limits["max"]):
         more = " or more" if limits["max"] is None else "" if limits["max"] == limits["min"] else f" to {limits['max']}"
         wanted = f"{limits['min']}{more}"
-        return f"profile {name} is made for {wanted} ranks, but the serving group has {size}: add hosts to the group or choose another profile"
+        remedy = "add hosts to the group" if size < limits["min"] else "remove hosts from the group"
+        ranks = "rank" if wanted == "1" else "ranks"
+        return f"profile {name} is made for {wanted} {ranks}, but the serving group has {size}: {remedy} or choose another profile"
     literal = args.get("tensor-parallel-size")
     tensor = size if literal in (None, PLACEHOLDERS["tensor-parallel-size"]) else human_int(literal)
     pipeline, data = (human_int(args.get(key, 1)) for key in ("pipeline-parallel-size", "data-parallel-size"))

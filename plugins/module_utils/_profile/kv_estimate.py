@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory, models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 
@@ -295,17 +295,17 @@ def _pool_remedy(result: Mapping[str, Any], figures: _Figures, gate: Mapping[str
 
 def check_profile(profile: Mapping[str, Any]) -> None:
     """Raise PlanError for a mapping that is not a resolved profile."""
-    for key in ("name", "engine", "gate", "plan", "env", "container"):
+    for key in ("name", "drafter", "engine", "gate", "plan", "env", "container"):
         if key not in profile:
             raise PlanError(f"profile has no {key}, expected a resolved profile: pass lookup('gb10.cluster.profile')")
 
 
-def _figures(profile: Mapping[str, Any], per: float | None, version: str | None, comparable: bool) -> _Figures:
+def _figures(profile: Mapping[str, Any], size: int, per: float | None, version: str | None, comparable: bool) -> _Figures:
     args, plan = profile["engine"]["args"], profile["plan"]
     return _Figures(
         utilization=utilization_of(args, version),
         pinned=pinned_gib(args),
-        weights=plan["weights_gib_per_rank"] if comparable else None,
+        weights=models.weights_gib(profile, size) if comparable else None,
         reserve=plan["reserve_gib"] if comparable else None,
         bytes=per,
         memavailable=checks_memavailable(version),
@@ -373,7 +373,7 @@ def make_plan(
         tensor = args.get("tensor-parallel-size")
         count = len(memories) if tensor in (None, PLACEHOLDERS["tensor-parallel-size"]) else human_int(tensor) or len(memories)
         per, why = kv_bytes_from_config(config, count, str(args.get("kv-cache-dtype") or "auto"))
-    figures = _figures(profile, per, version, unknown is None)
+    figures = _figures(profile, len(memories), per, version, unknown is None)
     rows = [_rank_plan(memory, figures) for memory in memories]
     result: dict[str, Any] = {
         **_estimate(rows, figures, plan, error, reserve_error),

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches import VARIABLES
 
 SECONDS = 10  # the script ends itself after so long
@@ -46,6 +47,7 @@ limit.daemon = True
 limit.start()
 wanted, problems = json.loads(sys.argv[1]), []
 READ_ONLY = "its mount in container.volumes of the profile has to be writable, without :ro"
+WRITABLE = ":ro at this mount in container.volumes of the profile, or vllm_tp2_weights_writable: true, lifts this"
 NO_CAPABILITY = "vllm_tp2_cap_add: [DAC_OVERRIDE] lifts this, or change the owner or the mode on the node"
 def attempt(what, remedy, call, only=OSError):
     try:
@@ -96,11 +98,11 @@ for name in wanted["caches"]:
     if os.environ.get(name, "").startswith("/"):
         attempt(f"it cannot write into {name}={os.environ[name]}", NO_CAPABILITY, lambda: write(os.environ[name]))
 hub = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "/nowhere"), "hub")
-model = wanted["model"] if wanted["model"].startswith("/") else os.path.join(hub, "models--" + wanted["model"].replace("/", "--"))
-attempt(f"it cannot read {model}", NO_CAPABILITY, lambda: read(model), PermissionError)
-if not wanted["writable"] and os.path.exists(model):
-    attempt(f"it can change the weights in {model}", ":ro at this mount in container.volumes of the profile, or vllm_tp2_weights_writable: true, lifts this",
-        lambda: only_read(model))
+for name in wanted["models"]:
+    model = name if name.startswith("/") else os.path.join(hub, "models--" + name.replace("/", "--"))
+    attempt(f"it cannot read {model}", NO_CAPABILITY, lambda: read(model), PermissionError)
+    if not wanted["writable"] and os.path.exists(model):
+        attempt(f"it can change the weights in {model}", WRITABLE, lambda: only_read(model))
 attempt(f"it cannot use {wanted['shared']} MiB of /dev/shm", "a larger container.shm_size of the profile, or vllm_tp2_ipc: host, lifts this",
     lambda: share(wanted["shared"]))
 print("\n".join(problems))
@@ -118,6 +120,6 @@ def probe_words(profile: Mapping[str, Any], devices: Sequence[str], weights_writ
     """Return the words after `python3` that try what a rank needs. `devices` are those of its service, host:container."""
     wanted = {
         "devices": [device.split(":")[1] for device in devices if "/dev/infiniband/" in device], "cuda": profile["container"]["gpus"] == "all",
-        "caches": CACHES, "model": profile["model"]["path"], "writable": weights_writable, "shared": SHARED_MIB,
+        "caches": CACHES, "models": [each["path"] for each in models.all_of(profile)], "writable": weights_writable, "shared": SHARED_MIB,
     }  # fmt: skip
     return ["-IS", "-c", SCRIPT, json.dumps(wanted)]

@@ -13,13 +13,16 @@ from itertools import groupby
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check, human_int, shown, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe_words import kind_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE, SCHEMA
 
 # Keys that a resolved profile has besides those of the schema. ``defaults`` has the paths of what :func:`_pair_defaults` set; a shipped one has none.
 ADDED = ("name", "lineage", "defaults")
+# Keys that the profile lookup adds to ``image`` of a profile with mods.
+OF_MODS = ("base", "layer")
+COMPOSE = "Docker Compose file"
 # Keys of a recipe at its top, which a profile has not, and keys that only a profile has there.
 RECIPE_KEYS = frozenset(("services", "command", "defaults", "runtime", "recipe_version"))
 PROFILE_KEYS = frozenset(("extends", "summary", "image", "engine", "gate"))
@@ -29,8 +32,9 @@ INVALIDATED_BOUNDS = (
     ("gpu-memory-utilization", ("effective_tokens.max", "concurrency.max")),
     ("kv-cache-dtype", ("effective_tokens", "concurrency")),
 )
-# These describe the image of one name. A layer with another name that has `build` extends the inherited one.
-OF_ONE_IMAGE = ("digest", "size_gib", "download_gib", "build_minutes", "build")
+OF_ONE_MODEL = ("plan", "published")
+# These describe the image of one name.
+OF_ONE_IMAGE = ("digest", "size_gib", "download_gib", "build_minutes", "build", "mods")
 # What every pair needs. A profile of the user with no shipped one below it gets these, unless one of its layers sets them, to null as well.
 PAIR_ENV = {
     "UCX_MEM_MMAP_HOOK_MODE": "none",  # seed 000: without this pair each request leaks about 14 MB
@@ -45,6 +49,16 @@ OFFLINE_ENV = {"HF_HUB_OFFLINE": "1"}  # the role weights proves the weights bef
 THINKING = {"thinking": False, "enable_thinking": False}
 THINKING_FAMILY = "deepseek_v4"
 THINKING_FLAG = "default-chat-template-kwargs"
+
+
+def kind_of(data: Mapping[str, Any]) -> str:
+    """Return what kind of recipe a file is; empty if it is none."""
+    if isinstance(data.get("services"), Mapping):
+        return COMPOSE
+    if "model" not in data and "command" not in data:
+        return ""
+    eugr = str(data.get("recipe_version")) == "1" or "build_args" in data or "mods" in data
+    return "recipe of eugr/spark-vllm-docker" if eugr else "recipe of sparkrun"
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,14 +132,17 @@ def _at(tree: Any, *path: str) -> Any:
 
 
 def _add_layer(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a layer into a profile, without what belongs to another model or image, and the inherited bounds that the layer's arguments invalidate."""
+    """Merge a layer into a profile, without what belongs to another model or image, and the inherited bounds that the layer's arguments invalidate.
+
+    An inherited drafter is removed with the arguments that name it.
+    """
     out = dict(base)
     model = _at(base, "model", "id")
     if model is not None and _at(layer, "model", "id") not in (None, model):
-        out.pop("plan", None)
+        out = {key: value for key, value in out.items() if key not in OF_ONE_MODEL}
     image, over = _at(base, "image"), _at(layer, "image")
     if isinstance(image, Mapping) and _at(over, "reference") not in (None, image.get("reference")):
-        out["image"] = {key: value for key, value in image.items() if key not in OF_ONE_IMAGE or key in over}
+        out["image"] = {key: value for key, value in image.items() if key not in OF_ONE_IMAGE}
     for flag, bounds in INVALIDATED_BOUNDS:
         before, after = _at(base, "engine", "args", flag), _at(layer, "engine", "args", flag)
         if before is None or after is None or before == after:
@@ -134,7 +151,11 @@ def _add_layer(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
             key, _dot, limit = bound.partition(".")
             if _at(out, "gate", key) is not None:
                 out["gate"] = merge(out["gate"], {key: {limit: None} if limit else None})
-    return merge(out, layer)
+    out = merge(out, layer)
+    before, after = (models.drafter_path(_at(each, "engine", "args")) for each in (base, out))
+    if "drafter" not in layer and before != after and _at(base, "drafter", "path") == before:
+        out.pop("drafter", None)
+    return out
 
 
 def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -162,9 +183,6 @@ def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | No
             raw = _with_own_limit(raw)
     lineage = [label for label, _same in groupby(label for label, _layer, _from_user in layers)]
     profile = {"name": name, "lineage": lineage, **check(name, raw)}
-    other, known = (profile["image"]["build"] or {}).get("use_instead"), sorted((set(shipped) | set(users)) - {name})
-    if other is not None and other not in known:
-        raise ProfileError(f"profile {name}: image.build.use_instead is {other!r}, expected another profile{did_you_mean(other, known)}: {', '.join(known)}")
     if all(from_user for _label, _layer, from_user in layers):
         profile["defaults"] = _pair_defaults(profile, [layer for _label, layer, _from_user in layers])
     return profile
@@ -204,10 +222,12 @@ def adjusted(profile: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, 
     :raises ProfileError: as :func:`resolve` does.
     """
     base = merge({}, {key: value for key, value in profile.items() if key not in ADDED})
+    of_mods = {key: profile["image"][key] for key in OF_MODS if base["image"].pop(key, None)}
     args, gate = base["engine"].get("args", {}), base["gate"]
     method = _at(args, "speculative-config", "method")
     for key, value in (("context", human_int(args.get("max-model-len"))), ("kv_cache_dtype", args.get("kv-cache-dtype")), ("speculative_method", method)):
         if value is not None and gate.get(key) == value:
             del gate[key]
     checked = check(str(profile["name"]), _add_layer(base, layer))
+    checked["image"].update(of_mods)
     return {**{key: profile[key] for key in ADDED if key in profile}, **checked}

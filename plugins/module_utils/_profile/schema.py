@@ -83,64 +83,28 @@ def _environment(doc: str) -> Field:
 
 _DIGEST = "sha256: and 64 hexadecimal digits"
 _COMMIT: dict[str, Any] = {"pattern": r"[0-9a-f]{40}", "pattern_text": "the 40 hexadecimal digits of a commit"}
-_PIN: dict[str, Any] = {
-    "pattern": r"[A-Za-z0-9][\w.-]*(?:\[[\w,-]+\])?==[\w.+!-]+",
-    "pattern_text": "a package with its exact version, such as nvidia-cutlass-dsl==4.5.0",
+_FOLDER: dict[str, Any] = {
+    "pattern": r"[A-Za-z0-9][\w.-]*|~?/[^\x00-\x1f]+",
+    "pattern_text": "the name of a folder below images/ of the profiles, or an absolute path",
 }
+_GITHUB: dict[str, Any] = {
+    "pattern": r"https://github\.com/[A-Za-z0-9-]+/[\w.-]+/?",
+    "pattern_text": "https://github.com/OWNER/REPO; clone another repository and give the path of the mod without repository and commit",
+}
+_MOD_PATH: dict[str, Any] = {"pattern": r"[^\x00-\x1f]*[^\x00-\x1f/.]/?", "pattern_text": "the path of a folder with run.sh, or of a .patch or .diff file"}
 
-_BUILD: dict[str, Field] = {
-    "repository": _text("Git repository of the sources, https:// without a user, or file:// for one on the node.", nullable=True),
-    "commit": _text("Commit of the repository.", nullable=True, **_COMMIT),
-    "pull_requests": Field(
-        "list",
-        "Pull requests of the repository that are merged into the commit, in this order.",
-        [],
-        element=_table(
-            "",
-            number=Field("int", "Its number; fetched as refs/pull/<number>/head.", required=True, minimum=1),
-            commit=_text("The commit of it that is merged; null for its newest one.", nullable=True, **_COMMIT),
-        ),
+_MODEL_PATH = _text("What is passed to vLLM: an id, or a path inside the container.", required=True, pattern=MODEL_PATH, pattern_text=MODEL_PATH_TEXT)
+# What a model is on the nodes. The drafter has the same keys.
+_FILES: dict[str, Field] = {
+    "revision": _text("Hugging Face revision.", nullable=True),
+    "layout": _text(
+        "hub: models--org--name below <store>/hub; directory: plain files. Derived from the path when null.",
+        nullable=True,
+        choices=("hub", "directory"),
     ),
-    "cherry_picks": Field("list", "Commits that are picked after that, in this order.", [], element=Field("str", **_COMMIT)),
-    "patches": _strings("Patches below the repository that are applied after that, in this order."),
-    "submodules": Field("bool", "Whether submodules are fetched.", False),
-    "context": _text("Directory or archive on the controller that replaces the repository; set by the user.", nullable=True),
-    "steps": Field(
-        "list",
-        "What is built, in this order; the last step is the image.",
-        [],
-        element=_table(
-            "",
-            context=_text("Build context below the sources.", "."),
-            dockerfile=_text("Dockerfile below the sources.", "Dockerfile"),
-            args=Field("dict", "Build arguments; a secret is refused.", {}, element=Field("str")),
-            base_arg=_text(
-                "Build argument that gets the image of the step before; null for none.",
-                nullable=True, pattern=r"[A-Za-z_]\w*", pattern_text="the name of a build argument, such as BASE_IMAGE",
-            ),
-            target=_text("Stage of the Dockerfile; null for the last one.", nullable=True, pattern=r"[A-Za-z0-9][\w.-]*", pattern_text="the name of a stage"),
-            tag=_text(
-                "Name of the image between two steps. Derived when null; the last step gets image.reference.",
-                nullable=True, pattern=r"[\w.:/-]+", pattern_text="an image name like registry/name:tag",
-            ),
-        ),
-    ),
-    "pins": Field("list", "Python packages that are installed over the last step, without their dependencies.", [], element=Field("str", **_PIN)),
-    "verify": Field(
-        "list",
-        "Commands that are run in the finished image, without network and GPU. An image that fails one gets no name.",
-        [],
-        element=_table(
-            "",
-            name=_text("What it proves.", required=True),
-            command=_strings("The command with its arguments.", required=True),
-            expect=_text("Text that the output must contain; null if the exit code decides.", nullable=True),
-        ),
-    ),
-    "missing": _text("Why it cannot be built from public sources; then there are no steps.", nullable=True),
-    "use_instead": _text("The profile to use instead.", nullable=True),
-    "note": _text("What the seed reports about the build.", nullable=True),
-}  # fmt: skip
+    "relative_path": _text("Path of the model below the model store. Derived when null.", nullable=True, pattern=MODEL_PATH, pattern_text=MODEL_PATH_TEXT),
+    "size_gib": Field("number", "Size of the weights on disk, GiB.", nullable=True, minimum=0),
+}
 
 _SECONDS = "Seconds allowed for this phase of the boot."
 
@@ -173,21 +137,40 @@ SCHEMA = _table(
         size_gib=Field("number", "Size of the image on disk as published, GiB.", nullable=True, minimum=0),
         download_gib=Field("number", "Compressed size of the pull as published, GiB.", nullable=True, minimum=0),
         build_minutes=Field("number", "Duration of the build as published, minutes.", nullable=True, minimum=0),
-        build=Field("map", "How to build it if no registry has it.", nullable=True, fields=_BUILD),
+        build=_text(
+            "Folder with the Dockerfile that builds it if no registry has it: a name below profiles/images/ or <gb10_profiles_directory>/images/, or an "
+            "absolute path on the controller.",
+            nullable=True,
+            **_FOLDER,
+        ),
+        mods=Field(
+            "list",
+            "What is changed in it, in this order. The result is an image of its own, the same on all ranks.",
+            [],
+            element=_table(
+                "",
+                repository=_text("Repository on GitHub; null for a path on the controller.", nullable=True, **_GITHUB),
+                commit=_text("Its commit.", nullable=True, **_COMMIT),
+                path=_text(
+                    "Folder with run.sh, or one .patch or .diff file: in the repository, or absolute, or relative to the folder of your profiles.",
+                    required=True,
+                    **_MOD_PATH,
+                ),
+            ),
+        ),
     ),
     model=_table(
         "The model.",
         id=_text("Hugging Face id, or any name.", required=True),
-        path=_text("What is passed to vLLM: an id, or a path inside the container.", required=True, pattern=MODEL_PATH, pattern_text=MODEL_PATH_TEXT),
+        path=_MODEL_PATH,
         served_names=_strings("Model names of the API; the first is the main one."),
-        revision=_text("Hugging Face revision.", nullable=True),
-        layout=_text(
-            "hub: models--org--name below <store>/hub; directory: plain files. Derived from model.path when null.",
-            nullable=True,
-            choices=("hub", "directory"),
-        ),
-        relative_path=_text("Path of the model below the model store. Derived when null.", nullable=True, pattern=MODEL_PATH, pattern_text=MODEL_PATH_TEXT),
-        size_gib=Field("number", "Size of the weights on disk, GiB.", nullable=True, minimum=0),
+        **_FILES,
+    ),
+    drafter=Field(
+        "map",
+        "The drafter, a model of its own that speculative-config names with drafter.path. Null if the model has it, or nothing drafts.",
+        nullable=True,
+        fields={"id": _text("Hugging Face id, or any name.", required=True), "path": _MODEL_PATH, **_FILES},
     ),
     engine=_table(
         "The engine's command line.",
@@ -298,6 +281,9 @@ SCHEMA = _table(
             min=Field("number", "Lowest speed that passes; null for none.", nullable=True, minimum=0),
         ),
         cold_prefill_tokens=Field("int", "Length of a prompt that no prefix cache has, which must be answered; null for none.", nullable=True, minimum=1),
+        cold_prefill_tools=Field(
+            "bool", "Whether that prompt stands before the one of gate.completion in a chat with tools, whose reply is judged as that one's.", False
+        ),
         long_replies=Field("int", "How many generations of 800 tokens are requested at once; null for none.", nullable=True, minimum=1),
         engine=_table(
             "What the engine must report in its log; null for any.",
@@ -323,7 +309,7 @@ SCHEMA = _table(
     ),
     plan=_table(
         "Figures for kv_pool_plan; null is not known. A utilization above 0.82 with a pinned KV size needs the weights and the reserve.",
-        weights_gib_per_rank=Field("number", "Weights on each rank, GiB, drafter included.", nullable=True, minimum=0),
+        weights_gib_per_rank=Field("number", "Weights on each rank, GiB, drafter included if the measured boot ran with it.", nullable=True, minimum=0),
         kv_bytes_per_token=Field("number", "KV bytes per effective token and rank.", nullable=True, minimum=0),
         reserve_gib=Field("number", "Activations, graphs, NCCL and the rest, GiB a rank.", nullable=True, minimum=0),
         error_percent=Field("number", "Stated error of the estimated pool, +-%.", nullable=True, minimum=0, maximum=100),

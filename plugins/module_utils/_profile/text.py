@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.table import table as columns
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import KIB_PER_GIB, make_plan
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
@@ -19,9 +20,8 @@ HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "
 # How an image is available, best first: text, and why it has this place.
 AVAILABLE = (
     ("pull", "a registry has it"),
-    ("build", "one rank builds it from a public repository"),
-    ("own sources", "it needs your files or your image: see the note"),
-    ("missing", "it cannot be built from public sources"),
+    ("build", "one rank builds it from a Dockerfile"),
+    ("own image", "you load it (docker load), or give a Dockerfile (image_build_context)"),
 )
 # The first of these that a profile publishes is its headline figure.
 HEADLINES = (
@@ -64,23 +64,20 @@ def _speculation(args: Mapping[str, Any]) -> str:
 
 def availability(image: Mapping[str, Any]) -> int:
     """Return the place of an image in :data:`AVAILABLE`."""
-    build = image["build"] or {}
-    if image["pull"]:
-        return 0
-    if build.get("missing"):
-        return 3
-    return 1 if build.get("repository") and build.get("steps") else 2
+    image = image.get("base", image)
+    return 0 if image["pull"] else 1 if image["build"] else 2
 
 
 def _image(image: Mapping[str, Any]) -> str:
     return AVAILABLE[availability(image)][0]
 
 
-def _published_size(image: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+def _published_size(profile: Mapping[str, Any]) -> str:
     """Return what is published of the sizes and the duration of the build; a dash if nothing is."""
+    image = profile["image"]
     figures = (
         (image["size_gib"], "image {:g} GiB"), (image["download_gib"], "pull {:g} GiB"), (image["build_minutes"], "build {:g} min"),
-        (model["size_gib"], "model {:g} GiB"),
+        *((each["size_gib"], f"{name} {{:g}} GiB") for name, each in zip(("model", "drafter"), models.all_of(profile))),
     )  # fmt: skip
     return ", ".join(text.format(value) for value, text in figures if value is not None) or "-"
 
@@ -99,18 +96,19 @@ def row(profile: Mapping[str, Any]) -> tuple[str, ...]:
         profile["engine"]["executor"],
         _pool(profile),
         _image(profile["image"]),
-        _published_size(profile["image"], profile["model"]),
+        _published_size(profile),
         headline,
     )
 
 
 def facts(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what to choose a profile by. GiB and minutes are null if they are not published."""
-    image, model, args = profile["image"], profile["model"], profile["engine"]["args"]
+    """Return what to choose a profile by. GiB and minutes are null if they are not published. The GiB of the model include the drafter's."""
+    image, args = profile["image"], profile["engine"]["args"]
     cells = dict(zip(HEADER, row(profile)))
     return {
-        "name": profile["name"], "summary": profile["summary"], "model": model["id"], "image": _image(image), "image_reference": image["reference"],
-        "image_gib": image["size_gib"], "download_gib": image["download_gib"], "build_minutes": image["build_minutes"], "model_gib": model["size_gib"],
+        "name": profile["name"], "summary": profile["summary"], "model": profile["model"]["id"], "image": _image(image), "image_reference": image["reference"],
+        "image_gib": image["size_gib"], "download_gib": image["download_gib"], "build_minutes": image["build_minutes"],
+        "model_gib": models.disk_gib(profile) or None,
         "context": profile["gate"]["context"], "requests": args.get("max-num-seqs"), "kv_cache": cells["KV cache"], "speculation": cells["speculation"],
         "kv_pool": cells["pool (gate)"], "speed": cells["published"], "published": profile["published"],
     }  # fmt: skip
@@ -130,7 +128,8 @@ def table(found: Sequence[Mapping[str, Any]], selected: str = "") -> list[str]:
         more = {"pull": f" {size:g} GiB" if size else "", "build": f" {minutes:g} min" if minutes else ""}
         name = f"{each['name']} *" if each["name"] == selected else each["name"]
         weights = f"{each['model_gib']:g} GiB" if each["model_gib"] else "-"
-        shown = (each["context"], each["requests"], each["speed"], each["model"].rpartition("/")[2])
+        model = each["model"].rpartition("/")[2]
+        shown = (each["context"], each["requests"], each["speed"], model if len(model) <= 26 else f"{model[:23]}...")
         rows.append((name, each["image"] + more.get(each["image"], ""), weights, *shown))
     legend = [f"{name}: {why}" for name, why in AVAILABLE if any(each["image"] == name for each in found)]
     return [*columns(("profile", "image", "weights", "context", "requests", "speed", "model"), rows), "", *legend]
@@ -165,26 +164,23 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
     needs: list[tuple[str, Any]] = [
         ("nodes", f"{profile['ranks']['min']}{most or ' or more'}"),
         ("image", f"{image['reference']}{'@' + image['digest'] if image['digest'] else ''} ({_image(image)})"),
-        ("model", f"{model['id']}" + (f", {model['size_gib']:g} GiB" if model["size_gib"] else "")),
-        ("model on the node", f"<model store>/{model['relative_path']}" if model["relative_path"] else f"{model['path']} in the container"),
-        ("memory", f"utilization {args.get('gpu-memory-utilization', 'the default of vLLM')}"),
     ]
+    for name, each in zip(("model", "drafter"), models.all_of(profile)):
+        needs.append((name, f"{each['id']}" + (f", {each['size_gib']:g} GiB" if each["size_gib"] else "")))
+        needs.append((f"{name} on the node", f"<model store>/{each['relative_path']}" if each["relative_path"] else f"{each['path']} in the container"))
+    needs.append(("memory", f"utilization {args.get('gpu-memory-utilization', 'the default of vLLM')}"))
     if plan["weights_gib_per_rank"] is not None:
         needs.append(("weights a rank", f"{plan['weights_gib_per_rank']:g} GiB"))
     if box["memory"]:
         needs.append(("container memory limit", box["memory"]))
-    build = image["build"] or {}
-    size = _published_size(image, model)
+    size = _published_size(profile)
     if size != "-":
         needs.append(("published sizes", size))
-    if build.get("missing"):
-        needs.append(("image is missing", build["missing"] + (f" Use {build['use_instead']} instead." if build["use_instead"] else "")))
-    elif build.get("repository"):
-        extras = [f"pull request {each['number']}" for each in build["pull_requests"]]
-        extras += [f"{len(build[key])} {text}" for key, text in (("cherry_picks", "cherry-picks"), ("patches", "patches"), ("pins", "pins")) if build[key]]
-        needs.append(("build", f"{build['repository']} at {build['commit'][:12]}, {', '.join([*extras, str(len(build['steps'])) + ' steps'])}"))
-    if build.get("note"):
-        needs.append(("build note", build["note"]))
+    base = image.get("base", image)
+    if base["build"] and not base["pull"]:
+        needs.append(("build", f"{base['build']}/Dockerfile"))
+    if image["mods"]:
+        needs.append(("mods", f"{', '.join(each['path'] for each in image['mods'])}, over {base['reference']}"))
     shows: list[tuple[str, Any]] = [
         ("context", f"exactly {thousands(gate['context'])}" if gate["context"] else "-"),
         ("pool, tokens", _pool(profile)),
@@ -243,11 +239,11 @@ def validated_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def imported_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return what import.yml reports: the file, what is not mapped, and the next command. The comments of the file have the rest."""
+    """Return what import.yml reports: the file, what is not mapped, and the next command. The file has the rest."""
     state, decided = document["state"], document["decided"]
     out = ["", f"{document['path']} {'' if state == 'would be written' else 'is '}{state}: profile {document['profile']}, made of a {document['kind']}.", ""]
     unmapped = [(each["field"], each["reason"]) for each in document["unmapped"]]
     out += columns(("not mapped", "why"), unmapped) if unmapped else ["Nothing is left out: each field is mapped, or set by the collection."]
     if decided:
-        out += ["", f"Set by the collection: {len(decided)} of the fields; the comments of the file list them."]
+        out += ["", *columns(("set by the collection", "why"), [(each["field"], each["reason"]) for each in decided])]
     return [*out, "", f"Next: {document['next']}" if document["next"] else "To write the file, run the command without --check."]

@@ -168,12 +168,10 @@ def image_of(name: str, engine: str) -> dict[str, Any]:
     return {"exists": True, "id": found["Id"], "name": name, "fingerprint": content, "repo_digests": sorted(found.get("RepoDigests") or [])}
 
 
-def weights_of(model: str) -> dict[str, Any]:
-    """Return the files of a model as all ranks agreed on them last, those whose size differs on the disk with this size; empty without an agreement."""
-    if not model:
-        return {}
+def _agreed_files(model: str) -> dict[str, list[Any]]:
+    """Return size on the disk and SHA-256 of the files of a model that all ranks agreed on; no SHA-256 if the size differs."""
     try:
-        agreed = Node("/").load_record(manifest.record_name(os.path.normpath(model))).get("agreed") or {}
+        agreed = Node("/").load_record(manifest.record_name(os.path.normpath(model))).get("agreed") or {} if model else {}
     except RecordError:
         return {}
     files = {}
@@ -183,9 +181,20 @@ def weights_of(model: str) -> dict[str, Any]:
         except OSError:
             found = -1
         files[path] = [found, sha256 if found == size else ""]
+    return files
+
+
+def weights_of(model: str, drafter: str = "") -> dict[str, Any]:
+    """Return the files of a model and of its drafter as all ranks agreed on them last, with the sizes on the disk; empty without an agreement.
+
+    The files of the drafter begin with the name of its folder.
+    """
+    prefix = os.path.basename(os.path.normpath(drafter))
+    files = {**_agreed_files(model), **{f"{prefix}/{path}": each for path, each in _agreed_files(drafter).items()}}
     if not files:
         return {}
-    return {"proof": manifest.proof({path: {"size": size, "sha256": sha256} for path, (size, sha256) in files.items()}, {}, files), "files": files}
+    proof = manifest.proof({path: {"size": size, "sha256": sha256} for path, (size, sha256) in files.items()}, {}, files)
+    return {"proof": proof, "files": files, "folders": [folder for folder in (model, drafter) if folder]}
 
 
 def bind(kept: list[dict[str, Any]], containers: list[dict[str, Any]], engine: str) -> None:

@@ -191,13 +191,18 @@ def repairs(info: Mapping[str, Any], release: str, files: Mapping[str, str], jud
     return out
 
 
-def weights_differ(judged: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return how weights differ from those that a release was judged with, one phrase for each file; none if one of them is not known.
+def same_models(judged: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Tell whether two `weights` are of the same folders; true if one does not name them."""
+    return not judged.get("folders") or not now.get("folders") or judged["folders"] == now["folders"]
 
-    Both are a receipt's `weights`: `proof`, and `files` as path -> [bytes, SHA-256].
+
+def weights_differ(judged: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return how weights differ from those that a release was judged with, one phrase for each file; none if one of them is not known or comparable.
+
+    Both are a receipt's `weights`: `proof`, `files` as path -> [bytes, SHA-256], and `folders`, of the model and its drafter.
     """
     before, after = judged.get("files") or {}, now.get("files") or {}
-    if not before or not after or judged.get("proof") == now.get("proof"):
+    if not before or not after or judged.get("proof") == now.get("proof") or not same_models(judged, now):
         return []
     out = []
     for path in sorted({*before, *after}):

@@ -12,6 +12,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.text import AVAILABLE, availability, by_availability, thousands
 
 Record = Mapping[str, Any]
@@ -115,7 +116,7 @@ def adoptable(fabrics: Sequence[Record]) -> Adopted | None:
 def needed_gib(profile: Record) -> tuple[float, float]:
     """Return the GiB that the image and the weights of a profile need on one machine."""
     image = profile["image"]["size_gib"]
-    return float(IMAGE_GIB if image is None else image), float(profile["model"]["size_gib"] or 0)
+    return float(IMAGE_GIB if image is None else image), models.disk_gib(profile)
 
 
 def shortages(profile: Record, names: Sequence[str], nodes: Sequence[Record]) -> list[str]:
@@ -143,7 +144,7 @@ def _time(profile: Record) -> str:
     """Return the minutes that a profile takes until it serves for the first time, as far as they are published or follow from a size."""
     image, published = profile["image"], profile["published"]
     parts = []
-    sizes = [value for value in (image["download_gib"] if image["pull"] else None, profile["model"]["size_gib"]) if value]
+    sizes = [value for value in (image["download_gib"] if image.get("base", image)["pull"] else None, models.disk_gib(profile)) if value]
     if sizes:
         parts.append(f"download {sum(sizes) / GIB_A_MINUTE:.0f} min at 1 Gbit/s")
     if image["build_minutes"]:
@@ -159,7 +160,7 @@ def profile_choices(profiles: Mapping[str, Record]) -> list[str]:
 
     def fits(profile: Record) -> bool:
         least, most = profile["ranks"]["min"], profile["ranks"]["max"]
-        return least <= 2 and (most is None or most >= 2) and AVAILABLE[availability(profile["image"])][0] != "missing"
+        return least <= 2 and (most is None or most >= 2) and availability(profile["image"]) < 2
 
     return [name for name in by_availability(profiles) if fits(profiles[name])]
 

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PUBLIC: the files of a model, and what each rank lacks. Pure.
+"""PUBLIC: the files of models, and what each rank lacks. Pure.
 
 A *manifest* is a mapping that :mod:`model_folder` reads from a node. Paths are relative to the model's folder, with ``/``:
 
@@ -381,18 +381,18 @@ def _desired_files(manifests: Sequence[Mapping[str, Any]], source: int) -> tuple
     return desired, lost, notes
 
 
-def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: str = "auto", reserve_bytes: int = 0) -> dict[str, Any]:
+def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: str = "auto", reserves: Sequence[int] = ()) -> dict[str, Any]:
     """Return what has to be copied until all ranks have what the source has.
 
     :param hosts: names by rank; ``manifests``: one for each.
-    :param reserve_bytes: bytes that must stay free on a rank's disk after the copy.
+    :param reserves: bytes that must stay free on the disk of each rank after the copy; empty for none.
     :returns: ``source`` (host), ``source_rank``, ``usable`` (false: the source has to download first), ``complaints`` (why), ``equal``, ``bytes``
         and ``files`` (of the whole model), ``proof``, ``commit`` (of the hub, or ""), ``code`` (see code_proof),
         ``expected`` (path -> size, sha256, mtime_ns), ``links``, ``ranks`` (for each rank:
         ``host``, ``fetch`` (a list of ``path``, ``size``, ``sha256``, ``mtime_ns``, ``provider`` (rank)), ``links``, ``remove``, ``bytes``, ``why``,
         ``recorded`` (whether this rank has recorded exactly this)),
         ``offers`` (for each rank the paths that others fetch from it), ``awaits`` (for each rank whether it will fetch what the source downloads first;
-        false if the plan is usable), ``refusals`` (sentences: too little space, files of another model) and ``notes``.
+        false if the plan is usable), ``reserves``, ``refusals`` (sentences: too little space, files of another model) and ``notes``.
     :raises ManifestError: the source is not a host of the group.
     """
     for host, each in zip(hosts, manifests):
@@ -404,6 +404,7 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
         "commit": "", "code": "",
         "expected": {}, "links": {}, "ranks": [], "offers": [[] for _each in hosts],
         "awaits": [rank != base_rank and not complete(each) for rank, each in enumerate(manifests)], "refusals": [], "notes": [],
+        "reserves": list(reserves) or [0 for _each in hosts],
     }  # fmt: skip
     if not base.get("exists"):
         return {**out, "complaints": complaints(base)}
@@ -431,7 +432,7 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
         code=code_proof(desired, links),
     )
     for rank, host in enumerate(hosts):
-        out["ranks"].append(_rank_plan(rank, host, manifests[rank], desired, out, reserve_bytes))
+        out["ranks"].append(_rank_plan(rank, host, manifests[rank], desired, out))
     for each in out["ranks"]:
         for item in each["fetch"]:
             out["offers"][item["provider"]].append(item["path"])
@@ -440,9 +441,7 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
     return out
 
 
-def _rank_plan(
-    rank: int, host: str, manifest: Mapping[str, Any], desired: Mapping[str, Mapping[str, Any]], out: dict[str, Any], reserve: int
-) -> dict[str, Any]:
+def _rank_plan(rank: int, host: str, manifest: Mapping[str, Any], desired: Mapping[str, Mapping[str, Any]], out: dict[str, Any]) -> dict[str, Any]:
     """Return the entry of one rank in `ranks`, and add to `refusals`."""
     fetch, why = [], []
     for path, entry in sorted(desired.items()):
@@ -459,7 +458,7 @@ def _rank_plan(
             f"{host} has {listing(unknown)} in {manifest['path']}, which {out['source']} has not, so the ranks would load different things: "
             f"move it away on {host}, or put it on {out['source']} too"
         )
-    problem = space_problem(manifest["path"], fetch, manifest["staged"], manifest["free_bytes"], reserve)
+    problem = space_problem(manifest["path"], fetch, manifest["staged"], manifest["free_bytes"], out["reserves"][rank])
     if problem:
         out["refusals"].append(f"{host} has {problem}")
     return {

@@ -54,7 +54,9 @@ def test_each_kind_is_written_with_what_is_not_mapped(name: str, tmp_path: Path)
     text = (tmp_path / "own/mine.yml").read_text()
     assert yaml.safe_load(text)["engine"]["args"]["tensor-parallel-size"] == "{ranks}"
     assert out["unmapped"]
-    assert [each for key in ("unmapped", "decided") for each in out[key] if "\n# {field}: {reason}\n".format(**each) not in text] == []
+    assert [each for each in out["decided"] if "\n# {field}: {reason}\n".format(**each) not in text] == []
+    notes = yaml.safe_load(text)["notes"]
+    assert [each for each in out["unmapped"] if "Not mapped: {field}: {reason}".format(**each) not in notes] == []
     assert "hf_abcdefghijklmnopqrstuvwx" not in text + str(out)
 
 
@@ -158,6 +160,28 @@ def test_an_address_is_to_be_downloaded_first(tmp_path: Path) -> None:
 
 
 def test_text_of_a_recipe_cannot_leave_its_comment(tmp_path: Path) -> None:
-    out = run(tmp_path, RECIPE + '"evil\\nengine: {}\\u2028x": 1\n')
+    out = run(tmp_path, RECIPE + '"restart\\nengine: {}\\u2028x": 1\nexecutor_config: {"ipc": 1}\n', name="m")
     text = Path(out["document"]["path"]).read_text()
-    assert "\n# evil engine: {} x: a profile has no key for it\n" in text
+    assert "Not mapped: restart engine: {} x: a profile has no key for it" in yaml.safe_load(text)["notes"]
+    assert [line for line in text.splitlines() if line.startswith(("engine", "restart"))] == ["engine:"]
+
+
+def test_a_script_and_a_mod_next_to_the_recipe(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\ndocker run --name v o/vllm:1 vllm serve a/m -tp 2 --gpu-memory-utilization 0.8\n")
+    assert run(tmp_path, recipe=str(script))["document"]["kind"] == "script with docker run"
+    mod = tmp_path / "mods/fix"
+    mod.mkdir(parents=True)
+    (mod / "run.sh").write_text("true\n")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/r.yaml").write_text(RECIPE + "mods: [mods/fix, mods/none]\n")
+    out = run(tmp_path, recipe=str(tmp_path / "recipes/r.yaml"), name="modded")
+    assert yaml.safe_load((tmp_path / "own/modded.yml").read_text())["image"]["mods"] == [{"path": str(mod)}]
+    assert [each["field"] for each in out["document"]["unmapped"] if each["field"].startswith("mods")] == ["mods[1] mods/none"]
+    (tmp_path / "recipes/.git").mkdir()
+    assert len(yaml.safe_load(Path(run(tmp_path, recipe=str(tmp_path / "recipes/r.yaml"), name="b")["document"]["path"]).read_text())["image"]) == 2
+
+
+def test_a_yaml_key_that_is_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(AnsibleActionFail, match=r"recipe\.yaml: line 4: the key model is given twice with different values"):
+        run(tmp_path, RECIPE + "model: org/n\n")

@@ -10,7 +10,9 @@ from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.gb10.cluster.plugins.lookup import profile as lookup
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.plugin_utils.image_folders import PROFILES_DIR
 from shipped_profiles import SHIPPED
 
 
@@ -68,3 +70,35 @@ def test_files_of_the_directory_are_profiles_and_the_inventory_wins(tmp_path: Pa
     (tmp_path / "bad.yml").write_text("a: b: c")
     with pytest.raises(AnsibleError, match=r"bad\.yml:1: the file is not valid YAML here \("):
         run(["both"], gb10_profiles_directory=str(tmp_path))
+
+
+def test_the_folder_of_a_dockerfile_is_the_users_or_the_collections(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"mine": {"extends": "dspark-fp8-262k-baseline"}}
+    given = {"gb10_profiles": own, "gb10_profiles_directory": str(tmp_path)}
+    assert run(["mine"], **given)[0]["image"]["build"] == str(PROFILES_DIR / "images/dspark-fp8-262k-baseline")
+    (tmp_path / "images/dspark-fp8-262k-baseline").mkdir(parents=True)
+    assert run(["mine"], **given)[0]["image"]["build"] == f"{tmp_path}/images/dspark-fp8-262k-baseline"
+    own["mine"]["image"] = {"build": "none"}
+    assert run(["mine"], **given)[0]["image"]["build"] == f"{tmp_path}/images/none", "where it is expected"
+
+
+def test_a_profile_with_mods_serves_an_image_of_its_own(tmp_path: Path) -> None:
+    """The same content has the same name."""
+    (tmp_path / "fix").mkdir()
+    (tmp_path / "fix/run.sh").write_text("true\n")
+    image: dict[str, Any] = {"mods": [{"path": "fix"}, {"repository": "https://github.com/o/r", "commit": "a" * 40, "path": "x.patch"}]}
+    given = {"gb10_profiles": {"mine": {"extends": DEFAULT_PROFILE, "image": image}}, "gb10_profiles_directory": str(tmp_path)}
+    below, found = run([])[0]["image"], run(["mine"], **given)[0]["image"]
+    assert found["base"] == {key: below[key] for key in ("reference", "digest", "pull", "build")}
+    assert (found["digest"], found["pull"], found["build"]) == (None, False, None)
+    assert found["reference"] == f"bjk110/vllm-spark:unholy-fusion-prod-ready-mods-{found['layer']['hash'][:12]}"
+    assert found["layer"]["copies"] == [{"src": f"{tmp_path}/fix/", "dest": "1-fix"}]
+    assert found["layer"]["dockerfile"].splitlines()[-5] == f"FROM {below['reference']}@{below['digest']}"
+    assert run(["mine"], **given)[0]["image"] == found
+    (tmp_path / "fix/run.sh").write_text("false\n")
+    other = run(["mine"], **given)[0]["image"]
+    assert other["reference"] != found["reference"]
+    image["mods"][1]["commit"] = "b" * 40
+    assert run(["mine"], **given)[0]["image"]["reference"] not in (other["reference"], found["reference"])
+    profile = run(["mine"], **given)[0]
+    assert adjusted(profile, {"engine": {"args": {"max-num-seqs": 2}}})["image"] == profile["image"]

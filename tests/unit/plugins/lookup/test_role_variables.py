@@ -19,6 +19,15 @@ def role_variables(name: str) -> dict[str, Any]:
     return {key: trust_as_template(value) if isinstance(value, str) else value for key, value in raw.items()}
 
 
+def derived(profile: dict[str, Any], *names: str, **known: Any) -> list[Any]:
+    """Return variables of the role that follow from a profile."""
+    given = {
+        "__vllm_tp2_options_given": {}, "__vllm_tp2_profile": profile, "__vllm_tp2_given": {}, "__vllm_tp2_makes_key": False, "__vllm_tp2_head": True,
+    }  # fmt: skip
+    templar = Templar(loader=DataLoader(), variables={**role_variables("defaults"), **role_variables("vars"), **given, **known})
+    return [templar.template(trust_as_template("{{ " + name + " }}")) for name in names]
+
+
 @pytest.mark.parametrize(
     ("own", "variable", "before", "option", "former"),
     [
@@ -30,18 +39,19 @@ def role_variables(name: str) -> dict[str, Any]:
 )
 def test_the_private_ipc_namespace_does_not_start_a_group_again(own: str | None, variable: str, before: str, option: dict[str, str], former: str) -> None:
     """The inputs are those of the version whose default was host, unless the owner asks for something else."""
-    profile = resolve("mine", shipped_profiles(), {"mine": {"extends": "dspark-nvfp4-1m", "container": {"ipc": own}}})
-    known = {
-        "__vllm_tp2_options_given": {}, "__vllm_tp2_profile": profile, "__vllm_tp2_given": {}, "__vllm_tp2_makes_key": False, "__vllm_tp2_head": True,
-        "vllm_tp2_ipc": variable,
-    }  # fmt: skip
-    templar = Templar(loader=DataLoader(), variables={**role_variables("defaults"), **role_variables("vars"), **known})
-    inputs, options, given = (
-        templar.template(trust_as_template("{{ " + name + " }}")) for name in ("__vllm_tp2_rendered_from", "__vllm_tp2_options", "__vllm_tp2_former_options")
-    )
-    assert inputs == {key: value for key, value in profile.items() if key not in ("gate", "launch")} | {"container": {**profile["container"], "ipc": before}}
+    profile = resolve("mine", shipped_profiles(), {"mine": {"extends": "dspark-nvfp4-1m-seed", "container": {"ipc": own}}})
+    inputs, options, given = derived(profile, "__vllm_tp2_rendered_from", "__vllm_tp2_options", "__vllm_tp2_former_options", vllm_tp2_ipc=variable)
+    image = {key: None if key == "build" else value for key, value in profile["image"].items() if key != "mods"}
+    rendered = {key: value for key, value in profile.items() if key not in ("gate", "launch", "drafter")}
+    assert inputs == rendered | {"container": {**profile["container"], "ipc": before}, "image": image}, "no path of the controller"
     assert options == option
     assert given["ipc"] == former
+
+
+def test_the_drafter_is_an_input_of_a_release() -> None:
+    profile = resolve("glm53-flash-dflash2-262k", shipped_profiles())
+    [inputs] = derived(profile, "__vllm_tp2_rendered_from")
+    assert inputs["drafter"] == profile["drafter"]
 
 
 def rank(number: int) -> dict[str, Any]:
@@ -55,7 +65,7 @@ def rank(number: int) -> dict[str, Any]:
 )
 def test_time_limit_of_a_boot_is_the_users_or_the_profiles_total(phases: dict[str, Any], user: dict[str, Any], seconds: int) -> None:
     """The gate gets its timeout from the role's defaults. It does not read `total` among the limits of the stages."""
-    own = {"extends": "dspark-nvfp4-1m", "launch": {"phase_seconds": phases}}
+    own = {"extends": "dspark-nvfp4-1m-seed", "launch": {"phase_seconds": phases}}
     variables = {**role_variables("defaults"), "vllm_tp2_profile": resolve("mine", shipped_profiles(), {"mine": own}), **user}
     timeout = Templar(loader=DataLoader(), variables=variables).template(variables["vllm_tp2_timeout"])
     assert timeout == seconds

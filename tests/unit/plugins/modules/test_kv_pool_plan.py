@@ -31,9 +31,9 @@ def run(**args: Any) -> tuple[int, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "second", "enforce", "rc", "verdict"),
     [
-        ("dspark-nvfp4-1m", BIG, True, 0, "ok"),
-        ("dspark-nvfp4-1m", SMALL, True, 1, "refused"),
-        ("dspark-nvfp4-1m", SMALL, False, 0, "refused"),
+        ("dspark-nvfp4-1m-seed", BIG, True, 0, "ok"),
+        ("dspark-nvfp4-1m-seed", SMALL, True, 1, "refused"),
+        ("dspark-nvfp4-1m-seed", SMALL, False, 0, "refused"),
         ("dsv4-0731-b12x-512k", BIG, True, 0, "unknown"),
     ],
 )
@@ -45,7 +45,7 @@ def test_fails_only_if_enforced_and_refused(name: str, second: int, enforce: boo
 
 @pytest.mark.parametrize(("enforce", "allow", "rc"), [(True, False, 1), (False, False, 0), (True, True, 0)])
 def test_what_may_freeze_a_node_fails_with_the_memory_of_the_nodes(enforce: bool, allow: bool, rc: int) -> None:
-    own = resolve("mine", SHIPPED, {"mine": {"extends": "dspark-nvfp4-1m", "engine": {"args": {"gpu-memory-utilization": "0.84"}}}})
+    own = resolve("mine", SHIPPED, {"mine": {"extends": "dspark-nvfp4-1m-seed", "engine": {"args": {"gpu-memory-utilization": "0.84"}}}})
     code, out = run(profile=own, ranks=[rank("a", BIG), rank("b", SMALL)], enforce=enforce, allow_unsafe_memory=allow)
     assert code == rc
     texts = [*out["warnings_found"], out["unsafe"] or ""]

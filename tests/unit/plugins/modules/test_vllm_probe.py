@@ -192,6 +192,28 @@ def test_cold_prompts_share_no_beginning(server: tuple[Any, str], capsys: pytest
     assert first[16:300] == second[16:300]
 
 
+@pytest.mark.parametrize("tokenizes", [True, False], ids=["by /tokenize", "by the usage"])
+def test_cold_chat_has_the_long_prompt_as_the_message_of_the_system(server: tuple[Any, str], capsys: pytest.CaptureFixture[str], tokenizes: bool) -> None:
+    def answer(handler: Any) -> None:
+        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        kind.seen.append(body)
+        if handler.path == "/tokenize":
+            handler._answer(*((200, json.dumps({"tokens": list(range(len(body["prompt"].split())))})) if tokenizes else (404, "Not Found")))
+            return
+        words = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
+        handler._answer(200, json.dumps({"choices": [{"message": {"content": "42"}}], "usage": {"prompt_tokens": len(words.split())}}))
+
+    kind, url = server
+    kind.do_POST = answer
+    request = {"prompt": "What is 17 + 25?", "chat": True, "prompt_tokens": 20000, "cold": True, "body": {"tools": [{"type": "function"}]}}
+    replies = [ask(capsys, url=url, requests=[request])["replies"][0] for _again in range(2)]
+    assert all(reply["text"] == "42" and 19000 < reply["prompt_tokens"] <= 20000 for reply in replies)
+    chats = [body for body in kind.seen if "messages" in body]
+    assert [[message["role"] for message in chat["messages"]] for chat in chats] == [["system", "user"]] * 2
+    assert chats[0]["messages"][0]["content"][:16] != chats[1]["messages"][0]["content"][:16], "no prefix cache has it"
+    assert all(chat["tools"] == [{"type": "function"}] and "prompt" not in chat for chat in chats)
+
+
 def test_growth_of_the_counters_of_speculation_is_returned(server: tuple[Any, str], capsys: pytest.CaptureFixture[str]) -> None:
     def page(handler: Any) -> None:
         asked = len(kind.seen)

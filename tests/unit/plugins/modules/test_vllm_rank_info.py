@@ -98,6 +98,16 @@ def test_weights_are_what_all_ranks_agreed_on_with_the_sizes_of_the_disk(monkeyp
     assert node.weights_of(str(tmp_path))["proof"] != found["proof"]
     assert node.weights_of("") == {}
 
+    def record(_self: Node, name: str) -> dict[str, Any]:
+        return {"agreed": agreed if "-draft-" in name else {"a": [2, "aaaa", 1]}}
+
+    monkeypatch.setattr(Node, "load_record", record)
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft/b").write_text("bb")
+    both = node.weights_of(str(tmp_path), str(tmp_path / "draft"))
+    assert both["files"] == {"a": [2, "aaaa"], "draft/a": [-1, ""], "draft/b": [2, "bbbb"], "draft/c": [-1, ""]}
+    assert both["folders"] == [str(tmp_path), str(tmp_path / "draft")]
+
 
 def proc(root: Path, pid: int, parent: int, state: str, comm: str, command: str = "") -> None:
     (root / str(pid)).mkdir(parents=True)

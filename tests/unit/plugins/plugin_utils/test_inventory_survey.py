@@ -15,6 +15,7 @@ from ansible_collections.gb10.cluster.plugins.action.inventory_check import sele
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
 from ansible_collections.gb10.cluster.plugins.plugin_utils import gate_expressions, inventory_profiles, inventory_survey
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located
+from shipped_profiles import SHIPPED
 from unit.fixtures.host.tree import write
 from unit.fixtures.inventory.hosts import PAIR, SECOND, TWO
 
@@ -289,6 +290,7 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
         ({"vllm_tp2_extra_args": {"max_model_len": 5}}, [("vllm_tp2_extra_args", "engine.args.max_model_len")]),
         ({"vllm_tp2_extra_args": {"--max-num-seqs": 5}}, [("vllm_tp2_extra_args", "expected a flag without its dashes")]),
         ({"vllm_tp2_extra_args": {"speculative-config": "method=mtp"}}, [("vllm_tp2_extra_args", "is the string 'method=mtp', expected a mapping, such as")]),
+        ({"vllm_tp2_extra_args": {"speculative-config": {"model": "x/y"}}}, [("vllm_tp2_extra_args", "add drafter: {id: x/y, revision: <commit>, path: x/y}")]),
         ({"gb10_profile": "fp8-1m\n"}, [("gb10_profile", "is not a known profile; remove what follows fp8-1m")]),
         (gate("pool.concurrency >= '1.5'"), [("vllm_tp2_gate", "write `1.5` in backticks")]),
         (gate(effective_token={"min": 5}), [("vllm_tp2_gate", "gate.effective_token")]),
@@ -303,7 +305,7 @@ def gate(*expressions: Any, **more: Any) -> dict[str, Any]:
         (gate({"expression": "pool.tokens > `1`", "name": "x", "remedy": "lower it"}, "head.nccl.ib && ranks[1].ready"), []),
         (gate("pool.tokenz >= `2`"), [("vllm_tp2_gate", "tokenz, which is not a fact of the gate; did you mean tokens?")]),
         (
-            {"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m", "gate": {"expressions": ["a b"]}}}},
+            {"gb10_profile": "mine", "gb10_profiles": {"mine": {"extends": "dspark-nvfp4-1m-seed", "gate": {"expressions": ["a b"]}}}},
             [("gb10_profiles", "profile mine: gate.expressions[0]: the expression 'a b'")],
         ),
         ({**gate(context=500000, concurrency={"min": 3}), "vllm_tp2_context": 500000}, []),
@@ -428,27 +430,44 @@ def test_expressions_need_jmespath(monkeypatch: pytest.MonkeyPatch) -> None:
     assert survey({}) == []
 
 
-LOST = {"extends": "fp8-1m", "image": {"build": {"missing": "Its base image was deleted.", "use_instead": "b12x-fp8-1m", "steps": None, "repository": None,
-        "commit": None, "pull_requests": None, "cherry_picks": None, "patches": None, "pins": None, "verify": None}}}  # fmt: skip
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_each_shipped_profile_can_be_selected(name: str) -> None:
+    own = {"gb10_profile": name}
+    found = survey({"a": {"ansible_host": "10.0.0.1", **own}, "b": {"ansible_host": "10.0.0.2", **own}}, stages=["image", "weights", "vllm_tp2"])
+    assert [each.sentence() for each in found] == []
 
 
 @pytest.mark.parametrize(
-    ("more", "stages", "faults"),
+    ("image", "more", "stages", "keys"),
     [
-        ({}, ["image"], 1), ({}, [], 0), ({"image_build_context": "~/src"}, ["image"], 0), ({"image_distribution": "send"}, ["image"], 0),
-        ({"image_distribution": "pull"}, ["image"], 1),
+        ({"build": "mine"}, {}, ["image"], ["image.build"]),
+        ({"build": "mine"}, {}, [], []),
+        ({"build": "mine", "pull": True}, {}, ["image"], []),
+        ({"build": "mine"}, {"image_distribution": "send"}, ["image"], []),
+        ({"build": "mine"}, {"image_build_context": "{tmp}/context"}, ["image"], []),
+        ({"build": "dspark-fp8-262k-baseline"}, {}, ["image"], []),
+        ({"build": "{tmp}/context"}, {}, ["image"], []),
+        ({"build": "{tmp}/none"}, {}, ["image"], ["image.build"]),
+        ({"mods": [{"path": "fix"}, {"path": "{tmp}/x.diff"}, {"path": "good"}]}, {}, ["image"], ["image.mods[0].path", "image.mods[1].path"]),
     ],
-)  # fmt: skip
-def test_an_image_that_cannot_be_built_is_a_fault_where_the_image_is_needed(more: dict[str, str], stages: list[str], faults: int) -> None:
-    """A status or a stop goes on with such a profile."""
-    of_each = {"gb10_profile": "lost", "gb10_profiles": {"lost": LOST}, **more}
-    found = [each for each in survey({"a": {"ansible_host": "10.0.0.1", **of_each}, "b": {"ansible_host": "10.0.0.2", **of_each}}, stages=stages)
-             if "cannot be built" in each.text]  # fmt: skip
-    assert len(found) == faults, [each.sentence() for each in found]
-    for each in found:
-        assert each.example, "a warning in a check of the inventory alone"
-        assert "the image of the profile lost cannot be built: Its base image was deleted; use the profile b12x-fp8-1m instead" in each.text
-        assert "image_distribution: send" in each.text
+)
+def test_what_an_image_is_built_from_is_on_this_computer(
+    tmp_path: Path, image: dict[str, Any], more: dict[str, str], stages: list[str], keys: list[str]
+) -> None:
+    """A status or a stop goes on without it."""
+    for path in ("context/Dockerfile", "own/good/run.sh"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    (tmp_path / "own/fix").mkdir()
+
+    def here(value: Any) -> Any:
+        return yaml.safe_load(yaml.safe_dump(value).replace("{tmp}", str(tmp_path)))
+
+    profile = {"extends": "fp8-1m", "image": {"reference": "mine:1", "pull": False, **here(image)}}
+    own = {"gb10_profile": "own", "gb10_profiles": {"own": profile}, "gb10_profiles_directory": f"{tmp_path}/own", **here(more)}
+    found = survey({"a": {"ansible_host": "10.0.0.1", **own}, "b": {"ansible_host": "10.0.0.2", **own}}, stages=stages)
+    assert [each.text.split()[2] for each in found] == keys, [each.sentence() for each in found]
+    assert all("does not exist on this computer" in each.text and str(tmp_path) in each.text for each in found)
 
 
 def test_a_key_that_is_set_twice_is_a_fault_and_of_a_secret_a_warning_without_values(tmp_path: Path) -> None:
@@ -533,19 +552,18 @@ def test_a_second_inventory_that_does_not_exist_ends_the_check(tmp_path: Path) -
     assert re.fullmatch(r"\S+/lba does not exist; did you mean \S+/lab\?", found.text)
 
 
-def test_sources_of_an_image_that_do_not_exist_are_a_fault_of_a_run_that_builds(tmp_path: Path) -> None:
-    own = {"image_build_context": str(tmp_path / "recipe")}
+def test_a_folder_without_a_dockerfile_is_a_fault_of_a_run_that_builds(tmp_path: Path) -> None:
+    own = {"image_build_context": str(tmp_path / "recipes")}
+    (tmp_path / "recipe").mkdir()
     assert survey({"a": own, "b": own}) == []
     (found,) = survey({"a": own, "b": own}, stages=["image"])
-    assert (found.key, "does not exist here" in found.text) == ("image_build_context", True)
-    (tmp_path / "recipe").touch()
+    assert found.key == "image_build_context"
+    assert found.text.endswith(f"expected the file {tmp_path}/recipes/Dockerfile, which does not exist on this computer; did you mean recipe?")
+    own["image_build_context"] = str(tmp_path / "recipe")
     (found,) = survey({"a": own, "b": own}, stages=["image"])
-    assert "is a file here; expected a folder or an archive" in found.text
-    (tmp_path / "recipe").rename(tmp_path / "recipe.tar.gz")
-    (tmp_path / "recipe").mkdir()
+    assert f"{tmp_path}/recipe/Dockerfile" in found.text
+    (tmp_path / "recipe/Dockerfile").touch()
     assert survey({"a": own, "b": own}, stages=["image"]) == []
-    archive = {"image_build_context": f"{tmp_path}/recipe.tar.gz"}
-    assert survey({"a": archive, "b": archive}, stages=["image"]) == []
 
 
 @pytest.mark.parametrize("key", ["vllm_tp2_gpu_memory_utilization", "vllm_tp2_context"])

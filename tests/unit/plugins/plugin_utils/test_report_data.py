@@ -81,7 +81,7 @@ def test_young_agent_is_shown_by_its_last_half_hour() -> None:
 
 def test_pool_is_next_to_published_gate_and_estimate_of_the_boots_own_profile() -> None:
     figure = part("pool")["figures"][0]
-    assert figure["labels"] == ["4f0c61d2 dspark-nvfp4-1m", "9b1e61d2 dspark-nvfp4-1m"], "the failed boot has no pool"
+    assert figure["labels"] == ["4f0c61d2 dspark-nvfp4-1m-seed", "9b1e61d2 dspark-nvfp4-1m-seed"], "the failed boot has no pool"
     assert dict(figure["series"]) == {
         "measured": [1900142, 1990142], "published by the seed": [1990142] * 2, "the gate's minimum": [1890000] * 2,
         "the profile's estimate": [1990269] * 2,

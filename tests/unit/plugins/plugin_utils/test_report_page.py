@@ -53,7 +53,7 @@ def test_figures_are_described_and_every_id_is_there_once() -> None:
 
 
 def test_values_are_titles_that_a_browser_shows() -> None:
-    assert "<title>9b1e61d2 dspark-nvfp4-1m: 1,990,142 tokens</title>" in report_pages.html(report_pages.pair())
+    assert "<title>9b1e61d2 dspark-nvfp4-1m-seed: 1,990,142 tokens</title>" in report_pages.html(report_pages.pair())
 
 
 def test_bars_have_the_label_of_their_values() -> None:

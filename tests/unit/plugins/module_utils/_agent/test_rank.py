@@ -569,6 +569,8 @@ def test_look_names_what_a_release_lacks(owned: Machine, monkeypatch: pytest.Mon
     monkeypatch.setattr(Node, "load_record", lambda _self, _name: {"agreed": {"a": [3, "x", 1], "b": [1, "y", 1]}})
     assert owned.do("look", release="4f0c")["missing"] == ["the image sha256:1111 of release 4f0c is not available"]
     assert owned.do("look", release="4f0c")["weights"]["files"] == {"a": [2, ""], "b": [-1, ""]}
+    owned.put_release("5b5b", model=str(tmp_path / "model"), drafter=str(tmp_path / "draft"))
+    assert owned.do("look", release="5b5b")["weights"]["files"] == {"a": [2, ""], "b": [-1, ""], "draft/a": [-1, ""], "draft/b": [-1, ""]}
     (folder / "release.json").write_text("{")
     assert owned.do("look", release="4f0c")["missing"] == [f"{folder}/release.json is missing or not valid"]
     assert owned.do("look")["missing"] == []

@@ -136,7 +136,7 @@ def test_ranks_obtain_or_receive_the_image(
 @pytest.mark.parametrize(
     ("infos", "options", "words"),
     [
-        ([none(), none()], {"pull": False, "hint": "use X, or "}, ["no rank has vllm:1", "use X, or load it on spark-1 (docker load)", "image_build_context"]),
+        ([none(), none()], {"pull": False}, ["no rank has vllm:1", "load it on spark-1 (docker load)", "image_build_context"]),
         ([none(), none()], {"distribution": "send"}, ["image_distribution is send", "spark-1"]),
         ([none(), none()], {"distribution": "pull", "pull": False}, ["image_distribution is pull", "set it to auto"]),
         ([image(), image()], {"digest": DIGEST, "pull": False}, ["is not the pinned sha256:dddd"]),

@@ -473,6 +473,25 @@ def test_cold_prompt_is_asked_once_with_time_for_its_length() -> None:
     assert trial.verdict["receipt"]["measured"] == {"prefill_tokens": 40, "prefill_tok_s": 5.0}
 
 
+def test_cold_prompt_with_tools_is_a_chat_whose_reply_is_judged() -> None:
+    """Garble of cold prompts: the reply begins in the middle of the prompt, or with a tool's schema (docs/garble.md)."""
+    criteria = {"cold_prefill_tokens": 20000, "cold_prefill_tools": True}
+
+    def api(text: str) -> Any:
+        served = API | {"models": [{"id": "m", "max_model_len": 131072}]}
+        return lambda arguments: served | ({"replies": [API["replies"][0] | {"text": text}]} if arguments["requests"][0].get("cold") else {})
+
+    good = Trial([logged(BOOT), logged(WORKER)], api(API["replies"][0]["text"]), criteria=criteria)
+    assert good.verdict["passed"], good.msg
+    [cold] = good.nodes[0].asked[-1]["requests"]
+    assert (cold["prompt_tokens"], cold["cold"], cold["chat"]) == (20000, True, True)
+    assert {tool["function"]["name"] for tool in cold["body"]["tools"]} >= {"send_mail", "get_weather"}
+    assert cold["prompt"] == good.nodes[0].asked[0]["requests"][0]["prompt"]
+    bad = Trial([logged(BOOT), logged(WORKER)], api('</tool> <tool_call>{"name": "send_mail"}'), criteria=criteria)
+    assert bad.verdict["class"] == "completion_wrong"
+    assert "a cold prompt of 20000 tokens with tools" in bad.msg
+
+
 def test_long_replies_are_asked_at_once_and_judged() -> None:
     def garbled(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return measuring(arguments) | ({"replies": [CODE, CODE | {"text": "\u7684" * 300}]} if len(arguments["requests"]) > 1 else {})

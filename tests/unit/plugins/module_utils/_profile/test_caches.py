@@ -11,7 +11,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve impo
 from shipped_profiles import LEAST, SHIPPED, place
 
 DOC = Path(__file__).resolve().parents[5] / "docs" / "profiles.md"
-BASE = "dspark-nvfp4-1m"
+BASE = "dspark-nvfp4-1m-seed"
 OPTIONS = {"model_store": "/srv/models", "content": "aaaa"}
 
 

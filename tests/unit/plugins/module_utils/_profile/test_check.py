@@ -15,12 +15,12 @@ def checked(**over: Any) -> dict[str, Any]:
     return c.check("x", {**LEAST, **over})
 
 
-STEP = {"dockerfile": "Dockerfile"}
 SHA = "ab" * 20
+HUB = "https://github.com/o/n"
 
 
-def build(**values: Any) -> dict[str, Any]:
-    return {"image": {"reference": "e:1", "build": values}}
+def mods(**values: Any) -> dict[str, Any]:
+    return {"image": {"reference": "e:1", "mods": [{"path": "mods/x", **values}]}}
 
 
 def args(**values: Any) -> dict[str, Any]:
@@ -51,36 +51,20 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"image": {"reference": "a", "pull": "yes"}}, "image.pull", "the string 'yes', expected true or false"),
         ({"image": {"reference": "a", "size_gib": "30"}}, "image.size_gib", "a number"),
         ({"image": {"reference": "a", "build_minutes": -1}}, "image.build_minutes", "at least 0"),
-        (build(dockerfiles=["a"]), "image.build.dockerfiles", "is not a key of a profile"),
-        (build(steps=[{"file": "x"}]), "image.build.steps[0].file", "(known here: context, dockerfile, args"),
-        (build(repository="https://g.example/o/n.git", commit="abc", steps=[STEP]), "image.build.commit", "the 40 hexadecimal digits of a commit"),
-        (build(repository="https://g.example/o/n.git", steps=[STEP]), "image.build.repository", "set without image.build.commit"),
-        (build(commit=SHA, steps=[STEP]), "image.build.commit", "set without image.build.repository"),
-        (build(repository="https://g.example/o/n.git", commit=SHA), "image.build.repository", "add image.build.steps"),
-        (build(repository="https://me:s3cret-9x8y7z@g.example/o/n", commit=SHA, steps=[STEP]), "image.build.repository", "image_build_context"),
-        (build(repository="ext::sh -c id", commit=SHA, steps=[STEP]), "image.build.repository", "expected https://host/owner/name.git"),
-        (build(repository="git://g.example/o/n", commit=SHA, steps=[STEP]), "image.build.repository", "expected https://host/owner/name.git"),
-        (build(repository="file:///srv/../etc", commit=SHA, steps=[STEP]), "image.build.repository", "file:///path of a repository on the node"),
-        (build(pull_requests=[{"number": 7}], steps=[STEP]), "image.build.pull_requests", "without image.build.repository"),
-        (build(pull_requests=[{"number": 0}]), "image.build.pull_requests[0].number", "at least 1"),
-        (build(pull_requests=[{"number": 7, "commit": "main"}]), "image.build.pull_requests[0].commit", "40 hexadecimal digits"),
-        (build(cherry_picks=["HEAD"]), "image.build.cherry_picks[0]", "40 hexadecimal digits"),
-        (build(repository="https://g.example/o/n", commit=SHA, steps=[STEP], patches=["../x"]), "image.build.patches[0]", "a path below the repository"),
-        (build(steps=[{"context": "/etc"}]), "image.build.steps[0].context", "a path below the repository"),
-        (build(steps=[{"dockerfile": "a/../../b"}]), "image.build.steps[0].dockerfile", "a path below the repository"),
-        (build(steps=[{"dockerfile": "--push"}]), "image.build.steps[0].dockerfile", "a path below the repository"),
-        (build(steps=[{"base_arg": "BASE_IMAGE"}]), "image.build.steps[0].base_arg", "no step before it"),
-        (build(steps=[STEP, {"base_arg": "B", "args": {"B": "x"}}]), "image.build.steps[1].base_arg", "sets as well"),
-        (build(steps=[{"base_arg": "A B"}]), "image.build.steps[0].base_arg", "the name of a build argument"),
-        (build(steps=[{"target": "-x"}]), "image.build.steps[0].target", "the name of a stage"),
-        (build(steps=[{"args": {"HF_TOKEN": "s3cret"}}]), "image.build.steps[0].args.HF_TOKEN", "a build argument is readable in the process list"),
-        (build(steps=[{"args": {"JOBS": 8}}]), "image.build.steps[0].args.JOBS", '"8"'),
-        (build(steps=[STEP], pins=["torch>=2"]), "image.build.pins[0]", "a package with its exact version"),
-        (build(pins=["torch==2"]), "image.build.pins", "nothing is built"),
-        (build(steps=[STEP], verify=[{"name": "n", "command": []}]), "image.build.verify[0].command", "such as [vllm, --version]"),
-        (build(steps=[STEP], verify=[{"command": ["id"]}]), "image.build.verify[0].name", "is missing"),
-        (build(steps=[STEP], missing="No source has it."), "image.build.missing", "steps: null removes inherited steps"),
-        (build(use_instead="fp8-1m"), "image.build.use_instead", "without image.build.missing"),
+        ({"image": {"reference": "e:1", "build": {"steps": []}}}, "image.build", "the name of a folder with a Dockerfile"),
+        ({"image": {"reference": "e:1", "build": "../x"}}, "image.build", "expected the name of a folder below images/"),
+        (mods(repository="https://g.example/o/n", commit=SHA), "image.mods[0].repository", "clone another repository and give the path"),
+        (mods(repository="file:///srv/n", commit=SHA), "image.mods[0].repository", "https://github.com/OWNER/REPO"),
+        (mods(repository="https://me:s3cret@github.com/o/n", commit=SHA), "image.mods[0].repository", "https://github.com/OWNER/REPO"),
+        (mods(repository=HUB, commit="main"), "image.mods[0].commit", "40 hexadecimal digits"),
+        (mods(repository=HUB), "image.mods[0].repository", "set without commit"),
+        (mods(commit=SHA), "image.mods[0].commit", "set without repository"),
+        (mods(repository=HUB, commit=SHA, path="../mods/x"), "image.mods[0].path", "a path in the repository"),
+        (mods(repository=HUB, commit=SHA, path="/mods/x"), "image.mods[0].path", "a path in the repository"),
+        (mods(repository=HUB, commit=SHA, path="mods/x; id"), "image.mods[0].path", "a path in the repository"),
+        ({"image": {"reference": "e:1", "mods": [{"commit": SHA}]}}, "image.mods[0].path", "is missing"),
+        ({"image": {"reference": "e:1", "mods": ["mods/x"]}}, "image.mods[0]", "a mapping; write path: ... below it"),
+        ({"gate": {"cold_prefill_tools": True}}, "gate.cold_prefill_tools", "engine.args has no enable-auto-tool-choice"),
         ({"engine": {"executor": "Ray"}}, "engine.executor", "mp, ray; did you mean ray?"),
         ({"engine": {"api": {"port": 70000}}}, "engine.api.port", "at most 65535"),
         ({"engine": {"api": {"port": "8000"}}}, "engine.api.port", "a whole number"),
@@ -125,7 +109,6 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"image": {"reference": "ghcr.io/me/vllm@sha256:abc123"}}, "image.reference", "a digest goes into image.digest, as sha256: and 64 hexadecimal digits"),
         ({"ranks": 2}, "ranks", "a mapping, such as {min: 2}"),
         ({"gate": {"effective_tokens": 1500000}}, "gate.effective_tokens", "a mapping, such as {min: 1500000}"),
-        (build(steps=["recipe/Dockerfile"]), "image.build.steps[0]", "a mapping; write dockerfile: ... below it"),
         ({"container": {"volumes": [{"type": "bind"}]}}, "container.volumes[0]", "a string; write host:container:ro"),
         ({"container": {"volumes": "{model_store}:/b:ro"}}, "container.volumes", 'a list, such as ["{model_store}:/b:ro"]'),
         ({"container": {"volumes": ["/a/{model_stor}:/b"]}}, "container.volumes[0]", "; did you mean {model_store}?"),
@@ -184,12 +167,10 @@ def test_reports_all_contradictions_at_once() -> None:
     assert [fault.split()[2] for fault in caught.value.faults] == ["gate.context", "gate.concurrency", "ranks"]
 
 
-def test_build_steps_have_their_defaults() -> None:
-    sources = {"repository": "https://g.example/o/n.git", "commit": SHA, "pull_requests": [{"number": 7}]}
-    data = checked(**build(**sources, steps=[{}], pins=["a[b]==1.0+cu13"]))["image"]["build"]
-    assert data["steps"] == [{"context": ".", "dockerfile": "Dockerfile", "args": {}, "base_arg": None, "target": None, "tag": None}]
-    assert data["pull_requests"] == [{"number": 7, "commit": None}]
-    assert (data["submodules"], data["verify"], data["missing"]) == (False, [], None)
+def test_a_mod_is_in_a_repository_or_on_the_controller() -> None:
+    assert checked(**mods(repository=HUB, commit=SHA))["image"]["mods"] == [{"repository": HUB, "commit": SHA, "path": "mods/x"}]
+    assert checked(**mods(path="/srv/x.patch"))["image"]["mods"] == [{"repository": None, "commit": None, "path": "/srv/x.patch"}]
+    assert checked()["image"]["mods"] == []
 
 
 @pytest.mark.parametrize(("value", "context"), [("auto", None), (-1, None), ("128K", 131072), (None, None), (False, None)])
@@ -236,7 +217,7 @@ _ANY = st.recursive(
 def test_any_mapping_gives_a_profile_or_a_fault_with_its_name(raw: Any) -> None:
     faults: tuple[str, ...] = ()
     try:
-        c.check("m", {**SHIPPED["dspark-nvfp4-1m"], **raw})
+        c.check("m", {**SHIPPED["dspark-nvfp4-1m-seed"], **raw})
     except c.ProfileError as error:
         faults = error.faults
     assert all(fault.startswith("profile m: ") for fault in faults)

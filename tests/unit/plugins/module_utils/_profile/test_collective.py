@@ -44,7 +44,7 @@ def judged(*ranks: dict[str, Any], **more: Any) -> tuple[str, bool, str]:
 
 def rendered(number: int, **options: Any) -> dict[str, Any]:
     given = {"model_store": "/srv/models", "infiniband": ["/dev/infiniband/uverbs0"], "fabric": "node", "group": "pair1", **options}
-    return compose.render_rank(resolve("dspark-nvfp4-1m", SHIPPED), place(number), given)
+    return compose.render_rank(resolve("dspark-nvfp4-1m-seed", SHIPPED), place(number), given)
 
 
 # --- the container

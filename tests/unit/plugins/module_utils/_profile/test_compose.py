@@ -69,16 +69,16 @@ ADDED = {
     "VLLM_ENGINE_READY_TIMEOUT_S": "5760", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "2400", "NCCL_DEBUG_FILE": "/dev/stderr",
 }  # fmt: skip
 NOT_WITH_RAY = ("NCCL_DEBUG_FILE",)
-OF_A_PROFILE = ("image", "pull_policy", "volumes", "shm_size", "mem_limit")
+OF_A_PROFILE = ("image", "pull_policy", "entrypoint", "volumes", "shm_size", "mem_limit")
 
 
 def golden(number: int) -> Path:
-    return FIXTURES / f"dspark-nvfp4-1m.rank{number}.compose.yml"
+    return FIXTURES / f"dspark-nvfp4-1m-seed.rank{number}.compose.yml"
 
 
 def test_release_of_a_profile_is_that_of_the_golden_files() -> None:
     """Another id or another file restarts every group at its next upgrade. UPDATE_GOLDEN=1 writes the files; a person reads the diff."""
-    release = compose.name_release([compose.render_rank(profile("dspark-nvfp4-1m"), place(number, env=FABRIC), ALL_OPTIONS) for number in (0, 1)])
+    release = compose.name_release([compose.render_rank(profile("dspark-nvfp4-1m-seed"), place(number, env=FABRIC), ALL_OPTIONS) for number in (0, 1)])
     for number, content in enumerate(release["compose"]):
         text = "---\n" + yaml.dump(content, Dumper=Indented, sort_keys=False, width=90)
         if os.environ.get("UPDATE_GOLDEN"):
@@ -144,7 +144,7 @@ def test_every_profile_has_what_pairs_need(name: str) -> None:
     assert service["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
 
 
-@pytest.mark.parametrize("name", ["piecewise-200k", "pr41834-ray-200k"])
+@pytest.mark.parametrize("name", ["piecewise-200k", "pr41834-ray-200k", "pr41834-mp-200k"])
 def test_expert_parallelism_runs_without_nvls(name: str) -> None:
     """NCCL 2.30.4 hangs there while the experts load: NVIDIA/nccl#2167."""
     out = render(name, 1)
@@ -162,7 +162,7 @@ def test_b12x_runs_through_a_login_shell() -> None:
 
 
 def test_four_ranks() -> None:
-    args = dict(arguments(compose.render_rank(profile("dspark-nvfp4-1m"), place(3, size=4), {"model_store": "/m"})["argv"]))
+    args = dict(arguments(compose.render_rank(profile("dspark-nvfp4-1m-seed"), place(3, size=4), {"model_store": "/m"})["argv"]))
     assert args["tensor-parallel-size"] == args["nnodes"] == ("4",)
     assert (args["node-rank"], args["headless"]) == (("3",), ())
 
@@ -276,7 +276,7 @@ def test_ray_ranks() -> None:
 
 def test_options_of_the_service() -> None:
     options = {"memlock": "unlimited", "stack": None, "image": "sha256:1", "content": "cafe", "log_max_size": "9m", "log_max_file": 1, "infiniband": False}
-    service = render("dspark-nvfp4-1m", 0, **options)["compose"]["services"]["vllm"]
+    service = render("dspark-nvfp4-1m-seed", 0, **options)["compose"]["services"]["vllm"]
     assert service["ulimits"] == {"memlock": {"soft": -1, "hard": -1}}
     assert (service["image"], service["pull_policy"], service["labels"]["gb10.cluster.image"]) == ("sha256:1", "never", "cafe")
     assert service["logging"]["options"] == {"max-size": "9m", "max-file": "1"}
@@ -284,13 +284,13 @@ def test_options_of_the_service() -> None:
 
 
 def test_health_check_follows_rank_and_options() -> None:
-    head, worker = (render("dspark-nvfp4-1m", number)["compose"]["services"]["vllm"]["healthcheck"] for number in (0, 1))
+    head, worker = (render("dspark-nvfp4-1m-seed", number)["compose"]["services"]["vllm"]["healthcheck"] for number in (0, 1))
     assert head["test"][-2:] == ["/proc", "127.0.0.1:8888"]
     assert worker["test"] == head["test"][:-1]
-    changed = render("dspark-nvfp4-1m", 1, healthcheck={"interval": "30s", "test": ["CMD-SHELL", "test $A"]})["compose"]["services"]["vllm"]["healthcheck"]
+    changed = render("dspark-nvfp4-1m-seed", 1, healthcheck={"interval": "30s", "test": ["CMD-SHELL", "test $A"]})["compose"]["services"]["vllm"]["healthcheck"]
     assert changed == {**worker, "interval": "30s", "test": ["CMD-SHELL", "test $$A"]}
-    assert render("dspark-nvfp4-1m", 0, healthcheck={"disable": True})["compose"]["services"]["vllm"]["healthcheck"] == {"disable": True}
-    assert "healthcheck" not in render("dspark-nvfp4-1m", 0, healthcheck=None)["compose"]["services"]["vllm"]
+    assert render("dspark-nvfp4-1m-seed", 0, healthcheck={"disable": True})["compose"]["services"]["vllm"]["healthcheck"] == {"disable": True}
+    assert "healthcheck" not in render("dspark-nvfp4-1m-seed", 0, healthcheck=None)["compose"]["services"]["vllm"]
 
 
 SINCE_0_1_0 = {
@@ -304,7 +304,7 @@ SINCE_0_1_0 = {
 
 def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
     """A pair that 0.1.0 started with a profile of the same content is recognized by this id and not started again."""
-    own = profile("dspark-nvfp4-1m")
+    own = profile("dspark-nvfp4-1m-seed") | {"name": "dspark-nvfp4-1m"}  # its name then
     own["container"]["volumes"] = ["{model_store}:/cache/huggingface"]
     own["env"] = {name: value for name, value in own["env"].items() if name not in SINCE_0_1_0}
     own["engine"]["args"]["default-chat-template-kwargs"] = {"thinking": False}
@@ -329,7 +329,7 @@ def test_container_options_of_the_profile() -> None:
     ("where", "options", "text"),
     [
         ({"rank": 2, "size": 2, "master_addr": "a"}, {}, "rank 2 of a group of 2 does not exist, expected 0 to 1"),
-        ({"rank": 0, "size": 1}, {}, "made for 2 or more ranks, but the serving group has 1"),
+        ({"rank": 0, "size": 1}, {}, "made for 2 or more ranks, but the serving group has 1: add hosts to the group or choose"),
         ({"rank": 0, "size": 2}, {}, "no master address"),
         (None, {"nmae": "x"}, "'nmae' is not a rendering option"),
         (None, {"model_store": None}, "set gb10_model_store"),
@@ -339,7 +339,12 @@ def test_container_options_of_the_profile() -> None:
 )
 def test_render_error_has_the_remedy(where: dict[str, Any] | None, options: dict[str, Any], text: str) -> None:
     with pytest.raises(compose.ServingError, match=re.escape(text)):
-        compose.render_rank(profile("dspark-nvfp4-1m"), where or place(0), {"model_store": "/m", **options})
+        compose.render_rank(profile("dspark-nvfp4-1m-seed"), where or place(0), {"model_store": "/m", **options})
+
+
+def test_a_group_that_is_too_large_is_made_smaller() -> None:
+    with pytest.raises(compose.ServingError, match="made for 1 rank, but the serving group has 2: remove hosts from the group or choose another profile"):
+        compose.render_rank(mini(ranks={"min": 1, "max": 1}), place(0), {"model_store": "/m"})
 
 
 def test_parallel_sizes_must_match_the_group() -> None:
@@ -355,16 +360,16 @@ def ranks_of(name: str, images: tuple[str, str] = ("sha256:1", "sha256:2"), **op
 
 
 def test_release_id_depends_on_the_content_of_the_image_and_on_secrets() -> None:
-    base = compose.name_release(ranks_of("dspark-nvfp4-1m"))
-    other_ids = compose.name_release(ranks_of("dspark-nvfp4-1m", ("sha256:3", "sha256:4")))
+    base = compose.name_release(ranks_of("dspark-nvfp4-1m-seed"))
+    other_ids = compose.name_release(ranks_of("dspark-nvfp4-1m-seed", ("sha256:3", "sha256:4")))
     assert other_ids["id"] == base["id"]
     assert [each["services"]["vllm"]["image"] for each in other_ids["compose"]] == ["sha256:3", "sha256:4"]
-    changed = [compose.name_release(ranks_of("dspark-nvfp4-1m", **more))["id"] for more in ({"content": "beef"}, {"secrets": {"A_TOKEN": "x"}})]
+    changed = [compose.name_release(ranks_of("dspark-nvfp4-1m-seed", **more))["id"] for more in ({"content": "beef"}, {"secrets": {"A_TOKEN": "x"}})]
     assert len({base["id"], *changed}) == 3
 
 
 def test_release_id_is_on_the_label_of_each_rank() -> None:
-    out = compose.name_release(ranks_of("dspark-nvfp4-1m"))
+    out = compose.name_release(ranks_of("dspark-nvfp4-1m-seed"))
     labels = [each["services"]["vllm"]["labels"] for each in out["compose"]]
     assert [each["gb10.cluster.release"] for each in labels] == [out["id"]] * 2
     assert list(labels[0])[-2:] == ["gb10.cluster.release", "gb10.cluster.image"]
@@ -386,7 +391,7 @@ def test_env_file_refuses_a_quote_or_a_line_break(value: str) -> None:
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        ("dspark-nvfp4-1m", "/srv/models/fraserprice/DeepSeek-V4-Flash-DSpark"),
+        ("dspark-nvfp4-1m-seed", "/srv/models/fraserprice/DeepSeek-V4-Flash-DSpark"),
         ("fp8-1m", "/srv/models/hub/models--deepseek-ai--DeepSeek-V4-Flash"),
     ],
 )

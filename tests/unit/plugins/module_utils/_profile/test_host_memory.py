@@ -35,8 +35,8 @@ def test_each_shipped_profile_passes_at_its_own_value(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "utilization", "limit", "left"),
     [
-        ("dspark-nvfp4-1m", "0.92", "0.82", "nothing remains free"),
-        ("dspark-nvfp4-1m", "0.83", "0.82", "about 3.8 GiB remain free"),
+        ("dspark-nvfp4-1m-seed", "0.92", "0.82", "nothing remains free"),
+        ("dspark-nvfp4-1m-seed", "0.83", "0.82", "about 3.8 GiB remain free"),
         ("piecewise-200k", "0.85", "0.78", "about 1.4 GiB remain free"),
         ("pr41834-300k", "0.86", "0.85", "about 0.1 GiB remain free"),
     ],
@@ -88,11 +88,11 @@ def test_warns_about_custom_ops_of_a_profile_of_ones_own() -> None:
 
 def test_pinned_memory_counts_instead_of_the_utilization() -> None:
     args = {"kv-cache-memory-bytes": "14G", "gpu-memory-utilization": "0.95"}
-    assert plan("dspark-nvfp4-1m", args)["unsafe"] is None
-    refused = plan("dspark-nvfp4-1m", {**args, "kv-cache-memory-bytes": "30G"})["unsafe"]
+    assert plan("dspark-nvfp4-1m-seed", args)["unsafe"] is None
+    refused = plan("dspark-nvfp4-1m-seed", {**args, "kv-cache-memory-bytes": "30G"})["unsafe"]
     assert "the share 0.93 that the weights, the reserve and 30.0 GiB of pinned KV cache take is above 0.82" in refused
     (fits,) = re.findall(r"Set kv-cache-memory-bytes to (\d+) or less", refused)
-    assert plan("dspark-nvfp4-1m", {**args, "kv-cache-memory-bytes": fits})["unsafe"] is None
+    assert plan("dspark-nvfp4-1m-seed", {**args, "kv-cache-memory-bytes": fits})["unsafe"] is None
 
 
 WEIGHTS, RESERVE = {"weights_gib_per_rank": 80.0}, {"reserve_gib": 8.0}
@@ -149,17 +149,17 @@ def test_the_utilization_of_a_shipped_profile_does_not_allow_any_pool(name: str,
 
 
 def test_a_share_of_more_than_the_node_is_named_as_such() -> None:
-    refused = plan("dspark-nvfp4-1m", {"kv-cache-memory-bytes": "60G"})["unsafe"]
+    refused = plan("dspark-nvfp4-1m-seed", {"kv-cache-memory-bytes": "60G"})["unsafe"]
     assert "These are 142.9 GiB, 21.2 GiB more than spark-a has (121.7), and the host uses about 16.9." in refused
 
 
 def test_the_smaller_node_of_a_pair_decides() -> None:
     args = {"gpu-memory-utilization": "0.82"}
-    assert [text for text in plan("dspark-nvfp4-1m", args)["warnings"] if "remain free" in text] == []
-    (text,) = [text for text in plan("dspark-nvfp4-1m", args, SPARK, 119.63)["warnings"] if "remain free" in text]
+    assert [text for text in plan("dspark-nvfp4-1m-seed", args)["warnings"] if "remain free" in text] == []
+    (text,) = [text for text in plan("dspark-nvfp4-1m-seed", args, SPARK, 119.63)["warnings"] if "remain free" in text]
     assert "Of 119.6 GiB on spark-b, 21.5 GiB stay for the host" in text
     assert "about 4.6 GiB remain free" in text
-    assert [text for text in plan("dspark-nvfp4-1m", {}, SPARK, 119.63)["warnings"] if "remain free" in text] == []
+    assert [text for text in plan("dspark-nvfp4-1m-seed", {}, SPARK, 119.63)["warnings"] if "remain free" in text] == []
 
 
 def test_the_figures_of_seed_000_agree() -> None:
@@ -168,7 +168,7 @@ def test_the_figures_of_seed_000_agree() -> None:
 
 
 def test_warns_if_the_peak_of_the_load_does_not_fit() -> None:
-    own = resolve("dspark-nvfp4-1m", SHIPPED)
+    own = resolve("dspark-nvfp4-1m-seed", SHIPPED)
     short = make_plan(own, ranks(SPARK, SPARK, available=104.0, free=103.0))
     (text,) = [text for text in short["warnings"] if "peak" in text]
     assert "spark-a has 104.0 GiB for the load. 75.0 GiB of weights and the peak of loading and profiling (33 GiB, seed 002) need 4.0 GiB more." in text

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from public_recipes import RECIPES
-from shipped_profiles import SHIPPED, arguments, place, ranks
+from shipped_profiles import IMAGES, SHIPPED, arguments, place, ranks
 
 FABRIC = {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0", "NCCL_SOCKET_IFNAME": "enp1s0f0np0"}
 # Written by the collection. A recipe may have a port of its own.
@@ -69,18 +69,38 @@ def test_image_model_and_store_of_a_public_recipe(name: str) -> None:
     recipe, raw, service = RECIPES[name], SHIPPED[name], rendered(name, 0)["compose"]["services"]["vllm"]
     assert service["image"] == recipe.image
     assert service["pull_policy"] == ("missing" if "@sha256:" in recipe.image else "never")
-    assert re.fullmatch("[0-9a-f]{40}", raw["model"]["revision"])
+    unpinned = any(each.startswith("No revision of the weights is published.") for each in raw["notes"])
+    assert unpinned or re.fullmatch("[0-9a-f]{40}", raw["model"]["revision"])
     assert [each for each in service["volumes"] if each.startswith("/srv/models:")] == [service["volumes"][0]]
     assert service["volumes"][0].endswith(":ro")
     assert all(each.startswith("/srv/models/vllm-cache") for each in service["volumes"][1:])
     assert raw["notes"][0].startswith("Not run by us.")
     assert any(re.search(r"\b[0-9a-f]{40}\b", each) for each in raw["sources"])
-    build = raw["image"].get("build")
-    assert (build is None) == ("@sha256:" in recipe.image)
-    if build is not None:
-        assert re.fullmatch("[0-9a-f]{40}", build["commit"])
-        assert build["steps"]
-        assert build["verify"]
+    assert (raw["image"].get("build") is None) == ("@sha256:" in recipe.image)
+
+
+BUILT = [name for name in RECIPES if SHIPPED[name]["image"].get("build")]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_the_dockerfile_of_a_recipe_is_pinned_and_proves_what_it_builds(name: str) -> None:
+    raw = SHIPPED[name]
+    text = (IMAGES / raw["image"]["build"] / "Dockerfile").read_text()
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == re.findall(r"^FROM (\S+:\S+@sha256:[0-9a-f]{64})$", text, re.MULTILINE)
+    for each in re.findall(r"https://[\w.]*github\w*\.com/\S+", text):
+        assert re.search(r"\b[0-9a-f]{40}\b|\$\{\w+\}", each), f"{each} names no commit"
+    values = dict(re.findall(r"^ARG (\w+)=(\S+)", text, re.MULTILINE))
+    assert all(re.search(r"\b[0-9a-f]{40}\b", value) for key, value in values.items() if "/archive/${" + key + "}" in text or value.startswith("https:"))
+    assert "# Proofs:" in text
+    if "MODEL" in values:
+        assert values["MODEL"] == raw["model"]["path"]
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if "drafter" in SHIPPED[name]])
+def test_the_drafter_is_pinned_and_the_engine_loads_it(name: str) -> None:
+    raw = SHIPPED[name]
+    assert re.fullmatch("[0-9a-f]{40}", raw["drafter"]["revision"])
+    assert raw["engine"]["args"]["speculative-config"]["model"] == raw["drafter"]["path"]
 
 
 @pytest.mark.parametrize(

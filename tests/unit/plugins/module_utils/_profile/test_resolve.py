@@ -15,7 +15,7 @@ PORT = {"engine": {"api": {"port": 1234}}}
 
 
 def extended(**over: Any) -> dict[str, Any]:
-    return r.resolve("mine", SHIPPED, {"mine": {"extends": "dspark-nvfp4-1m", **over}})
+    return r.resolve("mine", SHIPPED, {"mine": {"extends": "dspark-nvfp4-1m-seed", **over}})
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
@@ -25,7 +25,7 @@ def test_shipped_profiles_are_valid_and_complete(name: str) -> None:
     assert (out["name"], out["lineage"][-1], "extends" in out) == (name, name, False)
     args = out["engine"]["args"]
     assert [out["gate"][key] for key in ("context", "kv_cache_dtype", "speculative_method")] == [
-        args["max-model-len"], args["kv-cache-dtype"], args["speculative-config"]["method"],
+        args["max-model-len"], args.get("kv-cache-dtype"), args.get("speculative-config", {}).get("method"),
     ]  # fmt: skip
     assert r.adjusted(out, {"engine": {"args": {}}, "gate": {}}) == out
     assert out["sources"]
@@ -33,11 +33,11 @@ def test_shipped_profiles_are_valid_and_complete(name: str) -> None:
 
 
 def test_extends_merges_in_order() -> None:
-    base = r.resolve("dspark-nvfp4-1m", SHIPPED)
+    base = r.resolve("dspark-nvfp4-1m-seed", SHIPPED)
     out = extended(engine={"args": {"max-model-len": 500000, "seed": 1}})
     assert list(out["engine"]["args"]) == [*base["engine"]["args"], "seed"]
     assert out["engine"]["args"]["max-model-len"] == out["gate"]["context"] == 500000
-    assert out["lineage"] == ["dspark-nvfp4-1m", "mine"]
+    assert out["lineage"] == ["dspark-nvfp4-1m-seed", "mine"]
     assert out["env"] == base["env"]
 
 
@@ -117,11 +117,11 @@ def test_changed_argument_removes_the_bounds_it_invalidates(args: Any, own: Any,
     layer = {"engine": {"args": args}, "gate": own}
     out = extended(**layer)
     assert (out["gate"]["effective_tokens"], out["gate"]["concurrency"]) == (tokens, concurrency)
-    base = r.resolve("dspark-nvfp4-1m", SHIPPED)
+    base = r.resolve("dspark-nvfp4-1m-seed", SHIPPED)
     assert r.adjusted(base, layer) == {**out, "name": base["name"], "lineage": base["lineage"]}
 
 
-@pytest.mark.parametrize("name", ["dspark-nvfp4-1m", "piecewise-200k"])
+@pytest.mark.parametrize("name", ["dspark-nvfp4-1m-seed", "piecewise-200k"])
 def test_another_model_inherits_no_plan(name: str) -> None:
     layer = {"extends": name, "model": {"id": "Qwen/Qwen3-30B-A3B", "path": "Qwen/Qwen3-30B-A3B"}}
     plan = r.resolve("p", SHIPPED, {"p": {**layer, "plan": {"weights_gib_per_rank": 9.0}}})["plan"]
@@ -139,33 +139,19 @@ def test_another_model_inherits_no_plan(name: str) -> None:
     ],
 )
 def test_adjusted_profile_is_checked(layer: dict[str, Any], key: str) -> None:
-    with pytest.raises(ProfileError, match=f"profile dspark-nvfp4-1m: {re.escape(key)} "):
-        r.adjusted(r.resolve("dspark-nvfp4-1m", SHIPPED), layer)
+    with pytest.raises(ProfileError, match=f"profile dspark-nvfp4-1m-seed: {re.escape(key)} "):
+        r.adjusted(r.resolve("dspark-nvfp4-1m-seed", SHIPPED), layer)
 
 
-MISSING = {"missing": "The sources are not public.", "steps": None, "repository": None, "commit": None}
-
-
-def test_another_image_inherits_neither_digest_nor_build_of_the_first() -> None:
-    build: dict[str, Any] = {"missing": None, "use_instead": None, "steps": [{}], "note": "n"}
-    base = {"image": {"digest": "sha256:" + "1" * 64, "size_gib": 30, "build": build}}
+def test_another_image_inherits_neither_digest_nor_build_nor_mods_of_the_first() -> None:
+    base = {"image": {"digest": "sha256:" + "1" * 64, "size_gib": 30, "build": "x", "mods": [{"path": "/x.patch"}]}}
     users: dict[str, Any] = {"a": {"extends": "fp8-1m", **base}, "b": {"extends": "a", "image": {"reference": "mine:1"}}}
-    assert (r.resolve("a", SHIPPED, users)["image"]["size_gib"], r.resolve("a", SHIPPED, users)["image"]["build"]["note"]) == (30, "n")
+    assert (r.resolve("a", SHIPPED, users)["image"]["size_gib"], r.resolve("a", SHIPPED, users)["image"]["build"]) == (30, "x")
     own = r.resolve("b", SHIPPED, users)["image"]
-    assert (own["digest"], own["size_gib"], own["build"]) == (None, None, None)
-    users["b"]["image"]["build"] = {"note": "own"}
+    assert (own["digest"], own["size_gib"], own["build"], own["mods"]) == (None, None, None, [])
+    users["b"]["image"]["build"] = "y"
     extended = r.resolve("b", SHIPPED, users)["image"]
-    assert (extended["digest"], extended["build"]["note"], len(extended["build"]["steps"])) == (None, "own", 1)
-
-
-@pytest.mark.parametrize(("other", "known"), [("fp8-1n", False), ("m", False), ("fp8-512k", True)])
-def test_use_instead_is_another_profile(other: str, known: bool) -> None:
-    users = {"m": {"extends": "fp8-1m", "image": {"build": {**MISSING, "use_instead": other}}}}
-    if known:
-        assert r.resolve("m", SHIPPED, users)["image"]["build"]["use_instead"] == other
-        return
-    with pytest.raises(ProfileError, match=f"profile m: image.build.use_instead is '{other}', expected another profile.*fp8-512k"):
-        r.resolve("m", SHIPPED, users)
+    assert (extended["digest"], extended["build"]) == (None, "y")
 
 
 # --- defaults of every pair ------------------------------------------------------------------------------------------------
@@ -218,9 +204,9 @@ def test_thinking_switches_only_where_the_tokenizer_reads_them(args: dict[str, A
     assert own(engine={"args": args})["engine"]["args"].get("default-chat-template-kwargs") == switches
 
 
-@pytest.mark.parametrize("users", [{}, {"dspark-nvfp4-1m": PORT}])
+@pytest.mark.parametrize("users", [{}, {"dspark-nvfp4-1m-seed": PORT}])
 def test_a_shipped_profile_is_as_its_authors_wrote_it(users: dict[str, Any]) -> None:
-    assert "defaults" not in r.resolve("dspark-nvfp4-1m", SHIPPED, users)
+    assert "defaults" not in r.resolve("dspark-nvfp4-1m-seed", SHIPPED, users)
     assert "defaults" not in extended()
 
 

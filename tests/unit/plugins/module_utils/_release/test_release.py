@@ -176,6 +176,9 @@ def test_weights_that_differ_from_the_judged_ones_are_named_with_their_sizes() -
     ]  # fmt: skip
     assert release.weights_differ(judged, judged) == []
     assert release.weights_differ({}, now) == release.weights_differ(judged, {}) == [], "nothing is known of one of them"
+    same, other = ({**now, "folders": folders} for folders in (["/m"], ["/m", "/drafter"]))
+    assert release.weights_differ({**judged, "folders": ["/m"]}, other) == [], "another drafter is another release"
+    assert release.weights_differ({**judged, "folders": ["/m"]}, same) == release.weights_differ(judged, now)
 
 
 def test_old_releases_go_and_the_protected_stay() -> None:

@@ -36,8 +36,8 @@ def fabric(last: int = 11, cage: int = 0, carrier: bool = True, foreign: bool = 
 def profile(name: str, **more: Any) -> dict[str, Any]:
     """A profile with what the table shows."""
     image = {"pull": True, "size_gib": None, "download_gib": 12.0, "build_minutes": None, "build": None} | more.pop("image", {})
-    base = {"name": name, "image": image, "model": {"size_gib": 148}, "gate": {"context": 1000000}, "published": {}, "ranks": {"min": 2, "max": None}}
-    return base | more
+    base = {"name": name, "image": image, "model": {"size_gib": 148}, "drafter": None, "gate": {"context": 1000000}, "published": {}}
+    return base | {"ranks": {"min": 2, "max": None}} | more
 
 
 def test_a_machine_is_shown_with_system_cable_disk_and_configuration_of_others() -> None:
@@ -85,9 +85,9 @@ def test_addresses_that_do_not_fit_are_not_kept() -> None:
         assert proposal.adoptable([first, second]) is None
 
 
-def test_profiles_are_sorted_by_availability_and_those_that_cannot_be_built_are_left_out() -> None:
-    build = {"pull": False, "build": {"repository": "https://x", "steps": [{}]}, "build_minutes": 45}
-    missing = {"pull": False, "build": {"missing": "the sources"}}
+def test_profiles_are_sorted_by_availability_and_those_without_an_image_are_left_out() -> None:
+    build = {"pull": False, "build": "x", "build_minutes": 45}
+    missing = {"pull": False}
     known = {name: profile(name, image=image) for name, image in (("b", build), ("a", {}), ("lost", missing))}
     known["four"] = profile("four", ranks={"min": 4, "max": None})
     choices = proposal.profile_choices(known)

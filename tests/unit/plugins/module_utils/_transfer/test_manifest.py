@@ -8,7 +8,7 @@ import posixpath
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, plans
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.offers import ways
 from hypothesis import given
@@ -248,10 +248,23 @@ def test_ranks_await_what_the_source_downloads(manifests: list[dict[str, Any]], 
 
 def test_full_disk_is_refused_with_figures() -> None:
     big = model({"a.safetensors": entry("a", size=3 * GIB)})
-    [refusal] = manifest.plan(HOSTS, [big, nothing(free_bytes=2 * GIB)], reserve_bytes=GIB)["refusals"]
+    [refusal] = manifest.plan(HOSTS, [big, nothing(free_bytes=2 * GIB)], reserves=[GIB, GIB])["refusals"]
     assert all(word in refusal for word in ("spark-2 has 2.0 GiB free", "3.0 GiB are to be copied", "free 2.0 GiB"))
     half = nothing(free_bytes=2 * GIB, staged={entry("a")["sha256"]: 2 * GIB})
-    assert manifest.plan(HOSTS, [big, half], reserve_bytes=GIB)["refusals"] == [], "an interrupted copy has taken its space already"
+    assert manifest.plan(HOSTS, [big, half], reserves=[GIB, GIB])["refusals"] == [], "an interrupted copy has taken its space already"
+
+
+@pytest.mark.parametrize(("drafter", "short"), [(model({"d.safetensors": entry("d", size=2 * GIB)}), True), (nothing(), True), (None, False)])
+def test_space_that_a_model_still_needs_is_not_free_for_the_next_one(drafter: dict[str, Any] | None, short: bool) -> None:
+    """The drafter comes before the model, is published with 2 GiB, and is on the head, on no rank, or on both."""
+    big = model({"a.safetensors": entry("a", size=3 * GIB)})
+    here = model({"d.safetensors": entry("d", size=2 * GIB)})
+    ranks = [drafter, nothing()] if drafter else [here, here]
+    first, second = plans.plans(HOSTS, [ranks, [big, nothing(free_bytes=5 * GIB)]], [2.0, 3.0], reserve_bytes=GIB)
+    assert first["refusals"] == []
+    assert bool(second["refusals"]) is short
+    assert second["reserves"][1] == (3 * GIB if short else GIB)
+    assert all("3.0 GiB are to be copied there with 3.0 GiB left over" in each for each in second["refusals"])
 
 
 def test_additional_weights_are_refused_unless_they_were_copied() -> None:

@@ -1,0 +1,368 @@
+"""Recipes of sparkrun and eugr/spark-vllm-docker, Compose files and docker run as profiles. The inputs are written for these tests."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.action.profile_import import load
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import render_rank
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.imported import Imported, leaves, text_of
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import convert
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import Around, RecipeError, env_values
+from shipped_profiles import SHIPPED
+
+RECIPES = Path(__file__).parents[2] / "fixtures" / "recipes"
+FILES = ("eugr.yaml", "sparkrun.yaml", "docker-compose.yml")
+SECRETS = ("hf_abcdefghijklmnopqrstuvwx", "plain-words-for-the-api", "pw123456")
+IMAGE = "    image: ghcr.io/o/vllm:1\n"
+
+
+def made(text: str, env: str = "", service: str = "", **around: Any) -> Imported:
+    return convert(load(Path("recipe.yaml"), text), Around(text, "folder", *env_values(env), **around), service)
+
+
+def imported(name: str) -> Imported:
+    return made((RECIPES / name).read_text(), (RECIPES / "flash.env").read_text() if name == "docker-compose.yml" else "")
+
+
+def service(lines: str, env: str = "", **around: Any) -> Imported:
+    return made("services:\n  vllm:\n" + "".join(f"    {line.strip()}\n" for line in lines.strip().splitlines()), env, **around)
+
+
+def argv(found: Imported, rank: int = 0) -> list[str]:
+    profile = resolve("mine", SHIPPED, {"mine": found.profile})
+    place = {"rank": rank, "size": 2, "master_addr": "10.0.0.1", "fabric_ip": f"10.0.0.{rank + 1}"}
+    words: list[str] = render_rank(profile, place, {"model_store": "/srv/models", "fabric": "node"})["argv"]
+    return words
+
+
+def reasons(found: Imported) -> dict[str, str]:
+    return dict([*found.decided, *found.unmapped])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_profile_is_valid_has_no_secret_and_cannot_change_the_weights(name: str) -> None:
+    found = imported(name)
+    profile = resolve("mine", SHIPPED, {"mine": found.profile})
+    assert (profile["gate"]["transport"], profile["ranks"]["min"], writable_weights(profile, "/srv/models")) == ("rdma", 2, [])
+    everything = json.dumps([found.profile, found.mapped, found.decided, found.unmapped])
+    assert [secret for secret in SECRETS if secret in everything] == []
+
+
+def test_a_recipe_of_eugr_argument_by_argument() -> None:
+    found = imported("eugr.yaml")
+    assert (found.kind, found.name) == ("recipe of eugr/spark-vllm-docker", "flash-pair")
+    profile = resolve("mine", SHIPPED, {"mine": found.profile})
+    assert " ".join(argv(found)) == (
+        "vllm serve example-org/Flash-V4 --served-model-name example-org/Flash-V4 --host 0.0.0.0 --port 8000 --trust-remote-code "
+        "--tensor-parallel-size 2 --kv-cache-dtype fp8 --max-model-len 200000 --gpu-memory-utilization 0.80 "
+        '--speculative-config {"method":"deepseek_mtp","num_speculative_tokens":2} --tokenizer-mode deepseek_v4 '
+        "--distributed-executor-backend ray --default-chat-template-kwargs.thinking=true --load-format safetensors"
+    )
+    assert (profile["engine"]["executor"], profile["env"]["TORCH_CUDA_ARCH_LIST"]) == ("ray", "12.1a")
+    assert (profile["image"]["pull"], profile["image"]["reference"], profile["image"]["build"]) == (False, "vllm-node-flash", None)
+    listed = reasons(found)
+    assert listed["defaults.unused_knob"] == "the command does not use it"
+    assert "{repository: https://github.com/eugr/spark-vllm-docker, commit: " in listed["mods[0] mods/clear-cache"]
+    assert {"build_args", "recipe_version", "container vllm-node-flash", "env.HF_TOKEN"} <= set(listed)
+
+
+def test_a_recipe_of_sparkrun_without_a_command() -> None:
+    found = imported("sparkrun.yaml")
+    assert (found.kind, found.name) == ("recipe of sparkrun", "next-80b")
+    assert " ".join(argv(found, 1)) == (
+        "vllm serve example-org/Next-80B --revision 0123456789abcdef0123456789abcdef01234567 --host 0.0.0.0 --port 8001 --tensor-parallel-size 2 "
+        "--gpu-memory-utilization 0.8 --max-model-len 131072 --served-model-name next --trust-remote-code "
+        '--speculative-config {"method":"mtp","num_speculative_tokens":1} --nnodes 2 --node-rank 1 '
+        "--master-addr 10.0.0.1 --master-port 25000 --headless"
+    )
+    assert (found.profile["summary"], found.profile["container"]["shm_size"], found.profile["ranks"]) == ("Next-80B for a pair", "32gb", {"min": 2, "max": 2})
+    assert found.profile["image"] == {"reference": "ghcr.io/example-org/vllm-spark:1.2", "pull": True}
+
+
+def test_a_compose_file_with_its_env() -> None:
+    found = imported("docker-compose.yml")
+    assert " ".join(argv(found)) == (
+        "/opt/env/bin/vllm serve example-org/Flash --served-model-name flash --host 127.0.0.1 --port 8888 --tensor-parallel-size 2 "
+        '--max-model-len 500000 --gpu-memory-utilization 0.82 --speculative-config {"method":"dspark","num_speculative_tokens":5} '
+        '--reasoning-config {"start":"<think>","end":"</think>"} --override-generation-config {"temperature":0.6} --nnodes 2 --node-rank 0 '
+        "--master-addr 10.0.0.1 --master-port 25000"
+    )
+    profile = resolve("mine", SHIPPED, {"mine": found.profile})
+    assert profile["env"]["PATH"] == "/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    assert profile["container"]["volumes"] == ["{model_store}:/cache/huggingface:ro", "{model_store}/vllm-cache:/cache/huggingface/vllm-cache"]
+    assert (profile["container"]["stack"], profile["container"]["memlock"], profile["engine"]["master_port"]) == (67108864, -1, 25000)
+    listed = reasons(found)
+    assert listed["volumes[2] /var/run/docker.sock"].startswith("a mount of the host")
+    assert listed["privileged"] == "the role drops all capabilities but IPC_LOCK"
+    for key in ("environment.HF_TOKEN", "environment.EXTRA_HEADER_URL", "--api-key", ".env SERVE_KEY"):
+        assert listed[key].startswith("is or contains a secret")
+    assert {"command: pip", "services.proxy", ".env WORKER_HOST", "command: export.PATH (the image's own PATH)"} <= set(listed)
+
+
+def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
+    found = service(
+        """
+        image: vllm/vllm-openai:v0.30.0
+        entrypoint: [vllm, serve]
+        command: [Qwen/Q3, --tensor-parallel-size, "2", --trust-remote-code, --max-model-len, "${LEN:?set LEN}"]
+        environment: [HF_TOKEN, A=1, "B=${NODE_IP}", "C=${IFACE}", RANK=0]
+        env_file: [own.env]
+        ports: ["18000:8000", "8000:8000"]
+        volumes: ["hf-cache:/root/.cache/huggingface", "caches:/root/.triton", "./t:/t:ro", "/opt/tpl:/opt/tpl", "/etc/localtime:/etc/localtime:ro"]
+        deploy: {resources: {limits: {memory: 100g}, reservations: {devices: [{driver: nvidia}]}}}
+        ulimits: {memlock: {soft: -1, hard: -1}}
+        tmpfs: /tmp/x
+        """,
+        "LEN=65536 # tokens\nNODE_IP=10.1.2.3\n",
+        read=lambda name: {"FROM_FILE": "x"} if name == "own.env" else None,
+    )
+    profile, listed = found.profile, reasons(found)
+    assert argv(found)[:3] == ["vllm", "serve", "Qwen/Q3"]
+    assert (profile["engine"]["entrypoint"], profile["engine"]["args"]["max-model-len"], profile["env"]["FROM_FILE"], profile["env"]["A"]) == (
+        [],
+        65536,
+        "x",
+        "1",
+    )
+    assert profile["container"]["cache_dirs"] == ["{model_store}/vllm-cache", "{model_store}/root-.triton"]
+    assert (profile["container"]["memory"], profile["container"]["memlock"], profile["container"]["tmpfs"]) == ("100g", -1, ["/tmp/x"])
+    for key in (
+        "environment.B",
+        "environment.C",
+        "environment.RANK",
+        "environment.HF_TOKEN",
+        "volumes[0] hf-cache (named volume)",
+        "volumes[1] caches (named volume)",
+    ):
+        assert key in listed
+    assert listed["volumes[2] /t"].startswith("a file of the recipe's folder")
+    assert listed["ports[0] 18000:8000"].endswith("the API is at engine.api.port, which is 8000")
+    assert {"B", "C", "RANK"} & set(profile["env"]) == set()
+
+
+def test_ranks_of_a_compose_file_become_one_profile() -> None:
+    common = "image: o/vllm:1, network_mode: host"
+    command = "vllm serve org/m -tp 2 --nnodes 2 --node-rank"
+    text = (
+        "x-env: &env {A: '1', NCCL_IB_HCA: x}\nservices:\n"
+        f"  worker: {{{common}, command: {command} 1 --headless, environment: {{<<: *env, B: w}}}}\n"
+        f"  head: {{{common}, command: {command} 0 --port 8001, environment: {{<<: *env, B: h, ONLY: h}}, restart: always}}\n"
+    )
+    profile = made(text).profile
+    assert (profile["env"]["A"], profile["head_env"], profile["worker_env"], profile["ranks"]) == ("1", {"B": "h", "ONLY": "h"}, {"B": "w"}, {"min": 2})
+    assert profile["engine"]["api"] == {"port": 8001}
+    with pytest.raises(RecipeError, match="--seed is 1 in the first and 2 in worker, and all ranks of a profile have the same arguments"):
+        made(text.replace("--port 8001", "--seed 1").replace("--headless", "--headless --seed 2"))
+    script = text.replace(f"command: {command} 1 --headless", f"command: bash -c 'export W=1; pip x; {command} 1 --headless'")
+    assert {"services.worker.command: export.W", "services.worker.command: pip"} <= set(reasons(made(script)))
+    ray = "services:\n  a: {image: o/vllm, command: bash -c 'ray start --head && vllm serve o/m -tp 2'}\n  b: {image: o/vllm, command: ray start --address=a}"
+    assert made(ray).profile["engine"]["executor"] == "ray"
+
+
+def test_docker_run_of_a_script_and_of_a_text() -> None:
+    script = """#!/bin/bash
+set -e
+IMAGE=${IMAGE:-vllm/vllm-openai:v1}
+docker rm -f v || true
+docker run -d --name v --gpus all --ipc=host -v ~/.cache/huggingface:/root/.cache/huggingface --ulimit memlock=-1 \\
+  -e A='x y' -e HF_TOKEN=$HF_TOKEN --shm-size 8g --security-opt seccomp=unconfined "$IMAGE" \\
+  --model org/m -tp 2 --hf-overrides '{"a": null}' $EXTRA_ARGS
+"""
+    found = made(script)
+    profile = found.profile
+    assert (profile["image"]["reference"], profile["engine"]["command"], profile["env"]["A"]) == ("vllm/vllm-openai:v1", [], "x y")
+    assert (profile["engine"]["args"]["hf-overrides"], profile["container"]["shm_size"], profile["container"]["memlock"]) == ('{"a": null}', "8g", -1)
+    assert {"environment.HF_TOKEN", "security_opt", "command: docker rm", "command: ${EXTRA_ARGS}"} <= set(reasons(found))
+    text = "It's simple:\n\n    docker run --rm vllm/vllm-openai:v1 \\\n      --model org/m -tp 2\n\nThen wait.\n"
+    assert "2 other lines of the text" in reasons(made(text))
+    pair = "docker run o/vllm vllm serve a/m -tp 2 --node-rank 0\nssh b 'docker run o/vllm vllm serve a/m -tp 2 --node-rank 1'\n"
+    assert dict(made(pair).mapped)["services.container2"] == "another rank: ranks.min"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ('command: ["--model", "org/m", "--port", "9"]', ["--model", "org/m", "--served-model-name", "org/m", "--host", "0.0.0.0", "--port", "9"]),
+        ("command: vllm serve org/m --port 9", ["vllm", "serve", "org/m", "--served-model-name", "org/m", "--host", "0.0.0.0", "--port", "9"]),
+        ("command: vllm serve --enforce-eager org/m", ["vllm", "serve", "org/m"]),
+        ("command: serve --model org/m", ["serve", "--model", "org/m"]),
+        (
+            "entrypoint: [python3, -m, vllm.entrypoints.openai.api_server]\ncommand: --model /models/m --port 9",
+            ["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "/models/m", "--served-model-name", "m", "--host", "0.0.0.0", "--port", "9"],
+        ),
+        ("entrypoint: [/bin/bash, /x/run.sh]\ncommand: vllm serve org/m -tp 2", ["vllm", "serve", "org/m"]),
+        ("entrypoint: /bin/bash -c\ncommand: ['vllm serve org/m -tp 2']", ["vllm", "serve", "org/m"]),
+    ],
+)
+def test_other_ways_to_start_the_engine(lines: str, words: list[str]) -> None:
+    assert argv(service(f"image: org/vllm:1\n{lines}"))[: len(words)] == words
+
+
+def test_a_drafter_a_folder_of_models_and_files_that_are_missing() -> None:
+    found = made(
+        "model: /models/org/M\ncontainer: o/vllm:1\nenv: {X: /workspace/p.json}\ncommand: |\n  vllm serve {model} -tp 2 --chat-template unsloth.jinja "
+        '--tokenizer org/tok --speculative-config \'{"method": "dflash", "model": "/models/draft", "num_speculative_tokens": 7}\'\n'
+    )
+    assert found.profile["drafter"] == {"id": "draft", "path": "/models/draft"}
+    assert found.profile["container"]["volumes"][0] == "{model_store}:/models:ro"
+    assert {"file unsloth.jinja (--chat-template)", "file org/tok (--tokenizer)", "file /workspace/p.json (env.X)"} <= set(reasons(found))
+
+
+def test_a_drafter_by_dotted_arguments_and_its_revision() -> None:
+    text = (
+        "model: a/m\ncontainer: o/vllm:1\ncommand: vllm serve a/m -tp 2 --speculative_config.method dspark --speculative_config.model b/d\n"
+        "distribution_config: {models: {entries: [{name: '{model}'}, {name: b/d, revision: abc}, c/other]}}\n"
+    )
+    found = made(text)
+    assert found.profile["drafter"] == {"id": "b/d", "path": "b/d", "revision": "abc"}
+    assert found.profile["engine"]["args"]["speculative-config"] == {"method": "dspark", "model": "b/d"}
+    assert "distribution_config.models.entries[2]" in reasons(found)
+
+
+def test_a_mod_next_to_the_recipe_is_taken_and_another_has_the_lines_to_add() -> None:
+    text = "model: a/m\ncontainer: vllm-node\nmods: [mods/here, mods/there]\ncommand: vllm serve a/m -tp 2\n"
+    found = made(text, mod=lambda name: "/src/mods/here" if name == "mods/here" else "")
+    assert found.profile["image"]["mods"] == [{"path": "/src/mods/here"}]
+    assert "path: mods/there" in reasons(found)["mods[1] mods/there"]
+
+
+@pytest.mark.parametrize("more", ["max_nodes: 1", "solo_only: true", "defaults: {tensor_parallel: 1}", "mode: solo"])
+def test_a_recipe_for_one_node_becomes_one_for_two_with_a_line(more: str) -> None:
+    found = made(f"model: a/m\ncontainer: o/vllm:1\ncommand: vllm serve a/m\n{more}\n")
+    assert found.profile["ranks"] == {"min": 2}
+    assert "the recipe is for one node: the profile serves the model on two nodes" in reasons(found)["--tensor-parallel-size 1"]
+
+
+RECIPE = "model: a/b\ncontainer: c/vllm\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("title: x", "neither services"),
+        (RECIPE + "runtime: sglang", r"runtime is 'sglang' \(SGLang\), and the collection serves vLLM only"),
+        (RECIPE + "command: sglang serve a/b", "the command starts SGLang, and the collection serves vLLM only"),
+        (RECIPE + "command: vllm bench serve a/b", "does not start vLLM"),
+        (RECIPE + "command: vllm serve a/b --port {port}", r"placeholder \{port\}, and defaults has no value for it"),
+        (RECIPE + "command: vllm serve a/b --runner pooling", "--runner pooling is for pooling"),
+        (RECIPE + "command: vllm serve a/b --task embed", "--task embed is for pooling"),
+        ("model: Q/Qwen3-Embedding-8B\ncontainer: c\ncommand: vllm serve {model}", "the model Q/Qwen3-Embedding-8B is for pooling"),
+        (RECIPE + "command: vllm serve a/b -dp 2", "--data-parallel-size is 2, expected 1"),
+        (RECIPE + "command: vllm serve a/b -O3", "the argument -O3 is short"),
+        (RECIPE + "command: vllm serve a/b stray", "has the word stray that belongs to no argument"),
+        (RECIPE + "command: vllm serve a/b --config x.yaml", "has arguments in another file"),
+        (RECIPE + "command: |\n  vllm serve a/b &\n  vllm serve c/d", r"starts several engines \(vllm serve a/b, vllm serve c/d\)"),
+        (RECIPE + "command: |\n  # if\n  X=1\n  if a; then vllm serve a/b; fi", r"line 6: the command has a condition \(if\), .*`set -x`"),
+        ("model: a/b", "container is missing"),
+        (RECIPE + "env: [A=b]", "env is not a mapping"),
+        (RECIPE + "defaults: {port: x}", "expected a port"),
+        (RECIPE + "env: {A: 1, A: 2}", "line 3: the key A is given twice with different values"),
+        ("services: {}", "no service runs vLLM: none"),
+        ("services: {db: {image: postgres, command: run}}", "does not start vLLM, it starts run"),
+        (
+            "services:\n  a: {image: trt/tensorrt-llm, command: trtllm-serve serve x}\n  b: {image: redis}",
+            r"no service runs vLLM: a \(TensorRT-LLM\), b \(not an",
+        ),
+        ("services:\n  nim: {image: nvcr.io/nim/meta/llama:1}", "the service nim runs NVIDIA NIM"),
+        ("services:\n  vllm: {build: ../x}\n  db: {image: postgres}", "the service vllm has no command"),
+        ("services:\n  v: {image: o/vllm, entrypoint: [bash, /entrypoint.sh]}", "the service v runs bash /entrypoint.sh, a script or a shell"),
+        ("services:\n  v: {image: o/vllm, entrypoint: [bash, -c], command: vllm serve a/b}", "a shell runs the first"),
+        ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b --seed ${S}'}", "--seed takes the variable S, which has no value. Add S=VALUE to .env"),
+        ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b && x'}", "the command has && without a shell"),
+        ("services:\n  v: {image: '${I:?no image}', command: vllm serve a/b}", r"image takes the variable I, which has no value \(no image\)"),
+        ("services:\n  v: {extends: {service: x, file: y.yml}}", "`docker compose config` prints"),
+        (
+            "services:\n  x: {image: o/vllm, command: vllm serve a/1}\n  y: {image: o/vllm, command: vllm serve a/2}",
+            r"several services run vLLM, and they are not the ranks of one model: x \(a/1\), y \(a/2\)\. Choose one with -e service=NAME",
+        ),
+        ("#!/bin/sh\nvllm serve a/b", "it starts vLLM without a container"),
+        ("#!/bin/sh\ndocker run --unknown x o/vllm vllm serve a/b", "has the option --unknown, which is not known here"),
+        ("#!/bin/sh\nA=(1)\ndocker run o/vllm vllm serve a/b", r"line 2: the command has an array \(A=\("),
+        ("just text: [", "has no docker run"),
+        (RECIPE + f"list: {[1] * 6000}", "more than 5000 entries"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_in_one_sentence(text: str, error: str) -> None:
+    with pytest.raises(RecipeError, match=error):
+        convert(None if text.startswith(("#!", "just")) else load(Path("r.yaml"), text), Around(text, "folder"))
+
+
+def test_a_service_is_chosen_by_its_name() -> None:
+    text = "services:\n  x: {image: o/vllm, command: vllm serve a/1}\n  y: {image: o/vllm, command: vllm serve a/2}"
+    found = made(text, service="y")
+    assert (found.profile["model"]["id"], dict(found.unmapped)["services.x"]) == ("a/2", "another service of the file")
+    with pytest.raises(RecipeError, match="services has no 'z', expected one of: x"):
+        made(text, service="z")
+
+
+def test_a_build_without_an_image_gets_the_name_that_compose_gives_it() -> None:
+    found = service("build: .\ncommand: vllm serve a/m -tp 2")
+    assert found.profile["image"] == {"reference": "folder-vllm", "pull": False}
+    assert {"image", "build"} <= set(reasons(found))
+
+
+def test_extends_merges_as_compose_does() -> None:
+    found = made(
+        "services:\n  base: {image: o/vllm, environment: [A=1, B=1], command: x}\n  vllm: {extends: base, environment: {B: 2}, command: vllm serve a/m}\n"
+    )
+    assert {key: found.profile["env"][key] for key in "AB"} == {"A": "1", "B": "2"}
+
+
+def test_aliases_of_yaml_do_not_grow() -> None:
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)), "model: x"]
+    with pytest.raises(RecipeError, match="entries"):
+        made("\n".join(lines))
+
+
+FLAGS = ("--seed 1", "--kv-cache-dtype fp8", "--enforce-eager", "--x-unknown=3", "--limit-mm-per-prompt.image 2", "--served-model-name a b", "--port 81",
+         "--node-rank 0", "--api-key s3cr3tw0rd99", "--tokenizer t/t", "--compilation-config '{\"a\":{\"b\":1}}'", "--seed 2", "-pp 1")  # fmt: skip
+VARIABLES = {
+    "A": "1",
+    "NCCL_IB_HCA": "x",
+    "HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx",
+    "ADDR": "10.0.0.9",
+    "NODE_RANK": "0",
+    "P": "/tmp/x.py",
+    "E": "",
+    "N": "${NO}",
+}
+KEYS = {
+    "privileged": "true", "shm_size": "1g", "mem_limit": "lots", "user": "root", "x_new": "{a: [1, {b: 2}]}", "restart": "always", "ports": "['1:2']",
+    "volumes": "['/m:/root/.cache/huggingface', 'v:/x', './y:/y:ro', {type: bind, source: /a, target: /b}]", "ulimits": "{nofile: 9, cpu: 3}",
+    "devices": "[/dev/infiniband, /dev/x]", "healthcheck": "{test: [a, b]}", "deploy": "{resources: {limits: {cpus: '2'}}}", "cap_add": "[SYS_NICE]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_each_leaf_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: int) -> None:
+    """Each argument, variable, volume and key: its name is listed, and what is mapped has its value in the profile."""
+    rng = random.Random(seed)
+    flags, env = rng.sample(FLAGS, 6), {key: VARIABLES[key] for key in rng.sample(sorted(VARIABLES), 5)}
+    keys = {key: KEYS[key] for key in rng.sample(sorted(KEYS), 6)}
+    command, table = json.dumps(f"vllm serve a/m -tp 2 {' '.join(flags)}"), json.dumps(env)
+    if seed % 2:
+        text = f"services:\n  vllm:\n{IMAGE}    command: {command}\n    environment: {table}\n" + "".join(
+            f"    {key}: {value}\n" for key, value in keys.items()
+        )
+        data: Any = load(Path("x"), text)["services"]["vllm"]
+    else:
+        text = f"model: a/m\ncontainer: o/vllm\ncommand: {command}\nenv: {table}\n" + "".join(f"{key}: {value}\n" for key, value in keys.items())
+        data = load(Path("x"), text)
+    found = made(text)
+    names = [name.split(" ")[0] for each in (found.mapped, found.decided, found.unmapped) for name, _text in each]
+    lost = [leaf for leaf in leaves(data) if not any(leaf == name or leaf.startswith((f"{name}.", f"{name}[")) for name in names)]
+    # An empty value is not a leaf, but a variable that is set to nothing is.
+    lost += [key for key in env if not any(name.endswith(f".{key}") for name in names)]
+    lost += [flag for flag in flags if flag.split()[0].split("=")[0].replace("-pp", "--pipeline-parallel-size") not in names]
+    assert lost == []
+    profile = json.dumps(found.profile)
+    mapped = {name.rpartition(".")[2] for name, target in found.mapped if target.startswith("env.")}
+    assert [key for key in mapped if json.dumps(text_of(env[key])) not in profile] == []
+    assert "s3cr3tw0rd99" not in profile + json.dumps([found.mapped, found.decided, found.unmapped])

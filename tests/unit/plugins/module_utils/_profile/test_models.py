@@ -1,0 +1,174 @@
+"""The drafter of a profile: checked, inherited, rendered, mounted and estimated."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, kv_estimate, models, mounts, probe, text
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
+from shipped_profiles import LEAST, arguments, place, ranks
+
+PATH = "/models/org/Draft"
+DRAFTER = {"id": "org/Draft", "path": PATH, "revision": "ab" * 20, "size_gib": 4}
+SPEC = {"method": "dflash", "model": PATH, "num_speculative_tokens": 7}
+STORE = {"volumes": ["{model_store}:/models:ro"]}
+
+
+def raw(spec: Any = SPEC, **over: Any) -> dict[str, Any]:
+    return {**LEAST, "engine": {"args": {"speculative-config": spec}}, "container": STORE, "drafter": DRAFTER, **over}
+
+
+def resolved(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Return the last of profiles, each of which extends the one before."""
+    users = {f"p{i}": {**layer, **({"extends": f"p{i - 1}"} if i else {})} for i, layer in enumerate(layers)}
+    return resolve(f"p{len(layers) - 1}", {}, users)
+
+
+def args(spec: Any) -> dict[str, Any]:
+    return {"engine": {"args": {"speculative-config": spec}}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        raw(),
+        raw(json.dumps(SPEC)),
+        raw(engine={"args": {"speculative_config": SPEC}}),
+        raw(engine={"args": {"speculative-config.method": "eagle3", "speculative-config.model": PATH + "/"}}),
+        raw({"method": "ngram", "num_speculative_tokens": 3}, drafter=None),
+        raw({"model": "ngram"}, drafter=None),
+        raw({"method": "custom_class", "model": "package.Proposer"}, drafter=None),
+        raw({"method": "mtp", "model": "a/b"}, drafter=None),
+        raw({"method": "mtp"}, drafter=None),
+        raw({"model": "org/Draft"}, drafter={"id": "org/Draft", "path": "org/Draft"}),
+        raw({"model": "/d"}, drafter={"id": "d", "path": "/d", "relative_path": "d"}, container={"volumes": ["{model_store}/d:/d:ro"]}),
+        raw(False, drafter=None),
+    ],
+)
+def test_these_drafters_are_accepted(given: dict[str, Any]) -> None:
+    check("p", given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (raw(drafter=None), f"engine.args.speculative-config names the model '{PATH}', which is neither model.path nor drafter.path"),
+        (raw({"model": "x/Other"}), "engine.args.speculative-config names the model 'x/Other', which is neither"),
+        (raw(json.dumps({"model": "x/Other"}), drafter=None), "engine.args.speculative-config names the model 'x/Other'"),
+        (raw(engine={"args": {"speculative-config.model": "x/O"}}, drafter=None), "engine.args.speculative-config.model names the model 'x/O'"),
+        (raw({"method": "mtp"}), f"drafter.path is '{PATH}', which speculative-config does not name; set engine.args.speculative-config: {{model: "),
+        (raw(container={}), f"drafter.path is '{PATH}', which is not below a mount of the model store"),
+        (raw(drafter={**DRAFTER, "relative_path": "x"}, container={}), "is not below a mount of the model store"),
+        (raw(container={"volumes": ["/nvme/drafts:/models:ro"]}), "is not below a mount of the model store"),
+        (raw(drafter={"id": "d"}), "drafter.path is missing"),
+        (raw(drafter={**DRAFTER, "serves": 1}), "drafter.serves is not a key of a profile"),
+        (raw(drafter={**DRAFTER, "path": "{model_store}/x"}), "drafter.path has {model_store}, which is not replaced here"),
+    ],
+)
+def test_a_drafter_that_no_role_brings_is_refused_in_one_sentence(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProfileError, match=re.escape(words)) as error:
+        check("p", given)
+    assert len(error.value.faults) == 1
+
+
+def test_the_lines_of_the_refusal_make_the_profile_valid() -> None:
+    with pytest.raises(ProfileError) as error:
+        check("p", raw(drafter=None))
+    lines = re.search(r"drafter: \{.*?\}", str(error.value))
+    assert lines
+    own = check("p", raw(**yaml.safe_load(lines[0].replace("<commit>", "main"))))["drafter"]
+    assert own == {"id": "org/Draft", "path": PATH, "revision": "main", "layout": "directory", "relative_path": "org/Draft", "size_gib": None}
+
+
+@pytest.mark.parametrize(
+    ("layer", "drafter"),
+    [
+        ({}, "org/Draft"),
+        (args({"num_speculative_tokens": 3}), "org/Draft"),
+        (args(None), None),
+        ({**args({"model": None, "method": "mtp"})}, None),
+        ({**args(None), "drafter": None}, None),
+        ({**args({"model": "x/y"}), "drafter": {"id": "x/y", "path": "x/y", "revision": None}}, "x/y"),
+        ({"drafter": {"revision": "cd" * 20}}, "org/Draft"),
+        ({"model": {"id": "c/d", "path": "c/d"}}, "org/Draft"),
+    ],
+)
+def test_a_drafter_is_inherited_with_the_arguments_that_name_it(layer: dict[str, Any], drafter: str | None) -> None:
+    found = resolved(raw(), layer)["drafter"]
+    assert (found or {}).get("id") == drafter
+    if "drafter" not in layer:
+        again = adjusted(resolved(raw()), layer)
+        assert (again["drafter"] or {}).get("id") == drafter, "as vllm_tp2_extra_args changes it"
+
+
+def test_extra_arguments_with_another_drafter_are_refused_with_the_lines_to_add() -> None:
+    with pytest.raises(ProfileError, match=re.escape("add drafter: {id: x/y, revision: <commit>, path: x/y}")):
+        adjusted(resolved(raw()), args({"model": "x/y"}))
+
+
+def config_of(given: dict[str, Any]) -> Any:
+    words = arguments(compose.build_argv(resolved(given), place(0)))
+    return [(flag, value) for flag, value in words if flag.startswith("speculative")]
+
+
+def test_the_revision_of_the_drafter_is_an_argument_and_names_the_release() -> None:
+    whole = json.dumps({**SPEC, "revision": "ab" * 20}, separators=(",", ":"))
+    assert config_of(raw()) == config_of(raw(json.dumps(SPEC))) == [("speculative-config", (whole,))]
+    dotted = raw(engine={"args": {"speculative-config.model": PATH}})
+    assert config_of(dotted) == [("speculative-config.model", (PATH,)), ("speculative-config.revision", ("ab" * 20,))]
+    own = {**SPEC, "revision": "main"}
+    assert config_of(raw(own)) == [("speculative-config", (json.dumps(own, separators=(",", ":")),))]
+
+    def release(**drafter: Any) -> str:
+        profile = resolved(raw(drafter={**DRAFTER, **drafter}))
+        return str(compose.name_release([compose.render_rank(profile, place(number), {"model_store": "/srv"}) for number in (0, 1)])["id"])
+
+    assert release() == release(size_gib=5)
+    assert release() != release(revision="cd" * 20)
+    keys = [caches.key(resolved(raw(drafter={**DRAFTER, "revision": each})), 2, "i", {}) for each in ("ab" * 20, "cd" * 20)]
+    assert keys[0] != keys[1]
+
+
+def test_the_drafter_is_protected_tried_and_found_on_the_node() -> None:
+    profile = resolved(raw(drafter={**DRAFTER, "relative_path": "org/Draft"}, container={"volumes": ["{model_store}:/models:ro", "/srv/models/org/Draft:/x"]}))
+    [fault] = mounts.writable_weights(profile, "/srv/models")
+    assert "container.volumes[1] is '/srv/models/org/Draft:/x', which lets the engine change the weights below /srv/models/org/Draft" in fault
+    assert mounts.writable_weights(resolved(raw()), "/srv/models") == []
+    assert json.loads(probe.probe_words(profile, [])[-1])["models"] == ["a/b", PATH]
+    paths = compose.host_paths(profile, "/srv/models")
+    assert (paths["model"], paths["drafter"], paths["gib"]) == ("/srv/models/hub/models--a--b", "/srv/models/org/Draft", 0)
+    tools = {"volumes": [*STORE["volumes"], "/opt/draft:/models/org/Draft:ro", "/opt/tool:/tool:ro"]}
+    assert mounts.tools(resolved(raw(container=tools)), "/srv/models") == ["/opt/tool:/tool:ro"]
+
+
+@pytest.mark.parametrize(
+    ("at", "spec", "weights"),
+    [
+        ({}, {}, 40.0),  # the figure of a profile with a drafter contains it
+        ({"speculative-config": SPEC}, {}, 40.0),
+        ({"max-model-len": 4096}, {}, 42.0),  # measured without a drafter
+        ({"max-model-len": 4096}, {"draft_tensor_parallel_size": 1}, 44.0),
+        ({"speculative-config": {"method": "mtp"}}, {"draft_tensor_parallel_size": 2}, 42.0),
+    ],
+)
+def test_the_plan_counts_a_drafter_if_the_measured_boot_ran_without_one(at: dict[str, Any], spec: dict[str, Any], weights: float) -> None:
+    plan = {"weights_gib_per_rank": 40, "reserve_gib": 1, "kv_bytes_per_token": 10000, "at": at}
+    own = raw({**SPEC, **spec}, plan=plan)
+    own["engine"]["args"]["max-model-len"] = 4096
+    found = kv_estimate.make_plan(resolved(own), ranks(119.7, 119.7))
+    assert {row["weights_gib"] for row in found["ranks"]} == {weights}
+
+
+def test_sizes_and_sheet_have_both_models() -> None:
+    profile = resolved(raw(model={"id": "a/b", "path": "a/b", "size_gib": 100.5}))
+    assert models.disk_gib(profile) == 104.5
+    sheet = "\n".join(text.sheet(profile))
+    assert "  drafter: org/Draft, 4 GiB\n  drafter on the node: <model store>/org/Draft\n" in sheet
+    assert "model 100.5 GiB, drafter 4 GiB" in sheet
+    assert text.facts(profile)["model_gib"] == 104.5
+    assert text.facts(resolved({**LEAST}))["model_gib"] is None
