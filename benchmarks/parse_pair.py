@@ -9,6 +9,7 @@
 Counts the seconds of CPU, best of the rounds, in turns; with --instructions what callgrind (valgrind) counts, in one round: other work on the machine
 does not change that. A row of a folder of ../shared/samples is one more reading of its logs in a process that has read them. `restarts` is the
 logs of the first folder one after the other in one stream, `server` 2 MiB of a server's log. A row of one log is a whole process: Python, import, log.
+So is `all`, which reads each log once.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ def work(what: str, times: int) -> None:
     """Parse so many times, in this process, with the checkout of this process."""
     from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse
 
-    if what in FOLDERS:
-        texts = logs(what)
+    if what in (*FOLDERS, "all"):
+        texts = [text for folder in (FOLDERS if what == "all" else (what,)) for text in logs(folder)]
         for text in texts * times:
             parse(text)
     elif what in FRESH:
         parse((SAMPLES / what).read_bytes())
     else:
-        from parse_log import FIXTURES, serving
+        from benchmarks.parse_log import FIXTURES, serving  # which adds this checkout to the path, after the parser is loaded
 
         reader = BootLog()
         reader.feed((FIXTURES / "head.log").read_bytes())
@@ -57,7 +58,7 @@ def cost(checkout: Path, what: str, times: int, instructions: bool) -> float:
     """Return what a process that does the work costs."""
     meter = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"] if instructions else []
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(checkout / "collections"), "GB10_SHARED": str(SAMPLES.parent)}
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": f"{checkout / 'collections'}:{ROOT}", "GB10_SHARED": str(SAMPLES.parent)}
     command = [*meter, sys.executable, __file__, str(checkout), "--work", what, "--times", str(times)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -78,8 +79,8 @@ def main() -> int:
         work(options.work, options.times)
         return 0
     slower = 0
-    for what in (*FOLDERS, "restarts", "server", *FRESH):
-        more = 0 if what in FRESH else 2 if options.instructions else 128 if what == "server" else 20
+    for what in (*FOLDERS, "restarts", "server", "all", *FRESH):
+        more = 0 if what in ("all", *FRESH) else 2 if options.instructions else 128 if what == "server" else 20
         sides = []
         for _round in range(1 if options.instructions else options.rounds):
             sides.append([[cost(root, what, times, options.instructions) for times in sorted({1, 1 + more})] for root in (options.before.resolve(), ROOT)])
