@@ -15,7 +15,7 @@ description:
     module reports it in a second, from the profile's figures and each rank's measured memory.
   - It computes vLLM's start check (C(gpu_memory_utilization) times the total against the free memory) and the pool that the rank with the least
     memory leaves, with its stated error, and names the one change that would fit.
-  - Without a figure the pool is not estimated: the verdict is V(unknown), and the gate judges the boot.
+  - Without a figure the pool is not estimated, the verdict is V(unknown), and the gate judges the boot.
   - A C(gpu-memory-utilization) above 0.82 with a KV size that the profile pins is accepted if its figures show that enough memory stays free.
   - It reads nothing but its arguments and changes nothing. Run it on the controller, once for a serving group.
 extends_documentation_fragment:

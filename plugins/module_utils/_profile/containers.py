@@ -165,7 +165,7 @@ def _kind(name: str, box: Mapping[str, Any]) -> str:
     """Return "vllm", the name of another engine, or nothing."""
     command = " ".join(text_of(each) for key in ("entrypoint", "command") for each in items(box.get(key)))
     image = text_of(box.get("image"))
-    if re.search(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b", command) or re.search(r"(?:^|/)vllm$", command.split(" ")[0]):
+    if re.search(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b", command) or re.search(r"(?:^|/)vllm$", command.split(" ", maxsplit=1)[0]):
         return "vLLM"
     other = other_engine(command, image)
     if not other and "vllm" in image and re.match(r"-|serve\b|ray start|[\w.-]+/[\w.-]+(?:\s|$)", command):

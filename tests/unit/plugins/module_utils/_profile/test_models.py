@@ -19,8 +19,8 @@ SPEC = {"method": "dflash", "model": PATH, "num_speculative_tokens": 7}
 STORE = {"volumes": ["{model_store}:/models:ro"]}
 
 
-def raw(spec: Any = SPEC, **over: Any) -> dict[str, Any]:
-    return {**LEAST, "engine": {"args": {"speculative-config": spec}}, "container": STORE, "drafter": DRAFTER, **over}
+def raw(spec: Any = (), **over: Any) -> dict[str, Any]:
+    return {**LEAST, "engine": {"args": {"speculative-config": SPEC if spec == () else spec}}, "container": STORE, "drafter": DRAFTER, **over}
 
 
 def resolved(*layers: dict[str, Any]) -> dict[str, Any]:
