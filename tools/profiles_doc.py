@@ -34,7 +34,7 @@ gb10_profile: b12x-fp8-1m        # the default
 {table}
 
 Profiles whose image is available today come first: *pull* from a registry, then *build* from a Dockerfile
-([roles/image](../roles/image/README.md)). *own image* needs an image that you load. Sizes and the duration of a build are as published.
+([roles/image](../roles/image/README.md)). *missing* needs an image of your own, which you load. Sizes and the duration of a build are as published.
 
 The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. An estimate is the plan's for two nodes of
 121.69 GiB: no such boot is published, and the gate does not check it. A dash means not known.

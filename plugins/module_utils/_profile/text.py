@@ -21,7 +21,7 @@ HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "
 AVAILABLE = (
     ("pull", "a registry has it"),
     ("build", "one rank builds it from a Dockerfile"),
-    ("own image", "you load it (docker load), or give a Dockerfile (image_build_context)"),
+    ("missing", "you load it (docker load), or give a Dockerfile (image_build_context)"),
 )
 # The first of these that a profile publishes is its headline figure.
 HEADLINES = (

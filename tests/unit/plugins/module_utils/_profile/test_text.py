@@ -99,7 +99,7 @@ def test_spans(bounds: tuple[Any, Any], text: str) -> None:
 IMAGES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"reference": "a"}, "pull"),
     ({"reference": "a", "pull": False, "build": "x"}, "build"),
-    ({"reference": "a", "pull": False}, "own image"),
+    ({"reference": "a", "pull": False}, "missing"),
 )
 
 
