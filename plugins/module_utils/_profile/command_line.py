@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import SECRET_ARGS, human_int
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.imported import HIDDEN, RANK, Imported, items, need, text_of
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.models import drafter_path, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import RecipeError, Script, marks, shown_marks
 
@@ -240,11 +241,10 @@ def _set_ranks(out: Imported, args: Mapping[str, Any]) -> None:
 
 
 def _set_drafter(out: Imported, args: Mapping[str, Any]) -> None:
-    spec, path = args.get("speculative-config"), out.profile["model"]["path"]
-    model = text_of(spec.get("model")) if isinstance(spec, Mapping) else ""
-    if not model or model in (path, "ngram", "[ngram]"):
+    model, spec = drafter_path(args), speculation(args)
+    if model in ("", out.profile["model"]["path"].rstrip("/")):
         return
-    out.profile["drafter"] = {"id": posixpath.basename(model.rstrip("/")) if model.startswith("/") else model, "path": model}
-    if isinstance(spec, Mapping) and spec.get("revision"):
+    out.profile["drafter"] = {"id": posixpath.basename(model) if model.startswith("/") else model, "path": model}
+    if spec.get("revision"):
         out.profile["drafter"]["revision"] = text_of(spec["revision"])
     out.mapped.append(("--speculative-config.model", "drafter"))

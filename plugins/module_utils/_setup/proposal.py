@@ -160,7 +160,7 @@ def profile_choices(profiles: Mapping[str, Record]) -> list[str]:
 
     def fits(profile: Record) -> bool:
         least, most = profile["ranks"]["min"], profile["ranks"]["max"]
-        return least <= 2 and (most is None or most >= 2) and availability(profile["image"]) < 2
+        return least <= 2 and (most is None or most >= 2) and AVAILABLE[availability(profile["image"])][0] != "missing"
 
     return [name for name in by_availability(profiles) if fits(profiles[name])]
 
