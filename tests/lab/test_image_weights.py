@@ -249,9 +249,9 @@ def test_an_image_is_built_from_a_folder_on_one_rank_and_sent(buildkit: Lab, tmp
 
     before = image_ids(lab)
     own = folder(tmp_path / "context", "RUN exit 3\n")
-    for text, variables, words in (
+    for text, variables, words in (  # the classic builder counts the label as its last step
         ("2\n", {}, "failed in step 4 of 4: RUN grep -qx 1 /keys ("),
-        ("2\n", {"image_build_context": own}, "failed in step 2 of 2: RUN exit 3 (The command '/bin/sh -c exit 3' returned a non-zero code: 3): correct"),
+        ("2\n", {"image_build_context": own}, "failed in step 2 of 3: RUN exit 3 (The command '/bin/sh -c exit 3' returned a non-zero code: 3): correct"),
     ):
         Path(built, "keys").write_text(text, encoding="utf-8")
         if variables:
