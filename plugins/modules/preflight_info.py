@@ -208,8 +208,7 @@ memlock:
 agent:
   description:
     - What is known of the agent of a serving group. A node without one has C(installed) alone.
-    - C(active) is null if the module has not run as root, C(pending) is true if an installation was interrupted. C(error) has the reason of an
-      agent that does not answer.
+    - C(active) is null if the module has not run as root. C(error) has the reason of an agent that does not answer.
     - C(peers) has on the head what each worker answered to a call over the rail. C(sshd_problems) has on a worker one sentence for each setting of
       sshd that keeps the head's key from working.
   returned: always
@@ -218,7 +217,6 @@ agent:
     installed: true
     group: pair1
     rank: 0
-    pending: false
     active: true
     error: ""
     peers: [{rank: 1, host: spark-2, address: 192.168.200.12, ok: true, error: "", protocol: 1}]

@@ -40,6 +40,17 @@ options:
     description: The Docker Engine's socket.
     type: path
     default: /var/run/docker.sock
+  head:
+    description: From where the head logs in, on a worker, to look for settings of the SSH server that refuse it; empty to look for none.
+    type: dict
+    default: {}
+    suboptions:
+      name:
+        description: The head's name in the inventory.
+        type: str
+      address:
+        description: The head's address on the first rail.
+        type: str
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
@@ -168,11 +179,27 @@ agent:
       type: dict
       returned: always
       sample: {desired: {generation: 7, state: serving, release: 4f0c61d2a9be}}
-    stamp:
-      description: What the controller marked the installation with; empty if something that belongs to it was touched since.
-      type: str
+    files:
+      description: Mode and SHA-256 of each file that the role C(agent) writes, C(0644 9f86d0...); empty for one that is not there.
+      type: dict
       returned: always
-      sample: 5e1c0b6f9d...
+      sample: {/usr/local/sbin/gb10: 0755 9f86d081...}
+    enabled:
+      description: Whether the unit starts at boot.
+      type: bool
+      returned: always
+      sample: true
+    user:
+      description: Whether the node has the user that the head logs in as.
+      type: bool
+      returned: always
+      sample: true
+    sshd_problems:
+      description: One sentence for each setting of the SSH server that keeps the head's key from working. Empty on the head.
+      type: list
+      elements: str
+      returned: always
+      sample: []
     converges:
       description: Whether the agent works on a desired state that it has not reached.
       type: bool
@@ -208,7 +235,7 @@ import socket
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import info
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, runner
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
@@ -225,6 +252,7 @@ def main() -> None:
             "model": {"type": "str", "default": ""},
             "drafter": {"type": "str", "default": ""},
             "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
+            "head": {"type": "dict", "default": {}, "options": {"name": {"type": "str"}, "address": {"type": "str"}}},
         },
         supports_check_mode=True,
     )
@@ -258,7 +286,7 @@ def main() -> None:
         engine_error=problem,
         inputs=str(node.read_json(os.path.join(folder, "current", "release.json")).get("inputs") or ""),
         collective=str(node.read_json(os.path.join(folder, collective.KEPT)).get("key") or ""),
-        agent=info.read(Node("/")),
+        agent=info.read(Node("/", runner(module, optional=True)), params["head"]),
     )
 
 

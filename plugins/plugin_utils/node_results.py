@@ -105,7 +105,8 @@ STATE = {
     "desired?": DESIRED, "outcome?": OUTCOME, "busy?": bool, "holds?": [HOLD], "watch?": WATCH, "owner?": {"group?": TEXT, "head?": TEXT},
 }  # fmt: skip
 AGENT = {
-    "version": str, "state": STATE, "converges": bool, "public_key": line, "head_id": line, "host_keys": [line], "ssh_port": whole, "stamp": str,
+    "version": str, "state": STATE, "converges": bool, "public_key": line, "head_id": line, "host_keys": [line], "ssh_port": whole, "files": {str: str},
+    "enabled": bool, "user": bool, "sshd_problems": [str],
 }  # fmt: skip
 MEMORY = {f"{key}_kib{own}": whole for keys, own in (("total free available", ""), ("gpu_total gpu_free gpu_engine", "?")) for key in keys.split()}
 IMAGE = {"exists": bool, "id": str, "name": str, "fingerprint": str, "repo_digests": [str]}
@@ -135,7 +136,7 @@ PREFLIGHT = {
     "memlock": {"known": bool, "bytes": (whole, None), "may_raise": bool}, "kernel_log": [{"id": one_of(LOG_SIGNS), "count": whole, "line": str}],
     "suspends?": [str],
     "agent": ({"installed": absent}, {
-        "installed": bool, "group": str, "rank": whole, "pending": bool, "active": (bool, None), "error": str, "sshd_problems": [str],
+        "installed": bool, "group": str, "rank": whole, "active": (bool, None), "error": str, "sshd_problems": [str],
         "peers": [{"host": str, "address": str, "ok": bool, "error": str}],
     }),
 }  # fmt: skip
@@ -172,7 +173,6 @@ RECORDS = {
 }  # fmt: skip
 #: By module. What is missing here has no value that code of the controller reads.
 FORMS: dict[str, Any] = {
-    "agent": {"public_key?": line, "head_id?": line, "host_keys?": [line], "ssh_port?": whole, "version?": str, "problems?": [str]},
     "api_key": {"new?": bool, "path?": str},
     "collective_test": {"result?": COLLECTIVE},
     "compile_cache": {"files": [FILE], "removed": [str]},

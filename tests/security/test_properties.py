@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import ssh_keys
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import info
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 
 REPO = Path(__file__).resolve().parents[2]
 RAIL = "enp1s0f0np0"
@@ -85,19 +86,16 @@ def test_a_boot_log_of_one_pattern_is_read_in_linear_time(pattern: str, prefix: 
     assert time.process_time() - start < 20, "256 KiB take less than 0.3 s; in quadratic time they take minutes"
 
 
-@pytest.mark.parametrize("address", ['10.0.0.1",command="x', "*", "10.0.0.1\n", "", "10.0.0.1,10.0.0.2", "!10.0.0.1", "-oProxyCommand=x"])
-def test_an_address_cannot_add_an_option_to_a_line_of_ssh(address: str) -> None:
-    with pytest.raises(ssh_keys.KeyLineError):
-        ssh_keys.plain_address(address)
-
-
 @pytest.mark.parametrize("key", ["ssh-ed25519 AAAA\nssh-ed25519 BBBB", 'command="x" ssh-ed25519 AAAA', "ssh-ed25519 AA AA\x0bssh-rsa BB", "ssh-dss AAAA", ""])
-def test_a_key_is_one_line_without_options(key: str) -> None:
-    try:
-        bare = ssh_keys.bare_key(key)
-    except ssh_keys.KeyLineError:
-        return
-    assert re.fullmatch(r"ssh-ed25519 A+", bare)
+def test_a_host_key_is_one_line_without_options(tmp_path: Path, key: str) -> None:
+    (tmp_path / "etc/ssh").mkdir(parents=True)
+    (tmp_path / "etc/ssh/ssh_host_x_key.pub").write_text(key, encoding="utf-8")
+    assert all(re.fullmatch(r"ssh-ed25519 A+", each) for each in info.host_keys(Node(str(tmp_path))))
+
+
+def test_the_unit_bounds_the_agent_and_survives_a_command_that_the_kernel_ends() -> None:
+    lines = (REPO / "roles/agent/templates/gb10-agent.service.j2").read_text(encoding="utf-8").splitlines()
+    assert {"MemoryMax=2G", "TasksMax=512", "OOMPolicy=continue", "OOMScoreAdjust=-900"} <= set(lines)
 
 
 def test_the_labs_accept_keys_from_this_machine_only() -> None:

@@ -5,23 +5,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
-#: Directories that the collection shares; each is removed with its last content.
-PARENTS = ("/opt/gb10-cluster", "/etc/gb10-cluster", "/var/lib/gb10-cluster")
-CODE = "/opt/gb10-cluster/agent"
-CURRENT = f"{CODE}/current"
-PENDING = f"{CODE}/restart-required"
-STAMP = f"{CODE}/stamp.json"
-LAUNCHER = "/usr/local/sbin/gb10"
+PROGRAM = "/usr/local/sbin/gb10"
 CONFIG = "/etc/gb10-cluster/agent.json"
-WATCH_NAME = "watch.json"
-WATCH_CONFIG = f"/etc/gb10-cluster/{WATCH_NAME}"
 KEYS = "/var/lib/gb10-cluster/agent"
 KEY_NAME = "id_ed25519"
 KNOWN_HOSTS_NAME = "known_hosts"
@@ -36,7 +27,7 @@ USER = "gb10-agent"
 HOME = "/var/lib/gb10-agent"
 SSH = f"{HOME}/.ssh"
 AUTHORIZED = f"{SSH}/authorized_keys"
-CONNECT = f"{LAUNCHER} connect"
+CONNECT = f"{PROGRAM} connect"
 UNIT = "gb10-agent.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 #: In the folder of the group: the folders of state and of evidence, the mark of a stop; and files of the state of every rank.
@@ -51,12 +42,14 @@ class ConfigError(Exception):
 
 
 def load(path: str = CONFIG) -> dict[str, Any]:
-    """Return the configuration. Raises ConfigError."""
+    """Return the configuration, which root alone may read: it can hold the URL of a webhook. Raises ConfigError, PermissionError."""
     try:
         with open(path, encoding="utf-8") as handle:
             found = loads(handle.read())
     except FileNotFoundError as error:
         raise ConfigError(f"This node has no agent: {path} does not exist. Run site.yml.") from error
+    except PermissionError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Run site.yml.") from error
     for name, kind in REQUIRED.items():
@@ -65,19 +58,7 @@ def load(path: str = CONFIG) -> dict[str, Any]:
     rank, hosts = found["rank"], found["hosts"]
     if not 0 <= rank < len(hosts):
         raise ConfigError(f"{path} has the rank {rank}, and the group has {len(hosts)} nodes. Run site.yml.")
-    return {"peers": [], **_watch(os.path.join(os.path.dirname(path), WATCH_NAME)), **found}
-
-
-def _watch(path: str) -> dict[str, Any]:
-    """Return the settings of the watch: empty without the file, and for a user who may not read it, since it can hold the URL of a webhook."""
-    found: Any = {}
-    with contextlib.suppress(OSError):
-        try:
-            with open(path, encoding="utf-8") as handle:
-                found = loads(handle.read())
-        except ValueError:
-            found = None
-    return {"watch": found} if isinstance(found, dict) else {"watch": {}, "watch_problem": "It is damaged. The default settings are used. Run site.yml."}
+    return {"peers": [], "watch": {}, **found}
 
 
 def group_folder(config: Mapping[str, Any]) -> str:
@@ -89,12 +70,3 @@ def host_alias(rank: int) -> str:
     """Return the name of a worker in known_hosts."""
     return f"gb10-rank{rank}"
 
-
-def _version(path: str) -> str:
-    """Return the agent's version from a path of its code: /opt/gb10-cluster/agent/<version>/ansible_collections/..."""
-    before, found, _rest = os.path.realpath(path).partition("/ansible_collections/")
-    return os.path.basename(before) if found else ""
-
-
-#: Of the code that runs; read once, because the link `current` may change while it runs.
-VERSION = _version(__file__)

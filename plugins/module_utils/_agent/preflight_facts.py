@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import access, client, config, sshd
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, sshd
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
@@ -52,10 +52,8 @@ def sshd_problems(node: Node, head: str) -> list[str]:
     if not address:
         return []
     recorded = node.read("/cmd/sshd.txt")
-    rc, text = (0, recorded) if recorded is not None else access.sshd_output(node, config.USER, head, address)
-    if rc != 0:
-        return [] if sshd.NO_RUN_DIRECTORY in text else [sshd.unreadable(rc, text)]
-    return sshd.problems(text, user=config.USER, groups=access.groups_of_user(node), host=head, address=address, command=config.CONNECT)
+    rc, text = (0, recorded) if recorded is not None else sshd.output(node, config.USER, head, address)
+    return sshd.problems_of(node, head, address, rc, text)
 
 
 def gather(node: Node, call: Call | None = None) -> Record:
@@ -68,7 +66,7 @@ def gather(node: Node, call: Call | None = None) -> Record:
     if not node.exists(config.UNIT_FILE):
         return {"installed": False}
     found: Record = {
-        "installed": True, "group": group, "rank": rank, "pending": node.exists(config.PENDING), "active": True, "error": "", "peers": [], "sshd_problems": [],
+        "installed": True, "group": group, "rank": rank, "active": True, "error": "", "peers": [], "sshd_problems": [],
     }  # fmt: skip
     call = call or (client.call if node.root == "/" else recorded_call(node))
     try:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, holds, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, holds, info, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE, HOLDS, OWNER, RUN, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.history import History
@@ -86,6 +86,7 @@ class RankService:
         self.sampler = Sampler(self.group, self.folder, settings.usable(config.get("watch"))[0], self._run, docker_socket=self.docker_socket, root=root)
         self.history = History(self._state, wall)
         self._asked_at = -1.0
+        self._started = info.fingerprints(info.STARTED, root)
         self._reclaimed = False  # whether the page cache was dropped for the present start
         self._methods: dict[str, Callable[..., dict[str, Any]]] = {name: getattr(self, f"_{name}") for name in VERBS}
 
@@ -217,6 +218,7 @@ class RankService:
             "stop_generation": owner["stop_generation"],
             "boot_id": self._boot_id(),
             "holds": self._holds(),
+            "running": self._started,
         }
 
     def _claim(self, caller: Caller) -> dict[str, Any]:

@@ -45,7 +45,7 @@ generation = fits(GENERATION)
 OWNER = {"group?": str, "head?": str}
 HELLO = {
     "host": str, "owner": OWNER, "generation": generation, "stopped": str, "stop_generation": generation, "boot_id?": str, "protocol?": int,
-    "holds?": [{"name": str, "reason": str, "until": float, "by?": str}],
+    "holds?": [{"name": str, "reason": str, "until": float, "by?": str}], "running?": {str: str},
 }  # fmt: skip
 CONTAINER = {
     "id": str, "name": str, "status": fits(text(100)), "running": bool, "pid": int, "exit_code": int, "oom_killed": bool, "error": str,

@@ -175,8 +175,8 @@ class Service:
 
             self._rank = rank.RankService(self.config)
         chosen, problems = settings.usable(self.config.get("watch"))
-        for problem in filter(None, [self.config.get("watch_problem"), *problems]):
-            log(f"{configuration.WATCH_CONFIG}: {problem}")
+        for problem in problems:
+            log(f"{configuration.CONFIG}: {problem}")
         self._outside = Outside(self.config, chosen, configuration.group_folder(self.config), self._shown)
         if self.number:
             return
@@ -269,7 +269,7 @@ class Service:
     def _state(self) -> dict[str, Any]:
         """Return what the actor knows, and what is stored on this node."""
         hello = self._rank.handle({**self._names, "v": protocol.PROTOCOL, "verb": "hello"}, local=True).get("result") or {}
-        here = {"holds": hello.get("holds") or [], "owner": hello.get("owner") or {}, "version": configuration.VERSION}
+        here = {"holds": hello.get("holds") or [], "owner": hello.get("owner") or {}, "running": hello.get("running") or {}}
         return {**here, **self._actor.state(), "watch": self._shown()}
 
     def _shown(self) -> dict[str, Any]:

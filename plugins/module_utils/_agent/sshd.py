@@ -1,13 +1,17 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. What the configuration of sshd on a worker means for the head's key. Pure functions on the output of `sshd -T -C ...`."""
+"""PRIVATE. What the configuration of sshd on a worker means for the head's key, by the output of `sshd -T -C ...`."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import CONNECT, USER
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 
 FILE = "/etc/ssh/sshd_config"
 NO_RUN_DIRECTORY = "privilege separation directory"  # absent until the first connection with socket activation
@@ -112,3 +116,29 @@ def problems(text: str, *, user: str, groups: Sequence[str], host: str, address:
     if not any(glob_match("ssh-ed25519", each.strip()) for each in accepted.split(",")):
         add("PubkeyAcceptedAlgorithms without ssh-ed25519", "Add ssh-ed25519 to PubkeyAcceptedAlgorithms")
     return out
+
+
+def source_address(address: str) -> str:
+    """Return this node's address towards another one, from the routing table; empty if there is no route. Sends nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def output(node: Node, user: str = "", host: str = "", address: str = "") -> tuple[int, str]:
+    """Return the code of `sshd -T`, for one connection if there is a user, and its output or its error text."""
+    local = source_address(address) if address and node.root == "/" else ""
+    rc, out, err = node.run(["sshd", "-T", *(["-C", connection(user, host, address, local)] if user else [])])
+    return rc, out if rc == 0 else (err.strip() or out)
+
+
+def problems_of(node: Node, host: str, address: str, rc: int, text: str) -> list[str]:
+    """Return one sentence for each setting of a worker's sshd that keeps the head's key from working. `rc` and `text` are of output()."""
+    if rc != 0:
+        return [] if NO_RUN_DIRECTORY in text else [unreadable(rc, text)]
+    code, names, _err = node.run(["id", "-nG", USER])
+    return problems(text, user=USER, groups=names.split() if code == 0 else [USER], host=host, address=address, command=CONNECT)

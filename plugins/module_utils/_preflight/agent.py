@@ -52,8 +52,6 @@ def check_service(found: FindingCollector, rank: Rank, needs: Requirements) -> N
         return
     if agent["active"] is None:
         found.skip(["agent_down", "agent_path", "agent_sshd"], rank.host, agent["error"])
-    elif agent["pending"]:
-        found.skip(["agent_down"], rank.host, "its installation was interrupted; the vllm_tp2 role completes it")
     else:
         found.add("agent_down", "warning", rank.host, f"gb10-agent.service does not answer ({agent['error']})")
 

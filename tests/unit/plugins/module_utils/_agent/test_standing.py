@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +100,16 @@ def serve(path: Path, answer: bytes) -> list[bytes]:
     return seen
 
 
+VERSION = hashlib.sha256(b"a program").hexdigest()[:12]
+
+
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A node with an agent's files on rank 0."""
     monkeypatch.setattr(info, "TIMEOUT_SECONDS", 0.3)
-    for path in ("opt/gb10-cluster/agent", "etc/gb10-cluster"):
+    for path in ("usr/local/sbin", "etc/gb10-cluster"):
         (tmp_path / path).mkdir(parents=True)
-    (tmp_path / "opt/gb10-cluster/agent/current").symlink_to("1f0c")
+    (tmp_path / "usr/local/sbin/gb10").write_bytes(b"a program")
     (tmp_path / "etc/gb10-cluster/agent.json").write_text(json.dumps({"group": "pair1", "rank": 0, "head_id": "m"}), encoding="utf-8")
     (tmp_path / "etc/machine-id").write_text("m\n", encoding="utf-8")
     return tmp_path
@@ -112,25 +117,35 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_state_of_an_agent_is_read_from_its_socket(node: Path) -> None:
     seen = serve(node / "s", json.dumps({"ok": True, "result": state(final=False)}).encode() + b"\n")
-    found = info.read(Node(str(node)), str(node / "s"))
-    assert (found["version"], found["state"], found["converges"], found["head_id"]) == ("1f0c", state(final=False), True, "m")
+    found = info.read(Node(str(node)), None, str(node / "s"))
+    assert (found["version"], found["state"], found["converges"], found["head_id"]) == (VERSION, state(final=False), True, "m")
     assert json.loads(seen[0]) == {"v": 1, "verb": "state", "group": "pair1", "head": "m", "generation": 0}
 
 
 @pytest.mark.parametrize("answer", [b"", b"not JSON\n", b"[]\n", b'{"ok": false, "error": "no"}\n', b'{"cut'])
 def test_agent_without_a_usable_answer_has_no_state(node: Path, answer: bytes) -> None:
     serve(node / "s", answer)
-    found = info.read(Node(str(node)), str(node / "s"))
-    assert (found["version"], found["state"], found["converges"]) == ("1f0c", {}, False)
+    found = info.read(Node(str(node)), None, str(node / "s"))
+    assert (found["version"], found["state"], found["converges"]) == (VERSION, {}, False)
+
+
+def sshd(argv: Sequence[str]) -> tuple[int, str, str]:
+    """A node whose SSH server listens on 2222, and for a user of a connection allows another one."""
+    return (0, "port 2222\nallowusers me\n" if "-C" in argv else "port 2222\n", "") if argv[0] == "sshd" else (127, "", "")
 
 
 def test_node_without_an_agent_has_its_keys_and_no_version(tmp_path: Path) -> None:
-    (tmp_path / "etc/ssh/sshd_config.d").mkdir(parents=True)
-    (tmp_path / "etc/ssh/sshd_config.d/port.conf").write_text("# Port 1\nPort 2222\n", encoding="utf-8")
+    (tmp_path / "etc/ssh").mkdir(parents=True)
     (tmp_path / "etc/ssh/ssh_host_ed25519_key.pub").write_text("ssh-ed25519 AAAA root@lab-1\n", encoding="utf-8")
-    found = info.read(Node(str(tmp_path)), str(tmp_path / "absent"))
-    assert (found["host_keys"], found["ssh_port"], info.ssh_port(Node(str(tmp_path / "absent")))) == (["ssh-ed25519 AAAA"], 2222, 22)
-    assert (found["version"], found["state"], found["public_key"], found["head_id"]) == ("", {}, "", "")
+    found = info.read(Node(str(tmp_path), sshd), None, str(tmp_path / "absent"))
+    assert (found["host_keys"], found["ssh_port"], found["sshd_problems"]) == (["ssh-ed25519 AAAA"], 2222, [])
+    assert (found["version"], found["state"], found["public_key"], found["head_id"], found["enabled"]) == ("", {}, "", "", False)
+    assert set(found["files"].values()) == {""}
+
+
+def test_a_worker_names_what_refuses_the_head(tmp_path: Path) -> None:
+    [problem] = info.read(Node(str(tmp_path), sshd), {"name": "lab-1", "address": "192.168.200.11"}, str(tmp_path / "absent"))["sshd_problems"]
+    assert problem.startswith("sshd has AllowUsers me for user gb10-agent from lab-1 (192.168.200.11).")
 
 
 WATCH: dict[str, Any] = {
