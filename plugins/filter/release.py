@@ -16,6 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import standin
 from ansible_collections.gb10.cluster.plugins.module_utils._common import terminal
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._release import group as groups
+from ansible_collections.gb10.cluster.plugins.module_utils._release import ownership
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 from ansible_collections.gb10.cluster.plugins.module_utils._release import status
 
@@ -60,6 +61,7 @@ class FilterModule:
             "judged_receipt": judged_receipt,
             "last_good": releases.last_good,
             "lost_ways": lost_ways,
+            "ownership_refusal": ownership.refusal,
             "printable": printable,
             "profiles_document": profiles.document,
             "release": releases.release_id,

@@ -61,6 +61,11 @@ new:
   returned: success
   type: bool
   sample: false
+due:
+  description: Whether the file is written, or would be without check mode.
+  returned: success
+  type: bool
+  sample: false
 """
 
 import os
@@ -129,7 +134,7 @@ def main() -> None:
         module.fail_json(msg=f"The API key of the group cannot be read or made: {path}: {error.strerror}. A link is not followed. {remedy}")
     before = "" if text is None else "(a key with another mode or form)\n" if changed else "(a key)\n"
     diff = {"before_header": path, "after_header": path, "before": before, "after": "(a key)\n"}
-    module.exit_json(changed=changed, new=new, path=path, diff=diff)
+    module.exit_json(changed=changed, due=changed, new=new, path=path, diff=diff)
 
 
 if __name__ == "__main__":

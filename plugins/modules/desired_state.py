@@ -143,16 +143,18 @@ def desire(params: Mapping[str, Any], check_mode: bool, call: Callable[..., dict
     if check_mode:
         joined = standing.joins(before, params["state"], params["release"], params["reasons"])
         generation = int(now.get("generation", 0))
+        adjusted = standing.differences(now.get("options") or {}, params["options"]) if joined and params["options"] else []
     else:
         reply = call("desire", timeout=SECONDS, **{key: params[key] for key in ARGUMENTS})
-        joined, generation = bool(reply["joined"]), int(reply["generation"])
+        joined, generation, adjusted = bool(reply["joined"]), int(reply["generation"]), list(reply.get("adjusted") or [])
     was = line(now)
     if not check_mode and not joined:
         now = dict(read().get("desired") or {})
-    diff = {"before": was, "after": was if joined else line(after) + "".join(f"because {reason}\n" for reason in params["reasons"])}
+    options = "".join(f"{phrase}\n" for phrase in adjusted)
+    diff = {"before": was, "after": was + options if joined else line(after) + "".join(f"because {reason}\n" for reason in params["reasons"])}
     header = f"desired state, generation {generation}"
     return {
-        "changed": not joined,
+        "changed": not joined or bool(adjusted),
         "generation": generation,
         "joined": joined,
         "desired": now,

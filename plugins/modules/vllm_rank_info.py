@@ -164,6 +164,12 @@ collective:
   type: str
   returned: always
   sample: 3b0c77a1e2d4
+others:
+  description: Other serving groups of which a container runs on the node. A node can serve one.
+  type: list
+  elements: str
+  returned: always
+  sample: []
 agent:
   description: What the node knows of its agent. C(version) is empty and C(state) is {} if there is no agent.
   type: dict
@@ -184,6 +190,11 @@ agent:
       type: dict
       returned: always
       sample: {/usr/local/sbin/gb10: 0755 9f86d081...}
+    owners:
+      description: The groups that own the node, each with the machine id of its head.
+      type: dict
+      returned: always
+      sample: {pair1: 5c6f1d0a2b7e4c3f9d8e7a6b5c4d3e2f}
     enabled:
       description: Whether the unit starts at boot.
       type: bool
@@ -283,10 +294,11 @@ def main() -> None:
         model_config=node.config_of(params["model"]) if params["model"] else {},
         devices=[device for pattern in node.DEVICES for device in sorted(glob.glob(pattern))],
         memory={**memory, **node.gpu_memory(containers)},
+        others=[] if problem else node.other_groups(params["group"], params["docker_socket"]),
         engine_error=problem,
         inputs=str(node.read_json(os.path.join(folder, "current", "release.json")).get("inputs") or ""),
         collective=str(node.read_json(os.path.join(folder, collective.KEPT)).get("key") or ""),
-        agent=info.read(Node("/", runner(module, optional=True)), params["head"]),
+        agent=info.read(Node("/", runner(module, optional=True)), params["head"], directory=params["directory"]),
     )
 
 

@@ -136,7 +136,7 @@ def main() -> None:
         wanted[files.SECRETS] = (params["secrets"], 0o600)
     try:
         changes = files.differences(folder, wanted)
-        diff = [files.diff_of(change, mode) for change, mode in changes]
+        diff = [files.diff_of(change, mode, link) for change, mode in changes]
         before = os.readlink(link) if os.path.islink(link) else None
         points = params["current"] and before != target
         if points:

@@ -106,7 +106,7 @@ STATE = {
 }  # fmt: skip
 AGENT = {
     "version": str, "state": STATE, "converges": bool, "public_key": line, "head_id": line, "host_keys": [line], "ssh_port": whole, "files": {str: str},
-    "enabled": bool, "user": bool, "sshd_problems": [str],
+    "enabled": bool, "user": bool, "sshd_problems": [str], "owners": {str: str},
 }  # fmt: skip
 MEMORY = {f"{key}_kib{own}": whole for keys, own in (("total free available", ""), ("gpu_total gpu_free gpu_engine", "?")) for key in keys.split()}
 IMAGE = {"exists": bool, "id": str, "name": str, "fingerprint": str, "repo_digests": [str]}
@@ -206,7 +206,7 @@ FORMS: dict[str, Any] = {
     "vllm_rank_info": {
         "current": name_or_empty, "releases": [RELEASE], "containers": [CONTAINER], "weights": WEIGHTS, "weights_differ": [str],
         "processes": {"count": whole, "fault": str, "cpu_seconds?": count}, "stopped": str, "receipt": KEPT, "image": IMAGE, "model_config": dict,
-        "devices": [line], "memory": MEMORY, "engine_error": str, "inputs": str, "agent": AGENT, "collective?": str,
+        "devices": [line], "memory": MEMORY, "engine_error": str, "others": [str], "inputs": str, "agent": AGENT, "collective?": str,
     },
     "vllm_release": {"cache_files": int},
     "weights_copy": {"copied?": [str], "removed?": [str], "left?": [str]},  # nothing, after the step `start`

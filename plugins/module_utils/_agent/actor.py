@@ -172,7 +172,7 @@ class Actor:
             if now["auto"] and 0 < seen < int(now["generation"]):
                 reasons = ()
             if standing.joins({"desired": now, "outcome": self._outcome, "busy": busy}, state, release, reasons):
-                return {"generation": now["generation"], "joined": True}
+                return {"generation": now["generation"], "joined": True, "adjusted": self._adjust(by, options or {}) if state == "serving" and not busy else []}
             if busy and state == "serving" and not takeover and not now["auto"]:
                 raise Refused(self.under_way())
             generation = max(int(now["generation"]), self.floor) + 1
@@ -186,7 +186,20 @@ class Actor:
                 raise Refused(f"{self.group}: the desired state cannot be recorded on the head ({error}). Nothing was changed. Make room there.")
             text = f"{self.group} is to be stopped" if state == "stopped" else f"{self.group} is to serve release {release}"
             self.event("desired", f"{text}, desired by {by or 'a local command'}{': ' if reasons else ''}{'; '.join(reasons)}")
-            return {"generation": wanted["generation"], "joined": False}
+            return {"generation": wanted["generation"], "joined": False, "adjusted": []}
+
+    def _adjust(self, by: str, options: Mapping[str, Any]) -> list[str]:
+        """Put changed options into force for the starts to come. Return them, one phrase each. Raises Refused."""
+        changed = standing.differences(self._desired["options"], options) if options else []
+        if changed:
+            wanted = {**self._desired, "options": dict(options)}
+            try:
+                self.store.save(DESIRED, wanted)
+            except OSError as error:
+                raise Refused(f"{self.group}: the options cannot be recorded on the head ({error}). Nothing was changed. Make room there.") from error
+            self._desired = wanted
+            self.event("desired", f"{self.group}: {', '.join(changed)}, desired by {by or 'a local command'}, for its next start")
+        return changed
 
     def recover(self, generation: int, release: str, reason: str, options: Mapping[str, Any], by: str, cause: str, hold: str = "") -> None:
         """Set a new generation to restore service, if `generation` is still the desired one and has settled. Raises Superseded."""

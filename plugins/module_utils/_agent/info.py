@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import pwd
 import re
 from collections.abc import Mapping
@@ -46,6 +48,12 @@ def state_of(known: dict[str, Any], socket: str) -> dict[str, Any]:
         return {}
 
 
+def owners_in(directory: str) -> dict[str, str]:
+    """Return the groups that own this node: group -> machine id of its head."""
+    found = {path.split(os.sep)[-3]: str(read_json(path).get("head") or "") for path in glob.glob(os.path.join(directory, "*", config.STATE, config.OWNER))}
+    return {group: head for group, head in sorted(found.items()) if head}
+
+
 def _has_user() -> bool:
     try:
         return bool(pwd.getpwnam(config.USER))
@@ -53,8 +61,11 @@ def _has_user() -> bool:
         return False
 
 
-def read(node: Node, head: Mapping[str, Any] | None = None, socket: str = config.ADMIN_SOCKET) -> dict[str, Any]:
-    """Return files, keys and state of the node's agent. `head` has the name and the address that the head's sessions come from; none on the head."""
+def read(node: Node, head: Mapping[str, Any] | None = None, socket: str = config.ADMIN_SOCKET, directory: str = "") -> dict[str, Any]:
+    """Return files, keys, owners and state of the node's agent.
+
+    `head` has the name and the address that the head's sessions come from; none on the head. `directory` has the folders of all serving groups.
+    """
     head = head if head and head.get("name") else None
     state = state_of(read_json(node.at(config.CONFIG)), socket)
     found = fingerprints(FILES, node.root)
@@ -64,6 +75,7 @@ def read(node: Node, head: Mapping[str, Any] | None = None, socket: str = config
         "files": found,
         "enabled": node.exists(f"/etc/systemd/system/multi-user.target.wants/{config.UNIT}"),
         "user": _has_user(),
+        "owners": owners_in(node.at(directory)) if directory else {},
         "state": state,
         "converges": standing.converges(state),
         "public_key": (node.read(f"{config.KEY}.pub") or "").strip(),

@@ -247,7 +247,16 @@ class RankService:
             self._save_owner(group=group, head=head)
             for other in self._other_groups():
                 Folder(os.path.join(self.directory, other), STATE).remove(OWNER)
+        if takeover:
+            self._remove_others()
         return self._hello()
+
+    def _remove_others(self) -> None:
+        """Remove the containers of other groups that run here: the node has memory for one engine, and its new owner was told of them. Raises DockerError."""
+        for other in node.other_groups(self.group, self.docker_socket):
+            names = [str(each["name"]) for each in node.containers_of(other, self.docker_socket)]
+            self._docker("stop", *names, timeout=STOP_SECONDS)
+            self._docker("rm", "--force", *names, timeout=STOP_SECONDS)
 
     # Holds.
 

@@ -308,7 +308,7 @@ class Service:
         was_final: bool | None = None
         while True:
             count = self.news.count
-            reply = self._news(since)
+            reply = self._news(since, generation)
             was_final = bool(reply["outcome"].get("final")) if was_final is None else was_final
             now = time.monotonic()
             if reply["events"] and not gathering:
@@ -317,11 +317,13 @@ class Service:
                 return protocol.success(reply)
             self.news.wait(count, until - now)
 
-    def _news(self, since: int) -> dict[str, Any]:
-        """Return the events after `since`. They are read after the state, so that a final outcome never comes without its events."""
+    def _news(self, since: int, generation: int) -> dict[str, Any]:
+        """Return the events after `since`, from a generation on. They are read after the state, so that a final outcome never comes without its events."""
         state = self._actor.state()
         events = self._actor.events(since)
-        return {"events": events, "next": max([since, *(event["n"] for event in events)]), "outcome": state["outcome"], "desired": state["desired"]}
+        last = max([since, *(event["n"] for event in events)])
+        events = [event for event in events if int(event.get("generation") or 0) >= generation]
+        return {"events": events, "next": last, "outcome": state["outcome"], "desired": state["desired"]}
 
 
 def _search() -> Callable[[str, Any], Any] | None:

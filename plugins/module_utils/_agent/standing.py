@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import rejudge
+
 
 def converges(state: Mapping[str, Any]) -> bool:
     """Return whether the agent works on a desired state that it has not reached."""
@@ -29,35 +31,79 @@ def since(desired: Mapping[str, Any]) -> str:
     return at[11:19] or "a time that is not known"
 
 
-def decide(state: Mapping[str, Any], release: str, reasons: Sequence[str], group: str, restart: bool = False, takeover: bool = False) -> dict[str, Any]:
+#: Of the options of a desired state: what is of one start, and not a setting of the inventory.
+OF_A_START = ("weights", "collective")
+
+
+def differences(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return how the options of a desired state change, one phrase each, such as `attempts 3 -> 2`."""
+    return [f"{name} {now.get(name)} -> {value}" for name, value in wanted.items() if name not in OF_A_START and now.get(name) != value]
+
+
+def _failed_before(
+    desired: Mapping[str, Any], outcome: Mapping[str, Any], release: str, group: str, options: Mapping[str, Any], criteria: Mapping[str, Any]
+) -> str:
+    """Return why the same boot is not worth another try: it has failed, for a person, and nothing that decides on it has changed since. Else empty."""
+    verdict = outcome.get("verdict") or {}
+    if desired.get("auto") or outcome.get("result") != "failed" or not verdict.get("seconds"):
+        return ""
+    if differences(desired.get("options") or {}, options):
+        return ""
+    failed_a_check = any(check.get("ok") is False for check in verdict.get("checks") or [])
+    if failed_a_check and criteria and not rejudge.fault(group, verdict.get("receipt") or {}, criteria):
+        return ""
+    at = str(outcome.get("at") or (verdict.get("receipt") or {}).get("time") or desired.get("at") or "a time that is not known")
+    why = str(verdict.get("msg") or outcome.get("sentence") or "").rstrip(".")
+    return f"{group}: release {release} failed at {at}, and nothing of it has changed: {why}. To boot it again: -e again=true."
+
+
+def decide(
+    state: Mapping[str, Any], release: str, reasons: Sequence[str], group: str, restart: bool = False, takeover: bool = False, again: bool = False,
+    options: Mapping[str, Any] | None = None, criteria: Mapping[str, Any] | None = None, receipt: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Return what a run does for `release`, which must start for `reasons` (none: it runs).
 
-    do: nothing, start, follow (the agent works on this release, or the outcome of its boot was not read yet) or refuse. generation: which one to follow.
-    reasons: why the group must start; none unless `do` is start. text: what the user reads.
+    `options` and `criteria` are those of today, `receipt` is that of the release if it has passed its gate. do: nothing, start, follow (the agent
+    works on this release, or the outcome of its boot was not read yet) or refuse. generation: which one to follow. reasons: why the group must start;
+    none unless `do` is start. adjust: the options that change without a start, one phrase each. text: what the user reads.
     """
     desired, outcome = state.get("desired") or {}, state.get("outcome") or {}
     generation, by = int(desired.get("generation") or 0), str(desired.get("by") or "another run")
     same = desired.get("state") == "serving" and desired.get("release") == release
-    followed = {"do": "follow", "generation": generation, "reasons": [], "text": f"the start that {by} began at {since(desired)}"}
+
+    def answer(do: str, text: str = "", reasons: Sequence[str] = (), number: int = 0, adjust: Sequence[str] = ()) -> dict[str, Any]:
+        return {"do": do, "generation": number, "reasons": list(reasons), "text": text, "adjust": list(adjust)}
+
+    followed = answer("follow", f"the start that {by} began at {since(desired)}", number=generation)
     if converges(state) and same:
         return followed
     if converges(state) and not takeover and not desired.get("auto"):
         what = f"release {desired.get('release')}" if desired.get("state") == "serving" else "stop"
         text = f"{group} is being changed by a run of {by} since {since(desired)} ({what}). Wait for it, or take it over with -e takeover=true."
-        return {"do": "refuse", "generation": generation, "reasons": [], "text": text}
+        return answer("refuse", text, number=generation)
     if converges(state):
-        return {"do": "start", "generation": 0, "reasons": list(reasons) or [f"taken over from a run of {by}"], "text": ""}
-    # An outcome is out of date if what runs now contradicts it, and a start that was refused before its boot is worth another try.
-    booted = bool((outcome.get("verdict") or {}).get("seconds"))
-    failed = outcome.get("result") == "held" or (outcome.get("result") == "failed" and booted)
-    fits = outcome.get("result") == "serves" if not reasons else failed and not restart
-    if generation and same and not outcome.get("delivered") and fits:
+        return answer("start", reasons=list(reasons) or [f"taken over from a run of {by}"])
+    read = outcome.get("delivered")
+    if generation and same and not read and not reasons and outcome.get("result") == "serves":
         return followed
+    # An outcome is out of date if what runs now contradicts it, and a start that was refused before its boot is worth another try.
+    failed = _failed_before(desired, outcome, release, group, options or {}, criteria or {}) if generation and same and reasons else ""
+    held = outcome.get("result") == "held" and same and reasons and not desired.get("auto")
+    if not restart and not again and (failed or held) and not read:
+        return followed
+    if not restart and not again and failed:
+        return answer("refuse", failed, number=generation)
     if generation and desired.get("state") == "stopped" and not reasons:
         reasons = [f"{group} was stopped on request by {by}, and runs"]
     # After a failed change the group has gone back to this release: it is asked for again, without a restart.
     returned = generation > 0 and desired.get("state") == "serving" and not same
-    return {"do": "start" if reasons or returned else "nothing", "generation": 0, "reasons": list(reasons), "text": ""}
+    if reasons or returned:
+        return answer("start", reasons=reasons)
+    would_fail = rejudge.fault(group, receipt or {}, criteria or {})
+    if would_fail:
+        text = f"{group} serves release {release}, and its next boot would fail what the inventory asks for now. {would_fail} Nothing was changed."
+        return answer("refuse", text)
+    return answer("nothing", adjust=differences(desired.get("options") or {}, options or {}) if generation else ())
 
 
 def watch_line(watch: Mapping[str, Any]) -> str:

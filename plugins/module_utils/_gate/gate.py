@@ -318,15 +318,15 @@ def checks(ranks: list[Rank], api: dict[str, Any], criteria: dict[str, Any]) -> 
     restarts = {r["rank"]: r["container"]["restart_count"] if r["container"] else 0 for r in ranks}
     return [
         check("/v1/models answers", not api.get("error"), "a model", api.get("error") or "ok", "api_unreachable"),
-        *_model_checks(ranks, head["facts"], api, criteria),
-        *_engine_checks(ranks, head["facts"], criteria),
+        *model_checks(ranks, head["facts"], api, criteria),
+        *engine_checks(ranks, head["facts"], criteria),
         check("restarts at most", max(restarts.values()) <= allowed, allowed, restarts, "restarted"),
         *_rank_checks(ranks, bool(criteria.get("same_image", True))),
         *_end_checks(ranks),
     ]
 
 
-def _model_checks(ranks: list[Rank], facts: dict[str, Any], api: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
+def model_checks(ranks: list[Rank], facts: dict[str, Any], api: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
     """Check served names, context and KV pool."""
     pool = pool_of(facts, api.get("metrics") or [], served_context(api))
     out = []
@@ -342,7 +342,7 @@ def _model_checks(ranks: list[Rank], facts: dict[str, Any], api: dict[str, Any],
     return out + _bounds("concurrency at full context", pool["concurrency"], criteria.get("concurrency") or {}, below)
 
 
-def _engine_checks(ranks: list[Rank], facts: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
+def engine_checks(ranks: list[Rank], facts: dict[str, Any], criteria: dict[str, Any]) -> list[dict[str, Any]]:
     """Check the transport and the settings of the engine."""
     out = []
     wanted = criteria.get("transport") or "any"

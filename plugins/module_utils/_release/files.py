@@ -40,12 +40,15 @@ def differences(folder: str, wanted: dict[str, tuple[str, int]]) -> list[tuple[F
     return out
 
 
-def diff_of(change: FileChange, before_mode: int) -> dict[str, str]:
-    """Return one entry of Ansible's list of differences; of the secrets only that they differ."""
+def diff_of(change: FileChange, before_mode: int, current: str = "") -> dict[str, str]:
+    """Return one entry of Ansible's list of differences; of the secrets only that they differ. A new file is compared with that of the current release."""
     if os.path.basename(change.path) == SECRETS:
         return change._replace(before=change.before and "(other secrets)\n", after="(secrets)\n").diff()
     if not change.changed:
         return change._replace(before=f"mode {before_mode:04o}\n", after=f"mode {change.mode:04o}\n").diff()
+    path = os.path.join(current, os.path.basename(change.path))
+    if change.before is None and current and found(path)[0] is not None:
+        return {**change._replace(before=found(path)[0]).diff(), "before_header": path}
     return change.diff()
 
 

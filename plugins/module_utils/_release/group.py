@@ -59,6 +59,17 @@ def _remedy(infos: Sequence[Mapping[str, Any]]) -> str:
     return f"Its agent restores service.{waits} Progress: `sudo gb10 events` on the head."
 
 
+def under_way(info: Mapping[str, Any]) -> str:
+    """Return what the agent of a head does for a start that is not settled, as a phrase; empty if there is none. `info` is of the head."""
+    agent = info.get("agent") or {}
+    desired, outcome = (agent.get("state") or {}).get("desired") or {}, (agent.get("state") or {}).get("outcome") or {}
+    failed = (outcome.get("verdict") or {}).get("passed") is False
+    if not agent.get("converges") or desired.get("state") != "serving" or desired.get("auto") or failed:
+        return ""
+    by, phase = desired.get("by") or "another run", outcome.get("phase") or "waiting"
+    return f"release {desired.get('release')} was asked for by {by} at {desired.get('at')}, phase {phase}"
+
+
 def group_status(
     infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[str], liveness: Mapping[str, Any] | None = None, log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -78,6 +89,7 @@ def group_status(
     present = any(info.get("containers") for _place, info in read)
     mark = next((str(info["stopped"]) for _place, info in read if info.get("stopped")), "")
     deployed = any(info.get("current") for _place, info in read)
+    starting = under_way(infos[0]) if infos else ""
     outcome = str((liveness or {}).get("outcome") or "")
     text = str((liveness or {}).get("text") or (liveness or {}).get("msg") or "")
     booting = bool((liveness or {}).get("starting")) and (log or {}).get("state") == "starting"
@@ -94,6 +106,8 @@ def group_status(
             sentence += f" It should not: it was stopped on request at {mark}. Run stop.yml or site.yml."
     elif not faults and outcome and booting:
         state, sentence = "starting", f"{name} is starting: the head's boot is at stage {(log or {}).get('stage')}."
+    elif starting and outcome not in ("serves", "busy"):
+        state, sentence = "starting", f"{name} is starting: {starting}."
     elif mark and not present:
         state, sentence = "stopped", f"{name} is stopped on request since {mark}. Run site.yml to start it."
     elif read and not present and not deployed and not unknown:

@@ -221,6 +221,12 @@ def containers_of(group: str, engine: str) -> Iterator[dict[str, Any]]:
             yield state
 
 
+def other_groups(group: str, engine: str) -> list[str]:
+    """Return the other serving groups of which a container runs on this node. Raises DockerError."""
+    found = client.list_containers(["gb10.cluster.group"], engine, stopped=False)
+    return sorted({str((each.get("Labels") or {}).get("gb10.cluster.group") or "") for each in found} - {group, ""})
+
+
 def look(group: str, folder: str, image: str, engine: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any], dict[str, int], str]:
     """Return the group's containers, the releases in its folder, the image, the memory, and why the engine could not be asked."""
     containers: list[dict[str, Any]] = []

@@ -107,7 +107,8 @@ def group_text(
     `result` is the role's exported vllm_tp2_result of the head. `changed` has the names of the tasks that changed a host of the group (None:
     not counted), `lost` the hosts of the group that failed or were unreachable, `login` the words of ssh for the head.
     """
-    pending = check_mode and bool(result.get("changes"))
+    followed = check_mode and bool(result.get("followed"))
+    pending = check_mode and bool(result.get("changes") or followed)
     receipt = {} if pending else result.get("receipt") or {}
     pool = receipt.get("pool") or {}
     url = f"http://{address}:{result['port']}/v1"
@@ -149,9 +150,11 @@ def group_text(
     if not pending and not lost:
         rows += _use_rows(result, url, model, login)
     title = f"{result['group']} {'would be started to serve' if pending else 'serves'}"
+    if followed:
+        title = f"{result['group']}: a run would follow {result['followed']}, and report its verdict"
     if lost:
         hosts = f"{', '.join(lost)} failed or {'was' if len(lost) == 1 else 'were'} unreachable in this run"
         title = f"{hosts}, so it is not known whether {result['group']} serves. Correct that and run again"
-    elif not result.get("changes") and result.get("sentence"):
+    elif not result.get("changes") and not followed and result.get("sentence"):
         title = str(result["sentence"])
     return [title, *(f"  {name:<12} {text}" for name, text in rows if not brief or name not in SHOWN)]

@@ -24,6 +24,9 @@ def state(release: str = "new", final: bool = True, result: str = "serves", want
     }
 
 
+FAILED = state(result="failed", verdict={"seconds": 70.5}, delivered=True)
+
+
 @pytest.mark.parametrize(
     ("found", "reasons", "more", "wanted"),
     [
@@ -44,13 +47,18 @@ def state(release: str = "new", final: bool = True, result: str = "serves", want
         pytest.param(state(result="failed", verdict={"seconds": 0.0}), REASONS, {}, "start", id="refused before its boot, not read"),
         pytest.param(state(result="held"), REASONS, {}, "follow", id="held, not read"),
         pytest.param(state(result="failed", verdict={"seconds": 70.5}), REASONS, {"restart": True}, "start", id="failed, restart"),
-        pytest.param(state(result="failed", verdict={"seconds": 70.5}, delivered=True), REASONS, {}, "start", id="failed, read"),
+        pytest.param(state(result="failed", verdict={"seconds": 70.5}, delivered=True), REASONS, {}, "refuse", id="failed, read"),
+        pytest.param(FAILED, REASONS, {"again": True}, "start", id="failed, read, again"),
+        pytest.param(FAILED, [], {}, "nothing", id="failed, read, and runs by now"),
+        pytest.param(FAILED, REASONS, {"options": {"timeout": 1.0}}, "start", id="failed, read, with another option"),
+        pytest.param(FAILED, REASONS, {"options": {"collective": {"time": 1}}}, "refuse", id="failed, read, what is of one start does not count"),
+        pytest.param({**FAILED, "desired": {**FAILED["desired"], "auto": True}}, REASONS, {}, "start", id="a restart by the agent failed"),
         pytest.param(state("old", result="failed"), REASONS, {}, "start", id="another release failed"),
         pytest.param(state(result="stopped", wanted="stopped"), REASONS, {}, "start", id="stopped"),
         pytest.param(state(result="stopped", wanted="stopped"), [], {}, "start", id="stopped on request, and runs"),
     ],
 )
-def test_decision(found: dict[str, Any], reasons: list[str], more: dict[str, bool], wanted: str) -> None:
+def test_decision(found: dict[str, Any], reasons: list[str], more: dict[str, Any], wanted: str) -> None:
     decided = standing.decide(found, "new", reasons, "pair1", **more)
     assert decided["do"] == wanted
     assert bool(decided["reasons"]) is (wanted == "start")
@@ -174,3 +182,37 @@ def test_containers_without_a_desired_state_are_the_line_of_the_agent() -> None:
     text = "The desired state of pair1 is not known: rank 0 on one runs release old, rank 1 on two runs nothing."
     assert standing.line({"desired": {"state": ""}, "outcome": {"sentence": text}}) == f"agent: {text}"
     assert standing.line({"desired": {"state": ""}, "outcome": {}}) == ""
+
+
+def receipt(tokens: int) -> dict[str, Any]:
+    """The receipt of a boot with a KV pool of `tokens` and a context of 4096."""
+    kv = {"tokens": tokens, "max_concurrency": tokens / 4096, "context": 4096, "effective_tokens": tokens}
+    ranks = [{"rank": number, "host": f"lab-{number + 1}", "facts": {"kv_cache": kv, "dtype": "bfloat16"}} for number in (0, 1)]
+    return {"passed": True, "time": "2026-11-23T10:02:31Z", "pool": {**kv, "concurrency": tokens / 4096, "source": "log"}, "models": [], "ranks": ranks}
+
+
+def test_a_criterion_that_the_serving_pair_does_not_meet_is_refused_with_both_figures() -> None:
+    more: dict[str, Any] = {"receipt": receipt(4_000_000), "options": {}}
+    floor = {"effective_tokens": {"min": 5_000_000}}
+    decided = standing.decide(state(delivered=True), "new", [], "pair1", criteria=floor, **more)
+    assert decided["do"] == "refuse"
+    assert "wanted 5,000,000, found 4,000,000" in decided["text"]
+    assert standing.decide(state(delivered=True), "new", [], "pair1", criteria={"effective_tokens": {"min": 3_000_000}}, **more)["do"] == "nothing"
+    assert standing.decide(state(delivered=True), "new", REASONS, "pair1", criteria=floor, **more)["do"] == "start", "a start is judged itself"
+
+
+def test_a_boot_that_failed_a_criterion_starts_again_once_the_criterion_is_corrected() -> None:
+    verdict = {"seconds": 70.5, "msg": "too small", "checks": [{"ok": False}], "receipt": receipt(4_000_000)}
+    found = state(result="failed", verdict=verdict, delivered=True)
+    refused = standing.decide(found, "new", REASONS, "pair1", criteria={"effective_tokens": {"min": 5_000_000}})
+    assert (refused["do"], refused["text"]) == (
+        "refuse", "pair1: release new failed at 2026-11-23T10:02:31Z, and nothing of it has changed: too small. To boot it again: -e again=true.",
+    )  # fmt: skip
+    assert standing.decide(found, "new", REASONS, "pair1", criteria={"effective_tokens": {"min": 4_000_000}})["do"] == "start"
+
+
+def test_changed_options_are_put_into_force_without_a_start() -> None:
+    found = state(delivered=True)
+    found["desired"]["options"] = {"attempts": 3, "timeout": 2700.0}
+    decided = standing.decide(found, "new", [], "pair1", options={"attempts": 2, "timeout": 2700, "weights": {"proof": "x"}})
+    assert (decided["do"], decided["adjust"]) == ("nothing", ["attempts 3 -> 2"])
