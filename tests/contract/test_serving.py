@@ -60,6 +60,8 @@ STUBS = ("agent", "collective_test", "desired_state", "rank_evidence", "vllm_ben
 AGENT = """
 - name: Install
   gb10.cluster.agent: {state: "{{ agent_state | default('present') }}"}
+- name: Export
+  ansible.builtin.set_fact: {agent_installed: true}
 """
 FAILED = "pair1: rank 0 on one: kv_too_small: No room. Remedy: make room."
 BACK = f"{FAILED} Release {OLD}, the last good one, serves again, after 48 s without service."

@@ -47,7 +47,7 @@ def _failed_before(
     verdict = outcome.get("verdict") or {}
     if desired.get("auto") or outcome.get("result") != "failed" or not verdict.get("seconds"):
         return ""
-    if differences(desired.get("options") or {}, options):
+    if desired.get("options") and differences(desired["options"], options):
         return ""
     failed_a_check = any(check.get("ok") is False for check in verdict.get("checks") or [])
     if failed_a_check and criteria and not rejudge.fault(group, verdict.get("receipt") or {}, criteria):

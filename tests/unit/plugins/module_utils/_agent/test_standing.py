@@ -50,7 +50,10 @@ FAILED = state(result="failed", verdict={"seconds": 70.5}, delivered=True)
         pytest.param(state(result="failed", verdict={"seconds": 70.5}, delivered=True), REASONS, {}, "refuse", id="failed, read"),
         pytest.param(FAILED, REASONS, {"again": True}, "start", id="failed, read, again"),
         pytest.param(FAILED, [], {}, "nothing", id="failed, read, and runs by now"),
-        pytest.param(FAILED, REASONS, {"options": {"timeout": 1.0}}, "start", id="failed, read, with another option"),
+        pytest.param(
+            {**FAILED, "desired": {**FAILED["desired"], "options": {"timeout": 2.0}}}, REASONS, {"options": {"timeout": 1.0}}, "start",
+            id="failed, read, with another option",
+        ),
         pytest.param(FAILED, REASONS, {"options": {"collective": {"time": 1}}}, "refuse", id="failed, read, what is of one start does not count"),
         pytest.param({**FAILED, "desired": {**FAILED["desired"], "auto": True}}, REASONS, {}, "start", id="a restart by the agent failed"),
         pytest.param(state("old", result="failed"), REASONS, {}, "start", id="another release failed"),
