@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "collections"))
+sys.path[:0] = [str(ROOT / "collections"), str(ROOT)]
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import literals_of  # noqa: E402  the checkout's links are on the path now
+from tools.literals import literals_of  # noqa: E402  the checkout is on the path now
 
 SOURCE = ROOT / "plugins/module_utils/_boot_log/failures.yml"
 DATA = SOURCE.with_name("failures_data.py")
@@ -160,18 +160,25 @@ def load(path: Path = SOURCE) -> dict[str, Any]:
 
 def module(document: Mapping[str, Any]) -> str:
     """Return the module of the nodes, which have no YAML: what they need of the document as JSON, one row after the other."""
+    rows = []
+    for full in document["failures"]:
+        row = {key: value for key, value in full.items() if key not in PROSE}
+        row["literals"] = [literals_of(pattern) for pattern in row["patterns"]]
+        if "within" in row:
+            row["within_literals"] = literals_of(row["within"])
+        rows.append(row)
     sections = {
-        "failures": [{key: value for key, value in row.items() if key not in PROSE} for row in document["failures"]],
+        "failures": rows,
         "benign": [[row["name"], row["needle"]] for row in document["benign"]],
         "gate": [[row["class"], row["remedy"]] for row in document["gate"]],
         "messages": [[each["pattern"], each["remedy"]] for row in document["gate"] for each in row.get("messages", [])],
         "transient": document["transient"],
     }
     lines: list[str] = []
-    for section, rows in sections.items():
+    for section, entries in sections.items():
         lines.append(f'{"," if lines else "{"}"{section}":[')
-        for number, row in enumerate(rows):
-            text = ("," if number else "") + json.dumps(row, separators=(",", ":")).replace("'", "\\u0027")
+        for number, entry in enumerate(entries):
+            text = ("," if number else "") + json.dumps(entry, separators=(",", ":")).replace("'", "\\u0027")
             while text:
                 end = min(len(text), 150)
                 end -= len(text[:end]) - len(text[:end].rstrip("\\"))  # a raw string does not end with a backslash

@@ -48,6 +48,7 @@ def user_entry(entry: dict[str, Any]) -> dict[str, Any]:
     return {
         "class": entry["class"],
         "patterns": [entry["pattern"]],
+        "literals": [[]],
         "kind": "strong",
         "any_level": bool(entry.get("any_level", False)),
         "remedy": entry["remedy"],

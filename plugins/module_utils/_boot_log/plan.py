@@ -12,8 +12,7 @@ from functools import lru_cache
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, built_in
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import without_digits
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, DETAIL, RULES, TRACEBACK
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, DETAIL, RULES, TRACEBACK, without_digits
 
 #: To split a text into its words of ASCII letters.
 _LETTERS = bytes(byte if chr(byte).isalpha() and byte < 128 else 32 for byte in range(256))

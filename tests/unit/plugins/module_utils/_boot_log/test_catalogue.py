@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import literals_of, without_digits
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import without_digits
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals, literals_in
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 from shared_samples import SHARED, needs_shared
 
 from tools.failures_doc import load, name_of
+from tools.literals import literals_of
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "vllm_log"
 CATALOGUE = load()["failures"]
