@@ -31,21 +31,26 @@ KINDS = {
 #: The keys of a row of each section and their types: first those that each row has, then the others.
 KEYS: dict[str, tuple[dict[str, type], dict[str, type]]] = {
     "failures": (
-        {"class": str, "means": str, "why": str, "example": str, "kind": str, "patterns": list, "remedy": str},
+        {"class": str, "means": str, "why": str, "example": str, "kind": str, "remedy": str},
         {
-            "case": str, "any_level": bool, "last_words": bool, "pick": str, "within": str, "names": str, "details": list, "unless": list,
+            "case": str, "patterns": list, "any_level": bool, "last_words": bool, "pick": str, "within": str, "names": str, "details": list, "unless": list,
             "aftermath": list, "remedy_plain": str, "needs_peer": str,
         },
     ),
     "benign": ({"name": str, "needle": str, "means": str, "example": str}, {}),
+    "kernel": (
+        {"kind": str, "severity": str, "found": str, "matters": str, "patterns": list},
+        {"boot_log": str, "watch": str, "preflight": str, "show": str, "command": str, "least": int, "block": list},
+    ),
     "gate": ({"class": str, "remedy": str}, {"means": str, "messages": list}),
 }  # fmt: skip
 #: What is read by people only, and not by the nodes.
 PROSE = frozenset(("means", "why", "example"))
-#: The keys of a row of failures with expressions, and those with literal texts.
-EXPRESSIONS = ("patterns", "details", "aftermath", "within", "names", "unless")
+#: The keys with a list of expressions, and with one expression, which can be a list of its parts.
+LISTS = ("patterns", "details", "aftermath")
+SINGLES = ("within", "names", "block")
 #: How the sentences about a type call it.
-TYPES = {str: "text", list: "a list", bool: "true or false"}
+TYPES = {str: "text", list: "a list", bool: "true or false", int: "a number"}
 #: Groups that do not come from the line: the name of the boot's drafter.
 FILLED = frozenset(("drafter",))
 _PART = re.compile(r"\{([A-Z][A-Z_]+)\}")
@@ -53,8 +58,8 @@ _REPEATED = re.compile(r"\([^()]*[+*][^()]*\)\s*[+*{]")
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """Return the unique name of a row: its case, its class, or the name of a look-alike."""
-    return str(row.get("case") or row.get("class") or row.get("name"))
+    """Return the unique name of a row: its case, its class, the kind of a kernel message, or the name of a look-alike."""
+    return str(next((row[key] for key in ("case", "class", "name", "kind") if key in row), "?"))
 
 
 # --- The source -------------------------------------------------------------------------------------------------------
@@ -70,19 +75,19 @@ def expand(document: Mapping[str, Any]) -> dict[str, Any]:
     def texts(items: list[str]) -> list[str]:
         return [text for item in items for text in (parts[item[1:-1]] if _PART.fullmatch(item) else [item])]
 
+    def full(row: Mapping[str, Any]) -> dict[str, Any]:
+        lists = {key: [expression(each) for each in row[key]] for key in LISTS if key in row}
+        singles = {key: expression(row[key]) for key in SINGLES if key in row}
+        return {**row, **lists, **singles, **({"unless": texts(row["unless"])} if "unless" in row else {})}
+
+    kernel = [full(row) for row in document["kernel"]]
+    of_class = {row["boot_log"]: row["patterns"] for row in kernel if "boot_log" in row}
     rows = []
-    for row in document["failures"]:
-        full = {"pick": "first", "needs_peer": "", "anchor": f"docs/failures.md#{name_of(row)}", **row}
-        for key in ("patterns", "details", "aftermath"):
-            if key in row:
-                full[key] = [expression(each) for each in row[key]]
-        for key in ("within", "names"):
-            if key in row:
-                full[key] = expression(row[key])
-        if "unless" in row:
-            full["unless"] = texts(row["unless"])
-        rows.append(full)
-    return {**document, "failures": rows}
+    for row in map(full, document["failures"]):
+        kernels = of_class.get(row["class"], []) if "case" not in row else []
+        default = {"pick": "first", "needs_peer": "", "anchor": f"docs/failures.md#{name_of(row)}"}
+        rows.append({**default, **row, "patterns": [*kernels, *row.get("patterns", [])]})
+    return {**document, "failures": rows, "kernel": kernel}
 
 
 def faults(document: Mapping[str, Any]) -> Iterator[str]:
@@ -95,7 +100,7 @@ def faults(document: Mapping[str, Any]) -> Iterator[str]:
             for key, value in row.items():
                 if key not in known:
                     yield f"{who} has the unknown key {key!r}. Use {', '.join(known)}."
-                elif not isinstance(value, known[key]) or (key in EXPRESSIONS and not _texts(value)):
+                elif not isinstance(value, known[key]) or (key in (*LISTS, *SINGLES, "unless") and not _texts(value)):
                     yield f"{who} has in {key} a value that is not {TYPES[known[key]]}. Correct it, for instance with quotes around it."
         names = [name_of(row) for row in document[section]]
         yield from (f"{section} has two rows with the name {name!r}. Give one of them another case." for name in sorted(set(names)) if names.count(name) > 1)
@@ -103,7 +108,10 @@ def faults(document: Mapping[str, Any]) -> Iterator[str]:
     whole = {row.get("class") for section in ("failures", "gate") for row in document[section] if "case" not in row}
     yield from (f"The class {name!r} has no row without a case. Remove the case of its most general row." for name in sorted(classes - whole))
     yield from (f"transient has the unknown class {name!r}. Correct it." for name in document["transient"] if name not in classes)
-    used = set(_PART.findall(json.dumps([{key: row[key] for key in row if key not in PROSE} for row in document["failures"]])))
+    named = {row["boot_log"] for row in document["kernel"] if "boot_log" in row}
+    yield from (f"kernel has the unknown class {name!r} in boot_log. Correct it." for name in sorted(named - classes))
+    rows = [*document["failures"], *document["kernel"]]
+    used = set(_PART.findall(json.dumps([{key: row[key] for key in row if key not in PROSE} for row in rows])))
     yield from (f"The part {{{name}}} is not defined. Add it to parts, or correct the name." for name in sorted(used - set(document["parts"])))
     yield from (f"The part {name} is not used. Remove it." for name in document["parts"] if name not in used)
 
@@ -113,29 +121,57 @@ def _texts(value: Any) -> bool:
     return isinstance(value, str) or all(isinstance(part, str) for each in value for part in (each if isinstance(each, list) else [each]))
 
 
-def row_faults(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield what is wrong with the expanded rows of failures: values, expressions and remedies."""
-    for row in rows:
-        who = f"The row {name_of(row)!r} of failures"
-        for key, values in (("kind", tuple(KINDS)), ("pick", ("first", "last"))):
-            if row[key] not in values:
-                yield f"{who} has the {key} {row[key]!r}. Use {', '.join(values)}."
-        groups: set[str] = set(FILLED)
-        for key in EXPRESSIONS[:-1]:
-            for source in [row[key]] if isinstance(row.get(key), str) else row.get(key, []):
-                try:
-                    groups.update(re.compile(source).groupindex)
-                except re.error as exc:
-                    yield f"{who} has an expression in {key} that is not valid ({exc}): {source!r}."
-                    continue
-                if _REPEATED.search(source):
-                    yield f"{who} has an expression in {key} that repeats a group that repeats, which can hang on a long line: {source!r}. Use one repeat."
-                if key == "patterns" and min(map(len, literals_of(source)), default=0) < 3:
-                    yield f"{who} has a pattern without a literal of three letters, and no line is tested with it: {source!r}. Add text of the line."
-        for name in re.findall(r"\{(\w+)\}", row["remedy"]):
-            if name not in groups:
-                yield f"{who} has {{{name}}} in its remedy, and no expression with a group of this name. Correct it."
-    ranks = [row["class"] for row in rows if row["kind"] != "tail"]
+def _expression_faults(who: str, row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the expressions of an expanded row."""
+    sources = [(key, source) for key in LISTS for source in row.get(key, [])] + [(key, row[key]) for key in SINGLES if key in row]
+    for key, source in sources:
+        try:
+            re.compile(source)
+        except re.error as exc:
+            yield f"{who} has an expression in {key} that is not valid ({exc}): {source!r}."
+            continue
+        if key != "block" and _REPEATED.search(source):
+            yield f"{who} has an expression in {key} that repeats a group that repeats, which can hang on a long line: {source!r}. Use one repeat."
+
+
+def failure_faults(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with an expanded row of failures."""
+    who = f"The row {name_of(row)!r} of failures"
+    for key, values in (("kind", tuple(KINDS)), ("pick", ("first", "last"))):
+        if row[key] not in values:
+            yield f"{who} has the {key} {row[key]!r}. Use {', '.join(values)}."
+    found = list(_expression_faults(who, row))
+    yield from found
+    if found:
+        return
+    if not row["patterns"]:
+        yield f"{who} has no patterns. Add one."
+    for source in row["patterns"]:
+        if min(map(len, literals_of(source)), default=0) < 3:
+            yield f"{who} has a pattern without a literal of three letters, and no line is tested with it: {source!r}. Add text of the line."
+    groups = {name for key in ("patterns", "details") for source in row.get(key, []) for name in re.compile(source).groupindex} | FILLED
+    for name in re.findall(r"\{(\w+)\}", row["remedy"]):
+        if name not in groups:
+            yield f"{who} has {{{name}}} in its remedy, and no expression with a group of this name. Correct it."
+
+
+def kernel_faults(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with an expanded row of kernel."""
+    who = f"The row {name_of(row)!r} of kernel"
+    yield from _expression_faults(who, row)
+    if row["severity"] not in ("error", "warning"):
+        yield f"{who} has the severity {row['severity']!r}. Use error or warning."
+    if ("show" in row) == ("command" in row):
+        yield f"{who} needs one of show and command. Add or remove one."
+
+
+def expanded_faults(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the expanded document: values, expressions and remedies."""
+    for row in document["failures"]:
+        yield from failure_faults(row)
+    for row in document["kernel"]:
+        yield from kernel_faults(row)
+    ranks = [row["class"] for row in document["failures"] if row["kind"] != "tail"]
     firsts = [rank for before, rank in zip([None, *ranks], ranks) if before != rank]
     yield from (f"The rows of the class {name!r} in failures do not stand together. Move them." for name in sorted(set(firsts)) if firsts.count(name) > 1)
 
@@ -149,7 +185,7 @@ def load(path: Path = SOURCE) -> dict[str, Any]:
     found = list(faults(document))
     if not found:
         document = expand(document)
-        found = list(row_faults(document["failures"]))
+        found = list(expanded_faults(document))
     if found:
         raise SystemExit("\n".join(f"{path.name}: {each}" for each in found))
     return dict(document)
@@ -170,6 +206,7 @@ def module(document: Mapping[str, Any]) -> str:
     sections = {
         "failures": rows,
         "benign": [[row["name"], row["needle"]] for row in document["benign"]],
+        "kernel": document["kernel"],
         "gate": [[row["class"], row["remedy"]] for row in document["gate"]],
         "messages": [[each["pattern"], each["remedy"]] for row in document["gate"] for each in row.get("messages", [])],
         "transient": document["transient"],

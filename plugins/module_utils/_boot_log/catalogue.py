@@ -16,6 +16,8 @@ _DATA: dict[str, list[Any]] = json.loads(TEXT)
 CATALOGUE: list[dict[str, Any]] = _DATA["failures"]
 #: The literals of look-alikes that are not failures, by name.
 BENIGN: dict[str, str] = dict(_DATA["benign"])
+#: The kinds of faults in the kernel log.
+KERNEL: list[dict[str, Any]] = _DATA["kernel"]
 #: The remedies of failures that the gate finds without a log line, by class.
 GATE: dict[str, str] = dict(_DATA["gate"])
 #: What the Docker Engine reports when it cannot start a container: expression, remedy.

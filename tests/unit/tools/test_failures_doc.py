@@ -33,6 +33,10 @@ RACE = "      - 'Error in memory profiling'\n"
         ("at most {estimate}", "at most {estimat}", "The row 'kv_too_small' of failures has {estimat} in its remedy, and no expression with a group of this"),
         ("  - class: mamba_blocks", "  - class: kv_too_small\n    case: mamba", "The rows of the class 'kv_too_small' in failures do not stand together."),
         ("  addr_in_use, ", "  addr_in_usage, ", "transient has the unknown class 'addr_in_usage'. Correct it."),
+        ("    show: xid\n", "", "The row 'gpu_xid' of kernel needs one of show and command. Add or remove one."),
+        ("    boot_log: cuda_fault\n", "    boot_log: cuda_falt\n", "kernel has the unknown class 'cuda_falt' in boot_log. Correct it."),
+        ("    severity: error\n", "    severity: fatal\n", "The row 'gpu_lost' of kernel has the severity 'fatal'. Use error or warning."),
+        ("    least: 10\n", "    least: many\n", "The row 'driver_no_memory' of kernel has in least a value that is not a number."),
         ("benign:\n", "benign: [\n", "failures.yml is not valid YAML: "),
     ],
 )  # fmt: skip
