@@ -238,7 +238,7 @@ def page(document: Mapping[str, Any]) -> str:
     out = [
         "# Failures in vLLM's log",
         "",
-        "Generated from `_boot_log/catalogue.py`, `_gate/classes.py` and `_agent/ladder.py` in `plugins/module_utils` by `tools/failures_doc.py`; do not edit.",
+        "Generated from `plugins/module_utils/_boot_log/failures.yml` by `tools/failures_doc.py`; do not edit.",
         "",
         "`vllm_boot_log_info` and the gate name one of these classes as the root cause of a boot that failed. The order is their rank:",
         "of several classes in one boot the first in this table is the cause, and the others are in `failure.also`. A class can have",
