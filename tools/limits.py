@@ -22,6 +22,9 @@ BLOCKS = ("DOCUMENTATION", "EXAMPLES", "RETURN")
 # path, or path:function, as printed -> lines
 ALLOWED: dict[str, int] = {}
 
+# Generated data: not counted.
+DATA = frozenset(("plugins/module_utils/_boot_log/failures_data.py",))
+
 
 def _span(node: ast.stmt) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
@@ -48,9 +51,11 @@ def measure(root: Path, folder: str) -> tuple[int, dict[str, int]]:
     """Return the total lines of a folder, and {path or path:function: lines} of what is longer than its limit."""
     total, long = 0, {}
     for path in sorted((root / folder).rglob("*.py")):
+        shown = path.relative_to(root).as_posix()
+        if shown in DATA:
+            continue
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
-        shown = path.relative_to(root).as_posix()
         lines = file_lines(text, tree)
         total += lines
         if lines > FILE_LINES:

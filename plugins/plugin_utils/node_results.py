@@ -18,9 +18,9 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.replies import CONTAINER, RECEIPT, WEIGHTS, base64_text
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import commands
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
 from playbook import LOCAL_PAIR, REPO, Run
 from warm_playbook import run
 

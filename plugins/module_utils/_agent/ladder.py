@@ -6,21 +6,14 @@
 | release | failure | action |
 |---|---|---|
 | new, never passed | any | stop, evidence, last good release; none: stopped, with the sentence |
-| has passed | transient (TRANSIENT below) | the same release again, after a pause that grows; after the last attempt as for lasting |
+| has passed | transient (`transient` in failures.yml) | the same release again, after a pause that grows; after the last attempt as for lasting |
 | has passed | lasting | held with the sentence; never replaced by another release without being asked |
 | has passed, and the change was asked for while another release was current | lasting, or the last attempt | back to that release |
 """
 
 from __future__ import annotations
 
-#: Classes that can pass by themselves: the same release may serve at the next attempt. All others are lasting.
-TRANSIENT = frozenset(
-    (
-        "addr_in_use", "api_unreachable", "completion_missing", "container_missing", "cuda_fault", "cuda_oom", "decode_slow", "driver_no_memory",
-        "engine_failed", "exited", "killed", "memory_profiling_race", "nccl_error", "node_lost", "oom_killed", "peer_lost", "process_limit",
-        "rank_unreadable", "rendezvous", "restarted", "rpc_timeout", "stalled", "startup_free_memory", "stopped", "unclassified", "worker_died",
-    )
-)  # fmt: skip
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import TRANSIENT
 
 #: Seconds before the second, third, ... attempt. The last one counts for all that follow.
 PAUSES = (5.0, 20.0, 60.0, 180.0)

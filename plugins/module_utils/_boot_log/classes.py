@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import literals_of
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import MAX_TEXT, Rule
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 
@@ -70,11 +69,11 @@ def built_in() -> tuple[Classifier, ...]:
 
 
 def _compile(entry: dict[str, Any], order: int, users: bool = False) -> Classifier:
-    needles_of = tuple(frozenset(() if users else literals_of(pattern)) for pattern in entry["patterns"])
+    needles_of = tuple(map(frozenset, entry["literals"]))
     return Classifier(
         entry["class"],
         order,
-        frozenset().union(*needles_of, literals_of(entry["within"]) if "within" in entry else ()),
+        frozenset().union(*needles_of, entry.get("within_literals", ())),
         needles_of,
         (),
         tuple(entry.get("unless", ())),

@@ -15,6 +15,7 @@ STAGE_NUMBER = {name: number for number, name in enumerate(STAGES)}
 MAX_TEXT = 600
 MAX_RANKS = 1024
 MAX_ENGINES = 256
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 _NUM = r"(\d{1,3}(?: \d{3}){1,4}|\d[\d,._\u00a0\u202f']{0,40}\d|\d)"
 _F = r"(-?\d{1,12}(?:\.\d{1,12})?)"
 KV = re.compile(r"\b(?P<dev>[A-Z][A-Za-z0-9]{0,20}(?: \+ host)?) KV cache size: {1,20}" + _NUM + r" tokens")
@@ -128,6 +129,11 @@ SOURCE_LINE = re.compile(
     r'^\s{0,80}(?:File "|raise |\^|~|return |await |async with |with |self\.|[\w.]{1,60} = |except |from \S+ import|import |frame #\d'
     r"|(?:-{2,6}> ?)?\d{1,6}\s{1,60}(?:raise |return |await |assert |with |except ))"
 )
+
+
+def without_digits(text: str) -> str:
+    """Return text without its digits."""
+    return text.translate(_NO_DIGITS)
 
 
 class Rule(NamedTuple):

@@ -12,8 +12,7 @@ from functools import lru_cache
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, built_in
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import without_digits
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, DETAIL, RULES, TRACEBACK
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, DETAIL, RULES, TRACEBACK, without_digits
 
 #: To split a text into its words of ASCII letters.
 _LETTERS = bytes(byte if chr(byte).isalpha() and byte < 128 else 32 for byte in range(256))
@@ -42,13 +41,13 @@ FIGURES: tuple[tuple[tuple[str, ...], Callable[..., None]], ...] = (
     (("INFO Using network", "NCCL version ", "using nccl==", "via NET/", "NET/IB : "), Boot.take_nccl),
     (("Completed | ", "Capturing CUDA"), Boot.take_progress),
 )
-_BENIGN = tuple((without_digits(benign["needle"]), benign["name"]) for benign in BENIGN)
+_BENIGN = tuple((without_digits(needle), name) for name, needle in BENIGN.items())
 
 
 @lru_cache(maxsize=1)
 def literals() -> list[str]:
     """Return all literals of facts and failures, without digits, the longest first."""
-    needles = {*DEATH, *BOUNDARY, TRACEBACK, DETAIL, *(b["needle"] for b in BENIGN), *(rule.needle for rule in RULES)}
+    needles = {*DEATH, *BOUNDARY, TRACEBACK, DETAIL, *BENIGN.values(), *(rule.needle for rule in RULES)}
     needles.update(needle for classifier in built_in() for needle in classifier.needles)
     needles.update(needle for texts, _method in (*ALWAYS, *FIGURES) for needle in texts)
     return sorted({without_digits(needle) for needle in needles}, key=len, reverse=True)

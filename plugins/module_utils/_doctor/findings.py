@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import kernel, power
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor.commands import AREAS, OWN, PREFLIGHT
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import SEVERITIES
@@ -216,10 +217,10 @@ class Findings:
             if not logs:
                 continue
             for event in logs["events"]:
-                kind = kernel.KINDS[event["id"]]
+                kind = KINDS[event["id"]]
                 old = event["boot"] < 0
                 text = f"{kind.found}{' in the previous boot' if old else ''}: {event['count']} line(s), the last at {event['last'] or 'unknown'}"
-                more = {"matters": kind.matters, "command": kind.command.replace("{boot}", str(event["boot"])), "area": "kernel"}
+                more = {"matters": kind.matters, "command": kernel.command_of(kind).replace("{boot}", str(event["boot"])), "area": "kernel"}
                 self.add(event["id"], "warning" if old else kind.severity, rank.host, f"{text}: {event['line']}", **more)
             if logs["unclean"]:
                 text = f"the previous boot ended without a shutdown, its last message is of {logs['unclean']}"

@@ -55,7 +55,7 @@ def check_kernel_log(found: FindingCollector, rank: Rank, _needs: Requirements) 
     for entry in rank.facts["kernel_log"]:
         sign = LOG_SIGNS[entry["id"]]
         text = f"the kernel log has {entry['count']} such line(s) since the boot: {entry['line']}"
-        found.add("kernel_log", "warning", rank.host, text, sign.matters, sign.remedy)
+        found.add("kernel_log", "warning", rank.host, text, sign.matters, sign.preflight)
 
 
 def check_suspend(found: FindingCollector, rank: Rank, _needs: Requirements) -> None:

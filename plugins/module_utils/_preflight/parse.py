@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Parsers of files and command output of a node for preflight, and the signs that its kernel log is searched for.
+"""PRIVATE. Parsers of files and command output of a node for preflight.
 
 No I/O, standard library only. Python 3.9.
 """
@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS, message_of
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 Record = dict[str, Any]
@@ -231,51 +232,20 @@ def memlock(text: str | None, status: str | None) -> Record:
     }
 
 
-class LogSign(NamedTuple):
-    """A fault that the kernel logs: its pattern, why it matters and the remedy."""
-
-    pattern: str
-    matters: str
-    remedy: str
-
-
-#: The kernel suspends or hibernates.
-SUSPEND = r"PM: (?:hibernation: )?(?:suspend|hibernation) entry\b"
-LOG_SIGNS = {
-    "fatal_aer": LogSign(
-        r"mlx5_core.*(?:slot reset|PCI error|device state: .*fatal)|AER:.*(?:Uncorrect\w+ \(Fatal\)|fatal error).*"
-        r"|PCIe Bus Error: severity=Uncorrect\w+ \(Fatal\)|pcieport .*AER: .*\bFatal\b",
-        "the kernel reset a PCIe slot after a fatal error. If it is the slot of the ConnectX-7, RDMA hangs and the node can lock up",
-        "connect the cable, reboot both nodes, and install the same firmware on both. If it occurs again, contact the vendor",
-    ),
-    "gpu_xid": LogSign(
-        r"NVRM: Xid .*: (?:79|119|120|154),|NVRM: .*GPU (?:has fallen off the bus|is lost)",
-        "the GPU or its firmware stopped responding. An engine that starts now fails or hangs",
-        "reboot. If it occurs again, unplug the power for a minute",
-    ),
-    "wifi_oops": LogSign(
-        r"(?:Oops|Unable to handle kernel|kernel BUG).*mt79\w+|mt7925e? .*(?:chip reset failed|driver own failed)",
-        "the mt7925 Wi-Fi driver causes kernel oopses on a reset, after which the node may need a reboot",
-        "connect to the node over enP7s7, disable Wi-Fi (nmcli radio wifi off) and reboot",
-    ),
-}
-
-
-# An oops of the Wi-Fi driver: its first line, and the next line that names one of its functions. The list of all modules names none.
-_WIFI_OOPS = re.compile(
-    r"(?:Unable to handle kernel|\bOops: |kernel BUG at).*\n(?:(?!.*end trace ).*\n){0,80}?(?P<line>.*(?:Workqueue: .*|\+0x\w+/0x\w+ )\[mt7\d.*)"
-)
+#: The kinds of faults in the kernel log that preflight reports.
+LOG_SIGNS = {name: kind for name, kind in KINDS.items() if kind.preflight}
 
 
 def kernel_log(text: str) -> list[Record]:
-    """Return {id, count, line (the last)} of each sign in the kernel log. The 27 W line and single NV_ERR_NO_MEMORY lines are healthy."""
+    """Return {id, count, line (the last)} of each kind of fault in the kernel log."""
     found = []
-    for name, sign in LOG_SIGNS.items():
-        lines = [line.strip() for line in text.splitlines() if re.search(sign.pattern, line)]
-        if name == "wifi_oops":
-            lines += [match["line"].strip() for match in _WIFI_OOPS.finditer(text)]
+    messages = [message_of(line) for line in text.splitlines()]
+    for name, kind in LOG_SIGNS.items():
+        lines = [message for message in messages if kind.matches(message)]
+        if kind.block:
+            lines += [message_of(match["line"]) for match in re.finditer(kind.block, text)]
         if lines:
-            found.append({"id": name, "count": len(lines), "line": re.sub(r"^\[[^\]]*\]\s*", "", lines[-1])[:200]})
+            found.append({"id": name, "count": len(lines), "line": lines[-1].strip()[:200]})
     return found
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, first_of_name
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import SUSPEND
 
 _ACTIONS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "sleep")
 _FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
@@ -27,7 +27,7 @@ def reasons(node: Node, log: str) -> list[str]:
     if _masked(node, "sleep.target"):
         return []
     logind, may = _settings(node, "logind.conf"), _may(node, "suspend")
-    entries = len(re.findall(SUSPEND, log)) if may else 0
+    entries = sum(map(KINDS["suspend"].matches, log.splitlines())) if may else 0
     found = [f"it has suspended {entries} time(s) since the boot"] if entries else []
     if _may(node, logind.get("IdleAction", "ignore")):
         found.append(f"logind has IdleAction={logind['IdleAction']}")

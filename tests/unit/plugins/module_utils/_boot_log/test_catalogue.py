@@ -8,28 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN, CATALOGUE, ORDER, check_user_class, name_of
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.literals import literals_of, without_digits
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import without_digits
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals, literals_in
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 from shared_samples import SHARED, needs_shared
 
+from tools.failures_doc import load, name_of
+from tools.literals import literals_of
+
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "vllm_log"
+CATALOGUE = load()["failures"]
+BENIGN = load()["benign"]
 ROWS = {name_of(row): row for row in CATALOGUE}
 CORE = "(EngineCore_DP0 pid=116) ERROR 11-20 10:00:00 [core.py:946] "
 #: [name of the row or "-", line] of engines, drivers and libraries of several versions.
 WORDINGS = [line.split("\t", 1) for line in (FIXTURES / "wordings.tsv").read_text(encoding="utf-8").splitlines()]
-
-
-def test_ranks_every_row_once() -> None:
-    assert tuple(ROWS) == ORDER
-    assert len(CATALOGUE) == len(ROWS)
-
-
-def test_keeps_the_rows_of_a_class_together() -> None:
-    """Symptoms stand apart, at the end."""
-    ranks = [row["class"] for row in CATALOGUE if row["kind"] != "tail"]
-    assert sum(1 for a, b in zip(ranks, ranks[1:], strict=False) if a != b) + 1 == len(set(ranks))
 
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=list(ROWS))
@@ -139,7 +132,6 @@ def test_a_line_that_matches_has_a_literal_of_the_expression(row: dict[str, Any]
     lines = [row["example"], *(line for name, line in WORDINGS if name == name_of(row))]
     for pattern in row["patterns"]:
         literals = literals_of(pattern)
-        assert min(map(len, literals)) >= 3
         for line in lines:
             assert re.search(pattern, line) is None or any(literal in without_digits(line) for literal in literals)
 
@@ -154,7 +146,6 @@ def test_finds_all_literals_of_a_line_also_within_words_and_within_each_other(ar
 @pytest.mark.parametrize("row", CATALOGUE, ids=list(ROWS))
 def test_a_pattern_takes_linear_time(row: dict[str, Any]) -> None:
     for pattern in [*row["patterns"], *row.get("details", [])]:
-        assert check_user_class({"class": "x", "pattern": pattern, "remedy": "x"}) == ""
         for piece in (row["example"], "a" * 20, "(" * 20, "Error: ", "memory (1", "TCPStore ", "0.0"):
             began = time.perf_counter()
             re.search(pattern, piece * (60000 // len(piece)))

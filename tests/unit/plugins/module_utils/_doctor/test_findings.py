@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import commands, findings, page
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
+from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import command_of
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import findings as preflight
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS
@@ -64,7 +65,7 @@ def test_a_pair_that_serves_has_one_line_for_each_area() -> None:
 
 def test_every_finding_has_an_area_and_a_command() -> None:
     for check in (*CHECKS, *commands.OWN, *KINDS):
-        template = KINDS[check].command if check in KINDS and check not in CHECKS else (commands.PREFLIGHT.get(check) or commands.OWN[check])[1]
+        template = command_of(KINDS[check]) if check in KINDS and check not in CHECKS else (commands.PREFLIGHT.get(check) or commands.OWN[check])[1]
         filled = PLACES.command(template.replace("{boot}", "0"), ["spark-2"], ["spark-1", "spark-2"])
         assert filled, check
         assert "{" not in filled, (check, filled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import kernel
 from shared_samples import needs_shared, samples
 
@@ -57,11 +58,8 @@ def test_many_failed_allocations_of_the_driver_are_a_fault() -> None:
     assert (event["id"], event["count"]) == ("driver_no_memory", 12)
 
 
-def test_every_kind_has_texts_and_a_command() -> None:
-    for name, kind in kernel.KINDS.items():
-        assert kind.severity in ("error", "warning"), name
-        assert kind.found and kind.matters and kind.command.startswith("{on} "), name  # noqa: PT018  one sentence about one entry
-    assert set(FAULTS) | {"link_flap", "driver_no_memory"} == set(kernel.KINDS)
+def test_every_kind_has_a_line_here() -> None:
+    assert set(FAULTS) | {"link_flap", "driver_no_memory"} == set(KINDS)
 
 
 @pytest.mark.parametrize(

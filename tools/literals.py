@@ -1,12 +1,14 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: the literals of an expression. Their search is what keeps the parser fast."""
+"""The literals of an expression. Their search is what keeps the parser of boot logs fast."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import without_digits
 
 _TOKEN = re.compile(
     r"(?P<run>[A-Za-z_ ,:'=/-]+(?![?*+{]))|(?P<invisible>\\[bBdZ])"
@@ -16,12 +18,6 @@ _TOKEN = re.compile(
 )
 #: In most lines about failures. Another literal of a pattern is rarer, also a shorter one.
 _COMMON = frozenset(("Error: ", "ValueError: ", "RuntimeError: ", "Value error, "))
-_NO_DIGITS = str.maketrans("", "", "0123456789")
-
-
-def without_digits(text: str) -> str:
-    """Return text without its digits."""
-    return text.translate(_NO_DIGITS)
 
 
 def literals_of(pattern: str) -> list[str]:
