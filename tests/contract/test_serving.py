@@ -514,8 +514,13 @@ def test_verdict_that_no_run_has_read_is_printed_without_a_change(pair: Pair, pa
         assert result(done)["followed"] == "the start that admin@ctl began at 10:02:31"
     else:
         assert set(messages(done).values()) == {f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/"}
-        again = pair.play(state={"desired": desired(), "outcome": {**found, "delivered": True}})
-        assert result(again)["changes"] == [f"release {OLD} -> {NEW}"], "it starts again after it was read"
+        read = {"desired": desired(), "outcome": {**found, "delivered": True}}
+        same = pair.play(state=read)
+        assert set(messages(same).values()) == {
+            f"pair1: release {NEW} failed at 2026-11-23T10:03:00Z, and nothing of it has changed: {FAILED.rstrip('.')}. To boot it again: -e again=true."
+        }
+        assert pair.log == [], "nothing was started"
+        assert result(pair.play(state=read, variables={"again": True}))["changes"] == [f"release {OLD} -> {NEW}"]
 
 
 @pytest.mark.long
@@ -568,7 +573,7 @@ def test_stop_installs_the_agent_on_a_pair_without_one(pair: Pair) -> None:
         (pair.folder / f"{host}.agent").unlink()
     done = pair.play(tasks="stop", follow=STOPPED)
     assert done.rc == 0, done.stdout
-    assert pair.log == ["one desires stopped", *follows(0), ACKNOWLEDGED]
+    assert pair.log == ["one desires stopped", *follows(0), ACKNOWLEDGED], done.stdout
     assert len(pair.installed) == 2
 
 
