@@ -263,7 +263,7 @@ class Actor:
         with self.lock:
             self.check(generation)
             sentence = shortened(sentence)
-            self.event("settled", sentence)
+            self.event("settled", sentence, result=result)
             self.update(phase="settled", result=result, sentence=sentence, final=True, at=self.stamp(), containers={}, **more)
 
     def adopt(self, desired: Mapping[str, Any], **outcome: Any) -> None:

@@ -72,7 +72,7 @@ class Authority(Calls):
             {"generation": self.actor.floor + 1, "state": "serving", "release": release, "by": "the pair that runs"},
             phase="settled", result="serves", release=release, final=True, delivered=True, sentence=f"{self.group} serves release {release}.",
         )  # fmt: skip
-        self.actor.event("settled", f"{self.group} serves release {release}; the agent has taken it over without a restart.")
+        self.actor.event("settled", f"{self.group} serves release {release}; the agent has taken it over without a restart.", result="serves")
         return True
 
     def _report_unknown(self, looks: Sequence[dict[str, Any]]) -> None:
