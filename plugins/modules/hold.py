@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: hold
 short_description: Keep the agent of a serving group from acting during maintenance
-version_added: 0.1.0
 description:
   - While a node has a hold, the agent does not start or stop anything in the node's serving group. It reports the hold and its reason.
   - A hold expires, so that a run that is interrupted does not stop the agent for good.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: weights_copy
 short_description: Fetch a model's files from another rank over the fabric
-version_added: 0.1.0
 description:
   - Fetches files that M(gb10.cluster.weights_serve) serves on another rank, several at once, and checks the SHA-256 of each. All are moved to their
     places at the end, so that no file is incomplete under its name.

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: what a report is made of: results of this run, receipts and bench results on the controller, and what an earlier report read of a node.
 
-Files on the controller may come from an older version or another hand: what is not valid is left out, and a sentence tells how many. Controller only.
+Files on the controller may be damaged: what is not valid is left out, and a sentence tells how many. Controller only.
 """
 
 from __future__ import annotations

@@ -435,7 +435,7 @@ def test_a_second_head_is_refused_by_the_ranks_of_the_first() -> None:
     assert world.serves("old")
 
 
-def test_a_pair_of_an_older_version_is_adopted_without_a_restart() -> None:
+def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart() -> None:
     world = World()
     world.add_release("old", ["good"], good=True)
     world.place("old")

@@ -55,7 +55,7 @@ class Authority(Calls):
         return True
 
     def _adopt(self) -> bool:
-        """Take over a pair that serves without a desired state: an older version of the collection started it, or this store was lost.
+        """Take over a pair that serves without a desired state: this store was lost.
 
         Return whether all ranks could be read. Containers that are not taken over are an event, and the sentence of the outcome.
         """
