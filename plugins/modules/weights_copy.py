@@ -191,7 +191,7 @@ def check_room(params: dict[str, Any], path: str) -> None:
 def start(job: Job, params: dict[str, Any], path: str) -> None:
     """Start the fetch. Raises ManifestError, CopyError, JobError, OSError."""
     for item in params["fetch"]:
-        manifest.check_item(item)
+        manifest.check_name(item["path"])
     check_room(params, path)
     place = model_folder.place_of(path, params["store"])
     with model_folder.Installer(posixpath.dirname(place), params["owner"], params["group"]).folder(create=True):

@@ -58,6 +58,7 @@ def test_a_release_that_passes_serves_and_is_recorded_on_all_ranks() -> None:
     assert world.desire("new") == {"generation": 2, "joined": False}
     found = world.settle()
     assert (found["result"], found["release"], found["sentence"]) == ("serves", "new", "pair1 serves release new.")
+    assert world.actor is not None
     assert [each["result"] for each in world.actor.events() if each["kind"] == "settled"] == ["serves"], "a receiver of the webhook sees the outcome"
     assert found["warnings"] == []
     assert world.serves("new")

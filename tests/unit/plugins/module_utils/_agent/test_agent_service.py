@@ -136,9 +136,7 @@ def test_admin_requests_have_the_names_of_the_configuration(worker: Node) -> Non
 
 @pytest.mark.parametrize(("version", "accepted"), [(5, True), (4, False), (6, False), (True, False)])
 @pytest.mark.parametrize("name", ["admin.sock", "session.sock"])
-def test_accepts_its_version_and_refuses_others_with_a_sentence(
-    worker: Node, monkeypatch: pytest.MonkeyPatch, version: int, accepted: bool, name: str
-) -> None:
+def test_accepts_its_version_and_refuses_others_with_a_sentence(worker: Node, monkeypatch: pytest.MonkeyPatch, version: int, accepted: bool, name: str) -> None:
     monkeypatch.setattr(protocol, "PROTOCOL", 5)
     reply = worker.raw(protocol.encode({"v": version, "verb": "hello"}), name)
     assert reply["ok"] is accepted
