@@ -73,11 +73,10 @@ def test_an_engine_that_does_not_run_differs_from_one_without_access_and_one_tha
             client.get("/info", socket_path=str(tmp_path / "hangs.sock"))
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"null", b'"text"'])
-def test_a_reply_of_another_kind_is_one_sentence(body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_is_not_json_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "docker.sock"
     with serving(path):
-        monkeypatch.setattr(client, "get", lambda *_arguments: body)
+        monkeypatch.setattr(client, "get", lambda *_arguments: b"<html>")
         for call in (lambda: client.inspect("rank0", str(path)), lambda: client.list_containers(["a=b"], str(path))):
             with pytest.raises(DockerError, match="does not answer as a Docker Engine does"):
                 call()
