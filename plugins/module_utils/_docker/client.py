@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -70,10 +69,8 @@ def message_of(body: bytes) -> str:
 
 
 def _numbers(version: object) -> tuple[int, int]:
-    match = re.match(r"(\d+)\.(\d+)$", str(version))
-    if not match:
-        raise DockerError(f"The Docker Engine reports the API version {str(version)!r}. A version such as 1.45 is expected. Check what listens on its socket.")
-    return int(match.group(1)), int(match.group(2))
+    major, minor = str(version).split(".")
+    return int(major), int(minor)
 
 
 def choose_api(reply: dict[str, Any]) -> str:
