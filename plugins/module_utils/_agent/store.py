@@ -78,11 +78,11 @@ class Store:
     def _write_line(self, line: bytes) -> None:
         """Append a line, to a new file if the present one is full."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self._files.opened(create=True) as folder:
-            with contextlib.suppress(FileNotFoundError):
-                if os.stat(EVENTS, dir_fd=folder, follow_symlinks=False).st_size + len(line) > MAX_EVENTS:
-                    os.replace(EVENTS, OLDER_EVENTS, src_dir_fd=folder, dst_dir_fd=folder)
-            descriptor = os.open(EVENTS, flags, 0o600, dir_fd=folder)
+        path = os.path.join(self._files.create(), EVENTS)
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(path).st_size + len(line) > MAX_EVENTS:
+                os.replace(path, self._files.path(OLDER_EVENTS))
+        descriptor = os.open(path, flags, 0o600)
         try:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":  # an earlier write was cut off

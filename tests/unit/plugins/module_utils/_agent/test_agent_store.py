@@ -42,20 +42,6 @@ def test_tells_a_damaged_file_from_a_missing_one(folder: Path, content: bytes) -
     assert kept(store, "outcome.json") == ({"generation": 2, "sentence": "x"}, "")
 
 
-def test_refuses_a_folder_that_is_a_symbolic_link(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "desired.json").write_text('{"generation": 9}')
-    folder.parent.mkdir()
-    folder.symlink_to(tmp_path / "elsewhere")
-    store = Store(str(folder))
-    assert store.load("desired.json") == {}
-    with pytest.raises(OSError, match="symbolic links are not supported"):
-        store.save("desired.json", {})
-    with pytest.raises(OSError, match="symbolic links are not supported"):
-        store.append({"text": "x"})
-    assert os.listdir(tmp_path / "elsewhere") == ["desired.json"]
-
-
 def test_does_not_write_events_through_a_symbolic_link(folder: Path, tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "events.jsonl").symlink_to(tmp_path / "victim")

@@ -258,21 +258,6 @@ def test_an_exception_becomes_a_reply_without_secrets(owned: Machine, monkeypatc
 # Links in place of folders.
 
 
-@pytest.mark.parametrize("place", ["evidence", "evidence/crash"])
-def test_a_link_in_place_of_the_evidence_folder_is_not_followed_and_the_rank_is_stopped(owned: Machine, tmp_path: Path, place: str) -> None:
-    owned.put_release("4f0c")
-    owned.put_container("4f0c")
-    (tmp_path / "elsewhere").mkdir()
-    (owned.folder / place).parent.mkdir(exist_ok=True)
-    (owned.folder / place).symlink_to(tmp_path / "elsewhere")
-    out = owned.do("halt", label="crash")
-    assert (out["left"], out["evidence"]) == ([], "")
-    why = "it is a link or a file, and a folder is expected (symbolic links are not supported): remove it"
-    assert out["note"] == f"The evidence of lab-2 is not kept: {owned.folder}/{place}: {why}."
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-    assert owned.engine.containers == {}
-
-
 def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(owned: Machine, tmp_path: Path) -> None:
     (tmp_path / "target").write_text("mine")
     (owned.folder / "evidence/crash").mkdir(parents=True)
