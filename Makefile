@@ -40,7 +40,7 @@ lint-ansible:
 	@$(PY) tools/ansible_lint.py
 lint-quick:
 	@$(BIN)/ruff check .
-	@$(BIN)/bandit --quiet --recursive --configfile pyproject.toml plugins extensions tools lab benchmarks
+	@$(BIN)/bandit --quiet --recursive --configfile pyproject.toml plugins tools lab benchmarks
 	@PYTHONPATH=collections $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/yamllint --strict .
 	@$(PY) tools/limits.py
@@ -51,7 +51,7 @@ lint-quick:
 	@$(PY) tools/seeds_doc.py --check
 	@$(PY) tools/acceptance.py
 types:
-	@$(BIN)/mypy plugins extensions tests lab tools benchmarks
+	@$(BIN)/mypy plugins tests lab tools benchmarks
 # Each worker compiles 300 modules with pytest's assertions, unless it finds them in a cache.
 unit:
 	@env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode $(BIN)/pytest tests/unit tests/security -q -n 2 -m "not long and not slow"

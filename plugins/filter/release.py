@@ -16,9 +16,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import standin
 from ansible_collections.gb10.cluster.plugins.module_utils._common import terminal
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._release import group as groups
-from ansible_collections.gb10.cluster.plugins.module_utils._release import ownership
+from ansible_collections.gb10.cluster.plugins.module_utils._release import ownership, status
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
-from ansible_collections.gb10.cluster.plugins.module_utils._release import status
 
 
 def judged_receipt(infos: Any, release: str, folder: str = "") -> dict[str, Any]:

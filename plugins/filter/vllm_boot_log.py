@@ -8,7 +8,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: vllm_boot_log
 short_description: Read the text of a vLLM boot log into facts and a verdict
-version_added: 0.1.0
 author: The gb10.cluster authors (@gb10-cluster)
 description:
   - The same as M(gb10.cluster.vllm_boot_log_info) for a log that is already a string on the controller.

@@ -27,4 +27,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"weights_plan": weights_plan, "weights_ways": raises(manifest.ManifestError)(offers.ways), "human_bytes": manifest.human}
+        return {"weights_plan": weights_plan, "weights_ways": offers.ways, "human_bytes": manifest.human}

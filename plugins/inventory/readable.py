@@ -7,7 +7,6 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: readable
-version_added: 0.1.0
 short_description: Stop with one sentence for each file of an inventory that Ansible cannot read
 description:
   - Reads the files of the inventory, its C(group_vars) and C(host_vars), and the extra variables before the inventory plugins do. If one of them is

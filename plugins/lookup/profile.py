@@ -9,7 +9,6 @@ DOCUMENTATION = r"""
 name: profile
 author:
   - The gb10.cluster authors (@gb10-cluster)
-version_added: 0.1.0
 short_description: The serving profile that an inventory selects, complete and checked
 description:
   - Reads the collection's C(profiles/*.yml), the files in O(gb10_profiles_directory) and the inventory's O(gb10_profiles), follows C(extends),

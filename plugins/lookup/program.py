@@ -9,7 +9,6 @@ DOCUMENTATION = r"""
 name: program
 author:
   - The gb10.cluster authors (@gb10-cluster)
-version_added: 0.1.0
 short_description: The program gb10 as one file
 description:
   - Makes the program that the role C(agent) copies to each rank. It is an archive of this collection's code that C(/usr/bin/python3) of the node runs.

@@ -9,7 +9,6 @@ DOCUMENTATION = r"""
 name: serving_group
 author:
   - The gb10.cluster authors (@gb10-cluster)
-version_added: 0.1.0
 short_description: The serving group of a host, with ranks and fabric addresses
 description:
   - A serving group is an inventory group whose hosts serve one model together. C(gb10) holds all hosts, each group below it

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: api_key
 short_description: Keep the API key that a serving group has without one in the inventory
-version_added: 0.1.0
 description:
   - Makes the file C(api_key) in the group's folder on its head once, as an env file for the head's container. The key does not leave the node.
   - A file with a key is changed only if it has the key without a name, or another mode than C(0600).

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: collective_test
 short_description: Test the collectives of a serving group in short containers of its image
-version_added: 0.2.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: compile_cache
 short_description: List a rank's compile cache for another rank, or remove the caches of a group
-version_added: 0.1.0
 description:
   - Lists the files of a compile cache with their hashes, as M(gb10.cluster.weights_copy) fetches them.
   - Files that are made for one rank, temporary files and the Python modules of a model are left out. Links are not followed.

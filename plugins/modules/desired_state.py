@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: desired_state
 short_description: Set the desired state of a serving group
-version_added: 0.1.0
 description:
   - Tells the agent on the head (rank 0) which release the serving group has to serve, or that it has to stop. The agent then starts, judges and
     stops by itself; M(gb10.cluster.kv_pool_gate) waits for its verdict.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: docker_engine
 short_description: Set the limits of Docker Engine that RDMA serving needs
-version_added: 0.1.0
 description:
   - Merges a few keys into C(/etc/docker/daemon.json), writes a systemd drop-in and a limits.d file, enables the CDI refresh of the
     NVIDIA container toolkit where it is installed, and starts and enables the engine.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: doctor_info
 short_description: Read kernel logs, power, temperatures and the newest kept boot log of a node
-version_added: 0.2.0
 description:
   - Searches the kernel logs of this boot and of the one before for faults, and reports whether the earlier boot ended with a shutdown.
   - Reads power, clocks and temperatures of the GPU, and the thermal zones of the node.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: doctor_report
 short_description: Report what is wrong with a serving group, and what to do
-version_added: 0.2.0
 description:
   - Takes what earlier tasks of the play have registered on all ranks, and returns findings, what passed and what was not checked.
   - Each finding has an ID, a severity, the hosts, what was found, why it matters and a command to copy. The worst are first.

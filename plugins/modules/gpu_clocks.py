@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_clocks
 short_description: Set persistence mode and cap the clocks of the GPUs
-version_added: 0.1.0
 description:
   - Owners of GB10 machines report that a node powers off under load, and cap the GPU's clocks against it. Not run by us on a GB10.
   - Sets both with C(nvidia-smi -pm 1) and C(nvidia-smi -lgc), reads them back, and writes the unit C(gb10-gpu-clocks.service), which sets them at boot.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: hold
 short_description: Keep the agent of a serving group from acting during maintenance
-version_added: 0.1.0
 description:
   - While a node has a hold, the agent does not start or stop anything in the node's serving group. It reports the hold and its reason.
   - A hold expires, so that a run that is interrupted does not stop the agent for good.
@@ -44,7 +43,7 @@ options:
     default: ''
   seconds:
     description:
-      - Seconds until the hold expires.
+      - Seconds until the hold expires, at most 604800 (7 days).
     type: int
     default: 3600
 author:
@@ -87,6 +86,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import CONFIG
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.holds import LONGEST
 
 SECONDS = 10.0
 Call = Callable[..., dict[str, Any]]
@@ -139,8 +139,8 @@ def main() -> None:
         module.exit_json(changed=False, active=False, holds=[])
     if params["state"] == "present" and not params["reason"]:
         module.fail_json(msg="reason is required if state is present.")
-    if params["seconds"] < 1:
-        module.fail_json(msg=f"{params['seconds']} is not a valid number of seconds. Use 1 or more.")
+    if not 1 <= params["seconds"] <= LONGEST:
+        module.fail_json(msg=f"{params['seconds']} is not a valid number of seconds. Use 1 to {LONGEST:.0f}.")
     try:
         result = hold(params, module.check_mode, client.call)
     except client.ERRORS as error:

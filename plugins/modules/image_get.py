@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: image_get
 short_description: Pull an image, or build it
-version_added: 0.1.0
 description:
   - Pulls by digest if one is given, and tags the result. Or builds the Dockerfile of a folder. A build that fails leaves the image of this name as it is.
   - BuildKit is used if the node has it (C(docker buildx version)).

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: image_info
 short_description: Read an image so that it can be compared with another node's
-version_added: 0.1.0
 description:
   - Returns the image's id, its repository digests, its layers and a fingerprint of content and configuration.
   - Returns the layers of all images of the engine, so that only missing ones are sent.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: image_layers
 short_description: Save an image as an archive, or load such an archive
-version_added: 0.1.0
 description:
   - With O(state=saved), writes the image as C(image.tar) into a folder, without the layers in O(skip). M(gb10.cluster.weights_serve) can serve it.
   - With O(state=loaded), loads the archive into the engine under a temporary name, compares it with O(fingerprint), gives it its name, and removes

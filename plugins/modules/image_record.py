@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: image_record
 short_description: Record images, and remove old ones
-version_added: 0.1.0
 description:
   - Records in C(/var/lib/gb10-cluster/image.json) which image a serving group uses on this node, and which images this collection imported.
   - Removes imported images that no container uses, except the newest O(keep).

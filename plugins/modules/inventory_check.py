@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: inventory_check
 short_description: Check the inventory before any host is contacted
-version_added: 0.1.0
 description:
   - Reads the inventory and the extra variables on the controller. No host is contacted.
   - Fails with B(all) faults of the inventory, one sentence each, with the file, the line and the key to change.
@@ -44,7 +43,6 @@ options:
     description: Check only the extra variables (C(-e)), for a playbook that needs no inventory.
     type: bool
     default: false
-    version_added: 0.2.0
 extends_documentation_fragment:
   - gb10.cluster.attributes.info
 seealso:

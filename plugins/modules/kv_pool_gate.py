@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: kv_pool_gate
 short_description: Follow the start of a serving group until there is a verdict
-version_added: 0.1.0
 description:
   - Runs on the head of a serving group. The agent there starts all ranks, judges the boot and recovers by itself. This action reads its events
     and shows its progress, one line for each change of stage and rank.

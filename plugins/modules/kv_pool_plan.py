@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: kv_pool_plan
 short_description: Estimate the KV pool of a boot, and refuse one that cannot pass
-version_added: 0.1.0
 description:
   - A large model takes 8 to 36 minutes to boot and then dies, or serves with half the pool, because a node has 2 GiB too little. This
     module reports it in a second, from the profile's figures and each rank's measured memory.
@@ -56,7 +55,6 @@ options:
       - Make settings that owners report to freeze nodes a warning.
     type: bool
     default: false
-    version_added: 0.2.0
 seealso:
   - module: gb10.cluster.preflight_info
   - module: gb10.cluster.kv_pool_gate

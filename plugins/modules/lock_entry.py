@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: lock_entry
 short_description: Compare an image or a model with the lock file
-version_added: 0.1.0
 description:
   - Compares the content of an image or model with its entry in the lock file next to the inventory, C(.gb10.lock.yml) or C(gb10_lock_file).
   - Writes the entry if there is none, or if C(gb10_lock_update) is true. Fails if the content differs from the entry.

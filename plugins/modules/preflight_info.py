@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: preflight_info
 short_description: Read the facts of one node for preflight
-version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

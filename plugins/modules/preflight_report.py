@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: preflight_report
 short_description: Check what preflight_info has read of all ranks, and report it
-version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: profile_import
 short_description: Make a profile of a recipe of another tool
-version_added: 0.2.0
 description:
   - Converts a recipe of sparkrun, a recipe of eugr/spark-vllm-docker, a Docker Compose file with its C(.env), or the C(docker run) commands of a
     script into a profile of your own.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: rank_evidence
 short_description: Collect what one rank's node shows of a serving group, without secrets
-version_added: 0.1.0
 description:
   - Collects the containers' inspection and log tails, processes, memory, addresses, RDMA links and the kernel's last messages into one text.
   - Collects settings, versions and records of the node, the GID table and the driver of each rail, and, as figures of this moment, GPU, counters of

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: readahead
 short_description: Set read-ahead, and switch a node to the load phase and back
-version_added: 0.1.0
 description:
   - While weights load, read-ahead and the page cache take memory that the GPU driver needs at the same time. The load phase has a small read-ahead
     and keeps MemFree above a floor by dropping the page cache. The steady phase has the usual read-ahead.

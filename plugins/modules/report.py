@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: report
 short_description: Write the report of a serving group as one HTML file
-version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: report_info
 short_description: Read what a node has recorded of its serving group over time
-version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: roce_bandwidth
 short_description: Bounded RDMA bandwidth test between two nodes, with a class and a remedy
-version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: roce_info
 short_description: Ports, rails, GIDs and the NCCL variables of a GB10 node
-version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: roce_netplan
 short_description: Addresses, MTU and ARP settings of the RoCE rails, by commit-confirm
-version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

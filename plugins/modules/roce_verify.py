@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: roce_verify
 short_description: Prove the rails of a node, repair GIDs that drifted
-version_added: 0.1.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: sanity_bench
 short_description: Send concurrent prompts to a served model and judge every reply
-version_added: 0.1.0
 description:
   - Run it on the head of a serving group that the role P(gb10.cluster.vllm_tp2#role) serves. It asks the release that runs, from the node
     itself, so that an API bound to the loopback address answers too.

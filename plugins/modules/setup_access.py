@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: setup_access
 short_description: Ask for two machines and make them reachable over SSH
-version_added: 0.2.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

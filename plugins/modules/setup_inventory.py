@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: setup_inventory
 short_description: Propose and write the inventory of two machines
-version_added: 0.2.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

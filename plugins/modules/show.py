@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: show
 short_description: Print text for people with any callback, or JSON
-version_added: 0.2.0
 description:
   - Prints lines as they are, with any stdout callback and any format of results. Control characters are written out.
   - With C(-e output=json) it prints O(data) instead, one line of JSON for each document.

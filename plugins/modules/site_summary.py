@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: site_summary
 short_description: Print the summary of a run
-version_added: 0.1.0
 description:
   - Prints, for each serving group, its endpoint, model, KV pool and concurrency, what changed, the time of each role, the receipt and a curl line.
   - A group with a host that failed or was unreachable is not reported as serving. Changed tasks and times are

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: uma_tuning
 short_description: Set the memory policy of a node with unified memory, and report its cost
-version_added: 0.1.0
 description:
   - Plans and applies one drop-in, C(/etc/sysctl.d/60-gb10-cluster.conf), together with the live values, the swap policy and the
     out-of-memory policy, then reads everything back from the live system.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: validate_rank
 short_description: Check the rendered files of one rank without its node
-version_added: 0.1.0
 description:
   - Checks the ports, estimates the KV pool, checks the file with Docker Compose if the controller has it, and writes the Compose
     file and the environment. The playbook C(validate.yml) runs it.
@@ -51,7 +50,6 @@ options:
     description: Make settings that owners report to freeze nodes a warning.
     type: bool
     default: false
-    version_added: 0.2.0
   ssh_port:
     description: The port of the node's SSH server.
     type: int
@@ -63,7 +61,6 @@ options:
     description: Whether to return the text of the Compose file.
     type: bool
     default: false
-    version_added: 0.2.0
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info

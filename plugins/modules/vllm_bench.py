@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: vllm_bench
 short_description: Measure a served model with the benchmark of its own image
-version_added: 0.2.0
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: vllm_boot_log_info
 short_description: Read a vLLM boot log into facts and a verdict
-version_added: 0.1.0
 description:
   - Reads the log of vLLM 0.11 and later (V1 engine) on CUDA and CPU, also the logs of the GB10 forks.
   - Supports the prefixes that Docker, Compose and journald put before a line. A line that a copy has wrapped is not joined again.

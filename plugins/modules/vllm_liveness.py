@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: vllm_liveness
 short_description: Tell whether a vLLM server serves now, is busy, or is wedged
-version_added: 0.2.0
 description:
   - Requests one completion from the node that it runs on. A server serves if the completion comes back.
   - If it does not come back in time, the module reads C(/metrics) again. If the tokens of the server advance, the server is busy.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: vllm_probe
 short_description: Ask a vLLM server for its models, its KV pool and real completions
-version_added: 0.1.0
 description:
   - Asks the OpenAI-compatible API from the node that it runs on, so that an API bound to the loopback address answers too.
   - Returns what came back and judges nothing; M(gb10.cluster.kv_pool_gate) and the sanity playbook do.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: vllm_rank_info
 short_description: Read what one rank of a serving group has on its node
-version_added: 0.1.0
 description:
   - Reads the releases that the role P(gb10.cluster.vllm_tp2#role) keeps on the node, the containers of the group, and the node's memory.
   - Works without a Docker Engine. RV(engine_error) then reports what is missing.
@@ -155,7 +154,7 @@ engine_error:
   returned: always
   sample: ""
 inputs:
-  description: A hash over what the current release was rendered from; empty for a release of an older version of this collection.
+  description: A hash over what the current release was rendered from; empty without a current release.
   type: str
   returned: always
   sample: 9c1f03d2a7be

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: vllm_release
 short_description: Write a release of a serving group on a node, or make it the current one
-version_added: 0.1.0
 description:
   - Writes the given files below C(releases/RELEASE) in the group's folder, each one atomically. The Compose file is the last one, so a release
     that is written in part does not count. A file with the same content and mode is left alone.
@@ -96,7 +95,6 @@ cache_files:
 """
 
 import os
-from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
@@ -107,10 +105,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest im
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
 
 
-def caches_in_use(directory: str, caches: Sequence[str]) -> set[str]:
-    """Return the caches of the kept releases of a group. A release of an earlier version of the collection mounts the cache without a key."""
+def caches_in_use(directory: str) -> set[str]:
+    """Return the caches of the kept releases of a group."""
     kept = [node.read_json(os.path.join(directory, "releases", each["id"], "release.json")) for each in node.releases_in(directory)]
-    return {path for release in kept for path in release.get("caches", [each.rpartition("-")[0] for each in caches])}
+    return {path for release in kept for path in release.get("caches") or []}
 
 
 def main() -> None:
@@ -146,7 +144,7 @@ def main() -> None:
         if new_receipt:
             diff.append({"before_header": receipt, "after_header": receipt, "before": "", "after": "(receipt)\n"})
         if params["caches"]:
-            used, below = caches_in_use(params["directory"], params["caches"]), sorted(folder for folder, _source in VARIABLES.values() if folder)
+            used, below = caches_in_use(params["directory"]), sorted(folder for folder, _source in VARIABLES.values() if folder)
             created, removed = cache_folder.prepare(Node("/"), params["directory"], params["caches"], used, params["store"], below, module.check_mode)
             diff += [{"before_header": path, "after_header": path, "before": "", "after": "(compile cache)\n"} for path in created]
             diff += [{"before_header": path, "after_header": path, "before": "(compile cache)\n", "after": ""} for path in removed]

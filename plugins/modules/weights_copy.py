@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: weights_copy
 short_description: Fetch a model's files from another rank over the fabric
-version_added: 0.1.0
 description:
   - Fetches files that M(gb10.cluster.weights_serve) serves on another rank, several at once, and checks the SHA-256 of each. All are moved to their
     places at the end, so that no file is incomplete under its name.
@@ -192,7 +191,7 @@ def check_room(params: dict[str, Any], path: str) -> None:
 def start(job: Job, params: dict[str, Any], path: str) -> None:
     """Start the fetch. Raises ManifestError, CopyError, JobError, OSError."""
     for item in params["fetch"]:
-        manifest.check_item(item)
+        manifest.check_name(item["path"])
     check_room(params, path)
     place = model_folder.place_of(path, params["store"])
     with model_folder.Installer(posixpath.dirname(place), params["owner"], params["group"]).folder(create=True):

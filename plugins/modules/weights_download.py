@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: weights_download
 short_description: Download a model from a Hugging Face hub
-version_added: 0.1.0
 description:
   - Runs C(huggingface_hub.snapshot_download) in a container of the image that serves the model, so that nothing is installed on the node.
   - Shows progress. An interrupted download resumes where it stopped. It continues if the controller is gone.

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: weights_manifest
 short_description: Read, check and compare a model's folder
-version_added: 0.1.0
 description:
   - Reads every file of a model, a plain folder or a Hugging Face cache (C(models--org--name)), and returns sizes, SHA-256 hashes and links.
   - Reports faults. Examples are shards of the index that are missing, unfinished downloads, files with another SHA-256 than the hub promises,

@@ -9,7 +9,6 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: weights_serve
 short_description: Serve files on the fabric during one copy
-version_added: 0.1.0
 description:
   - Starts a transient systemd unit that serves only the named files, read-only over HTTP, on the given addresses, to the given
     peers, with a password for one run.

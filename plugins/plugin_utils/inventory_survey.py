@@ -326,7 +326,6 @@ class Survey:
                 self._add("run", "the extra variables (-e)", "-e", command_line.raw_fault(str(value), [*known, *self.short]))
             elif not name.startswith(("ansible", *self.prefixes)) and name not in reported and not any(fnmatch.fnmatchcase(name, each) for each in foreign):
                 text = command_line.extra_fault(name, self.specs, [*self.short, *PLAYBOOK_SPEC], self.prefixes)
-                text = text.replace(" name?", " profile_name?")  # the older spelling
                 if text:
                     self._add("run", "the extra variables (-e)", name, text)
 

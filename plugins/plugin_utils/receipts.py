@@ -26,9 +26,9 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
             kept["drift"] = drift(receipt, json.loads(good.read_text(encoding="utf-8")))
         except FileNotFoundError:
             kept["drift"] = []
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             kept["warning"] = f"{good} is not a readable receipt ({error}). The verdict does not depend on it; nothing was compared with the last good boot."
-    stamp, release = (re.sub(r"[^A-Za-z0-9]", "", str(receipt.get(key) or "")) for key in ("time", "release"))  # a node chose them
+    stamp, release = (re.sub(r"[^A-Za-z0-9]", "", str(receipt.get(key) or "")) for key in ("time", "release"))
     path = folder / f"{stamp[:40]}-{release[:40] or 'boot'}-{'passed' if receipt.get('passed') else 'failed'}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -193,7 +193,7 @@ def boot_memory_section(boots: Sequence[Boot]) -> Section:
     if not boots:
         text.append("No boot of this group has been judged yet.")
     elif boot is None:
-        text.append("No receipt has memory samples: their boots failed before a log line was read, or an older version of the agent wrote them.")
+        text.append("No receipt has memory samples: their boots failed before a log line was read.")
     elif boot is not boots[-1]:
         text.append(f"The last boot has no samples. These are of the boot of {minute(boot.get('time'))}, which {verdict_words(boot)}.")
     if boot is not None and not ranks:
@@ -214,7 +214,7 @@ def memory_section(hosts: Sequence[str], nodes: Nodes) -> Section:
             figures.append(memory_figure(place, samples, True))
             rows.append(memory_row(place, samples))
         elif node.get("read_at"):
-            text.append(f"{place} has no memory samples: its agent does not run, does not watch (vllm_tp2_keep_serving), or is older.")
+            text.append(f"{place} has no memory samples: its agent does not run, or does not watch (vllm_tp2_keep_serving).")
         else:
             text.append(f"{place} has no memory samples: it was never read.")
     return section("memory", "Memory of the last day", figures, rows, MEMORY_HEAD, text)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: what a report is made of: results of this run, receipts and bench results on the controller, and what an earlier report read of a node.
 
-Files on the controller may come from an older version or another hand: what is not valid is left out, and a sentence tells how many. Controller only.
+Files on the controller may be damaged: what is not JSON is left out, and a sentence tells how many. Controller only.
 """
 
 from __future__ import annotations
@@ -15,42 +15,34 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
-from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import BENCH_ROW, MOMENT, RECORDS, count, plain, whole
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
 CACHE = "report-nodes.json"
 SPEED, MOST_LEVELS = "speed.json", 16
 MOST_FILES = 200
-RAIL = {
-    **{f"{key}?": (str, None) for key in ("netdev", "hca", "ipv4")}, "carrier?": (bool, None), "speed_mbps?": (count, None), "mtu?": (whole, None),
-    "gid_index?": (whole, None),
-}  # fmt: skip
-FABRIC = {"rails": [RAIL], "problems": [{"message": str, "remedy?": str}]}
-NODE = {**RECORDS, "state": str, "fabric": (FABRIC, {"rails?": [RAIL]})}
-SPEEDS = {"release": str, "profile": str, "levels": [{"concurrency": whole, "at": str, "tok_s": count}]}
+RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
+RAIL = ("netdev", "hca", "ipv4", "carrier", "speed_mbps", "mtu", "gid_index")
 RECEIPT_NAME = re.compile(r"[0-9A-Za-z]{1,40}-[0-9A-Za-z]{1,40}-(passed|failed)\.json")
 
 
-def _load(path: Path, form: Any) -> Any:
-    """Return the value of a JSON file, with printable texts and without secrets; None if it is not of this form."""
+def _load(path: Path) -> dict[str, Any] | None:
+    """Return the object of a JSON file, with printable texts and without secrets; None if it cannot be read."""
     try:
-        found = redact.masked(plain(loads(bounded.text(str(path)))))
+        found = redact.masked(plain(json.loads(bounded.text(str(path)))))
     except (OSError, ValueError):
         return None
-    return None if misfit(found, form) else found
+    return found if isinstance(found, dict) else None
 
 
 def receipts_in(folder: Path) -> tuple[list[dict[str, Any]], str]:
     """Return the briefs of the newest receipts in a group's folder, and a sentence about those that cannot be read."""
     paths = sorted(path for path in folder.glob("*.json") if RECEIPT_NAME.fullmatch(path.name))[-MOST_FILES:]
-    found = [_load(path, dict) for path in paths]
-    briefs = [brief(each) for each in found if each is not None]
-    good = [each for each in briefs if not misfit(each, MOMENT)]
+    good = [brief(each) for each in map(_load, paths) if each is not None]
     lost = len(paths) - len(good)
     return good, f"{lost} of {len(paths)} receipts in {folder} cannot be read and are left out." if lost else ""
 
@@ -58,17 +50,16 @@ def receipts_in(folder: Path) -> tuple[list[dict[str, Any]], str]:
 def bench_in(folder: Path, group: str) -> dict[str, Any]:
     """Return the last result of bench.yml of a group, with its time; empty without one."""
     for path in sorted(folder.glob(f"{group}-????????T??????Z.json"), reverse=True):
-        found = _load(path, {"release?": str, "rows": [BENCH_ROW]})
+        found = _load(path)
         if found is not None:
             stamp = path.stem[-16:]
-            found["rows"] = [{**dict.fromkeys(key.rstrip("?") for key in BENCH_ROW), **row} for row in found["rows"]]
             return {**found, "at": f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]} {stamp[9:11]}:{stamp[11:13]}"}
     return {}
 
 
 def speeds_in(folder: Path) -> dict[str, Any]:
     """Return what smoke.yml and sanity.yml have measured of a group's last measured release: `release`, `profile`, `levels`; empty without a file."""
-    return dict(_load(folder / SPEED, SPEEDS) or {})
+    return _load(folder / SPEED) or {}
 
 
 def keep_speeds(folder: Path, release: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], at: str) -> None:
@@ -110,10 +101,10 @@ def node_of(records: Mapping[str, Any], fabric: Mapping[str, Any], info: Mapping
         return None
     rails: dict[str, Any] = {}
     if "rails" in fabric:  # the task's failure is ignored
-        rails["rails"] = [{key.rstrip("?"): rail.get(key.rstrip("?")) for key in RAIL} for rail in fabric["rails"]]
+        rails["rails"] = [{key: rail.get(key) for key in RAIL} for rail in fabric["rails"]]
         rails["problems"] = [{key: str(each.get(key) or "") for key in ("message", "remedy")} for each in fabric.get("problems") or []]
     found = {**{key: records[key] for key in RECORDS}, "state": _state(info), "fabric": rails}
-    return None if misfit(found, NODE) else dict(redact.masked(found))
+    return dict(redact.masked(found))
 
 
 def nodes_of(hosts: Sequence[str], results: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, dict[str, Any]]:
@@ -121,15 +112,15 @@ def nodes_of(hosts: Sequence[str], results: Mapping[str, Mapping[str, Any]], fol
 
     `results` are, by host, `records`, `fabric` and `info`: the results of report_info, roce_info and vllm_rank_info. Raises OSError.
     """
-    kept = _load(folder / CACHE, {str: dict}) or {}
-    kept = {host: kept[host] for host in hosts if host in kept and not misfit(kept[host], NODE)}
+    kept = _load(folder / CACHE) or {}
+    kept = {host: kept[host] for host in hosts if host in kept}
     now: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
     for host in hosts:
         found = results.get(host) or {}
         node = node_of(found.get("records") or {}, found.get("fabric") or {}, found.get("info") or {})
         if node is None:
-            problems[host] = _problem(found.get("records") or {}) or "its records are not valid"
+            problems[host] = _problem(found.get("records") or {})
         else:
             now[host] = node
     if now:
@@ -145,5 +136,5 @@ def estimates_of(profile: Mapping[str, Any], receipts: Sequence[Mapping[str, Any
     ranks = [{"rank": number, "host": each.get("host"), "engine_running": True, **(each.get("memory") or {})} for number, each in enumerate(last)]
     try:
         return {str(profile["name"]): kv_estimate.make_plan(profile, ranks)["expected_tokens"]} if ranks else {}
-    except (kv_estimate.PlanError, ProfileError, KeyError, TypeError, ValueError):  # an older receipt has no memory, or the profile no figures
+    except (kv_estimate.PlanError, ProfileError, KeyError, TypeError, ValueError):  # the receipt has no memory, or the profile no figures
         return {}

@@ -1,4 +1,4 @@
-"""The rulebook in the real ansible-rulebook: which playbook starts for which events, and for which group. A fake ssh replays the agent's replies."""
+"""The rulebook in the real ansible-rulebook: which playbook starts for which events of the agents' webhook, and for which group."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,10 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
-from eda_fakes import calls, event, reply, write_ssh
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import KINDS
+from ansible_collections.gb10.cluster.plugins.module_utils._watch import hook
 from playbook import LOCAL_PAIR, REPO
-
-pytestmark = pytest.mark.slow
 
 RULEBOOK = REPO / "extensions/eda/rulebooks/keep_serving.yml"
 PROGRAM = shutil.which(os.environ.get("GB10_ANSIBLE_RULEBOOK", "ansible-rulebook"))
@@ -31,20 +31,24 @@ SECOND_PAIR = """    pair2:
 SECONDS = 120
 
 
+def event(kind: str, **more: object) -> dict[str, Any]:
+    """An event of an agent, as its webhook sends it."""
+    return {"n": 1, "at": "2026-11-23T10:00:00Z", "generation": 7, "kind": kind, "text": "", "group": "pair1", "host": "one", **more}
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     inventory: dict[str, Any] = yaml.safe_load((LOCAL_PAIR + SECOND_PAIR).format(python=sys.executable))
     inventory["gb10"]["vars"].update(gb10_profile="dspark-nvfp4-1m-seed", gb10_evidence=f"{tmp_path}/evidence", vllm_tp2_directory=f"{tmp_path}/node")
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump(inventory), encoding="utf-8")
-    (tmp_path / "heads.yml").write_text("gb10_heads: [{group: pair1, host: one, user: admin}]\n", encoding="utf-8")
     return tmp_path
 
 
 def output(folder: Path) -> Iterator[str]:
     """Run the rulebook and yield its output, once a second, until it ends or the time is over."""
-    bins = [str(folder / "fake/bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    bins = [str(Path(sys.executable).parent), os.environ["PATH"]]
     env = {**os.environ, "PATH": os.pathsep.join(bins), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
-    words = [str(PROGRAM), "--rulebook", "gb10.cluster.keep_serving", "-i", "hosts.yml", "--vars", "heads.yml"]
+    words = [str(PROGRAM), "--rulebook", "gb10.cluster.keep_serving", "-i", "hosts.yml", "--vars", "eda.yml"]
     with (folder / "output").open("wb") as file:
         process = subprocess.Popen(words, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         try:
@@ -60,29 +64,32 @@ def output(folder: Path) -> Iterator[str]:
     yield (folder / "output").read_text(encoding="utf-8", errors="replace")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PROGRAM is None, reason="ansible-rulebook is not installed (it needs Java 17); set GB10_ANSIBLE_RULEBOOK to its path")
 def test_each_event_starts_its_playbook_for_its_group_only(folder: Path) -> None:
-    harmless = [event(1, "fault", cause="wedge"), event(2, "lasts", cause="node_lost", seconds=599.0), event(3, "unreachable", cause="ssh", seconds=299.0)]
-    urgent = [event(4, "lasts", cause="node_lost", seconds=600.0), event(5, "lasts", cause="node_lost", seconds=660.0), event(6, "unreachable", seconds=300.0)]
-    held: dict[str, Any] = {"final": True, "result": "held", "at": "2026-11-23T10:00:00Z", "sentence": "pair1 is held."}
-    write_ssh(folder / "fake", [reply(), reply(*harmless), reply(*urgent), reply(event(7, "fault", cause="crash_loop")), reply(**held)])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (folder / "eda.yml").write_text(f"{{gb10_eda_host: 127.0.0.1, gb10_eda_port: {port}, gb10_eda_token: t0k3n}}\n", encoding="utf-8")
+    harmless = [event("fault", cause="wedge"), event("settled", result="serves"), event("recovered", cause="node_lost", seconds=3.0)]
+    sent = [*harmless, event("fault", cause="node_lost"), event("head_lost", cause="node_lost"), event("settled", result="held")]
     text = ""
     for text in output(folder):
-        ended = text.count("PLAY RECAP")
-        if ended >= 3 and len(calls(folder / "fake")) >= 6:
+        while sent and not hook.notify({"webhook": f"http://t0k3n@127.0.0.1:{port}/"}, sent[0]):
+            sent.pop(0)
+        if text.count("PLAY RECAP") >= 2:
             break
-    assert text.count("PLAY [Report each serving group and its ranks]") == 2, text
+    refused = hook.notify({"webhook": f"http://127.0.0.1:{port}/"}, harmless[0])
+    assert refused, text
+    assert text.count("PLAY [Report each serving group and its ranks]") == 1, text
     assert text.count("PLAY [Collect evidence from all ranks]") == 1, text
-    assert text.count("PLAY RECAP") == 3, text
-    assert sorted(path.name for path in (folder / "evidence/pair1-7").iterdir()) == ["pair1-rank0-one.txt", "pair1-rank1-two.txt"]
+    assert text.count("PLAY RECAP") == 2, text
+    assert {path.name.split(".")[0] for path in (folder / "evidence/pair1-7").iterdir()} == {"pair1-rank0-one", "pair1-rank1-two"}
     assert "pair2" not in text
 
 
-def test_the_rulebook_names_the_event_source_and_playbooks_of_the_collection() -> None:
+def test_the_rulebook_names_kinds_of_the_webhook_and_playbooks_of_the_collection() -> None:
     (rules,) = yaml.safe_load(RULEBOOK.read_text(encoding="utf-8"))
-    for source in rules["sources"]:
-        (name,) = set(source) - {"name"}
-        assert (REPO / "extensions/eda/plugins/event_source" / f"{name.removeprefix('gb10.cluster.')}.py").is_file()
+    assert {"head_lost", "fault", "settled"} <= set(KINDS)
     for rule in rules["rules"]:
         name = rule["action"]["run_playbook"]["name"].removeprefix("gb10.cluster.")
         plays = yaml.safe_load((REPO / f"playbooks/{name}.yml").read_text(encoding="utf-8"))

@@ -76,8 +76,3 @@ def test_a_wrong_extra_variable_is_refused_without_an_inventory(arguments: list[
     assert done.rc == 2
     assert f"1. the extra variables (-e): {sentence}\n" in done.stdout
     assert [path.name for path in tmp_path.glob("*profiles*")] == []
-
-
-def test_the_older_spelling_of_the_name_is_read(inventory: Path) -> None:
-    outcome = imported(inventory, "--check", recipe=RECIPES / "sparkrun.yaml", name="mine")
-    assert f"{inventory.parent}/own/mine.yml would be written: profile mine, made of a recipe of sparkrun." in outcome.stdout.splitlines()

@@ -19,7 +19,7 @@ FENCE = re.compile(r"^( *)```ya?ml\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<=\n\n)((?: {4}[^\n]*\n)+)")
 PREFIXES = ("gb10_", *(f"{path.name}_" for path in (REPO / "roles").iterdir()))
 #: Variables with such a name in a file that is not an inventory: of the rulebook in docs/eda.md.
-OTHER_FILES = {"gb10_heads"}
+OTHER_FILES = {"gb10_eda_token"}
 PAIR = {
     "spark-1": {"ansible_host": "10.255.255.1", "ansible_connection": "ssh"},
     "spark-2": {"ansible_host": "10.255.255.2", "ansible_connection": "ssh"},

@@ -365,7 +365,7 @@ def test_container_with_another_key_than_the_file_is_a_reason_for_a_start(pair: 
 
 
 @pytest.mark.long  # test_api_key.py has each form of the file
-def test_key_of_an_earlier_version_is_kept(pair: Pair) -> None:
+def test_key_alone_in_the_file_is_kept(pair: Pair) -> None:
     pair.key.write_text("a-key-of-an-earlier-run\n", encoding="utf-8")
     done = pair.play()
     assert result(done)["changes"] == [f"release {OLD} -> {NEW}"]
@@ -417,7 +417,7 @@ def test_open_api_that_is_switched_off_on_the_command_line_has_a_key(pair: Pair,
 
 
 @pytest.mark.long
-def test_an_agent_that_is_missing_is_installed_without_a_restart(pair: Pair) -> None:
+def test_missing_agent_is_installed_without_a_restart(pair: Pair) -> None:
     (pair.folder / "two.agent").unlink()
     done = pair.play(release=OLD)
     assert result(done)["changes"] == []
@@ -568,7 +568,7 @@ def test_stop_with_a_silent_engine_fails_that_rank_alone(pair: Pair) -> None:
 
 
 @pytest.mark.long
-def test_stop_installs_the_agent_on_a_pair_without_one(pair: Pair) -> None:
+def test_stop_installs_a_missing_agent(pair: Pair) -> None:
     for host in ("one", "two"):
         (pair.folder / f"{host}.agent").unlink()
     done = pair.play(tasks="stop", follow=STOPPED)

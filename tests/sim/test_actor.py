@@ -58,6 +58,8 @@ def test_a_release_that_passes_serves_and_is_recorded_on_all_ranks() -> None:
     assert world.desire("new") == {"generation": 2, "joined": False}
     found = world.settle()
     assert (found["result"], found["release"], found["sentence"]) == ("serves", "new", "pair1 serves release new.")
+    assert world.actor is not None
+    assert [each["result"] for each in world.actor.events() if each["kind"] == "settled"] == ["serves"], "a receiver of the webhook sees the outcome"
     assert found["warnings"] == []
     assert world.serves("new")
     assert [rank.current for rank in world.ranks] == ["new", "new"]
@@ -434,7 +436,7 @@ def test_a_second_head_is_refused_by_the_ranks_of_the_first() -> None:
     assert world.serves("old")
 
 
-def test_a_pair_of_an_older_version_is_adopted_without_a_restart() -> None:
+def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart() -> None:
     world = World()
     world.add_release("old", ["good"], good=True)
     world.place("old")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Refused
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import DESIRED_FORM, kept
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import kept
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import EPOCH, GROUP, HEAD_ID, Container, SimRank
@@ -274,7 +274,7 @@ class World:
             self.crashed = False
             self.actor = Actor(GROUP, self.ranks, self.store, self.clock)
             self.watch = Watch(self.actor, self.settings)
-            self.generation = int(kept(self.store, "desired.json", DESIRED_FORM)[0].get("generation") or 0)  # one that could not be saved is forgotten
+            self.generation = int(kept(self.store, "desired.json")[0].get("generation") or 0)  # one that could not be saved is forgotten
             known = self.actor.outcome()
             self.judged = (known["generation"], known["final"])
             self.note("the agent starts")

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import shortened
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import DESIRED_FORM, OUTCOME_FORM, Files, kept
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Files, kept
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 
 ATTEMPTS = 3
@@ -111,8 +111,8 @@ class Actor:
         self.lock = threading.RLock()
         self._events = collections.deque(store.events(), maxlen=EVENTS_IN_MEMORY)
         self._trim()
-        desired, desired_is = kept(store, DESIRED, DESIRED_FORM)
-        outcome, outcome_is = kept(store, OUTCOME, OUTCOME_FORM)
+        desired, desired_is = kept(store, DESIRED)
+        outcome, outcome_is = kept(store, OUTCOME)
         self._desired = {**copy.deepcopy(NOTHING), **desired}
         known = outcome.get("generation") == self._desired["generation"]
         self._outcome = {**fresh_outcome(int(self._desired["generation"])), **(outcome if known else {})}
@@ -276,7 +276,7 @@ class Actor:
         with self.lock:
             self.check(generation)
             sentence = shortened(sentence)
-            self.event("settled", sentence)
+            self.event("settled", sentence, result=result)
             self.update(phase="settled", result=result, sentence=sentence, final=True, at=self.stamp(), containers={}, **more)
 
     def adopt(self, desired: Mapping[str, Any], **outcome: Any) -> None:

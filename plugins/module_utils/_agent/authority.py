@@ -55,7 +55,7 @@ class Authority(Calls):
         return True
 
     def _adopt(self) -> bool:
-        """Take over a pair that serves without a desired state: an older version of the collection started it, or this store was lost.
+        """Take over a pair that serves without a desired state: this store was lost.
 
         Return whether all ranks could be read. Containers that are not taken over are an event, and the sentence of the outcome.
         """
@@ -72,7 +72,7 @@ class Authority(Calls):
             {"generation": self.actor.floor + 1, "state": "serving", "release": release, "by": "the pair that runs"},
             phase="settled", result="serves", release=release, final=True, delivered=True, sentence=f"{self.group} serves release {release}.",
         )  # fmt: skip
-        self.actor.event("settled", f"{self.group} serves release {release}; the agent has taken it over without a restart.")
+        self.actor.event("settled", f"{self.group} serves release {release}; the agent has taken it over without a restart.", result="serves")
         return True
 
     def _report_unknown(self, looks: Sequence[dict[str, Any]]) -> None:

@@ -34,7 +34,6 @@ UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 STATE, EVIDENCE, STOPPED = "agent", "evidence", "stopped"
 API_KEY = "api_key"  # on the head: an env file with the key that the first run made
 OWNER, HOLDS, FABRIC = "owner.json", "holds.json", "fabric.json"
-REQUIRED = {"group": str, "rank": int, "hosts": list, "directory": str, "head_id": str}
 
 
 class ConfigError(Exception):
@@ -52,12 +51,6 @@ def load(path: str = CONFIG) -> dict[str, Any]:
         raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Run site.yml.") from error
-    for name, kind in REQUIRED.items():
-        if not isinstance(found, dict) or not isinstance(found.get(name), kind):
-            raise ConfigError(f"{path} has no valid {name}. Run site.yml.")
-    rank, hosts = found["rank"], found["hosts"]
-    if not 0 <= rank < len(hosts):
-        raise ConfigError(f"{path} has the rank {rank}, and the group has {len(hosts)} nodes. Run site.yml.")
     return {"peers": [], "watch": {}, **found}
 
 

@@ -70,7 +70,7 @@ def memory_of(state: str, socket: str = ADMIN_SOCKET) -> dict[str, str]:
     try:
         found: dict[str, Any] = client.call("memory", socket=socket, timeout=ASK_SECONDS)
         source = "agent"
-    except client.ERRORS:  # none is installed, or it is older than these samples
+    except client.ERRORS:  # none is installed, or it does not answer
         found = read_json(os.path.join(state, FILE))
         source = "file" if found else ""
     return {"recent": str(found.get("recent") or ""), "day": str(found.get("day") or ""), "source": source}

@@ -11,9 +11,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import misfit
-
-FORM = {"name": str, "reason?": str, "until": float, "by?": str, "boot?": str, "ends?": float}
 LONGEST = 7 * 86400.0  # as the verb accepts them. More is left only by a clock that was ahead
 
 
@@ -31,9 +28,7 @@ def new(name: str, reason: str, seconds: float, by: str, boot: str, wall: float)
 def lasting(found: Any, boot: str, wall: float) -> list[dict[str, Any]]:
     """Return the holds in the content of a file that have not expired. `until` is their end by the present wall clock."""
     out = []
-    for each in found if isinstance(found, list) else []:
-        if misfit(each, FORM) or not each["name"]:
-            continue
+    for each in found or []:
         same = bool(boot) and each.get("boot") == boot and each.get("ends") is not None
         left = each["ends"] - booted() if same else each["until"] - wall
         if 0 < left <= LONGEST:

@@ -137,7 +137,7 @@ class Listener:
         """Return the reply line to a request line."""
         try:
             request = protocol.decode(line)
-            if not protocol.accepts(request.get("v")):
+            if request.get("v") != protocol.PROTOCOL:
                 return protocol.encode(protocol.refusal(request.get("v"), self._host))
             if not isinstance(request.get("verb"), str):
                 return protocol.encode(protocol.failure("The request has no verb.", "unknown"))

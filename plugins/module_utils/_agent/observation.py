@@ -10,14 +10,12 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Job
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import READ_LIMIT, result_of
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.rules import Fault, View
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.wedge import Wedge
 
 WAIT_SECONDS = 25.0  # of a long poll of a worker; a change ends it
 CLOSE_SECONDS = 2.0  # while requests are held and no token comes
 AGAIN_SECONDS = 1.0  # after a rank did not answer
-OLD_SECONDS = 30.0  # before an agent that does not know the verb is asked again
 USEFUL_SECONDS = 10.0
 FRESH_SECONDS = 5.0  # a reading of a GPU counts for so long
 REST_PERCENT = 30.0  # utilization: two real GPUs show 0 to 28 at rest, and 92 and more at work
@@ -39,7 +37,6 @@ class Observation:
         self._jobs: dict[int, Job | None] = {}
         self._lost: dict[int, tuple[float, str]] = {}
         self._again: dict[int, float] = {}
-        self._old: set[int] = set()  # ranks whose agent does not know the verb
         self._engine: Job | None = None
         self._engine_again = 0.0
         self._figures: dict[str, Any] = {}
@@ -79,14 +76,9 @@ class Observation:
         result = result_of(job)
         if isinstance(result, Exception):
             self._again[number] = now + AGAIN_SECONDS
-            if not isinstance(result, RankLost) and result.kind == "unknown":
-                self._old.add(number)
-                self._again[number] = now + OLD_SECONDS
-            else:
-                self._lost.setdefault(number, (now, str(result)))
+            self._lost.setdefault(number, (now, str(result)))
             return
         self._lost.pop(number, None)
-        self._old.discard(number)
         self.samples[number], self.hellos[number], self._at[number] = result["sample"], result["hello"], now
 
     def _read_engine(self, release: str, now: float) -> None:
@@ -202,7 +194,7 @@ class Observation:
 
     def complete(self) -> bool:
         """Whether all ranks have been read, and none is lost."""
-        return not self._lost and all(rank.number in self.samples or rank.number in self._old for rank in self.ranks)
+        return not self._lost and all(rank.number in self.samples for rank in self.ranks)
 
     def useful(self) -> bool:
         """Whether tokens were generated a moment ago."""

@@ -40,15 +40,10 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"
 
 
-def accepts(version: object) -> bool:
-    """Whether this agent supports a protocol version: its own and the one before."""
-    return isinstance(version, int) and not isinstance(version, bool) and version in (PROTOCOL, PROTOCOL - 1)
-
-
 def refusal(version: object, host: str) -> dict[str, Any]:
     """Return the reply to a request of a version that is not supported."""
     error = (
-        f"The request has protocol version {version}. The agent on {host} supports {PROTOCOL - 1} and {PROTOCOL}."
+        f"The request has protocol version {version}. The agent on {host} supports {PROTOCOL}."
         " Run site.yml for all nodes of the group with one version of gb10.cluster."
     )
     return {"ok": False, "error": error, "kind": "refused", "protocol": PROTOCOL}

@@ -18,7 +18,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.history import History
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import CALLER, GENERATION, SESSION_VERBS, VERBS, Caller, take
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import SESSION_VERBS, VERBS, Caller, take
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
@@ -42,11 +42,6 @@ ERROR_LINES, ERROR_CHARACTERS = 5, 1000
 def refused(sentences: str) -> RankError:
     """Return the error of a request that is not accepted."""
     return RankError(sentences, "refused")
-
-
-def counted(value: Any) -> int:
-    """Return a generation that was read from a file; 0 if it is not one."""
-    return int(value) if GENERATION.fits(value) else 0
 
 
 def reason(error: Exception) -> str:
@@ -121,14 +116,14 @@ class RankService:
         supported = VERBS if local else SESSION_VERBS
         if name not in supported:
             raise RankError(f"{self.host} does not support the verb {repr(name)[:60]}. Supported: {', '.join(supported)}.", "unknown")
-        verb, method = VERBS[name], self._methods[name]
+        guard, method = VERBS[name], self._methods[name]
         if not local:
             self._asked_at = time.monotonic()
-        if verb.guard in ("read", "local"):
-            return method(**take(name, verb.arguments, request))
-        caller = self._caller(name, request, local)
-        arguments = take(name, verb.arguments, request)
-        if verb.guard == "claim":
+        arguments = take(method, request)
+        if guard in ("read", "local"):
+            return method(**arguments)
+        caller = self._caller(request, local)
+        if guard == "claim":
             with self._work:  # what an earlier generation has begun ends first
                 return method(caller, **arguments)
         unowned = name == "halt"  # a stop is not kept waiting for a claim
@@ -137,10 +132,10 @@ class RankService:
             self._authorize(caller, unowned)  # the owner may have changed, or a stop may have come, while this request waited
             return method(caller, **arguments)
 
-    def _caller(self, name: str, request: Mapping[str, Any], local: bool) -> Caller:
-        owner = self._owner() if local else {}
-        known = {key: owner[key] for key in CALLER if owner.get(key)}
-        return Caller(**take(name, CALLER, {"group": self.group, "generation": 0, **known, **request} if local else request))
+    def _caller(self, request: Mapping[str, Any], local: bool) -> Caller:
+        owner = {key: value for key, value in self._owner().items() if value} if local else {}
+        found = {"group": self.group, "generation": 0, **owner, **request} if local else request
+        return Caller(found["group"], found["head"], found["generation"])
 
     # Owner.
 
@@ -152,8 +147,8 @@ class RankService:
             return {
                 "group": str(found.get("group") or ""),
                 "head": str(found.get("head") or ""),
-                "generation": max(counted(found.get("generation")), self._highest),
-                "stop_generation": counted(found.get("stop_generation")),
+                "generation": max(int(found.get("generation") or 0), self._highest),
+                "stop_generation": int(found.get("stop_generation") or 0),
             }
 
     def _save_owner(self, **changes: Any) -> None:
@@ -236,7 +231,7 @@ class RankService:
                         raise
         return self._hello()
 
-    def _own(self, head: str, group: str, takeover: bool) -> dict[str, Any]:
+    def _own(self, head: str, group: str, takeover: bool = False) -> dict[str, Any]:
         with self._records:
             owner = self._owner()
             if not takeover:
@@ -267,7 +262,7 @@ class RankService:
         """Return the holds that have not expired. Raises OSError."""
         return holds.lasting(self._state.load(HOLDS), self._boot_id(), self._wall())
 
-    def _hold(self, name: str, reason: str, seconds: float, by: str) -> dict[str, Any]:
+    def _hold(self, name: str, reason: str, seconds: float, by: str = "") -> dict[str, Any]:
         with self._records:
             found = [each for each in self._holds() if each["name"] != name]
             found.append(holds.new(name, reason, seconds, by, self._boot_id(), self._wall()))
@@ -284,7 +279,7 @@ class RankService:
 
     # Reading.
 
-    def _look(self, release: str, free_share: float | None, free_only: bool = False) -> dict[str, Any]:
+    def _look(self, release: str = "", free_share: float | None = None, free_only: bool = False) -> dict[str, Any]:
         containers, releases, _image, memory, problem = node.look(self.group, self.folder, "", self.docker_socket)
         current = node.current_of(self.folder)
         manifest = self._manifest(release)
@@ -326,12 +321,10 @@ class RankService:
         return f"the API key of release {release} is missing: neither {places[0]} nor {places[1]} has one" if lost else ""
 
     def _slice(self, **arguments: Any) -> dict[str, Any]:
-        if not re.fullmatch(re.escape(self.project) + r"-rank\d{1,3}", arguments["container"]):
-            raise refused(f"slice: {arguments['container']} is not a container of the group {self.group}. Expected: {self.project}-rank{self.rank}.")
         # Verdicts, events and notices quote lines of the log. The head masks what looks like a secret, this node the values that it knows.
         return log_slice.run({**arguments, "docker_socket": self.docker_socket}, evidence.secrets_in(self.folder))
 
-    def _probe(self, release: str, **arguments: Any) -> dict[str, Any]:
+    def _probe(self, release: str = "", **arguments: Any) -> dict[str, Any]:
         return api_probe.run({**arguments, "env_file": self._key_files(release)})
 
     def _manifest(self, release: str) -> dict[str, Any]:
@@ -341,14 +334,14 @@ class RankService:
         manifest = self._manifest(release)
         return api_probe.api_url({"host": manifest.get("host"), "port": manifest.get("port") or 8000})
 
-    def _watch(self, release: str, known: int, wait: float) -> dict[str, Any]:
+    def _watch(self, release: str = "", known: int = 0, wait: float = 0.0) -> dict[str, Any]:
         sample = self.sampler.wait(release, known, wait)
         return {"hello": self._hello(), "sample": {**sample, "url": self._url(release)}}
 
     def _memory(self) -> dict[str, Any]:
         return dict(self.history.shown())
 
-    def _engine(self, release: str) -> dict[str, Any]:
+    def _engine(self, release: str = "") -> dict[str, Any]:
         """Return the engine's requests and tokens; `tokens` is None if it does not answer."""
         status, text = api_probe.Server(self._url(release), "", METRICS_SECONDS).call("GET", "/metrics")
         found = metrics.sample(text) if status == 200 else None
@@ -361,7 +354,7 @@ class RankService:
         self._reclaimed = not note
         return {"note": note}
 
-    def _phase(self, _by: Caller, phase: str, seconds: float) -> dict[str, Any]:
+    def _phase(self, _by: Caller, phase: str, seconds: float = 0.0) -> dict[str, Any]:
         try:
             out = Readahead(Node(self._root, self._run), {"phase": phase, "restore_after": int(seconds)}, False).run()
             return {"note": str(out["skipped_reason"] or "; ".join(out["notes"]))}
@@ -407,7 +400,7 @@ class RankService:
             return [], f"{problem} Correct that on {self.host}, then run site.yml."
         return ["--file", files.COMPOSE, "--file", fabric.keep(env, self._state, Folder(RUN))], ""
 
-    def _halt(self, caller: Caller, label: str, mark: str, kill: bool) -> dict[str, Any]:
+    def _halt(self, caller: Caller, label: str = "", mark: str = "", kill: bool = False) -> dict[str, Any]:
         problems = self._mark(mark, caller.generation) if mark else []
         return self._stop(label, problems, kill)
 
@@ -484,7 +477,7 @@ class RankService:
             raise RankError(f"The receipt of release {release} is not kept on {self.host}: {reason(error)}. Free space there, then run site.yml.") from error
         return {}
 
-    def _stop_here(self, by: str) -> dict[str, Any]:
+    def _stop_here(self, by: str = "") -> dict[str, Any]:
         with self._records:
             generation = self._owner()["generation"] + 1  # also if it is marked: the head may have a newer request that it has not sent yet
             mark = utc.stamp(self._wall()) + (f" by {by}" if by else "")

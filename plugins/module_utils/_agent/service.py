@@ -22,9 +22,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.listener impor
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import Outside
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import HEAD_VERBS, RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer, Session
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import MAX_TEXT, MAX_TEXTS, Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import READ_VERBS, SESSION_VERBS
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import cut
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
 
 IDLE_SECONDS = 5.0  # between two looks of an actor that has nothing to do
@@ -289,7 +288,6 @@ class Service:
         return found
 
     def _desire(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        request = cut(dict(request), MAX_TEXT, MAX_TEXTS)
         try:
             reply = self._actor.desire(
                 state=str(request.get("state")), release=str(request.get("release") or ""), by=str(request.get("by") or ""),

@@ -13,34 +13,11 @@ from collections.abc import Mapping
 from typing import Any, Callable, Protocol
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.replies import generation
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import cut, loads, misfit
 
 EVENTS = "events.jsonl"
 OLDER_EVENTS = "events.1.jsonl"
 MAX_EVENTS = 1 << 20  # bytes of one file of events
 MOST_EVENTS = 1000  # that are read
-#: Characters of one text and of all texts of a file that are used: an older version has kept texts of other nodes as they came.
-MAX_TEXT, MAX_TEXTS = 1 << 16, 2 << 20
-
-
-FAULT = {"cause?": str, "text?": str, "at?": str}
-#: Of the actor's files. A file with another content was damaged, and counts as missing.
-DESIRED_FORM = {
-    "generation?": generation, "state?": str, "release?": str, "by?": str, "at?": str, "reasons?": [str], "options?": dict, "replaces?": [generation],
-    "known_stop?": generation, "auto?": bool, "hold?": str,
-}  # fmt: skip
-OUTCOME_FORM = {
-    "generation?": generation, "phase?": str, "result?": str, "release?": str, "verdict?": {"msg?": str, "finding?": dict, "checks?": [dict], "receipt?": dict},
-    "final?": bool, "sentence?": str, "attempt?": int, "warnings?": [str], "unserved_seconds?": float, "evidence?": [str], "delivered?": bool, "at?": str,
-    "containers?": {str: str}, "returning?": bool, "resumes?": str,
-}  # fmt: skip
-WATCH_FORM = {
-    "crashes?": [{"at": str, "text": str}], "restarts?": {str: int}, "unserved_seconds?": float, "started?": dict, "last?": FAULT,
-    "episode?": {**FAULT, "since?": float, "from?": float, "seconds?": float, "blind?": bool, "generation?": int}, "serving_since?": float,
-    "idle_power_w?": float, "release?": str, "boot_seconds?": float,
-}  # fmt: skip
-EVENT = {"n": int, "at?": str, "kind?": str, "text?": str, "seconds?": float, "generation?": int}
 
 
 class Files(Protocol):
@@ -50,13 +27,12 @@ class Files(Protocol):
         """Return a file's object; empty if it is absent or unreadable."""
 
 
-def kept(files: Files, name: str, form: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the values of a file that are not null, and "" if it has this form. Otherwise return {}, and what became of the file: lost or damaged."""
+def kept(files: Files, name: str) -> tuple[dict[str, Any], str]:
+    """Return the values of a file that are not null, and "". Without any, return {}, and what became of the file: lost or damaged."""
     found = files.load(name)
-    with contextlib.suppress(ValueError):
-        if found and not misfit(found, form):
-            return {key: value for key, value in cut(found, MAX_TEXT, MAX_TEXTS).items() if value is not None}, ""
-    return {}, "damaged" if found or name in getattr(files, "damaged", ()) else "lost"
+    if found:
+        return {key: value for key, value in found.items() if value is not None}, ""
+    return {}, "damaged" if name in getattr(files, "damaged", ()) else "lost"
 
 
 class Store:
@@ -102,11 +78,11 @@ class Store:
     def _write_line(self, line: bytes) -> None:
         """Append a line, to a new file if the present one is full."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self._files.opened(create=True) as folder:
-            with contextlib.suppress(FileNotFoundError):
-                if os.stat(EVENTS, dir_fd=folder, follow_symlinks=False).st_size + len(line) > MAX_EVENTS:
-                    os.replace(EVENTS, OLDER_EVENTS, src_dir_fd=folder, dst_dir_fd=folder)
-            descriptor = os.open(EVENTS, flags, 0o600, dir_fd=folder)
+        path = os.path.join(self._files.create(), EVENTS)
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(path).st_size + len(line) > MAX_EVENTS:
+                os.replace(path, self._files.path(OLDER_EVENTS))
+        descriptor = os.open(path, flags, 0o600)
         try:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":  # an earlier write was cut off
@@ -142,7 +118,7 @@ class Store:
 
 def _event(line: str) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError):
-        event = loads(line)
-        if not misfit(event, EVENT):
-            return dict(cut(event, MAX_TEXT, MAX_TEXTS))
+        event = json.loads(line)
+        if isinstance(event, dict) and isinstance(event.get("n"), int):
+            return event
     return None

@@ -27,9 +27,9 @@ class Unserved:
         self._from: float | None = None  # since when service is missing, by the monotonic clock
         self._floor = 0.0  # what was before is counted
         if episode.get("since"):
-            now, begin = clock.monotonic(), episode.get("from")
+            now, begin = clock.monotonic(), float(episode["from"])
             passed = min(max(0.0, clock.wall() - float(episode["since"])), now)
-            self._from = float(begin) if begin is not None and begin <= now else now - passed
+            self._from = begin if begin <= now else now - passed
 
     @property
     def counts(self) -> bool:

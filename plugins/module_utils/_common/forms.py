@@ -1,10 +1,9 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The form of data that another program or node sends, checked once where it enters. Pure.
+"""PRIVATE. The form of data that a container prints or answers, checked once where it enters. Pure.
 
-A form is a type, [form] for a list, a mapping of keys to forms, {str: form} for any keys, a tuple of alternatives (None is one), or a function that
-returns what is expected in place of a value, empty if it fits. A key that ends in ? may be missing or null. Other keys are not checked.
+A form is a type, [form] for a list, or a mapping of keys to forms. A key that ends in ? may be missing or null. Other keys are not checked.
 
 Hand-made: jsonschema is not part of a node's Python.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 LARGEST = 2**63
@@ -60,31 +59,19 @@ def scalar(value: Any, form: type) -> str:
     return "" if fits and (not number or abs(value) < LARGEST) else _EXPECTED[form]  # NaN is not less
 
 
-def _mapping(value: Any, form: Mapping[Any, Any], path: str) -> str:
-    if not isinstance(value, dict):
-        return f"{path or 'it'} is {reprlib.repr(value)[:60]}, and a mapping is expected"
-    if str in form:
-        parts = [(str(key), form[str]) for key in value]
-    else:
-        parts = [(key.rstrip("?"), each) for key, each in form.items() if not (key.endswith("?") and value.get(key[:-1]) is None)]
-    for key, each in parts:
-        name = key if len(key) < 100 and key.isprintable() else reprlib.repr(key)  # with {str: form}, the sender chose it
-        problem = misfit(value[key], each, f"{path}.{name}" if path else name) if key in value else f"{path or 'it'} has no {key}"
+def misfit(value: Any, form: Any, path: str = "") -> str:
+    """Return what does not fit a form, as a phrase that names the place; empty if the value fits."""
+    kind = type(form) if isinstance(form, (list, dict)) else None
+    expected = scalar(value, form) if kind is None else "" if isinstance(value, kind) else _EXPECTED[kind]
+    if expected:
+        return f"{path or 'it'} is {reprlib.repr(value)[:60]}, and {expected} is expected"
+    if isinstance(form, list):
+        return next(filter(None, (misfit(each, form[0], f"{path}[{index}]") for index, each in enumerate(value))), "")
+    for name, each in form.items() if isinstance(form, dict) else ():
+        key = name.rstrip("?")
+        if name != key and value.get(key) is None:
+            continue
+        problem = misfit(value[key], each, f"{path}.{key}" if path else key) if key in value else f"{path or 'it'} has no {key}"
         if problem:
             return problem
     return ""
-
-
-def misfit(value: Any, form: Any, path: str = "") -> str:
-    """Return what does not fit a form, as a phrase that names the place; empty if the value fits."""
-    if isinstance(form, tuple):
-        problems = ["" if value is None else "-" if each is None else misfit(value, each, path) for each in form]
-        return "" if "" in problems else next(problem for problem in reversed(problems) if problem != "-")
-    if isinstance(form, list):
-        if not isinstance(value, list):
-            return f"{path or 'it'} is {reprlib.repr(value)[:60]}, and a list is expected"
-        return next(filter(None, (misfit(each, form[0], f"{path}[{index}]") for index, each in enumerate(value))), "")
-    if isinstance(form, Mapping):
-        return _mapping(value, form, path)
-    expected = scalar(value, form) if isinstance(form, type) else form(value)
-    return f"{path or 'it'} is {reprlib.repr(value)[:60]}, and {expected} is expected" if expected else ""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 LOWEST = (1, 41)  # Docker Engine 20.10
@@ -27,19 +26,6 @@ HIGHEST = (1, 52)  # Docker Engine 29
 TIMEOUT = 20.0
 CHUNK = 1 << 16
 LOG_SECONDS = 600.0  # the longest read of a log
-_LABELS = {str: str}
-#: What is used of replies, as _common/forms.py describes.
-CONTAINERS = [{"Id": str, "Labels?": _LABELS}]
-INSPECTION = {
-    "Id": str, "Name?": str, "Image?": str, "RestartCount?": int, "Config?": {"Image?": str, "Labels?": _LABELS, "Env?": [str]},
-    "State?": {"Status?": str, "Running?": bool, "Pid?": int, "ExitCode?": int, "OOMKilled?": bool, "Error?": str, "StartedAt?": str, "FinishedAt?": str},
-    "HostConfig?": dict,
-}  # fmt: skip
-IMAGE = {
-    "Id": str, "RepoTags?": [str], "RepoDigests?": [str], "Size?": int, "Architecture?": str, "Os?": str, "RootFS?": {"Layers?": [str]},
-    "Config?": {"Labels?": _LABELS},
-}  # fmt: skip
-ENGINE = {"DriverStatus?": [[str]], "DockerRootDir": str, "ServerVersion": str, "Driver": str, "CgroupDriver?": str}
 
 _negotiated: dict[str, str] = {}
 
@@ -83,10 +69,8 @@ def message_of(body: bytes) -> str:
 
 
 def _numbers(version: object) -> tuple[int, int]:
-    match = re.match(r"(\d+)\.(\d+)$", str(version))
-    if not match:
-        raise DockerError(f"The Docker Engine reports the API version {str(version)!r}. A version such as 1.45 is expected. Check what listens on its socket.")
-    return int(match.group(1)), int(match.group(2))
+    major, minor = str(version).split(".")
+    return int(major), int(minor)
 
 
 def choose_api(reply: dict[str, Any]) -> str:
@@ -109,7 +93,7 @@ def choose_api(reply: dict[str, Any]) -> str:
 def version(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
     """Return the engine's reply to /version, which needs no API version. Raises DockerError."""
     with _request("/version", socket_path, TIMEOUT) as response:
-        return dict(parsed(bounded.reply(response), {"Version?": str}, socket_path))
+        return dict(parsed(bounded.reply(response), socket_path))
 
 
 def api(socket_path: str = DEFAULT_SOCKET) -> str:
@@ -143,19 +127,15 @@ def get(path: str, query: dict[str, str] | None = None, socket_path: str = DEFAU
         return bounded.reply(response)
 
 
-def parsed(body: bytes, form: Any, socket_path: str) -> Any:
-    """Return a reply's content. Raises DockerError if it is not JSON of this form."""
+def parsed(body: bytes, socket_path: str) -> Any:
+    """Return a reply's content. Raises DockerError if it is not JSON."""
     try:
-        value = loads(body)
-        problem = misfit(value, form)
-    except ValueError:
-        value, problem = None, f"found {body[:60]!r}"
-    if problem:
-        raise DockerError(f"{socket_path} does not answer as a Docker Engine does: {problem}. Check what listens there.")
-    return value
+        return loads(body)
+    except ValueError as error:
+        raise DockerError(f"{socket_path} does not answer as a Docker Engine does: found {body[:60]!r}. Check what listens there.") from error
 
 
-def look_up(path: str, form: Any, socket_path: str, timeout: float = TIMEOUT) -> dict[str, Any] | None:
+def look_up(path: str, socket_path: str, timeout: float = TIMEOUT) -> dict[str, Any] | None:
     """Return the content of an API path, None if the engine does not have what it names. Raises DockerError."""
     try:
         body = get(path, None, socket_path, timeout)
@@ -163,18 +143,18 @@ def look_up(path: str, form: Any, socket_path: str, timeout: float = TIMEOUT) ->
         if error.status == 404:
             return None
         raise
-    return dict(parsed(body, form, socket_path))
+    return dict(parsed(body, socket_path))
 
 
 def inspect(container: str, socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT) -> dict[str, Any] | None:
     """Return the engine's inspection of a container, None if no container has this name or id. Raises DockerError."""
-    return look_up(f"/containers/{quote(container, safe='')}/json", INSPECTION, socket_path, timeout)
+    return look_up(f"/containers/{quote(container, safe='')}/json", socket_path, timeout)
 
 
 def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET, timeout: float = TIMEOUT, stopped: bool = True) -> list[dict[str, Any]]:
     """Return the engine's list of containers that carry all these `key=value` labels; `stopped` includes stopped ones. Raises DockerError."""
     query = {"all": "1" if stopped else "0", "filters": json.dumps({"label": labels})}
-    return list(parsed(get("/containers/json", query, socket_path, timeout), CONTAINERS, socket_path))
+    return list(parsed(get("/containers/json", query, socket_path, timeout), socket_path))
 
 
 def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, tail: int | None = None, deadline: float | None = None) -> Iterator[bytes]:

@@ -116,7 +116,7 @@ def _restore_key(data: dict[str, Any], key: Mapping[str, Any], original: Mapping
     exists, value = _get(data, path)
     if not exists or value != key["ours"]:
         left.append(f"{name} is {_shown(value) if exists else 'not set'} and was changed since, so it stays")
-    elif key.get("existed", key.get("had")):  # `had` in records of earlier versions
+    elif key["existed"]:
         _set(data, path, key["previous"])
         changes.append(f"{name}: {_shown(value)} -> {_shown(key['previous'])}, as before")
     else:

@@ -33,12 +33,12 @@ _LAYER_LINK = re.compile(r"\.\./[0-9a-f]{64}/layer\.tar")
 
 def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
     """Return the engine's inspection of an image, None if it has no image of that name. Raises DockerError."""
-    return client.look_up(f"/images/{quote(reference, safe='')}/json", client.IMAGE, socket_path)
+    return client.look_up(f"/images/{quote(reference, safe='')}/json", socket_path)
 
 
 def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
     """Return the engine's `store` (classic or containerd), `root` (folder of its data), `version` and `driver`. Raises DockerError."""
-    info = client.parsed(client.get("/info", socket_path=socket_path), client.ENGINE, socket_path)
+    info = client.parsed(client.get("/info", socket_path=socket_path), socket_path)
     status = {str(row[0]): str(row[1]) for row in info.get("DriverStatus") or [] if len(row) > 1}
     containerd = "containerd" in status.get("driver-type", "")
     return {"store": "containerd" if containerd else "classic", "root": info["DockerRootDir"], "version": info["ServerVersion"], "driver": info["Driver"]}
@@ -47,7 +47,7 @@ def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
 def all_chains(socket_path: str = DEFAULT_SOCKET) -> list[str]:
     """Return the chain ids of the layers of all images that have a name. Raises DockerError."""
     chains: set[str] = set()
-    for image in client.parsed(client.get("/images/json", socket_path=socket_path), [{"Id": str}], socket_path):
+    for image in client.parsed(client.get("/images/json", socket_path=socket_path), socket_path):
         found = inspect_image(image["Id"], socket_path)
         if found:
             chains.update(image_plan.chain_ids((found.get("RootFS") or {}).get("Layers") or []))

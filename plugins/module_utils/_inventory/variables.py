@@ -117,7 +117,6 @@ PLAYBOOK_SPEC: dict[str, dict[str, Any]] = {
     "reboot_timeout": {"type": "int", "default": 900},
     "recipe": {"type": "path", "default": ""},
     "profile_name": {"type": "str", "default": ""},
-    "name": {"type": "str", "default": ""},  # the older spelling of profile_name
     "dest": {"type": "path", "default": ""},
     "env_file": {"type": "path", "default": ""},
     "service": {"type": "str", "default": ""},

@@ -162,14 +162,14 @@ def firmware(node: Node, capture: Capture, vendor: bool) -> dict[str, str]:
     return found
 
 
-def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_path: str, form: Any) -> Any:
-    """Return one answer of the Docker Engine, which has this form, or its recording. Raises DockerError."""
+def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_path: str) -> Any:
+    """Return one answer of the Docker Engine, or its recording. Raises DockerError."""
     if node.root != "/":
         text = node.read(f"/cmd/{name}.json")
         if text is None:
             raise client.DockerError("no recording", 404)
         return loads(text)
-    return client.parsed(client.get(path, query, socket_path), form, socket_path)
+    return client.parsed(client.get(path, query, socket_path), socket_path)
 
 
 def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Record]]:
@@ -182,14 +182,14 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
         engine.update(installed=installed, error=f"the socket {socket_path} of the Docker Engine does not exist")
         return engine, containers
     try:
-        info = _api(node, "docker-info", "/info", None, socket_path, client.ENGINE)
+        info = _api(node, "docker-info", "/info", None, socket_path)
         engine.update(parse.engine_facts(info))
-        listed = _api(node, "docker-containers", "/containers/json", {"all": "1"}, socket_path, client.CONTAINERS)
+        listed = _api(node, "docker-containers", "/containers/json", {"all": "1"}, socket_path)
         for entry in listed:
             details: Mapping[str, Any] = {}
             if entry.get("State") in ("running", "restarting", "paused") or parse.is_vllm(entry):
                 try:
-                    details = _api(node, f"docker-inspect-{entry['Id']}", f"/containers/{entry['Id']}/json", None, socket_path, client.INSPECTION)
+                    details = _api(node, f"docker-inspect-{entry['Id']}", f"/containers/{entry['Id']}/json", None, socket_path)
                 except client.DockerError:  # it was removed after the list
                     details = {}
             containers.append(parse.container_facts(entry, details))
@@ -199,7 +199,7 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
         return engine, containers
     if image:
         try:
-            _api(node, "docker-image", f"/images/{image}/json", None, socket_path, client.IMAGE)
+            _api(node, "docker-image", f"/images/{image}/json", None, socket_path)
             engine["image_present"] = True
         except (client.DockerError, ValueError):
             engine["image_present"] = False

@@ -114,7 +114,7 @@ def _network(address: str | None, prefix: int | None) -> ipaddress.IPv4Network |
 
 def check_reachable_rails(found: FindingCollector, ranks: Sequence[Rank], needs: Requirements) -> None:
     """Ways to the rails that one node opens to another, or that only the facts of all nodes show. The firewall of the node that is reached closes them."""
-    known = [rank for rank in ranks if "exposure" in rank.facts] if needs.size > 1 else []  # a recording of an earlier version has none
+    known = ranks if needs.size > 1 else []
     macs = {mac for rank in known for mac in rank.facts["fabric"]["macs"]}
     for rank in known:
         way, guarded = rank.facts["exposure"], all(other.facts["exposure"]["firewall"] for other in known if other is not rank)

@@ -92,7 +92,7 @@ def check_reboot(found: FindingCollector, rank: Rank, _needs: Requirements) -> N
     if kernel["reboot_required"]:
         packages = f" ({', '.join(kernel['reboot_packages'][:4])})" if kernel["reboot_packages"] else ""
         found.add("reboot_pending", "warning", rank.host, f"/run/reboot-required exists{packages}")
-    if kernel.get("reboot_kho"):  # a recording of an earlier version has none
+    if kernel["reboot_kho"]:
         found.add("reboot_pending", "warning", rank.host, kernel["reboot_kho"])
 
 

@@ -41,7 +41,7 @@ FABRIC_ENV = (
 # Described in plugins/filter/render_rank.yml.
 OPTIONS = (
     "name", "project", "group", "image", "content", "memlock", "stack", "fabric", "infiniband", "model_store", "extra_env", "secrets", "env_file",
-    "log_max_size", "log_max_file", "healthcheck", "cap_add", "cap_drop", "no_new_privileges", "ipc", "weights_writable", "additions",
+    "log_max_size", "log_max_file", "healthcheck", "cap_add", "no_new_privileges", "ipc", "weights_writable",
 )  # fmt: skip
 
 #: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and the 0.2 GiB of the queues of vLLM 0.32.
@@ -135,8 +135,7 @@ def _environment(profile: Mapping[str, Any], rank: Mapping[str, Any], options: M
     number, size = int(rank["rank"]), int(rank["size"])
     on_node = options.get("fabric") == "node"
     fabric = {} if on_node else {str(key): _word(value) for key, value in (rank.get("env") or {}).items() if value not in (None, "")}
-    added = caches.environment(profile) if options.get("additions", True) else {}
-    env: dict[str, str] = {**added, **profile["env"], **profile["worker_env" if number else "head_env"]}
+    env: dict[str, str] = {**caches.environment(profile), **profile["env"], **profile["worker_env" if number else "head_env"]}
     if fabric or on_node:
         env = {key: value for key, value in env.items() if key not in FABRIC_ENV}
         env.update(fabric)
@@ -192,7 +191,7 @@ def _volumes(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mappi
     writable = [] if options.get("weights_writable") else mounts.writable_weights(profile, store)
     if writable:
         raise ServingError("; ".join(writable))
-    folders = host_paths(profile, store)["caches"] if options.get("additions", True) else []
+    folders = host_paths(profile, store)["caches"]
     name = _cache_key(profile, rank, options)
     split = [volume.partition(":") for volume in mounts.on_node(profile, store)]
     return [caches.keyed(host, folders, name) + colon + rest for host, colon, rest in split]
@@ -233,7 +232,7 @@ def _service(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mappi
         "shm_size": box["shm_size"] or (None if host_ipc else SHM_SIZE),
         "stop_grace_period": box["stop_grace_period"],
         "security_opt": ["no-new-privileges:true"] if options.get("no_new_privileges", True) else [],
-        "cap_drop": list(options.get("cap_drop", ["ALL"])),
+        "cap_drop": ["ALL"],
         "cap_add": list(dict.fromkeys(["IPC_LOCK", *box["cap_add"], *(options.get("cap_add") or [])])),
         "devices": devices,
         "ulimits": _ulimits(box, options),

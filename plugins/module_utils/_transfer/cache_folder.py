@@ -100,18 +100,15 @@ def _remove(node: Node, path: str, store: str) -> None:
 def prepare(node: Node, group: str, caches: Sequence[str], kept: set[str], store: str, below: Sequence[str], check: bool) -> tuple[list[str], list[str]]:
     """Create the caches of a release, and remove those that no kept release of the group uses; return (created, removed).
 
-    `kept` are the folders of the kept releases. A cache without a key, of an earlier version of the collection, is removed if it is not in `kept`.
-    Raises ManifestError, CopyError, OSError, RecordError.
+    `kept` are the folders of the kept releases. Raises ManifestError, CopyError, OSError, RecordError.
     """
     known = node.load_record(RECORD)
     new = {path: [group, store] for path in caches}
-    unkeyed = [path.rpartition("-")[0] for path in caches]
     mine = [path for path, entry in known.items() if entry[0] == group]
     stale = [path for path in mine if path not in kept.union(caches)]
-    stale += [path for path in unkeyed if path not in kept and os.path.isdir(place_of(path, store))]
     created = [path for path in caches if not os.path.isdir(place_of(path, store))]
     if not check:
-        like = _owner([*unkeyed, *mine])
+        like = _owner(mine)
         node.save_record(RECORD, {**known, **new})  # before anything is created: what is recorded can be removed
         for path in created:
             _make(path, store, below, like)

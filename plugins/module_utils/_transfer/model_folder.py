@@ -350,7 +350,7 @@ def install(
 ) -> None:
     """Install fetched files and links, remove files, record the checked hashes. Raises ManifestError, CopyError, OSError, RecordError."""
     for item in fetch:
-        manifest.check_item(item)
+        manifest.check_name(item["path"])
     manifest.check_tree({str(item["path"]) for item in fetch}, links)
     place, name = Installer(place_of(path, store), owner, group), manifest.record_name(path)
     with place.folder(create=True):

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import LATE, run_command
 
@@ -28,9 +28,17 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post_json(url: str, body: bytes) -> int:
-    """Send a POST request and return the HTTP status. Raises OSError, http.client.HTTPException and ValueError."""
+    """Send a POST request and return the HTTP status. Raises OSError, http.client.HTTPException and ValueError.
+
+    A user in the URL is a bearer token, as ansible.eda.webhook expects it.
+    """
+    parts = urlsplit(url)
+    token, _at, place = parts.netloc.rpartition("@")
+    headers = {"Content-Type": "application/json", "User-Agent": "gb10-agent"}
+    if token:
+        headers["Authorization"] = f"Bearer {unquote(token)}"
     # The caller has checked the scheme.
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json", "User-Agent": "gb10-agent"})  # noqa: S310
+    request = urllib.request.Request(parts._replace(netloc=place).geturl(), body, headers)  # noqa: S310
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=WEBHOOK_SECONDS) as reply:
             return int(reply.status)

@@ -28,26 +28,6 @@ def derived(profile: dict[str, Any], *names: str, **known: Any) -> list[Any]:
     return [templar.template(trust_as_template("{{ " + name + " }}")) for name in names]
 
 
-@pytest.mark.parametrize(
-    ("own", "variable", "before", "option", "former"),
-    [
-        (None, "private", "host", {}, "host"),
-        ("private", "private", "private", {}, "private"),
-        ("host", "private", "host", {"ipc": "host"}, "host"),
-        (None, "host", "host", {"ipc": "host"}, "host"),
-    ],
-)
-def test_the_private_ipc_namespace_does_not_start_a_group_again(own: str | None, variable: str, before: str, option: dict[str, str], former: str) -> None:
-    """The inputs are those of the version whose default was host, unless the owner asks for something else."""
-    profile = resolve("mine", shipped_profiles(), {"mine": {"extends": "dspark-nvfp4-1m-seed", "container": {"ipc": own}}})
-    inputs, options, given = derived(profile, "__vllm_tp2_rendered_from", "__vllm_tp2_options", "__vllm_tp2_former_options", vllm_tp2_ipc=variable)
-    image = {key: None if key == "build" else value for key, value in profile["image"].items() if key != "mods"}
-    rendered = {key: value for key, value in profile.items() if key not in ("gate", "launch", "drafter")}
-    assert inputs == rendered | {"container": {**profile["container"], "ipc": before}, "image": image}, "no path of the controller"
-    assert options == option
-    assert given["ipc"] == former
-
-
 def test_the_drafter_is_an_input_of_a_release() -> None:
     profile = resolve("glm53-flash-dflash2-262k", shipped_profiles())
     [inputs] = derived(profile, "__vllm_tp2_rendered_from")

@@ -152,16 +152,6 @@ def test_each_key_has_a_cache_that_stays_as_long_as_a_release_uses_it(capsys: py
     assert names(store) == [f"vllm-cache-{'b' * 12}"]
 
 
-def test_a_release_of_an_earlier_version_keeps_the_cache_without_a_key(capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path) -> None:
-    (store / "vllm-cache").mkdir()
-    run(capsys, tmp_path / "pair1", release="old", files={"compose.yaml": "services: {}\n", "release.json": '{"release": "old"}'})
-    start(capsys, tmp_path / "pair1", store, "r1", "a" * 12)
-    assert names(store) == ["vllm-cache", f"vllm-cache-{'a' * 12}"]
-    shutil.rmtree(tmp_path / "pair1/releases/old")
-    start(capsys, tmp_path / "pair1", store, "r2", "a" * 12)
-    assert names(store) == [f"vllm-cache-{'a' * 12}"]
-
-
 def test_a_link_in_place_of_the_cache_ends_the_run_before_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str], store: Path) -> None:
     (store / f"vllm-cache-{'a' * 12}").symlink_to("/etc")
     out = start(capsys, tmp_path / "pair1", store, "r1", "a" * 12)

@@ -521,7 +521,6 @@ def test_a_wrong_extra_variable_is_reported_once(extra: dict[str, Any], key: str
 @pytest.mark.parametrize(
     ("extra", "found"),
     [
-        ({"nam": "mine"}, ["nam: is not a variable of this collection; did you mean profile_name?"]),
         ({"recpie": "flash.yaml"}, ["recpie: is not a variable of this collection; did you mean recipe?"]),
         ({"servce": "web"}, ["servce: is not a variable of this collection; did you mean service?"]),
         ({"gb10_profle": "fp8-512k"}, ["gb10_profle: is not a variable of the cluster; did you mean gb10_profile?"]),
@@ -529,7 +528,7 @@ def test_a_wrong_extra_variable_is_reported_once(extra: dict[str, Any], key: str
         ({"gb10_profiles_directory": [1]}, ["gb10_profiles_directory: is a list, expected a path"]),
         ({"gb10_rank": "{{ 1 }}"}, []),
         ({"gb10_mine": 1}, []),
-        ({"recipe": "flash.yaml", "name": "mine", "profile_name": "mine", "env_file": ".env", "since": "2h", "my_own": 1}, []),
+        ({"recipe": "flash.yaml", "profile_name": "mine", "env_file": ".env", "since": "2h", "my_own": 1}, []),
     ],
 )
 def test_extra_variables_are_checked_without_an_inventory(extra: dict[str, Any], found: list[str]) -> None:

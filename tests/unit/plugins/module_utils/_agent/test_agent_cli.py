@@ -475,14 +475,6 @@ def test_a_node_without_configuration_is_one_sentence(tmp_path: Path, capsys: py
     assert capsys.readouterr().err == f"This node has no agent: {tmp_path}/agent.json does not exist. Run site.yml.\n"
 
 
-@pytest.mark.parametrize("change", [{"rank": "0"}, {"hosts": None}, {"rank": 2}, {"directory": 5}])
-def test_an_invalid_configuration_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]) -> None:
-    path = tmp_path / "agent.json"
-    path.write_text(json.dumps({**configuration(tmp_path), **change}))
-    assert commands.run(["status"], path=str(path)) == 1
-    assert capsys.readouterr().err.startswith(f"{path} has ")
-
-
 def test_a_user_without_access_needs_sudo(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_arguments: dict[str, Any], **_settings: Any) -> dict[str, Any]:
         raise PermissionError(13, "Permission denied")

@@ -138,9 +138,9 @@ def test_kills_ssh_when_the_time_is_over(wire: Wire, monkeypatch: pytest.MonkeyP
 
 
 def test_refuses_a_worker_of_an_unsupported_version(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = {**protocol.refusal(1, "lab-2"), "protocol": protocol.PROTOCOL - 2}
+    refusal = {**protocol.refusal(0, "lab-2"), "protocol": protocol.PROTOCOL}
     monkeypatch.setattr(wire.service._listeners[1], "answer", lambda _line: protocol.encode(refusal))
-    with pytest.raises(RankError, match=r"^The request has protocol version 1\. The agent on lab-2 supports 0 and 1\. Run site\.yml"):
+    with pytest.raises(RankError, match=r"^The request has protocol version 0\. The agent on lab-2 supports 1\. Run site\.yml"):
         wire.ask("hello")
 
 

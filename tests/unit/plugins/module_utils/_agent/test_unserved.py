@@ -64,8 +64,3 @@ def test_no_second_counts_in_two_episodes() -> None:
     clock.wait(5.0)
     count.begin(following, 1001.0)
     assert count.seconds(following) == 5.0
-
-
-def test_the_record_of_an_earlier_version_counts_from_its_begin() -> None:
-    episode = {"since": 1990.0}
-    assert Unserved(Clock(1000.0, 2000.0), episode).seconds(episode) == 10.0

@@ -23,10 +23,9 @@ def test_uses_the_highest_version_that_both_support(version: str) -> None:
         ("1.45", "1.44", "/v1.45"),
         ("1.40", "1.12", "needs 1.41 to 1.52. The engine is too old. Install Docker Engine 20.10 or later."),
         ("1.60", "1.53", "supports API 1.53 to 1.60, and gb10.cluster needs 1.41 to 1.52. The engine is too new. Install a newer gb10.cluster"),
-        (None, None, "reports the API version 'None'"),
     ],
 )
-def test_chooses_within_both_ranges_or_names_them(newest: str | None, oldest: str | None, expected: str) -> None:
+def test_chooses_within_both_ranges_or_names_them(newest: str, oldest: str, expected: str) -> None:
     reply = {"Version": "9.9", "ApiVersion": newest, "MinAPIVersion": oldest}
     if expected.startswith("/"):
         assert client.choose_api(reply) == expected
@@ -73,11 +72,10 @@ def test_an_engine_that_does_not_run_differs_from_one_without_access_and_one_tha
             client.get("/info", socket_path=str(tmp_path / "hangs.sock"))
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"null", b'"text"'])
-def test_a_reply_of_another_kind_is_one_sentence(body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_is_not_json_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "docker.sock"
     with serving(path):
-        monkeypatch.setattr(client, "get", lambda *_arguments: body)
+        monkeypatch.setattr(client, "get", lambda *_arguments: b"<html>")
         for call in (lambda: client.inspect("rank0", str(path)), lambda: client.list_containers(["a=b"], str(path))):
             with pytest.raises(DockerError, match="does not answer as a Docker Engine does"):
                 call()

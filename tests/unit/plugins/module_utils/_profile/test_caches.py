@@ -103,7 +103,6 @@ def test_the_limits_of_vllm_follow_the_phases() -> None:
         ({}, {"extra_env": {"NCCL_DEBUG_FILE": "/tmp/extra"}}, "/tmp/extra"),
         ({}, {"extra_env": {"NCCL_DEBUG_FILE": None}}, None),
         ({"env": {"NCCL_DEBUG": None}}, {}, None),
-        ({}, {"additions": False}, None),
     ],
 )
 def test_nccl_prints_to_a_stream_of_the_container_unless_the_owner_sets_it(over: dict[str, Any], options: dict[str, Any], expected: str | None) -> None:

@@ -293,30 +293,6 @@ def test_health_check_follows_rank_and_options() -> None:
     assert "healthcheck" not in render("dspark-nvfp4-1m-seed", 0, healthcheck=None)["compose"]["services"]["vllm"]
 
 
-SINCE_0_1_0 = {
-    "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_MODULES_CACHE", "HF_HUB_DISABLE_XET", "NCCL_DEBUG_SUBSYS", "NCCL_NVLS_ENABLE", "VLLM_TRITON_MLA_SPARSE",
-    "VLLM_SKIP_INIT_MEMORY_CHECK", "VLLM_B12X_W4A16_FORCE_BLOCKS_PER_SM", "VLLM_B12X_W4A16_FORCE_BLOCKS_MAX_M", "VLLM_B12X_W4A16_FORCE_TILE_CONFIG",
-    "VLLM_DSPARK_CONFIDENCE_THRESHOLD", "VLLM_DSPARK_HARDWARE_SCHEDULER_EARLY_STOP", "VLLM_DSV4_DSPARK_DEFER_TARGET_CAPTURE_EXACT",
-    "FLASHINFER_DISABLE_VERSION_CHECK", "TILELANG_CLEANUP_TEMP_FILES", "DG_JIT_USE_NVRTC", "DG_JIT_NVCC_COMPILER", "PYTORCH_CUDA_ALLOC_CONF",
-    "CUDAToolkit_ROOT",
-}  # fmt: skip
-
-
-def test_without_a_health_check_the_release_is_that_of_0_1_0() -> None:
-    """A pair that 0.1.0 started with a profile of the same content is recognized by this id and not started again."""
-    own = profile("dspark-nvfp4-1m-seed") | {"name": "dspark-nvfp4-1m"}  # its name then
-    own["container"]["volumes"] = ["{model_store}:/cache/huggingface"]
-    own["env"] = {name: value for name, value in own["env"].items() if name not in SINCE_0_1_0}
-    own["engine"]["args"]["default-chat-template-kwargs"] = {"thinking": False}
-    own["env"]["NCCL_DEBUG"] = "WARN"
-    former = {
-        **ALL_OPTIONS, "env_file": "", "healthcheck": None, "infiniband": True, "cap_drop": [], "no_new_privileges": False, "ipc": "host",
-        "weights_writable": True, "additions": False,
-    }  # fmt: skip
-    ranks = [compose.render_rank(own, place(number, env=FABRIC), former) for number in (0, 1)]
-    assert compose.name_release(ranks)["id"] == "41c56fbff542"
-
-
 def test_container_options_of_the_profile() -> None:
     digest = "sha256:" + "a" * 64
     one = mini(image={"reference": "r/n:t", "digest": digest}, container={"memory": "100G", "gpus": "none"})

@@ -19,9 +19,15 @@ def node(number: int, owners: dict[str, str] | None = None, others: tuple[str, .
     [
         pytest.param([node(0), node(1)], [], id="new nodes"),
         pytest.param([node(0, {"duo": IDS[0]}), node(1, {"duo": IDS[0]})], [], id="their own"),
-        pytest.param([node(0, {"pair1": IDS[0]}, ("pair1",)), node(1, {}, ("pair1",))], ["one belongs to the group pair1, which runs there", "two belongs"], id="renamed"),
+        pytest.param(
+            [node(0, {"pair1": IDS[0]}, ("pair1",)), node(1, {}, ("pair1",))], ["one belongs to the group pair1, which runs there", "two belongs"],
+            id="renamed",
+        ),
         pytest.param([node(0), node(1, {"pair1": IDS[0]})], ["two belongs to the group pair1. Nothing was changed"], id="one node of another group"),
-        pytest.param([node(0, {"duo": IDS[1]}), node(1, {"duo": IDS[1]})], ["one obeys two as its head; two obeys two as its head", "-e takeover=true"], id="swapped"),
+        pytest.param(
+            [node(0, {"duo": IDS[1]}), node(1, {"duo": IDS[1]})], ["one obeys two as its head; two obeys two as its head", "-e takeover=true"],
+            id="swapped",
+        ),
         pytest.param([node(0), node(1, {"duo": "c" * 32})], ["two obeys a head that is none of these nodes (machine id cccccccccccc)"], id="head replaced"),
         pytest.param([{}, {}], [], id="nothing was read"),
     ],

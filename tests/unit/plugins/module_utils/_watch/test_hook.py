@@ -70,10 +70,12 @@ class Handler(BaseHTTPRequestHandler):
     location = ""
     delay = 0.0
     seen: list[tuple[str, str, str, bytes]]
+    tokens: list[str | None]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.seen.append((self.command, self.path, self.headers["Content-Type"], body))
+        self.tokens.append(self.headers["Authorization"])
         time.sleep(self.delay)
         self.send_response(self.status)
         if self.location:
@@ -88,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve() -> Iterator[tuple[type[Handler], str]]:
-    kind = type("Kind", (Handler,), {"seen": []})
+    kind = type("Kind", (Handler,), {"seen": [], "tokens": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -111,6 +113,12 @@ def test_the_webhook_gets_the_event_as_json(server: tuple[type[Handler], str]) -
     ((method, path, form, body),) = kind.seen
     assert (method, path, form) == ("POST", "/services/T0K3N?key=k9", "application/json")
     assert json.loads(body) == EVENT
+
+
+def test_a_user_in_the_url_is_sent_as_a_bearer_token(server: tuple[type[Handler], str]) -> None:
+    kind, url = server
+    assert post(url.replace("//", "//T0%2FK3N@") + "/endpoint") == []
+    assert (kind.seen[0][1], kind.tokens) == ("/endpoint", ["Bearer T0/K3N"])
 
 
 def test_an_error_of_the_webhook_is_a_sentence_without_its_path(server: tuple[type[Handler], str]) -> None:
