@@ -122,8 +122,7 @@ def group_text(
     rows += measured_rows(receipt)
     phrases = [*(result.get("changes") or []), *(result.get("repaired") or [])]
     unchanged = "nothing" if changed is not None and not changed and not lost else "no restart"
-    if result.get("followed"):
-        rows.append(("followed", str(result["followed"])))
+    rows += [("followed", str(result["followed"]))] if result.get("followed") else []
     rows.append(("would change" if pending else "changed", "; ".join(phrases) or unchanged))
     if changed:
         rows.append(("tasks", tasks_text(changed)))
