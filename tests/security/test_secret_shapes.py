@@ -183,4 +183,4 @@ def test_the_time_grows_with_the_length_of_the_text(pattern: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("pattern", CASES["slow"])
 def test_a_megabyte_of_one_pattern_takes_seconds(pattern: str) -> None:
-    assert seconds(pattern, 1 << 20) < 20, "it takes 2 s; in quadratic time it takes minutes"
+    assert seconds(pattern, 1 << 20) < 20, "it takes 2 to 10 s; in quadratic time it takes minutes"
