@@ -63,8 +63,8 @@ sha} or pbkdf2. or telegram.org or /key/ :: \{S?SHA\d{0,3}\}([\w+/=]{16,200})|\b
 :// or :\/\/ :: :\\?/\\?/(?:([^\s/"'<>`\\]{1,400})@|([^\s/:@"'<>`]{0,100}:(?!\d{1,5}/|//)[^\s"'<>@`]{1,200}(?:@[^\s/"'<>@`]{1,100}){0,3})@)
 @ :: (?<![:\w/])//([^\s/:@"'<>]{1,100}:[^\s/@"'<>]{1,200})@|(?<![\w.:/@-])([\w.+-]{1,64}:(?=[^\s:@"'/]{0,60}\d)(?=[^\s:@"'/]{0,60}[A-Za-z])[^\s:@"'/<>]{6,200})@
   (?!sha\d)[\w(.-] ;; private key or putty- :: PuTTY-User-Key-File-\d([\s\S]{0,20000}?Private-MAC: ?[0-9a-f]{8,128})|-{4,5} ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY
-  (?: BLOCK)? ?-{4,5}(?:((?:(?!-{4,5} ?BEGIN)[\s\S]){0,20000}?)(?=-{4,5} ?END)|((?:[^\n]{0,8000}[A-Za-z0-9+/]{16}[^\n]{0,8000})?(?:\n[^\n]{0,120}
-  (?:[A-Za-z0-9+/]{16}|[A-Za-z0-9+/]{2}={1,2})[^\w\n]{0,8}(?![^\n])|\n(?=\n)){0,400})) ;; END = -{4,5} ?END [A-Z0-9 ]{0,40}PRIVATE KEY
+  (?: BLOCK)? ?-{4,5}(?:((?:(?!-{4,5} ?BEGIN)[\s\S]){0,20000}?)(?=-{4,5} ?END)|((?:(?:[^\n-]|-(?!---)){0,8000}[A-Za-z0-9+/]{16}(?:[^\n-]|-(?!---)){0,8000})?
+  (?:\n[^\n]{0,120}(?:[A-Za-z0-9+/]{16}|[A-Za-z0-9+/]{2}={1,2})[^\w\n]{0,8}(?![^\n])|\n(?=\n)){0,400})) ;; END = -{4,5} ?END [A-Z0-9 ]{0,40}PRIVATE KEY
 --end or -- end :: (?<![A-Za-z0-9+/])(?:[A-Za-z0-9+/]{16,4000}={0,2}(?![\w=+/])(?=(?:[^-]|-(?!--)){0,5000}<END>)|[A-Za-z0-9+/]{2,16}={1,2}(?=(?:[^-]|-(?!--)
   ){0,120}<END>)) ;; bearer :: (?i)\bbearer[\s,]{1,4}["']?(?!(?:tokens?|auth\w*|scheme|header|is|and|or|in|of|realm)\b|\$\{?[A-Z_]+\b)([^\s"'`,;)}\]]{3,2000})
 login :: \b(?:vault|cargo|wandb)\W{1,4}login\W{1,4}(?:--?\S{1,60} )?((?=[\w.-]{0,40}\d)[\w.][\w.-]{7,200})
@@ -98,7 +98,7 @@ env or set or config or header :: \b(?:ENV|setx|setenv|set -gx|configure set|con
   |<SENTENCE>|[A-Z]+_[A-Z]+\b|"?\$\{?[A-Z])<ARGUMENT>) ;; VALUE = (?:(?P<sign>\s{0,8}:\s{0,3}[A-Za-z_]\w{0,20}(?:\[\w{1,20}\])?\s{1,3}=(?=\s)|(?:[^\S\n]|\n
   (?!\s{0,8}={2,80}[ \n])){0,40}(?:={1,2}>|:=|={1,2}|:{1,2}|-{1,2}>)|[\s,"'{/>]{1,60}(?:\w{1,12}=["']?\w{1,20}["']?\s{1,3})?[\\"']{0,4}(?i:val(?:ue)?|default)
   [\\"']{0,4}\s{0,3}[:=]|"\r?\n\r?\n|\n\x20 [^\n]{1,300}?\binput_value=)|(?P<prose>(?:[ \t]{0,2}[,|│][ \t]{0,40}|[ \t]{0,3}\.{3,60}|[ \t]{1,60}(?:(?:[-—–→|│]
-  |-{1,2}>)[ \t]{1,8})?|[ \t]?(?=[(<]))(?:/M )?(?:(?i:is|was|now|set|to|from|changed|(?P<given>given|provided|supplied|received|entered|used)(?=:?[ \t]{0,4}
+  |-{1,2}>)[ \t]{1,8})?|[ \t]?(?=[(<]))(?:/M )?(?:(?i:is|has|was|now|set|to|from|changed|(?P<given>given|provided|supplied|received|entered|used)(?=:?[ \t]{0,4}
   [:(<\[])|given|provided|supplied|received|entered|used|value|with|you|equals|as|argument|for (?:key |user )?[^\s:]{1,60}|of [^\s:]{1,60})(?::?[ \t]{1,4}|(?=:)
   )){0,6}:?[ \t]{0,4}[(<\[]?))(?P<lead>\s{0,8}(?:(?:[|>][+-]?\d?[+-]?|&\w{1,40}|!\S{1,40})\s{1,20}){0,3})(?P<scheme>(?i:bearer|basic|token|digest|api-?key
   |negotiate|ntlm|hmac|oauth|shared\w{3,20}|aws4[\w-]{0,20})(?:\\?\s{1,4}|\+))?(?:string\(\d{1,5}\) (?="))?(?P<call>(?:[A-Za-z_][\w.:]{0,40}\((?:\w{1,20}=)?
@@ -108,10 +108,10 @@ env or set or config or header :: \b(?:ENV|setx|setenv|set -gx|configure set|con
 </key> :: <key>(?P<name>[\w.-]{1,64})</key>\s{0,40}<\w{1,20}>([^<]{1,4000})</
 , :: ["'](?P<name>[\w.-]{1,64})["'],[ \t]{0,3}[bru]?["'](?![A-Z]+_[A-Z_]+["'])([^"'\n]{4,200})["'][)\]]
 """
-_PARTS, _SHAPES = dict[str, re.Pattern[str]](), list[tuple[list[str], re.Pattern[str]]]()
+_PARTS, _SHAPES = dict[str, re.Pattern[str]](), list[tuple[list[bytes], re.Pattern[str]]]()
 for _head, _kind, _text in (re.split("( = | ::)", row, maxsplit=1) for row in re.split("\n| ;; ", re.sub("(?m)^#.*\n|\n  ", "", _TABLE.strip()))):
     _PARTS[_head] = re.compile(re.sub("<([A-Z]+)>", lambda part: _PARTS[part[1]].pattern, _text.removeprefix(" ")))
-    _SHAPES += [(_head.replace("*", "").split(" or "), _PARTS[_head])] if _kind == " ::" else []
+    _SHAPES += [(_head.replace("*", "").encode().split(b" or "), _PARTS[_head])] if _kind == " ::" else []
 _LETTERS = dict(zip(["quot", "apos", "amp", "lt", "gt", *"\u201c\u201d\u2018\u2019：＝\u00a0\0"], "\"'&<>\"\"'':= \t"))
 _masks = partial(re.compile(r"[^\s](?:[^\n\t]*[^\s])?").sub, MASK)  # one mask for each line of a secret, and for each word of a list
 
@@ -147,8 +147,8 @@ def is_generated(value: str, least: int = 2) -> bool:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:  # the places of secrets, in any order; they can overlap, and be empty
-    lower, done = text.lower(), 0
-    for pattern in (pattern for texts, pattern in _SHAPES if any(each in lower for each in texts)):
+    done = 0
+    for pattern in [pattern for lower in [text.encode("utf-8", "replace").lower()] for texts, pattern in _SHAPES if any(each in lower for each in texts)]:
         for found in pattern.finditer(text):
             name, (at, to) = found.groupdict().get("name"), found.span(found.lastindex or 0)
             if "line" not in pattern.groupindex:
@@ -199,8 +199,8 @@ def redact_each(texts: Sequence[str], known: Iterable[str] = ()) -> list[str]:
                 parts += [view[done:at], _masks(view[max(at, done) : to]).removeprefix(MASK if at <= done and parts[-1] else "")]
                 done = to
                 values |= {view[at:to]} if len(values) < VALUES and 8 <= to - at <= 200 and " " not in view[at:to] and is_generated(view[at:to]) else set()
-        lines = zip(*(each.split("\n") for each in (text, plain, "".join([*parts, view[done:]]))))
-        out.append("\n".join(line if after == before else after for line, before, after in lines))
+        lines = zip(*(re.finditer(r"[^\n]*\n?", each) for each in (text, plain, "".join([*parts, view[done:]]))))
+        out.append("".join(line[0] if after[0] == before[0] else after[0] for line, before, after in lines))
     return [printable(_replaced(text, sorted(values, key=len, reverse=True))) for text in out]
 
 
