@@ -103,6 +103,11 @@ def test_an_encoding_stays_on_a_line_without_a_secret() -> None:
     assert redact("GET /a%20b\nh=Authorization%3A%20Bearer%20x1y2z3\n%41") == f"GET /a%20b\nh=Authorization: Bearer {MASK}\n%41"
 
 
+def test_no_encoding_adds_a_line_or_ends_the_redaction() -> None:
+    assert redact("a &#013; &#061; &#10;\nb &#xFFFF;") == "a &#013; &#061; &#10;\nb &#xFFFF;"
+    assert masked("pull https://u:pw1x2@h/x failed") == f"pull https://{MASK}@h/x failed"
+
+
 VALUES = ['päs"s\\w0rd,tail', "a&b=c d'e/f+g", "plain-s3cret", "12345678", "x'y\"z\\"]
 WRITTEN: dict[str, Callable[[str], str]] = {
     "plain": str, "JSON": json.dumps, "JSON in JSON": lambda value: json.dumps(json.dumps(value)), "repr": repr, "URL": quote_plus, "path": quote,

@@ -39,9 +39,9 @@ SENTENCE = (?i:a|an|the|missing|not|no|invalid|required|empty|set|unset|wrong|in
   |optional|valid|present|absent|masked|redacted|refused|unknown|expected|permission|must|cannot|has|are|sent)(?![^\s.,:])
 # What is not shown; characters as URLs, JSON, Python and HTML write them, also several times over, or that look like another; a wrapped line.
 HIDDEN = (?:\x1b\[|\x9b)[0-9;?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\t\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|\x1b[()][0-9A-B]|\x1b[@-Z\\^_=>]|[\x08]|(?:\\{1,4}(?:x1[bB]
-  |u001[bB]|033|e)|\^\[|#033)\[[0-9;]{0,40}m|[\u200b-\u200d\u2060\ufeff\u00ad]{1,4096} ;; ENCODED = %(?:25){0,4}([2-7][0-9a-fA-F])|\\{1,16}(?:u00|x|U000000|u\{)
-  ([2-7][0-9a-fA-F])\}?|&(?:amp;){0,3}#(?:x([2-7][0-9a-fA-F])|(\d{2,3}));|&(?:amp;){0,3}(quot|apos|amp|lt|gt);|([\u201c\u201d\u2018\u2019：＝\u00a0\0])
-WRAP = \n[ \t]{0,40}(?:[|│>] )?
+  |u001[bB]|033|e)|\^\[|#033)\[[0-9;]{0,40}m|[\u200b-\u200d\u2060\ufeff\u00ad]{1,4096}
+ENCODED = %(?:25){0,4}([2-7][0-9a-fA-F])|\\{1,16}(?:u00|x|U000000|u\{)([2-7][0-9a-fA-F])\}?|&(?:amp;){0,3}#(?:x([2-7][0-9a-fA-F])|0?(3[2-9]|[4-9]\d|1[01]\d
+  |12[0-6]));|&(?:amp;){0,3}(quot|apos|amp|lt|gt);|([\u201c\u201d\u2018\u2019：＝\u00a0\0]) ;; WRAP = \n[ \t]{0,40}(?:[|│>] )?
 # What reads a password from its input; a word; values of an argument; what is around an argument of a command; begins of keys of services.
 READS = (?:--password-stdin|\bsudo (?:-\S{1,20} ){0,4}(?:-\w{0,4}S|--stdin)\b|(?<![/\w])(?<!getent )\w{0,3}passwd\b|\bcryptsetup\b|\bkinit\b|\bsu -
   |--passphrase-fd\b|--with-token\b) ;; WORD = (?:"([^"\n]{1,200})|'([^'\n]{1,200})|([^\s"'-][^\s"']{0,200})) ;; ARGUMENT = (?:\\{1,7}"([^"\\\n]{1,2000})|"
@@ -192,7 +192,7 @@ def redact_each(texts: Sequence[str], known: Iterable[str] = ()) -> list[str]:
         joined = re.sub(rf"(?<=[^\n]{{60}}){wrap}", "", text) if forms else ""
         for form in (re.compile(f"(?:{wrap})?".join(map(re.escape, form))) for form in forms if form in joined):
             text = form.sub(lambda found: _masks(found[0]), text)
-        plain = _PARTS["ENCODED"].sub(lambda at: _LETTERS.get(at[5] or at[0]) or chr(int(at[4] or f"0x{at[1] or at[2] or at[3]}", 0)), text)
+        plain = _PARTS["ENCODED"].sub(lambda at: _LETTERS.get(at[5] or at[0]) or chr(int(at[4] or at[1] or at[2] or at[3], 10 if at[4] else 16)), text)
         view, parts, done = _replaced(plain, forms), [""], 0
         for at, to in sorted(set(_spans(view))):
             if max(at, done) < to and not view.startswith(MASK, at):
@@ -233,14 +233,14 @@ def masked(value: Any, known: Collection[str] = ()) -> Any:
 
 
 def _each(value: Any, clean: Callable[[str], str], keys: bool, name: str = "") -> Any:
-    if keys and value and (is_secret(name, value) if isinstance(value, str) else isinstance(value, (list, tuple, Mapping)) and is_secret_in_text(name, "x")):
+    if keys and name and value and (is_secret(name, value) if isinstance(value, str) else isinstance(value, Collection) and is_secret_in_text(name, "x")):
         return MASK
     if isinstance(value, Mapping):
         named = next((str(value[key]) for key in ("name", "Name", "key", "Key") if is_secret(str(value.get(key) or ""))), "value")
         return {key: _each(each, clean, keys, named if str(key).lower() == "value" else str(key)) for key, each in value.items()}
     if isinstance(value, (list, tuple)):  # the words of a list are cleaned together
-        together = value and all(isinstance(each, str) and not re.search(r"[\t\n]", each) for each in value)
-        return clean("\t".join(value)).split("\t") if together else [_each(each, clean, keys) for each in value]
+        apart = not value or any(not isinstance(each, str) or re.search(r"[\t\n]", each) for each in value)
+        return [_each(each, clean, keys) for each in value] if apart else clean("\t".join(value)).split("\t")
     return clean(value) if isinstance(value, str) else value
 
 
