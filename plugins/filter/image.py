@@ -11,8 +11,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_names import BUILD_ARGUMENT
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import BUILD_ARGUMENT
 from ansible_collections.gb10.cluster.plugins.plugin_utils import image_folders
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 

@@ -1,4 +1,7 @@
-"""Secrets in the forms in which engines, shells, and libraries print them: all are masked, in time that grows with the text only (H4, H5)."""
+"""Secrets in the forms in which engines, shells, and libraries print them: all are masked, harmless texts stay, in time that grows with the text (H4, H5).
+
+The cases are in secret_shapes.json. They are read in loops: a test for each of 1,800 texts costs more than the texts.
+"""
 
 from __future__ import annotations
 
@@ -6,118 +9,33 @@ import base64
 import json
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import masked, redact
-from ansible_collections.gb10.cluster.plugins.module_utils._common.secret_values import MASK
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import MASK, is_secret, masked, redact, redact_each
 
+CASES = json.loads(Path(__file__).with_name("secret_shapes.json").read_text(encoding="utf-8").replace("·", ""))
 X = "s3cretKEY7aZ"
-B64 = base64.b64encode(f"user:{X}".encode()).decode()
-PEM = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7s3cretKEY7aZ"
-JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.s3cretKEY7aZ"
-#: Name of the shape -> (the text, what must not be left of it). The numbers are those of the security review's Table 1.
-SHAPES: dict[str, tuple[str, str]] = {
-    "01 bearer": (f"Authorization: Bearer {X}", X),
-    "02 bearer in lower case": (f"authorization: bearer {X}", X),
-    "03 curl": (f"curl -H 'Authorization: bearer {X}' http://a", X),
-    "04 basic": (f"Authorization: Basic {B64}", B64),
-    "05 proxy": (f"proxy-authorization: Basic {B64}", B64),
-    "06 token scheme": (f"Authorization: Token {X}", X),
-    "07 bearer alone": (f"sent bearer {X} to it", X),
-    "08 x-api-key": (f"X-Api-Key: {X}", X),
-    "09 hugging face": (f"hf_{X}abcdef", X),
-    "10 hugging face in a path": (f"/cache/my-hf_{X}-model/a_hf_{X}abc", X),
-    "11 sk": (f"sk-{X}", X),
-    "12 ghp": (f"ghp_{X}abcdefgh", X),
-    "13 github_pat": (f"github_pat_11AAA_{X}", X),
-    "14 glpat": (f"glpat-{X}", X),
-    "15 nvapi": (f"nvapi-{X}", X),
-    "16 access key id": ("AKIAS3CRETKEY7AZ1234", "S3CRETKEY7AZ"),
-    "17 aws": (f"AWS_SECRET_ACCESS_KEY={X}", X),
-    "18 jwt": (f"got {JWT} back", X),
-    "19 slack": (f"xoxb-1234-{X}", X),
-    "20 user and password": (f"https://user:{X}@host/x", X),
-    "21 at in a password": (f"https://user:p@{X}@host/x", X),
-    "22 empty user": (f"redis://:{X}@host:6379/0", X),
-    "23 token as a user": (f"https://{X}@host/x.git", X),
-    "24 parameter": (f"GET /x?token={X}&a=1", X),
-    "25 presigned": (f"https://b.s3/x?X-Amz-Date=1&X-Amz-Signature={X}&sig={X}", X),
-    "26 args of vLLM": (f"args: {{'api_key': ['{X}'], 'port': 1}}", X),
-    "27 namespace": (f"Namespace(api_key=['{X}'], port=1)", X),
-    "28 bracket in a list": (f"api_key=['a]b','{X}']", X),
-    "29 argument": (f"--api-key {X} --port 1", X),
-    "30 two keys": (f"--api-key first {X} --port 1", X),
-    "31 password argument": (f"--password {X}", X),
-    "32 token argument": (f"--token {X}", X),
-    "33 mysql": (f"mysql -u root -p{X} db", X),
-    "34 JSON": (f'{{"api_key": "{X}"}}', X),
-    "35 JSON in JSON": (json.dumps(json.dumps({"api_key": X})), X),
-    "36 escaped name": (f'{{"api\\u005fkey": "{X}"}}', X),
-    "37 docker config": (f'{{"auths": {{"a.io": {{"auth": "{B64}"}}}}}}', B64),
-    "38 docker login": (f"echo {X} | docker login -u me --password-stdin a.io", X),
-    "39 PEM": (f"-----BEGIN PRIVATE KEY-----\n{PEM}\n{X}==\n-----END PRIVATE KEY-----", X),
-    "40 environment": (f"PATH=/bin\nHF_TOKEN={X}\nHOME=/", X),
-    "41 PADDLE": (f"PADDLE_API_KEY={X}", X),
-    "42 LAUNCHPAD": (f"LAUNCHPAD_TOKEN={X}", X),
-    "43 NUMERAI": (f"NUMERAI_SECRET={X}", X),
-    "44 MAXMIND": (f"MAXMIND_API_KEY={X}", X),
-    "45 accessTokens": (f"{{'accessTokens': '{X}'}}", X),
-    "46 registry": (f"REGISTRY_AUTH=user:{X}", X),
-    "47 private key": (f"PRIVATE_KEY={X}", X),
-    "47 passphrase": (f"passphrase: {X}", X),
-    "48 netrc": (f"machine a.io login me password {X}", X),
-    "48 netrc in lines": (f"machine a.io\n  login me\n  password {X}", X),
-    "49 comma": (f"VLLM_API_KEY=ab,{X}", X),
-    "50 semicolon": (f"VLLM_API_KEY=ab;{X}", X),
-    "51 bracket": (f"VLLM_API_KEY=ab({X}", X),
-    "52 blank": (f"VLLM_API_KEY=ab {X}", X),
-    "53 not ASCII": (f"VLLM_API_KEY=pä{X}ß", X),
-    "54 ANSI before the value": (f"api_key: \x1b[32m{X}\x1b[0m", X),
-    "55 ANSI in the name": (f"api\x1b[1m_key\x1b[0m={X}", X),
-    "56 ANSI in the token": (f"hf_{X[:6]}\x1b[1m{X[6:]}abcdef", X[6:]),
-    "57 rich": (f"\x1b[33mapi_key\x1b[0m\x1b[1m:\x1b[0m \x1b[32m'{X}'\x1b[0m", X),
-    "58 bytes": (f"b'api_key': b'{X}'", X),
-    "59 triple quotes": (f'api_key="""{X}"""', X),
-    "59 line end": (f"api_key=\n{X}", X),
-    "60 YAML block": (f"api_key: >-\n  {X}\n", X),
-    "61 YAML list": (f"- --api-key\n- {X}\n- --port", X),
-    "62 arrow": (f":api_key => {X}", X),
-    "62 arrow, bare": (f"key => {X}", X),
-    "63 prose": (f"the api key is {X} and more", X),
-    "63 prose, bare": (f"the key is {X}", X),
-    "64 refused key": (f"Incorrect API key provided: {X}.", X),
-    "65 percent": (f"h=Authorization%3A%20Bearer%20{X}", X),
-    # forms that the review did not list
-    "OPENAI_KEY": (f"OPENAI_KEY={X}", X),
-    "WANDB_KEY in a shell": (f"export WANDB_KEY='{X}'", X),
-    "docker run": (f"docker run -e HF_TOKEN={X} img", X),
-    "compose": (f"environment:\n  HF_TOKEN: {X}\n", X),
-    "list of words": (f'["vllm", "serve", "--api-key", "{X}", "--port", "1"]', X),
-    "two in a list": (f"['--api-key', 'one', '{X}', '--port']", X),
-    "client secret": (f"clientSecret: '{X}'", X),
-    "cookie": (f"Set-Cookie: session={X}; Path=/", X),
-    "PEM, each line with a prefix": (f"(A pid=1) -----BEGIN RSA PRIVATE KEY-----\n(A pid=1) {PEM}\n(A pid=1) -----END RSA PRIVATE KEY-----", X),
-    "PEM without an end": (f"-----BEGIN OPENSSH PRIVATE KEY-----\n{PEM}\n", X),
-    "password of a database": (f"postgresql+psycopg://u:{X}@db/x", X),
-    "dictionary": (f"{{'headers': {{'Authorization': 'Bearer {X}'}}}}", X),
-    "tuple of headers": (f"(b'authorization', b'Bearer {X}')", X),
-    "wandb login": (f"WANDB_API_KEY: {X}", X),
-    "twice on a line": (f"A_TOKEN={X} B_SECRET={X}2", X),
-    "lower case with digits": ("password: hunter2", "hunter2"),
-    "only digits": ("password=87654321", "87654321"),
-    "words": ("api_key=horse-battery-staple", "battery"),
-}
+SHAPES = {name: (case[0], case[1]) if isinstance(case, list) else (case.replace("§", X), X) for name, case in CASES["shapes"].items()}
+
+
+def masks(text: str, secret: str) -> bool:
+    """Report whether the secret is masked, and once."""
+    out = redact(text)
+    return secret not in out and MASK in out and redact(out) == out
+
+
+def left(texts: Iterable[str], secret: str = X) -> list[str]:
+    """Return the texts whose secret is not masked."""
+    return [text for text in texts if not masks(text.replace("§", secret), secret)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_secret_of_this_shape_is_masked(shape: str) -> None:
-    text, secret = SHAPES[shape]
-    out = redact(text)
-    assert secret not in out
-    assert MASK in out
-    assert redact(out) == out
+    assert masks(*SHAPES[shape])
 
 
 # A value with a blank and without quotes ends where its line does, if nothing but a time and a process is before its name.
@@ -126,11 +44,75 @@ def test_a_secret_is_masked_anywhere_on_a_line(prefix: str) -> None:
     assert [name for name, (text, secret) in SHAPES.items() if "\n" not in text and secret in redact(f"first\n{prefix}{text}\nlast")] == []
 
 
+def test_a_secret_in_this_text_is_masked() -> None:
+    assert left([*CASES["texts"], *(f"{name}=§" for name in CASES["variables"])]) == []
+    assert left(CASES["texts"], "Zx81kQpLm4vT") == []
+
+
+def test_a_secret_that_is_a_word_is_masked() -> None:
+    assert left(CASES["words"], "horsebattery") == []
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_a_token_is_masked_by_its_form(quote: str) -> None:
+    assert [value for value in CASES["tokens"] if not masks(f"got 401 with {quote}{value}{quote} from a", value)] == []
+
+
+@pytest.mark.parametrize("value", [X, "horsebattery", "pässwörd"])
+def test_a_secret_in_an_access_log_is_masked(value: str) -> None:
+    start = 'INFO: 127.0.0.1:4000 - "GET /v1/models?a=1&'
+    shown = {name: redact(f'{start}{name}={value} HTTP/1.1" 200 OK') for name in CASES["parameters"]}
+    assert {name: out for name, out in shown.items() if value in out or not out.startswith(start)} == {}
+
+
+def test_a_harmless_text_stays() -> None:
+    assert {text: out for text in CASES["harmless"] if (out := redact(text)) != text} == {}
+
+
+@pytest.mark.parametrize(("text", "out"), CASES["exact"])
+def test_masks_the_whole_value_and_nothing_else(text: str, out: str) -> None:
+    assert redact(text) == out
+    assert redact(out) == out
+
+
+def test_one_predicate_decides_which_names_hold_a_secret() -> None:
+    names = CASES["names"]
+    assert [name for name in names["secret"] if not (is_secret(name) and is_secret(name, "abc"))] == []
+    assert [name for name in names["open"] if is_secret(name)] == []
+    assert [[name, value, is_secret(name, value)] for name, value, _secret in names["by value"]] == names["by value"]
+
+
+def test_texts_are_masked_by_themselves_and_a_value_that_one_names_in_all() -> None:
+    found = redact_each(["HF_TOKEN", "= 12 MB", f"API_KEY={X}", f"sent {X}"])
+    assert found == ["HF_TOKEN", "= 12 MB", f"API_KEY={MASK}", f"sent {MASK}"]
+
+
+def test_a_value_that_begins_with_another_one_is_masked_whole() -> None:
+    values = [f"tQ9zLw83kfPa{'7XcVbNm41'[:length]}" for length in range(10)]
+    named = "\n".join(f"api_key={value}" for value in values)
+    assert redact_each([named, " ".join(values)])[1] == " ".join([MASK] * len(values))
+
+
+def test_a_secret_of_several_lines_leaves_as_many_lines() -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7s3cretKEY7aZ\n-----END PRIVATE KEY-----"
+    assert redact(key).split("\n") == ["-----BEGIN PRIVATE KEY-----", MASK, MASK, "-----END PRIVATE KEY-----"]
+    assert redact("one first-line\nsecond-line two", ["first-line\nsecond-line"]) == f"one {MASK}\n{MASK} two"
+
+
+def test_an_encoding_stays_on_a_line_without_a_secret() -> None:
+    assert redact("GET /a%20b\nh=Authorization%3A%20Bearer%20x1y2z3\n%41") == f"GET /a%20b\nh=Authorization: Bearer {MASK}\n%41"
+
+
+def test_no_encoding_adds_a_line_or_ends_the_redaction() -> None:
+    assert redact("a &#013; &#061; &#10;\nb &#xFFFF;") == "a &#013; &#061; &#10;\nb &#xFFFF;"
+    assert masked("pull https://u:pw1x2@h/x failed") == f"pull https://{MASK}@h/x failed"
+
+
 VALUES = ['päs"s\\w0rd,tail', "a&b=c d'e/f+g", "plain-s3cret", "12345678", "x'y\"z\\"]
 WRITTEN: dict[str, Callable[[str], str]] = {
     "plain": str, "JSON": json.dumps, "JSON in JSON": lambda value: json.dumps(json.dumps(value)), "repr": repr, "URL": quote_plus, "path": quote,
     "shell": shlex.quote, "whole URL": lambda value: quote(value, safe=""), "base64": lambda value: base64.b64encode(value.encode()).decode(),
-    "JSON without escapes": lambda value: json.dumps(value, ensure_ascii=False),
+    "JSON without escapes": lambda value: json.dumps(value, ensure_ascii=False), "hex": lambda value: value.encode().hex(),
 }  # fmt: skip
 
 
@@ -149,38 +131,42 @@ def test_a_known_value_within_base64_is_masked(before: str) -> None:
     assert len(kept) <= 12
 
 
+def test_a_known_value_is_masked_across_the_end_of_a_line_and_as_html() -> None:
+    text = "a line of a log that is as long as the terminal is wide, with a kn0wn-\n  value-of-24-letters in it"
+    assert "letters" not in redact(text, ["kn0wn-value-of-24-letters"])
+    assert redact("it holds p&amp;q&quot;r-12 there", ['p&q"r-12']) == f"it holds {MASK} there"
+    assert redact("the key is horse-battery", ["horse-battery"]) == f"the key is {MASK}"
+
+
 def test_a_container_is_masked_as_a_structure() -> None:
     config = {
-        "Env": [f"VLLM_API_KEY={X}", "NCCL_DEBUG=INFO", f"REDIS_URL=redis://:{X}@h", f"KNOWN=kn0wn{X[:0]}-value", "MAX_TOKENS=5"],
+        "Env": [f"VLLM_API_KEY={X} a", "NCCL_DEBUG=INFO", f"REDIS_URL=redis://:{X}@h", "KNOWN=kn0wn-value", "MAX_TOKENS=5"],
         "Cmd": ["vllm", "serve", "--api-key", X, f"{X}2", "--port", "8000", f"--hf-token={X}"],
         "Labels": {"gb10.cluster.group": "pair1", "api_key": X},
         "Nested": [{"authorization": f"Bearer {X}"}],
     }
     out = masked(config, ["kn0wn-value"])
     assert X not in json.dumps(out)
-    assert out["Env"] == [f"VLLM_API_KEY={MASK}", "NCCL_DEBUG=INFO", f"REDIS_URL={MASK}", f"KNOWN={MASK}", "MAX_TOKENS=5"]
+    assert out["Env"] == [f"VLLM_API_KEY={MASK}", "NCCL_DEBUG=INFO", f"REDIS_URL=redis://{MASK}@h", f"KNOWN={MASK}", "MAX_TOKENS=5"]
     assert out["Cmd"] == ["vllm", "serve", "--api-key", MASK, MASK, "--port", "8000", f"--hf-token={MASK}"]
     assert out["Labels"] == {"gb10.cluster.group": "pair1", "api_key": MASK}
 
 
-PATTERNS = [
-    "a-", "token", "token=", "deadbeef-", "--api-key\n", "--api-key ", "api_key=[", "'", '"', "\\", "[", '["', "\x1b[", "eyJ", "eyJ.", "eyJ-", "-", "--", "://",
-    "://a@", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\nAAAA", "A", "AKIA",
-    "hf_", "sk-", "mysql ", "mysql -p", "echo a|", "echo a", "?a", "?sig=",
-    "key is ",
-    "login a password ", " ", "\n", "api key is ", "Bearer ",
-    "%3A", "\\u0061", '\\"token\\": \\"a', "password: >-\n", "auth: {", "_KEY=", "a@",
-    "=", "token'", "secret:::",
-    "--a-token\n- ", "--token a,b", "--token 'a', ", "\x9b", "API_KEY='", 'x="""', "set-cookie=", "key\n  - ", "token[']",
-    "%22", "%2525", "&quot;", "&amp;", "\\x3d", "key ", "key:\n", "key:\n - a\n", "<password>", "<token a=", "<key>a</key><b>", "key,", "key|", "key (",
-    "token for a ", "auth: [", "auth: (", "auth={'a': ", "-p a", "mysql -p a ", "curl -u a:b", "a:1b@", "//a:1a@", "x1y2/", "AAAA\n-----END PRIVATE KEY-----",
-    "a is not a valid token ", "a:1:a:a:a\n", "://hook/", "$6$a", "1//", "sk-1", "M.a", "a.atlasv1.", "password=SecretStr(", "password: &a ", "key name value=",
-    "('token', 'a1b'), ", "-token a1b2c3 ", "key\n  input_value=", "?session=a1&", "token........", "token a1b2c3d4 ", "  - token:\n", "key=a1b2c3;",
-    "auth=auth(", "token=a.token ", "key:=", "key: str = ", "ENV a ", "token 'a ", ", 'a', ",
-    "<<a\n", "<<<a ", "sudo -a ", "sudo -S <<<a ", "chpasswd <<a\na:b\n", "echo a|sudo -a ", "nmcli password a ", "user=a pass=",
-    "a-A1b", "hook/a1", "eyJa+", "://a:b@c@",
-    "token = a.get('", "token = a(b, c, ", "token = a.b.", "htpasswd -nb a ", "openssl passwd a ", "user set password ",
-]  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"Env": [{"name": "HF_TOKEN", "value": X}]},
+        {"Cmd": ["redis-cli", "-a", X, "ping"]},
+        {"Cmd": ["curl", "-u", f"me:{X}", "http://a"]},
+        {"Entrypoint": ["prog", "-password", X]},
+        {"Healthcheck": {"Test": ["CMD-SHELL", f"curl -H 'Authorization: Bearer {X}' localhost"]}},
+        {"auth": {"password": {"main": X}}},
+        {"HostConfig": {"LogConfig": {"Config": {"splunk-token": X}}}},
+        {"Cmd": ["sh", "-c", f"a\n\texport HF_TOKEN={X}"]},
+    ],
+)
+def test_a_structure_is_masked(config: Any) -> None:
+    assert X not in json.dumps(masked(config))
 
 
 def seconds(pattern: str, size: int) -> float:
@@ -192,7 +178,7 @@ def seconds(pattern: str, size: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", CASES["slow"])
 def test_the_time_grows_with_the_length_of_the_text(pattern: str) -> None:
     """Compare two sizes side by side, up to eight times: a machine that is busy in one turn is not the pattern's fault."""
     ratios = (seconds(pattern, 1 << 14) / max(seconds(pattern, 1 << 11), 0.0005) for _turn in range(8))
@@ -200,6 +186,6 @@ def test_the_time_grows_with_the_length_of_the_text(pattern: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", CASES["slow"])
 def test_a_megabyte_of_one_pattern_takes_seconds(pattern: str) -> None:
-    assert seconds(pattern, 1 << 20) < 20, "it takes 2 s; in quadratic time it takes minutes"
+    assert seconds(pattern, 1 << 20) < 20, "it takes 2 to 10 s; in quadratic time it takes minutes"

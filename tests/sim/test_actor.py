@@ -690,3 +690,10 @@ def test_events_have_the_same_numbers_in_memory_and_in_a_file_whose_last_line_wa
     after.event("step", "third")
     assert [(each["n"], each["text"]) for each in after.events(since=2)] == [(3, "third")], "a controller that has read event 2 gets the next one"
     assert [each["n"] for each in after.store.events()] == [each["n"] for each in after.events()] == [1, 3]
+
+
+def test_no_event_shows_a_secret() -> None:
+    world = pair()
+    assert world.actor is not None
+    world.actor.event("warning", "pair1: the engine refused api_key=s3cretKEY7aZ twice.")
+    assert world.actor.events()[-1]["text"] == "pair1: the engine refused api_key=******** twice."

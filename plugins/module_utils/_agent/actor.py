@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import shortened
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Files, kept
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
 
 ATTEMPTS = 3
 DESIRED, OUTCOME = "desired.json", "outcome.json"
@@ -305,7 +305,8 @@ class Actor:
             # Without events of an agent that has served before, a follower waits for a number above the last one that it has read.
             last = int(self._events[-1]["n"]) if self._events else int(self.clock.wall()) if self._used or self.floor else 0
             number = max(self.store.last_number(), last) + 1
-            entry: dict[str, Any] = {"n": number, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": shortened(text), **more}
+            masked = shortened(redact.redact(text))
+            entry: dict[str, Any] = {"n": number, "at": self.stamp(), "generation": self._desired["generation"], "kind": kind, "text": masked, **more}
             if seconds is not None:
                 entry["seconds"] = round(seconds, 1)
             self._events.append(entry)

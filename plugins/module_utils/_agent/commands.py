@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import functools
 import json
 import os
 import pwd
@@ -190,7 +191,7 @@ def print_logs(group: Group, options: argparse.Namespace) -> int:
     problems: list[Exception] = []
     asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **arguments: group.call("slice", SLICE_SECONDS, **arguments))]
     asks += [(peer.number, peer.host, _slice_of(peer)) for peer in group.peers()]
-    mask = redact.redactor(evidence.secrets_in(group.folder))
+    mask = functools.partial(redact.redact, known=evidence.secrets_in(group.folder))
     found = (logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks)
     sources = [logs.masked(lines, mask, wanted.search) for lines in found]
     limit, count = max(0, options.number), 0

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common import secret_names
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 
 _SHORT = re.compile(r"\{\{ (\w+) \| default\(")
@@ -18,11 +18,16 @@ _SHORT = re.compile(r"\{\{ (\w+) \| default\(")
 _ENVIRONMENT = re.compile(r"(?:NCCL|VLLM|HF|CUDA|TORCH|UCX|GLOO|FLASHINFER|TRITON|PYTORCH)_[A-Z0-9_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SET_FACT = ("ansible.builtin.set_fact", "set_fact")
+#: Why a build argument that is a secret is refused, and what to do; ends a sentence.
+BUILD_ARGUMENT = (
+    "looks like a secret, and a build argument is readable in the process list and in the image's history. Remove it, or rename it if it is not one. "
+    "Give a proxy without user and password. For a private source, build the image elsewhere, and pull it after docker login on the nodes"
+)
 
 
 def is_secret(name: str, spec: Mapping[str, Any] | None = None) -> bool:
     """Report whether the value of a variable must not be shown, by its spec or by its name."""
-    return bool(spec and spec.get("no_log")) or secret_names.is_secret(name)
+    return bool(spec and spec.get("no_log")) or redact.is_secret(name)
 
 
 def name_fault(kind: str, name: str) -> str:
