@@ -14,10 +14,9 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import kv_pool_gate, preflight_report, weights_copy
 from ansible_collections.gb10.cluster.plugins.filter import image, release, weights
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import findings as doctor
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import page
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge, page
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, findings
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
 from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
 from ansible_collections.gb10.cluster.plugins.plugin_utils import node_results, preflight_ranks
@@ -141,9 +140,9 @@ def use_preflight(found: dict[str, Any]) -> list[Any]:
         preflight_ranks.rank_of({"hostvars": {"one": {"x": each}}}, "x", "one", number, True)
         for number, each in enumerate(({**found, "clock": CLOCK}, PREFLIGHT))
     ]
-    verdict = checks.judge(ranks, findings.Requirements(group="pair1", head_ports={8000: "API"}, model_gib=1.0))
-    shown_lines = preflight_report._text({"name": "pair1"}, verdict, "")
-    return [shown_lines, verdict, [findings.block(each) for each in verdict["findings"]], *report_of(facts=found)]
+    group = Group("pair1", ranks, Requirements(head_ports={8000: "API"}, model_gib=1.0))
+    verdict = judge.judge(group)
+    return [preflight_report._text(group, verdict, ""), verdict.data(), [each.line() for each in verdict.findings], *report_of(facts=found)]
 
 
 def use_image(found: dict[str, Any]) -> list[Any]:
@@ -190,10 +189,12 @@ def use_log(found: dict[str, Any]) -> list[Any]:
 
 def report_of(**readers: dict[str, Any]) -> list[Any]:
     """Return the report of two ranks and its page; `readers` replaces what those of the first rank returned."""
-    good: dict[str, Any] = {"node": DOCTOR, "facts": PREFLIGHT, "info": RANK, "log": {}, **readers}
-    ranks = [doctor.Rank(host=host, repairs=[], settings={"sysctl": {"changes": ["x"]}}, **each) for host, each in zip(HOSTS, (good, {**good, "info": RANK}))]
-    found = doctor.Findings(doctor.Group("pair1", ranks, {}, LIVENESS, "new", {}, {}))
-    data = node_results.plain(page.report(found, page.Places(["i"], True, {host: [host] for host in HOSTS}), "t"))
+    good: dict[str, Any] = {"facts": PREFLIGHT, "node": DOCTOR, "info": RANK, "log": {}, "settings": {"sysctl": {"changes": ["x"]}}}
+    ranks = [Rank(host, number, **{**good, **(readers if number == 0 else {})}) for number, host in enumerate(HOSTS)]
+    status = FILTERS["group_status"]([rank.info for rank in ranks], "pair1", HOSTS, LIVENESS, {})
+    group = Group("pair1", ranks, status=status, liveness=LIVENESS, named="new")
+    verdict = judge.judge(group, preflight=False)
+    data = node_results.plain(page.report(group, verdict, page.Places(["i"], True, {host: [host] for host in HOSTS}), "t"))
     return [data, page.lines(data)]
 
 
