@@ -80,7 +80,7 @@ PREFLIGHT = {
     "kernel": {"release": "6.17.0", "cmdline": "quiet", "reboot_required": True, "reboot_packages": ["linux"]},
     "dgx": {"present": True, "base": "7.2", "ota": "7.6"}, "broken_packages": ["x"], "ota_check": {"torn": 1}, "firmware": {"ConnectX-7": "28.45"},
     "driver": {"loaded": "580.1", "on_disk": "580.2", "libraries": ["580.2"], "gpus": ["GB10"], "error": "", "present": True},
-    "memory": {"total_kb": 127600000, "problems": [{"id": "memory-stuck", "message": "m", "remedy": "r"}]},
+    "memory": {"total_kb": 127600000, "problems": [{"id": "memory_stuck", "message": "m", "remedy": "r"}]},
     "fabric": {
         "management": {"interface": "wl0", "reason": "r", "wireless": True, "address": "192.168.1.9", "prefix": 16}, "macs": ["4c:bb:47:00:00:11"],
         "rails": [{"netdev": "enp1s0f0np0", "ipv4": "192.168.200.1", "prefix": 24}],

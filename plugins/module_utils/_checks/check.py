@@ -170,11 +170,6 @@ def check(
     return register
 
 
-def found(text: str, remedy: str = "", why: str = "", severity: str = "", name: str = "", hosts: Sequence[str] = (), command: str = "") -> Finding:
-    """Return a finding; the check has the texts that are empty, and the hosts are the rank's."""
-    return Finding(name, "", severity, tuple(hosts), text, why, remedy, command)
-
-
 def skip(reason: str, name: str = "", hosts: Sequence[str] = ()) -> Skipped:
     """Return that a check is not made, and why. The first reason counts."""
     return Skipped(name, "", tuple(hosts), reason)

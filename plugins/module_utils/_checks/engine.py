@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import GROUP, HEAD, RANK, SERVE, Event, Group, Rank, check, found, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import GROUP, HEAD, RANK, SERVE, Event, Group, Rank, check, skip
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
 
 _SERVE = "run site.yml with --tags vllm_tp2"
 _PATH = "the agent on the head starts, judges and stops the ranks over this path"

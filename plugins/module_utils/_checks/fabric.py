@@ -9,8 +9,8 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import GROUP, PAIR, RANK, ROCE, Event, Group, Rank, check, found, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import GROUP, PAIR, RANK, ROCE, Event, Group, Rank, check, skip
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
 
 #: problem of roce_info -> check
 PROBLEMS = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import ACCESS, PAIR, REBOOT, SYSCTL, Event, Group, Rank, check, found, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import ACCESS, PAIR, REBOOT, SYSCTL, Event, Group, Rank, check, skip
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
 from ansible_collections.gb10.cluster.plugins.module_utils._host.access import cause_of
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.sleep import MASK_SLEEP
@@ -33,7 +33,7 @@ def access(rank: Rank, _group: Group) -> Iterator[Event]:
     text = next((line.strip() for line in rank.failure.splitlines() if line.strip()), "no reason given").rstrip(".")[:300]
     cause = cause_of(rank.failure)
     if cause:
-        yield found(f"its facts could not be read: {text}", cause.remedy, cause.matters, name=cause.check)
+        yield found(f"its facts could not be read: {text}", cause.remedy, cause.why, name=cause.id)
     elif rank.unreachable:
         yield found(f"it cannot be reached: {text}", rank.remedy)
     else:
@@ -91,15 +91,6 @@ def wifi(rank: Rank, _group: Group) -> Iterator[Event]:
 
 # --- memory ------------------------------------------------------------------------------------------------------------------------
 
-#: problem of memory.find_problems -> check
-_MEMORY = {
-    "kho-cma-leak": "kho_leak",
-    "memory-stuck": "memory_stuck",
-    "memory-fragmented": "memory_fragmented",
-    "available-is-cache": "memory_cache",
-    "watermark-boost": "watermark_boost",
-}
-
 
 @check("kho_leak", "memory", ERROR, "the engine lacks this memory, and RDMA registration fails", command=SYSCTL, physical=True,
     looks="more free CMA than there is CMA")  # fmt: skip
@@ -114,10 +105,8 @@ _MEMORY = {
 def memory(rank: Rank, _group: Group) -> Iterator[Event]:
     """The problems of the memory."""
     for problem in rank.facts["memory"].get("problems", []):
-        name = _MEMORY.get(problem["id"], "")
-        if name:
-            lowered = WARNING if name in ("kho_leak", "memory_stuck") and not rank.facts["machine"]["gb10"] else ""
-            yield found(problem["message"], problem["remedy"], severity=lowered, name=name)
+        lowered = problem["id"] in ("kho_leak", "memory_stuck") and not rank.facts["machine"]["gb10"]
+        yield found(problem["message"], problem["remedy"], severity=WARNING if lowered else "", name=problem["id"])
     figures = rank.info.get("memory") or {}
     if figures.get("available_kib"):
         yield f"{rank.host}: {figures['available_kib'] / GIB_KB:.0f} GiB available, {figures['free_kib'] / GIB_KB:.0f} GiB free"

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import RANK, Event, Group, Rank, check, found, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import WARNING, Finding
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import power
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import RANK, Event, Group, Rank, check, skip
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import WARNING, Finding, found
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
+
+# Bits of the reasons, as nvml.h defines them.
+IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0x80
+HOT_C = 90.0  # a GB10 slows down a little above
+NEAR_C = 5.0  # below the critical temperature of a sensor
+WORKS, SLOW = 50.0, 0.4  # utilization in percent, share of the highest clock
 
 
 @check("kernel_log", "kernel", WARNING, command="{on} sudo dmesg")
@@ -39,11 +44,25 @@ def heat(rank: Rank, _group: Group) -> Iterator[Event]:
     if not rank.node:
         yield skip(rank.not_read)
         return
-    for name, text in power.problems(rank.node["gpus"], rank.node["zones"]):
-        yield found(text, name=name)
-    figures = power.shown(rank.node["gpus"], rank.node["zones"])
+    gpus, zones = rank.node["gpus"], rank.node["zones"]
+    for gpu in gpus:
+        reasons, units = int(gpu["reasons"]), (("temperature_c", "°C"), ("power_w", "W"), ("sm_mhz", "MHz"))
+        shown = "GPU at " + ", ".join(f"{gpu[name]:g} {unit}" for name, unit in units if gpu[name] is not None)
+        if reasons & (SW_THERMAL | HW_THERMAL) or (gpu["temperature_c"] or 0) >= HOT_C:
+            yield found(f"the GPU is hot{' and slows down' if reasons & (SW_THERMAL | HW_THERMAL) else ''} ({shown})")
+        elif reasons & (POWER_BRAKE | HW_SLOWDOWN):
+            yield found(f"the power supply slows the GPU down ({shown}, reasons {reasons:#x})", name="gpu_power")
+        elif not reasons & IDLE and (gpu["utilization"] or 0) >= WORKS and gpu["sm_mhz"] and gpu["max_mhz"] and gpu["sm_mhz"] < SLOW * gpu["max_mhz"]:
+            yield found(f"the GPU works far below its clock ({shown}, highest {gpu['max_mhz']} MHz)", name="gpu_power")
+    for each in zones:
+        if each["critical_c"] and each["temperature_c"] >= each["critical_c"] - NEAR_C:
+            text = f"the sensor {each['name']} is at {each['temperature_c']:g} °C, and {each['critical_c']:g} °C are critical"
+            yield found(text, name="sensor_hot")
+    figures = [f"GPU {gpu['temperature_c']:g} °C" for gpu in gpus[:1] if gpu["temperature_c"] is not None]
+    figures += [f"{gpu['power_w']:g} W" for gpu in gpus[:1] if gpu["power_w"] is not None]
+    figures += [f"hottest sensor {max(each['temperature_c'] for each in zones):g} °C"] if zones else []
     if figures:
-        yield f"{rank.host}: {figures}"
+        yield f"{rank.host}: {', '.join(figures)}"
     if rank.node["gpu_error"]:
         yield skip(rank.node["gpu_error"])
 

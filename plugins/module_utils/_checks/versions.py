@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import PAIR, REBOOT, UPDATE, Event, Group, Rank, check, found, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, WARNING
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import PAIR, REBOOT, UPDATE, Event, Group, Rank, check, skip
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, WARNING, found
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.known_versions import KNOWN
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import CX7, begins, numbers, vllm_version
 

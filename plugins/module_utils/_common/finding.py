@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 ERROR, WARNING, INFO = SEVERITIES = ("error", "warning", "info")
@@ -48,15 +48,20 @@ class Finding(NamedTuple):
         return [self.title(), *(f"    {name + ':':<5}{text}" for name, text in rows if text)]
 
 
+def found(text: str, remedy: str = "", why: str = "", severity: str = "", name: str = "", hosts: Sequence[str] = (), command: str = "") -> Finding:
+    """Return what a reader or a check found; its check in _checks has the texts that are empty, and where it was found has the hosts."""
+    return Finding(name, "", severity, tuple(hosts), text, why, remedy, command)
+
+
 Entry = TypeVar("Entry", bound=Any)  # a NamedTuple with `hosts`
 
 
 def merged(entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries in their order; those that differ in their hosts only become one."""
-    found: dict[Entry, dict[str, None]] = {}
+    hosts_of: dict[Entry, dict[str, None]] = {}
     for entry in entries:
-        found.setdefault(entry._replace(hosts=()), {}).update(dict.fromkeys(entry.hosts))
-    return [entry._replace(hosts=tuple(hosts)) for entry, hosts in found.items()]
+        hosts_of.setdefault(entry._replace(hosts=()), {}).update(dict.fromkeys(entry.hosts))
+    return [entry._replace(hosts=tuple(hosts)) for entry, hosts in hosts_of.items()]
 
 
 def counts(findings: Iterable[Finding]) -> dict[str, int]:

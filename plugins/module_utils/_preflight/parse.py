@@ -289,7 +289,7 @@ def reboot_reasons(facts: Mapping[str, Any]) -> list[str]:
     gpu = facts["driver"]
     if gpu["loaded"] and gpu["on_disk"] and gpu["loaded"] != gpu["on_disk"]:
         found.append(f"the loaded driver is {gpu['loaded']}, the driver on disk is {gpu['on_disk']}")
-    phrases = {"memory-stuck": "the driver holds memory of no process", "memory-fragmented": "memory is fragmented"}
+    phrases = {"memory_stuck": "the driver holds memory of no process", "memory_fragmented": "memory is fragmented"}
     if not facts["container"] and facts["machine"]["gb10"]:
         found += [phrases[problem["id"]] for problem in facts["memory"].get("problems", []) if problem["id"] in phrases]
     return found
