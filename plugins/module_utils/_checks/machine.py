@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import ACCESS, PAIR, REBOOT, SYSCTL, Event, Group, Rank, check, skip
 from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
 from ansible_collections.gb10.cluster.plugins.module_utils._host.access import cause_of
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.sleep import MASK_SLEEP
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import MASK_SLEEP, numbers
 
 GIB_KB = 1 << 20
 _NEW_ID = "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup"

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import RANK, Event, Group, Rank, check, skip
 from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import WARNING, Finding, found
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import LOG_SIGNS
 
 # Bits of the reasons, as nvml.h defines them.
@@ -71,6 +70,9 @@ def heat(rank: Rank, _group: Group) -> Iterator[Event]:
     command="{on} sudo journalctl -b -1 -e", of=RANK, looks="the previous boot ended without a shutdown: power loss, freeze or reset")  # fmt: skip
 def kernel_logs(rank: Rank, _group: Group) -> Iterator[Event]:
     """The faults of _doctor/kernel.py, with their own IDs, and the end of the previous boot."""
+    # The catalogue of log lines behind it takes a third of the import, and each run imports the checks for their IDs.
+    from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import KINDS
+
     if not rank.node:
         yield skip(rank.not_read)
         return

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.sleep import MASK_SLEEP
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import MASK_SLEEP
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.kernel_log import LEAST, classify
 
 Record = dict[str, Any]

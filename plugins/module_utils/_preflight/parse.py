@@ -241,6 +241,7 @@ class LogSign(NamedTuple):
 
 #: The kernel suspends or hibernates.
 SUSPEND = r"PM: (?:hibernation: )?(?:suspend|hibernation) entry\b"
+MASK_SLEEP = "sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target"
 LOG_SIGNS = {
     "fatal_aer": LogSign(
         r"mlx5_core.*(?:slot reset|PCI error|device state: .*fatal)|AER:.*(?:Uncorrect\w+ \(Fatal\)|fatal error).*"

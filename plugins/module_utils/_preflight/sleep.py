@@ -13,8 +13,6 @@ import re
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, first_of_name
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import SUSPEND
 
-#: The command that prevents it.
-MASK_SLEEP = "sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target"
 _ACTIONS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "sleep")
 _FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 _DCONF = "/etc/dconf/db"
