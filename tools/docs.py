@@ -1,4 +1,4 @@
-"""Write the variable tables of the READMEs and of docs/inventory.md from argument_specs and CLUSTER_SPEC, or check them.
+"""Write the tables of variables from argument_specs and CLUSTER_SPEC, and the tables of checks from the functions of _checks, or check them.
 
     tools/docs.py           writes what differs
     tools/docs.py --check   changes nothing; exit 1 with what differs
@@ -23,6 +23,7 @@ import yaml
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "collections"))
 
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS  # noqa: E402  the checkout's links are on the path now
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import exported, is_computed, role_options  # noqa: E402  the checkout's links are on the path now
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC  # noqa: E402
 
@@ -94,6 +95,17 @@ def variable_table(options: Mapping[str, Any]) -> str:
     return _HEAD + "".join(rows(options))
 
 
+def check_table(preflight: bool) -> str:
+    """Return the table of the checks of preflight, or of those that only doctor makes. Checks with the same texts share a row."""
+    shared: dict[tuple[str, str], list[str]] = {}
+    for check in CHECKS.values():
+        if (check.id in IDS) == preflight:
+            shared.setdefault((check.severity, check.looks), []).append(f"`{check.id}`")
+    return "| ID | at worst | what it looks for |\n|---|---|---|\n" + "".join(
+        f"| {', '.join(names)} | {severity} | {looks} |\n" for (severity, looks), names in shared.items()
+    )
+
+
 def with_table(text: str, marker: str, table: str) -> str | None:
     """Return a document with the table between its markers, or None where it has none."""
     start, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
@@ -111,6 +123,8 @@ def documents(repo: Path) -> Iterator[tuple[Path, str, str]]:
         options = role_options(load(specs) or {}, (load(defaults) or {}) if defaults.exists() else {})
         yield specs.parents[1] / "README.md", "variables", variable_table(options)
     yield repo / "docs" / "inventory.md", "variables", variable_table(CLUSTER_SPEC)
+    yield repo / "roles" / "preflight" / "README.md", "checks", check_table(preflight=True)
+    yield repo / "docs" / "doctor.md", "checks", check_table(preflight=False)
 
 
 # --- Specs and defaults -------------------------------------------------------------------------------------------------

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import page
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import findings, page
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
@@ -43,26 +45,27 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, options = self.validate_argument_spec(argument_spec=_SPEC)
         variables = task_vars or {}
-        group, names = options["group"], options["register"]
-        hosts = [str(each) for each in group["hosts"]]
+        wanted, names = options["group"], options["register"]
+        hosts = [str(each) for each in wanted["hosts"]]
         in_run = set(variables.get("ansible_play_hosts_all") or hosts)
         read = {host: variables["hostvars"][host] if host in in_run else {} for host in hosts}
-        ranks = [_rank(host, read[host], names) for host in hosts]
+        ranks = [_rank(rank_of(variables, names["preflight"], host, number, host in in_run), read[host], names) for number, host in enumerate(hosts)]
         measured = {host: _ran(read[host], names["bandwidth"]) for host in hosts}
-        found = findings.Findings(
-            findings.Group(
-                name=str(group["name"]),
-                ranks=ranks,
-                preflight=_preflight(variables, group, options, in_run),
-                liveness=_ran(read[hosts[0]], names["liveness"]),
-                named=options["release"],
-                bandwidth={host: each for host, each in measured.items() if "bandwidth_class" in each or each.get("failed")},
-                collective=options["collective"],
-                bandwidth_not=options["bandwidth_not"],
-            )
+        liveness, name = _ran(read[hosts[0]], names["liveness"]), str(wanted["name"])
+        group = Group(
+            name=name,
+            ranks=ranks,
+            needs=requirements(options["preflight"]),
+            status=group_status([rank.info for rank in ranks], name, hosts, liveness, ranks[0].log),
+            liveness=liveness,
+            named=options["release"],
+            bandwidth={host: each for host, each in measured.items() if "bandwidth_class" in each or each.get("failed")},
+            bandwidth_not=options["bandwidth_not"],
+            collective=options["collective"],
         )
         places = page.Places(*_inventory(variables), {host: ssh_words(variables["hostvars"][host], host) for host in hosts})
-        report = plain(page.report(found, places, utc.stamp()))
+        verdict = judge(group, options["preflight"]["ignore"], preflight=False)
+        report = plain(page.report(group, verdict, places, utc.stamp()))
         result.update(changed=False, verdict=page.verdict(report), lines=page.lines(report), report=report)
         return result
 
@@ -79,31 +82,17 @@ def _read(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {} if result.get("failed") or result.get("unreachable") else result
 
 
-def _rank(host: str, values: Mapping[str, Any], names: Mapping[str, str]) -> findings.Rank:
-    """Return what was read of one rank. How the containers were not read is kept, for the sentence about the group."""
+def _rank(rank: Rank, values: Mapping[str, Any], names: Mapping[str, str]) -> Rank:
+    """Return a rank with what the other readers returned. Why the first one failed stands for the others, which did not run."""
     repairs = values.get(names["repairs"]) if names["repairs"] else None
-    return findings.Rank(
-        host=host,
+    first, info = _ran(values, names["preflight"]), _ran(values, names["rank"])
+    return rank._replace(
         node=_read(values, names["node"]),
-        facts=_read(values, names["preflight"]),
-        info=_ran(values, names["rank"]) or _ran(values, names["preflight"]) if _lost(values, names) else _ran(values, names["rank"]),
+        info=info or (first if first.get("unreachable") or first.get("failed") else {}),
         log=_read(values, names["log"]),
         repairs=[str(each) for each in repairs] if isinstance(repairs, list) else [],
         settings={role: _ran(values, names[role]) for role in _ROLES},
     )
-
-
-def _lost(values: Mapping[str, Any], names: Mapping[str, str]) -> bool:
-    """Whether the first reader of a rank failed, so that the others did not run."""
-    first = _ran(values, names["preflight"])
-    return bool(first.get("unreachable") or first.get("failed"))
-
-
-def _preflight(variables: Mapping[str, Any], group: Mapping[str, Any], options: Mapping[str, Any], in_run: set[str]) -> dict[str, Any]:
-    """Return the verdict of preflight."""
-    wanted = options["preflight"]
-    ranks = [rank_of(variables, options["register"]["preflight"], str(host), number, host in in_run) for number, host in enumerate(group["hosts"])]
-    return checks.judge(ranks, requirements(group, wanted), wanted["ignore"])
 
 
 def _inventory(variables: Mapping[str, Any]) -> tuple[list[str], bool]:

@@ -12,10 +12,11 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import Verdict, judge, skipped_lines, unknown_ids
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, counts
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks, findings
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import SEVERITIES
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, rank_of, requirements, version_faults
 
@@ -41,61 +42,62 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, options = self.validate_argument_spec(argument_spec=_SPEC)
         variables = task_vars or {}
-        group, host = options["group"], str(variables["inventory_hostname"])
-        faults = [*version_faults(options["known_versions"]), *checks.unknown_ids(options["ignore"])]
+        wanted, host = options["group"], str(variables["inventory_hostname"])
+        faults = [*version_faults(options["known_versions"]), *unknown_ids(options["ignore"])]
         if faults:
             return dict(result, changed=False, failed=True, findings=[], ignored=[], not_checked=[], report="", msg=". ".join(faults) + ".")
-        in_run = [str(each) for each in variables.get("ansible_play_hosts_all") or group["hosts"]]
-        ranks = [rank_of(variables, options["register"], each, number, each in in_run) for number, each in enumerate(group["hosts"])]
-        verdict = checks.judge(ranks, requirements(group, options), options["ignore"], options["strict"])
-        result.update(verdict, changed=False, report=options["report"])
+        in_run = [str(each) for each in variables.get("ansible_play_hosts_all") or wanted["hosts"]]
+        ranks = [rank_of(variables, options["register"], each, number, each in in_run) for number, each in enumerate(wanted["hosts"])]
+        group = Group(str(wanted["name"]), ranks, requirements(options))
+        verdict = judge(group, options["ignore"], options["strict"])
+        result.update(verdict.data(), changed=False, report=options["report"])
         is_first = host == next((rank.host for rank in ranks if rank.in_run), host)
-        errors = [entry for entry in verdict["findings"] if entry["severity"] == "error"]
+        errors = [each for each in verdict.findings if each.severity == ERROR]
         if is_first and options["report"]:
             try:
-                _write(options["report"], _document(group, verdict), ranks)
+                _write(options["report"], group, verdict)
             except OSError as error:
                 text = f"preflight_report is {options['report']}, which cannot be written on the controller ({error.strerror or error})"
                 return dict(result, failed=True, report="", msg=f"{text}: choose another path, or empty for no report.")
         if is_first:
             document = _document(group, verdict) | {"report": options["report"]}
-            color = "yellow" if any(entry["severity"] != "info" for entry in verdict["findings"]) else None
+            color = "yellow" if any(each.severity != INFO for each in verdict.findings) else None
             shown.show(_text(group, verdict, options["report"]), document, shown.wants_json(self._loader), color)
         if errors:
-            names = ", ".join(dict.fromkeys(entry["id"] for entry in errors))
-            head = f"{group['name']} is not ready, {_count(len(errors), 'error')} ({names}); nothing was changed."
-            listed = "".join(f"\n{findings.block(entry)}" for entry in errors) if is_first else f" They are listed at {ranks[0].host}."
+            names = ", ".join(dict.fromkeys(each.id for each in errors))
+            head = f"{group.name} is not ready, {_count(len(errors), 'error')} ({names}); nothing was changed."
+            listed = "".join(f"\n{each.line()}" for each in errors) if is_first else f" They are listed at {ranks[0].host}."
             return dict(result, failed=True, msg=head + listed)
-        return dict(result, msg=f"{group['name']}: no error, {_count(len(verdict['findings']), 'finding')}.")
+        return dict(result, msg=f"{group.name}: no error, {_count(len(verdict.findings), 'finding')}.")
 
 
-def _text(group: dict[str, Any], verdict: dict[str, Any], report: str) -> list[str]:
+def _text(group: Group, verdict: Verdict, report: str) -> list[str]:
     """Return everything but errors, which are in the message of the failure."""
-    found = verdict["findings"]
-    errors, warnings, infos = (sum(entry["severity"] == severity for entry in found) for severity in SEVERITIES)
+    number = counts(verdict.findings)
     where = f"; report: {report}" if report else ""
-    out = [f"preflight of {group['name']}: {_count(errors, 'error')}, {_count(warnings, 'warning')}, {infos} for information{where}"]
-    out += [findings.block(entry) for entry in found if entry["severity"] != "error"]
-    out += [f"ignored {entry['id']} ({', '.join(entry['hosts'])}): {entry['found']}." for entry in verdict["ignored"]]
-    skipped = findings.skipped_lines(verdict["not_checked"])
+    out = [f"preflight of {group.name}: {_count(number['error'], 'error')}, {_count(number['warning'], 'warning')}, {number['info']} for information{where}"]
+    out += [each.line() for each in verdict.findings if each.severity != ERROR]
+    out += [f"ignored {each.id} ({', '.join(each.hosts)}): {each.found}." for each in verdict.ignored]
+    skipped = skipped_lines(verdict.skipped)
     if len(skipped) > SKIPPED_LINES and not Display().verbosity:
-        number = len({entry["id"] for entry in verdict["not_checked"]})
-        skipped = [f"skipped: {_count(number, 'check')}, for {len(skipped)} reasons ({'in the report' if report else '-v prints them'})"]
+        checks = len({each.id for each in verdict.skipped})
+        skipped = [f"skipped: {_count(checks, 'check')}, for {len(skipped)} reasons ({'in the report' if report else '-v prints them'})"]
     return out + skipped
 
 
-def _document(group: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
+def _document(group: Group, verdict: Verdict) -> dict[str, Any]:
     """Return the verdict of a group for programs."""
-    ready = not any(entry["severity"] == "error" for entry in verdict["findings"])
-    return {"schema": "gb10.cluster/preflight/1", "time": utc.stamp(), "group": group["name"], "hosts": list(group["hosts"]), "ready": ready, **verdict}
+    ready = not counts(verdict.findings)[ERROR]
+    return {"schema": "gb10.cluster/preflight/2", "time": utc.stamp(), "group": group.name, "hosts": list(group.hosts), "ready": ready, **verdict.data()}
 
 
-def _write(path: str, document: dict[str, Any], ranks: list[findings.Rank]) -> None:
+def _write(path: str, group: Group, verdict: Verdict) -> None:
     """Write the report. Raises OSError."""
-    facts = {rank.host: {key: value for key, value in rank.facts.items() if key not in ("invocation", "changed", "warnings")} for rank in ranks}
+    facts = {rank.host: {key: value for key, value in rank.facts.items() if key not in ("invocation", "changed", "warnings")} for rank in group.ranks}
     target = Path(os.path.expanduser(path)).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(str(target), json.dumps({**document, "facts": facts}, indent=2, sort_keys=True, default=str) + "\n", 0o600)
+    document = {**_document(group, verdict), "facts": facts}
+    write_atomically(str(target), json.dumps(document, indent=2, sort_keys=True, default=str) + "\n", 0o600)
 
 
 def _count(number: int, word: str) -> str:

@@ -82,6 +82,7 @@ import os
 from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
@@ -93,12 +94,12 @@ def main() -> None:
         argument_spec={"group": {"type": "str", "required": True}, "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"}},
         supports_check_mode=True,
     )
-    folder = os.path.join(module.params["directory"], module.params["group"])
+    evidence = os.path.join(module.params["directory"], module.params["group"], EVIDENCE)
 
     def run(argv: Sequence[str]) -> tuple[int, str, str]:
         return run_command(argv, timeout=node.SECONDS)
 
-    module.exit_json(changed=False, **node.gather(Node("/", run), run_command, folder))
+    module.exit_json(changed=False, **node.gather(Node("/", run), run_command, evidence))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ report:
       description: The name of this form.
       type: str
       returned: success
-      sample: gb10.cluster/doctor/1
+      sample: gb10.cluster/doctor/2
     time:
       description: When the report was made.
       type: str
@@ -123,9 +123,9 @@ report:
         - id: cable
           area: fabric
           severity: error
-          where: [spark-1]
+          hosts: [spark-1]
           found: No port has a link
-          matters: the ranks have no rail to reach each other
+          why: the ranks have no rail to reach each other
           remedy: Connect the cable
           command: ssh spark-1 'ip -br link; rdma link'
     passed:
@@ -138,5 +138,5 @@ report:
       type: list
       elements: dict
       returned: success
-      sample: [{area: drift, where: [spark-1], reason: no release is current}]
+      sample: [{area: drift, hosts: [spark-1], reason: no release is current}]
 """

@@ -103,11 +103,13 @@ findings:
   elements: dict
   sample:
     - id: kernel_parity
+      area: versions
       severity: warning
       hosts: [spark-1, spark-2]
       found: "the kernel differs: 6.17.0-1032-nvidia on spark-1, 7.0.0-1019-nvidia on spark-2"
-      matters: memory, GIDs and hot-plug depend on the kernel version, so one rank can fail while the other does not
+      why: memory, GIDs and hot-plug depend on the kernel version, so one rank can fail while the other does not
       remedy: update all nodes the same way, and reboot
+      command: "{on} 'sudo apt update && sudo apt dist-upgrade'"
 ignored:
   description: Findings of the checks in O(ignore).
   returned: always
@@ -119,7 +121,7 @@ not_checked:
   returned: always
   type: list
   elements: dict
-  sample: [{id: driver_parity, hosts: [lab-1], reason: no NVIDIA driver is loaded}]
+  sample: [{id: driver_parity, area: versions, hosts: [lab-1], reason: no NVIDIA driver is loaded}]
 report:
   description: The path of the JSON report; empty if there is none.
   returned: always

@@ -189,6 +189,11 @@ agent:
       type: dict
       returned: always
       sample: {/usr/local/sbin/gb10: 0755 9f86d081...}
+    place:
+      description: The group and the rank that the node's agent is configured for; empty without an agent.
+      type: dict
+      returned: always
+      sample: {group: pair1, rank: 1}
     owners:
       description: The groups that own the node, each with the machine id of its head.
       type: dict

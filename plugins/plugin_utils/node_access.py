@@ -12,6 +12,7 @@ import shlex
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
 from ansible_collections.gb10.cluster.plugins.module_utils._host import access
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults
@@ -41,7 +42,7 @@ class NodeAction(NodeResults):
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return {**out, **result}
 
-    def _once(self, task_vars: dict[str, Any] | None) -> tuple[dict[str, Any], str, access.Cause | None]:
+    def _once(self, task_vars: dict[str, Any] | None) -> tuple[dict[str, Any], str, Finding | None]:
         """Run the module; return its result, what it reports of the connection, and the cause if the module did not run."""
         try:
             result = dict(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))

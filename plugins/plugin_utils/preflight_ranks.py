@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import SEVERITIES
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.findings import Rank, Requirements
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Rank, Requirements
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.versions import COMPONENTS
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import SEVERITIES
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.versions import COMPONENTS
 
 _KNOWN_VERSION: dict[str, Any] = {
     "component": {"type": "str", "required": True, "choices": list(COMPONENTS)},
@@ -45,15 +45,10 @@ def version_faults(entries: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def requirements(group: Mapping[str, Any], options: Mapping[str, Any]) -> Requirements:
+def requirements(options: Mapping[str, Any]) -> Requirements:
     """Return what a group requires, of options with the types of NEEDS."""
-    return Requirements(
-        group=str(group["name"]),
-        size=len(group["hosts"]),
-        head_ports={int(port): str(what) for port, what in options["head_ports"].items()},
-        known=options["known_versions"],
-        **{name: options[name] for name in ("require_gb10", "open_port", "model_gib", "image_gib", "image", "free_gib", "clock_skew_seconds")},
-    )
+    wanted = {name: options[name] for name in Requirements._fields}
+    return Requirements(**{**wanted, "head_ports": {int(port): str(what) for port, what in options["head_ports"].items()}})
 
 
 def rank_of(variables: Mapping[str, Any], name: str, host: str, number: int, in_run: bool) -> Rank:

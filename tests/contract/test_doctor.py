@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import commands
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
 from playbook import LOCAL_PAIR, REPO, Run
 from warm_playbook import run
 
@@ -60,13 +60,13 @@ def test_a_pair_with_nothing_installed_is_reported_in_check_mode_too(tmp_path: P
     data = report(done)
     unreachable = [each for each in done._results("runner_on_unreachable") if each["host"] == "two"]
     assert len(unreachable) == silent, "a frozen node is waited for once"
-    assert [each["where"] for each in data["findings"] if each["id"] == "reachable"] == [["two"]] * silent
+    assert [each["hosts"] for each in data["findings"] if each["id"] == "reachable"] == [["two"]] * silent
     assert done.changed == set()
     assert not (tmp_path / "node").exists()
     assert not (done.folder / "receipts").exists(), "the report of preflight belongs to preflight.yml"
     assert (data["group"], data["hosts"]) == ("pair1", ["one", "two"])
     assert {each["id"] for each in data["findings"]} & ({"engine_down", "engine_unknown"} if silent else {"engine_absent", "engine_unknown"})
-    assert all(each["matters"] and each["command"] for each in data["findings"])
+    assert all(each["why"] and each["command"] for each in data["findings"])
     assert done.rc == (2 if data["counts"]["error"] else 0), done.stdout
 
 
@@ -100,7 +100,7 @@ def test_a_run_of_one_host_with_drift_fails_if_warnings_count(tmp_path: Path) ->
     assert "rank 0 on one is not known: the node was not read in this run" in data["sentence"].replace("Rank", "rank")
     ids = {each["id"] for each in data["findings"]}
     assert ids >= ({"docker", "engine_unknown"} if "Docker Engine" in data["sentence"] else {"engine_down"} & ids)
-    assert {"area": "drift", "where": ["one", "two"], "reason": "the release was not rendered, because a rank was not read"} in data["not_checked"]
+    assert {"area": "drift", "hosts": ["one", "two"], "reason": "the release was not rendered, because a rank was not read"} in data["not_checked"]
 
 
 def test_a_misspelt_variable_is_refused(tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_a_misspelt_variable_is_refused(tmp_path: Path) -> None:
 
 def test_every_finding_is_documented() -> None:
     documented = set(re.findall(r"`([a-z0-9_]+)`", (REPO / "docs/doctor.md").read_text(encoding="utf-8")))
-    assert {*commands.OWN, *KINDS} <= documented
+    assert {name for name in CHECKS if name not in IDS} | set(KINDS) <= documented

@@ -86,8 +86,8 @@ def test_output_json_is_one_line_for_each_group(done: tuple[Run, Path]) -> None:
     result, _folder = done
     found = {each["group"]: each for each in (json.loads(line) for line in result.stdout.splitlines() if line.startswith("{"))}
     assert {name: (each["schema"], each["ready"]) for name, each in found.items()} == {
-        "pair1": ("gb10.cluster/preflight/1", True),
-        "pair2": ("gb10.cluster/preflight/1", False),
+        "pair1": ("gb10.cluster/preflight/2", True),
+        "pair2": ("gb10.cluster/preflight/2", False),
     }
     assert "preflight of pair1" not in result.stdout
 

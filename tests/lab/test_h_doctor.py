@@ -55,7 +55,7 @@ def test_a_stopped_engine_and_a_stopped_agent_are_named_with_their_commands(stop
     found = {each["id"]: each for each in report(run)["findings"]}
     assert "rank 1 on lab-2: the engine process is stopped (PID " in found["engine_down"]["found"]
     assert found["engine_down"]["command"].startswith("ansible-playbook ")
-    assert found["agent_down"]["where"] == ["lab-1"]
+    assert found["agent_down"]["hosts"] == ["lab-1"]
     assert found["agent_down"]["command"].startswith("ssh ")
     assert run.last_message.startswith("pair1: ")
     assert "pair1 does not serve: " in written(stopped)

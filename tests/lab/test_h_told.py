@@ -68,7 +68,8 @@ def test_swapped_ranks_are_refused_before_anything_changes(told: Owner) -> None:
     told.inventory_file("hosts.yml", lambda _text: swapped)
     try:
         for arguments in (("--check",), ()):
-            told.run("bring up", *ONLY_SERVING, *arguments).failed("obeys lab-1 as its head", "the inventory has lab-2 as head", "Nothing was changed")
+            words = "lab-2 is rank 1 of pair1; lab-1 is rank 0 of pair1, and the inventory has lab-2 as head. Nothing was changed"
+            told.run("bring up", *ONLY_SERVING, *arguments).failed(words)
     finally:
         told.inventory_file("hosts.yml", lambda _text: hosts)
     assert (told.identity(), [kept(told, node) for node in told.nodes]) == (before, files)

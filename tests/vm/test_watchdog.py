@@ -81,7 +81,7 @@ def test_a_frozen_node_is_reset_by_the_watchdog(lab: VmLab, applied: Run) -> Non
     assert lab.on(NODE, f"cat {DEVICE}/bootstatus") == BY_WATCHDOG
     doctor = lab.play("playbooks/doctor.yml", *ONLY, variables={"output": "json"})
     report = json.loads(next(line for line in doctor.stdout.splitlines() if line.startswith("{")))
-    assert [each["where"] for each in report["findings"] if each["id"] == "unclean_end"] == [["vm-1"]], report
+    assert [each["hosts"] for each in report["findings"] if each["id"] == "unclean_end"] == [["vm-1"]], report
     assert probe(lab, NODE, READ) == ARMED
     lab.on(NODE, "rm -rf /var/log/journal")
 

@@ -67,7 +67,8 @@ def read(node: Node, head: Mapping[str, Any] | None = None, socket: str = config
     `head` has the name and the address that the head's sessions come from; none on the head. `directory` has the folders of all serving groups.
     """
     head = head if head and head.get("name") else None
-    state = state_of(read_json(node.at(config.CONFIG)), socket)
+    known = read_json(node.at(config.CONFIG))
+    state = state_of(known, socket)
     found = fingerprints(FILES, node.root)
     rc, text = sshd.output(node, config.USER, head["name"], head["address"]) if head else sshd.output(node)
     return {
@@ -75,6 +76,7 @@ def read(node: Node, head: Mapping[str, Any] | None = None, socket: str = config
         "files": found,
         "enabled": node.exists(f"/etc/systemd/system/multi-user.target.wants/{config.UNIT}"),
         "user": _has_user(),
+        "place": {"group": str(known.get("group") or ""), "rank": int(known.get("rank") or 0)} if known else {},
         "owners": owners_in(node.at(directory)) if directory else {},
         "state": state,
         "converges": standing.converges(state),

@@ -247,7 +247,7 @@ class RankService:
         return self._hello()
 
     def _remove_others(self) -> None:
-        """Remove the containers of other groups that run here: the node has memory for one engine, and its new owner was told of them. Raises DockerError."""
+        """Remove the containers of other groups that run here: the node has memory for one engine, and `takeover` asks for it. Raises DockerError."""
         for other in node.other_groups(self.group, self.docker_socket):
             names = [str(each["name"]) for each in node.containers_of(other, self.docker_socket)]
             self._docker("stop", *names, timeout=STOP_SECONDS)

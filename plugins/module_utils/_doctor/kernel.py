@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS, Kind, kind_of, message_of
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import MASK_SLEEP
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import MASK_SLEEP
 
 Record = dict[str, Any]
 

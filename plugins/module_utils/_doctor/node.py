@@ -12,7 +12,6 @@ import os
 import re
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import kernel, power
@@ -69,9 +68,8 @@ def gpu_power(run: Run) -> tuple[list[Record], str]:
     return found, "" if found else "nvidia-smi lists no GPU"
 
 
-def kept_boot_log(folder: str) -> Record:
-    """Return state and failure of the boot log in the newest evidence of a group's folder; the label is empty without any."""
-    place = os.path.join(folder, EVIDENCE)
+def kept_boot_log(place: str) -> Record:
+    """Return state and failure of the boot log in the newest evidence of a folder; the label is empty without any."""
     try:
         with os.scandir(place) as entries:
             labels = [(entry.stat(follow_symlinks=False).st_mtime, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -87,8 +85,8 @@ def kept_boot_log(folder: str) -> Record:
     return dict(NO_BOOT)
 
 
-def gather(node: Node, run: Run, folder: str) -> Record:
-    """Return what the module doctor_info documents."""
+def gather(node: Node, run: Run, evidence: str) -> Record:
+    """Return what the module doctor_info documents; `evidence` is the folder of it."""
     container = container_reason(node)
     if container:
         reason = f"a container ({container}) has the kernel of its host"
@@ -96,4 +94,4 @@ def gather(node: Node, run: Run, folder: str) -> Record:
     else:
         logs = kernel_logs(run)
     found, error = gpu_power(run)
-    return {"kernel": logs, "gpus": found, "gpu_error": error, "zones": [] if container else temperatures(node), "boot": kept_boot_log(folder)}
+    return {"kernel": logs, "gpus": found, "gpu_error": error, "zones": [] if container else temperatures(node), "boot": kept_boot_log(evidence)}

@@ -7,34 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Cause(NamedTuple):
-    """Why no module runs. `check` is the preflight check that reports it; the texts have no capital and no full stop."""
-
-    check: str
-    found: str
-    matters: str
-    remedy: str
-
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding, found
 
 _ROOT = "nearly everything that the roles do needs root"
-SUDO = Cause("sudo", "sudo asks for a password", _ROOT, "add -K (--ask-become-pass) to the command, or let the user sudo without a password")
+SUDO = found("sudo asks for a password", "add -K (--ask-become-pass) to the command, or let the user sudo without a password", _ROOT, name="sudo")
 WRONG = SUDO._replace(found="sudo does not accept the password", remedy="run the command again with -K (--ask-become-pass) and the right password")
 SUDOERS = SUDO._replace(found="the user is not allowed to use sudo", remedy="add the user to the group sudo, or set ansible_user to a user who may use sudo")
 PROMPT = SUDO._replace(
     found="sudo does not answer in time",
     remedy="run the command again when the connection to the node is stable; if sudo asks for a password there, add -K (--ask-become-pass)",
 )
-PYTHON = Cause(
-    "python",
+PYTHON = found(
     "the Python interpreter is missing",
-    "no module runs without it",
     "install python3 (3.9 or later) there (apt install python3), or set ansible_python_interpreter",
+    "no module runs without it",
+    name="python",
 )
 OLD = PYTHON._replace(found="the Python interpreter is too old")
-SPACE = Cause("reachable", "no space is left", "no module runs without a temporary directory", "remove files there (df -h, docker system df) and run again")
+_FULL = "no module runs without a temporary directory"
+SPACE = found("no space is left", "remove files there (df -h, docker system df) and run again", _FULL, name="reachable")
 
 _CAUSES = (
     (WRONG, r"incorrect \w+ password|incorrect password attempt"),
@@ -52,7 +45,7 @@ _CAUSES = (
 )
 
 
-def cause_of(text: str) -> Cause | None:
+def cause_of(text: str) -> Finding | None:
     """Return the cause that a failure's text names; None if it names another one."""
     return next((cause for cause, pattern in _CAUSES if re.search(pattern, text, re.IGNORECASE | re.MULTILINE)), None)
 
@@ -77,7 +70,7 @@ def full_file_system(df: str) -> str:
     return full[0][1] if full else ""
 
 
-def finding(cause: Cause, text: str, mount: str = "") -> str:
+def finding(cause: Finding, text: str, mount: str = "") -> str:
     """Return what was found and where, with the line of `text` that shows it."""
     where = f" on {mount}, the file system of {file_of(text)}" if mount else f" for {file_of(text)}" if cause is SPACE else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -85,6 +78,6 @@ def finding(cause: Cause, text: str, mount: str = "") -> str:
     return f"{cause.found}{where} ({shown})"
 
 
-def sentences(host: str, found: str, cause: Cause) -> str:
+def sentences(host: str, found: str, cause: Finding) -> str:
     """Return the message for the user: the node, what was found, what to do."""
     return f"{host}: {found}. {cause.remedy[0].upper()}{cause.remedy[1:]}."

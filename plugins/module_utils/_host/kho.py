@@ -98,7 +98,7 @@ def _proof(boot: Boot, record: Mapping[str, Any], meminfo: Mapping[str, int], bu
     """Return what the running kernel shows of kho=off."""
     problem = memory.cma_problem(meminfo, boot.kernel, "kho=off")
     if problem:
-        return f"{problem['message']}: {problem['remedy']}"
+        return f"{problem.found}: {problem.remedy}"
     before = f"; before: {_shown(record['before'])}" if "before" in record and record.get("boot") != boot.boot else ""
     by = "" if boot.own else f" (set by {boot.other or 'another tool'}, so the role adds nothing)"
     engine = " while the GPU is in use" if busy else ""

@@ -19,6 +19,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding, found
+
 GIB_KB = 1024 * 1024
 
 # Without a model the driver holds less than this. What a failed run leaves is far above (33 GiB and more).
@@ -216,12 +218,7 @@ def fragmentation(rows: Sequence[Buddy], zones: Sequence[Zone], page_kb: int) ->
     }
 
 
-def problem(name: str, message: str, remedy: str) -> dict[str, str]:
-    """Return one entry of `problems`."""
-    return {"id": name, "message": message, "remedy": remedy}
-
-
-def cma_problem(meminfo: Mapping[str, int], kernel: str = "", cmdline: str = "", kexec_crash_size: int | None = None) -> dict[str, str] | None:
+def cma_problem(meminfo: Mapping[str, int], kernel: str = "", cmdline: str = "", kexec_crash_size: int | None = None) -> Finding | None:
     """Return the KHO leak: more free CMA than CMA."""
     total, free = meminfo.get("CmaTotal"), meminfo.get("CmaFree", 0)
     if total is None or free <= total:
@@ -238,60 +235,60 @@ def cma_problem(meminfo: Mapping[str, int], kernel: str = "", cmdline: str = "",
         remedy = f"boot {fixed}; kho=off is not safe here, because /sys/kernel/kexec_crash_size is {kexec_crash_size} and a crash kernel is reserved"
     else:
         remedy = f"{KHO_REMEDY}, or boot {fixed}"
-    return problem("kho-cma-leak", message, remedy)
+    return found(message, remedy, name="kho_leak")
 
 
-def stuck_problem(meminfo: Mapping[str, int], gpu_users: Sequence[str]) -> dict[str, str] | None:
+def stuck_problem(meminfo: Mapping[str, int], gpu_users: Sequence[str]) -> Finding | None:
     """Return memory that the driver holds although no process uses the GPU."""
     held = unaccounted_kb(meminfo)
     expected = KHO_KB if cma_problem(meminfo) is not None else 0
     if gpu_users or "MemTotal" not in meminfo or "AnonPages" not in meminfo or held < STUCK_KB + expected:
         return None
-    return problem(
-        "memory-stuck",
+    return found(
         f"{gib(held)} GiB of {gib(meminfo['MemTotal'])} GiB belong to no process and to no cache, and nothing uses the GPU: "
         "a failed run left them with the driver",
         "wait up to 60 s after a stop and look again; what is then still missing comes back only with a reboot",
+        name="memory_stuck",
     )
 
 
-def fragmentation_problem(state: Mapping[str, Any], meminfo: Mapping[str, int], gpu_users: Sequence[str]) -> dict[str, str] | None:
+def fragmentation_problem(state: Mapping[str, Any], meminfo: Mapping[str, int], gpu_users: Sequence[str]) -> Finding | None:
     """Return fragmentation of an idle node; under a loaded engine zero large blocks are normal."""
     if gpu_users or not state.get("zone") or state["blocks_4mib"] >= FEW_LARGE_BLOCKS or meminfo.get("MemTotal", 0) < 16 * GIB_KB:
         return None
-    return problem(
-        "memory-fragmented",
+    return found(
         f"zone {state['zone']} has {state['blocks_4mib']} free blocks of 4 MiB or more (largest free block {state['largest_kb']} KiB) "
         f"with {gib(state['free_kb'])} GiB free and nothing using the GPU; a fresh boot has 24 and more",
         "the agent drops the page cache and compacts memory before each start; if that does not help, which is usual after days of uptime, reboot",
+        name="memory_fragmented",
     )
 
 
-def cache_problem(meminfo: Mapping[str, int]) -> dict[str, str] | None:
+def cache_problem(meminfo: Mapping[str, int]) -> Finding | None:
     """Return MemAvailable that is mostly page cache, which the driver does not get in time."""
     free, available = meminfo.get("MemFree"), meminfo.get("MemAvailable")
     if free is None or available is None or meminfo.get("MemTotal", 0) < 64 * GIB_KB:
         return None
     if free >= LOW_FREE_KB or available - free < LOW_FREE_KB:
         return None
-    return problem(
-        "available-is-cache",
+    return found(
         f"MemAvailable is {gib(available)} GiB, but only {gib(free)} GiB are free: the rest is page cache, which the GPU driver does not "
         "wait for (NV_ERR_NO_MEMORY)",
         "the agent drops the page cache before each start, and the page-cache guard of the readahead role runs while weights load",
+        name="memory_cache",
     )
 
 
-def boost_problem(vm: Mapping[str, int]) -> dict[str, str] | None:
+def boost_problem(vm: Mapping[str, int]) -> Finding | None:
     """Return a raised floor together with a boost factor that multiplies it."""
     floor, factor = vm.get("min_free_kbytes", 0), vm.get("watermark_boost_factor", 0)
     if floor < GIB_KB or factor == 0:
         return None
     worst = floor * 3 // 2 * (10000 + factor) // 10000
-    return problem(
-        "watermark-boost",
+    return found(
         f"vm.min_free_kbytes is {floor} with vm.watermark_boost_factor {factor}: after fragmentation the kernel can hold back {gib(worst)} GiB",
         "set vm.watermark_boost_factor=0, as the sysctl role does",
+        name="watermark_boost",
     )
 
 
@@ -303,13 +300,13 @@ def find_problems(
     kernel: str = "",
     cmdline: str = "",
     kexec_crash_size: int | None = None,
-) -> list[dict[str, str]]:
+) -> list[Finding]:
     """Return all problems of a node's memory."""
-    found = [
+    problems = [
         cma_problem(meminfo, kernel, cmdline, kexec_crash_size),
         stuck_problem(meminfo, gpu_users),
         fragmentation_problem(fragments, meminfo, gpu_users),
         cache_problem(meminfo),
         boost_problem(vm),
     ]
-    return [entry for entry in found if entry is not None]
+    return [entry for entry in problems if entry is not None]

@@ -123,5 +123,5 @@ def report(node: Node, facts: Facts) -> dict[str, Any]:
         "gpu_users": facts.gpu_users,
         "fragmentation": fragments,
         "cma": {"total_kb": meminfo.get("CmaTotal", 0), "free_kb": meminfo.get("CmaFree", 0)},
-        "problems": problems,
+        "problems": [{"id": each.id, "message": each.found, "remedy": each.remedy} for each in problems],
     }

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import IDS
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, image_names
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
@@ -24,7 +25,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.watchdog import
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import BUILD_ARGUMENT, is_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import KINDS, Found, shown, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import is_list
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS
 
 
 class Rule(NamedTuple):
@@ -162,7 +162,7 @@ RULES: dict[str, Rule] = {
     # preflight
     "preflight_clock_skew_seconds": _FROM_ZERO,
     "preflight_free_gib": _GIB,
-    "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", CHECKS),
+    "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", IDS),
     "preflight_image_gib": _GIB,
     "preflight_model_gib": _GIB,
     "preflight_model_store": _STORE,

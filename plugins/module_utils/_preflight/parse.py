@@ -232,6 +232,7 @@ def memlock(text: str | None, status: str | None) -> Record:
     }
 
 
+MASK_SLEEP = "sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target"
 #: The kinds of faults in the kernel log that preflight reports.
 LOG_SIGNS = {name: kind for name, kind in KINDS.items() if kind.preflight}
 
@@ -259,7 +260,7 @@ def reboot_reasons(facts: Mapping[str, Any]) -> list[str]:
     gpu = facts["driver"]
     if gpu["loaded"] and gpu["on_disk"] and gpu["loaded"] != gpu["on_disk"]:
         found.append(f"the loaded driver is {gpu['loaded']}, the driver on disk is {gpu['on_disk']}")
-    phrases = {"memory-stuck": "the driver holds memory of no process", "memory-fragmented": "memory is fragmented"}
+    phrases = {"memory_stuck": "the driver holds memory of no process", "memory_fragmented": "memory is fragmented"}
     if not facts["container"] and facts["machine"]["gb10"]:
         found += [phrases[problem["id"]] for problem in facts["memory"].get("problems", []) if problem["id"] in phrases]
     return found

@@ -19,8 +19,11 @@ def _other_group(host: str, info: Mapping[str, Any], group: str) -> str:
     return f"{host} belongs to the group {' and '.join(names)}" + (", which runs there" if serving else "")
 
 
-def _other_head(host: str, info: Mapping[str, Any], group: str, heads: Mapping[str, str], head: str) -> str:
-    """Return that a node obeys another head than the inventory's, as a phrase; empty if it does not. `heads` has machine id -> host."""
+def _other_place(rank: int, host: str, info: Mapping[str, Any], group: str, heads: Mapping[str, str], head: str) -> str:
+    """Return that a node has another rank or obeys another head than the inventory's, as a phrase; empty if not. `heads` has machine id -> host."""
+    place = (info.get("agent") or {}).get("place") or {}
+    if place.get("group") == group and place.get("rank") != rank:
+        return f"{host} is rank {place.get('rank')} of {group}"
     owner = str(((info.get("agent") or {}).get("owners") or {}).get(group) or "")
     if not owner or not head or owner == head:
         return ""
@@ -41,7 +44,7 @@ def refusal(infos: Sequence[Mapping[str, Any]], group: str, hosts: Sequence[str]
             f"{group}: {'; '.join(groups)}. Nothing was changed. To serve {group} there: stop the other group by its own name (vllm_tp2_state=absent),"
             " or replace it with -e takeover=true, which stops it."
         )
-    found = [phrase for host, info in zip(hosts, infos) for phrase in [_other_head(host, info, group, heads, ids[0])] if phrase] if ids else []
+    found = [phrase for rank, (host, info) in enumerate(zip(hosts, infos)) for phrase in [_other_place(rank, host, info, group, heads, ids[0])] if phrase]
     if found:
         return (
             f"{group}: {'; '.join(found)}, and the inventory has {hosts[0]} as head. Nothing was changed. If the order of the hosts is a mistake, correct it."

@@ -148,12 +148,17 @@ def group_text(
         rows.append(("receipt", str(receipt["path"])))
     if not pending and not lost:
         rows += _use_rows(result, url, model, login)
-    title = f"{result['group']} {'would be started to serve' if pending else 'serves'}"
-    if followed:
-        title = f"{result['group']}: a run would follow {result['followed']}, and report its verdict"
+    title = _title(result, pending, followed, lost)
+    return [title, *(f"  {name:<12} {text}" for name, text in rows if not brief or name not in SHOWN)]
+
+
+def _title(result: Mapping[str, Any], pending: bool, followed: bool, lost: Sequence[str]) -> str:
+    """Return the first line about a serving group."""
     if lost:
         hosts = f"{', '.join(lost)} failed or {'was' if len(lost) == 1 else 'were'} unreachable in this run"
-        title = f"{hosts}, so it is not known whether {result['group']} serves. Correct that and run again"
-    elif not result.get("changes") and not followed and result.get("sentence"):
-        title = str(result["sentence"])
-    return [title, *(f"  {name:<12} {text}" for name, text in rows if not brief or name not in SHOWN)]
+        return f"{hosts}, so it is not known whether {result['group']} serves. Correct that and run again"
+    if followed:
+        return f"{result['group']}: a run would follow {result['followed']}, and report its verdict"
+    if not result.get("changes") and result.get("sentence"):
+        return str(result["sentence"])
+    return f"{result['group']} {'would be started to serve' if pending else 'serves'}"

@@ -12,25 +12,15 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import preflight_report as plugin
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
+from unit.fixtures import node_facts
 
 GROUP: dict[str, Any] = {"name": "pair1", "size": 2, "rank": 0, "hosts": ["spark-1", "spark-2"]}
 
 
 def facts(**more: Any) -> dict[str, Any]:
     """Facts of a healthy container on a machine that is not a GB10."""
-    return {
-        "time": 100.0, "clock": {"before": 99.0, "after": 101.0}, "python": "3.12.3", "container": "docker", "changed": False, "invocation": {"x": 1},
-        "machine": {"arch": "aarch64", "product": "", "vendor": "", "gb10": False, "evidence": []},
-        "kernel": {"release": "6.17.0-1032-nvidia", "cmdline": "", "reboot_required": False, "reboot_packages": [], "reboot_kho": ""},
-        "dgx": {"present": False, "name": "", "base": "", "ota": ""}, "broken_packages": [], "ota_check": {}, "firmware": {},
-        "driver": {"loaded": "580.173.02", "on_disk": "", "libraries": [], "gpus": ["NVIDIA GB10"], "error": "", "present": True},
-        "memory": {"problems": []},
-        "fabric": {"ports": 2, "rails": [], "management": {"interface": "", "reason": "", "wireless": False}, "problems": [], "macs": []},
-        "exposure": {"forwarding": "", "policy": "", "firewall": False, "neighbors": []},
-        "docker": {"version": "28", "driver": "overlay2", "image_store": "graphdriver", "root": "/d", "error": "", "installed": True, "image_present": True},
-        "containers": [], "disks": [{"path": "/d", "device": "1:1", "free_gib": 90.0, "total_gib": 100.0, "read_only": False}],
-        "model": {"path": "", "present_gib": 0.0}, "listening": [], "memlock": {"known": False, "bytes": None, "may_raise": True}, "kernel_log": [],
-    } | more  # fmt: skip
+    machine = {"arch": "aarch64", "product": "", "vendor": "", "gb10": False, "evidence": []}
+    return node_facts.facts(machine=machine, container="docker", **more)
 
 
 @pytest.fixture
@@ -65,7 +55,7 @@ def test_reports_the_findings_of_all_hosts(screen: list[str], tmp_path: Path) ->
     assert "error ports_free (spark-1)" in head["msg"]
     assert [line.partition(":")[0] for line in screen if line.startswith(("error", "warning"))] == ["warning clock_skew (spark-1)"]
     written = json.loads(report.read_text())
-    assert written["schema"] == "gb10.cluster/preflight/1"
+    assert written["schema"] == "gb10.cluster/preflight/2"
     assert written["ready"] is False
     assert [entry["id"] for entry in written["findings"]] == ["sudo", "ports_free", "clock_skew"]
     assert "invocation" not in written["facts"]["spark-1"]
@@ -135,7 +125,7 @@ def test_prints_one_document_with_output_json(screen: list[str], monkeypatch: py
     monkeypatch.setattr(shown, "load_extra_vars", lambda _loader: {"output": "json"})
     call("spark-1", {"spark-1": facts(time=500.0), "spark-2": facts()})
     (document,) = map(json.loads, screen)
-    assert (document["schema"], document["group"], document["ready"]) == ("gb10.cluster/preflight/1", "pair1", True)
+    assert (document["schema"], document["group"], document["ready"]) == ("gb10.cluster/preflight/2", "pair1", True)
     assert [entry["id"] for entry in document["findings"]] == ["clock_skew"]
     assert "facts" not in document
 

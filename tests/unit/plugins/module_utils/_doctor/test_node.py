@@ -82,7 +82,7 @@ def test_the_boot_log_of_the_newest_evidence_is_parsed(tmp_path: Path) -> None:
         body = LOG if label == "new-1" else "nothing\n"
         (folder / "rank0-one.txt").write_text(f"== container gb10-pair1-rank0: log\n{body}\n== /proc/meminfo\nMemTotal: 1 kB\n", encoding="utf-8")
         os.utime(folder, (1e9 - age, 1e9 - age))
-    found = node.kept_boot_log(str(tmp_path))
+    found = node.kept_boot_log(str(tmp_path / "evidence"))
     assert (found["label"], found["state"]) == ("new-1", "failed")
     assert "OutOfMemoryError" in found["failure"]["line"]
 
@@ -91,13 +91,13 @@ def test_the_boot_log_of_the_newest_evidence_is_parsed(tmp_path: Path) -> None:
 def test_without_evidence_there_is_no_boot_log(tmp_path: Path, made: list[str]) -> None:
     for folder in made:
         (tmp_path / folder).mkdir(parents=True)
-    assert node.kept_boot_log(str(tmp_path)) == node.NO_BOOT
+    assert node.kept_boot_log(str(tmp_path / "evidence")) == node.NO_BOOT
 
 
 def test_a_container_has_the_kernel_of_its_host(tmp_path: Path) -> None:
     (tmp_path / ".dockerenv").touch()
     run = Commands({})
-    found = node.gather(Node(str(tmp_path), no_commands), run, str(tmp_path))
+    found = node.gather(Node(str(tmp_path), no_commands), run, str(tmp_path / "evidence"))
     assert set(found["kernel"]["skipped"]) == {"this boot", "the previous boot"}
     assert found["zones"] == []
     assert not [argv for argv in run.asked if argv[0] == "journalctl"]

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.node import heat
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor import power
+
+
+def judged(gpus: list[dict[str, Any]], zones: list[Any]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the findings and the figures."""
+    events = list(heat(Rank("one", 0, node={"gpus": gpus, "zones": zones, "gpu_error": ""}), Group("pair1", [])))
+    return [(each.id or "gpu_hot", each.found) for each in events if isinstance(each, Finding)], [each for each in events if isinstance(each, str)]
+
 
 IDLE = "45, 11.20, 0, 208, 3003\n"
 
@@ -32,7 +44,7 @@ def test_a_message_of_the_driver_is_not_a_gpu(text: str) -> None:
     ],
 )
 def test_each_problem_is_named(row: str, reasons: str, problem: str) -> None:
-    assert [name for name, _text in power.problems(power.gpus(row, reasons), [])] == ([problem] if problem else [])
+    assert [name for name, _text in judged(power.gpus(row, reasons), [])[0]] == ([problem] if problem else [])
 
 
 def test_a_sensor_near_its_critical_temperature_is_a_problem() -> None:
@@ -40,15 +52,15 @@ def test_a_sensor_near_its_critical_temperature_is_a_problem() -> None:
     far = power.zone("acpitz\n", "52100\n", {"critical": "105000\n"})
     unknown = power.zone("acpitz\n", "52100\n", {})
     assert power.zone("acpitz\n", "", {}) is None
-    assert [name for name, _text in power.problems([], [each for each in (near, far, unknown) if each])] == ["sensor_hot"]
+    assert [name for name, _text in judged([], [each for each in (near, far, unknown) if each])[0]] == ["sensor_hot"]
 
 
 def test_shows_the_figures_in_a_few_words() -> None:
     zone = power.zone("acpitz", "52100", {})
-    assert power.shown(power.gpus(IDLE, "0x1"), [zone] if zone else []) == "GPU 45 °C, 11.2 W, hottest sensor 52.1 °C"
-    assert power.shown([], []) == ""
+    assert judged(power.gpus(IDLE, "0x1"), [zone])[1] == ["one: GPU 45 °C, 11.2 W, hottest sensor 52.1 °C"]
+    assert judged([], []) == ([], [])
 
 
 def test_a_figure_that_the_driver_does_not_report_is_left_out() -> None:
-    ((_name, text),) = power.problems(power.gpus("[N/A], [N/A], 96, 1500, 3003", "0x20"), [])
+    ((_name, text),) = judged(power.gpus("[N/A], [N/A], 96, 1500, 3003", "0x20"), [])[0]
     assert text == "the GPU is hot and slows down (GPU at 1500 MHz)"

@@ -152,7 +152,7 @@ def test_the_kho_leak_before_and_after() -> None:
     assert leaking["MemFree"] == 88 * GIB_KB
     found = memory.cma_problem(leaking, "7.0.0-1019-nvidia", "quiet", 0)
     assert found is not None
-    assert found["id"] == "kho-cma-leak"
+    assert found.id == "kho_leak"
     after = re.search(r"after kho=off:  CmaFree (\d+), MemFree \(idle\) (\d+) GiB", text)
     assert after is not None
     for free in (int(after.group(1)), 100):
@@ -171,10 +171,10 @@ KHO: dict[str, tuple[str, int | None, str]] = {
 def test_the_kho_remedy_fits_the_node(cmdline: str, crash: int | None, remedy: str) -> None:
     found = memory.cma_problem({"CmaTotal": 0, "CmaFree": 1}, "7.0.0", cmdline, crash)
     assert found is not None
-    assert remedy in found["remedy"]
+    assert remedy in found.remedy
     same = memory.cma_problem({"CmaTotal": 0, "CmaFree": 1}, "6.17.0-1032-nvidia", cmdline, crash)
     assert same is not None
-    assert "6.17.0-1032" not in same["remedy"]
+    assert "6.17.0-1032" not in same.remedy
 
 
 STUCK: dict[str, tuple[dict[str, int], list[str], str]] = {
@@ -193,7 +193,7 @@ def test_memory_that_stays_with_the_driver(meminfo: dict[str, int], users: list[
     found = memory.stuck_problem(meminfo, users)
     assert (found is not None) is bool(expected)
     if found is not None:
-        assert expected in found["message"] + found["remedy"]
+        assert expected in found.found + found.remedy
 
 
 @needs_shared
@@ -239,7 +239,7 @@ def test_memavailable_that_is_cache() -> None:
     meminfo = node(MemTotal=total, MemFree=total - used, MemAvailable=available, Cached=cached)
     found = memory.cache_problem(meminfo)
     assert found is not None
-    assert "MemAvailable is 22.5 GiB, but only 2.5 GiB are free" in found["message"]
+    assert "MemAvailable is 22.5 GiB, but only 2.5 GiB are free" in found.found
     assert memory.cache_problem(node()) is None
     assert memory.cache_problem(node(MemFree=2.0, MemAvailable=4.0)) is None
 
@@ -254,7 +254,7 @@ def test_memavailable_that_is_cache() -> None:
 )
 def test_a_boosted_floor(vm: dict[str, int], expected: str) -> None:
     found = memory.boost_problem(vm)
-    assert (found or {"message": ""})["message"].endswith(expected)
+    assert (found.found if found else "").endswith(expected)
     assert (found is not None) is bool(expected)
 
 
@@ -263,8 +263,7 @@ def test_all_problems_of_a_node_are_returned() -> None:
     state = memory.fragmentation([Buddy(0, "Normal", (9, 9))], SPARK, 4)
     vm = {"min_free_kbytes": 3145728, "watermark_boost_factor": 15000}
     found = memory.find_problems(meminfo, state, vm, [])
-    assert [entry["id"] for entry in found] == ["kho-cma-leak", "memory-stuck", "memory-fragmented", "watermark-boost"]
-    assert all(set(entry) == {"id", "message", "remedy"} for entry in found)
+    assert [entry.id for entry in found] == ["kho_leak", "memory_stuck", "memory_fragmented", "watermark_boost"]
 
 
 SWAPS = """Filename				Type		Size		Used		Priority

@@ -14,6 +14,11 @@ def node(number: int, owners: dict[str, str] | None = None, others: tuple[str, .
     return {"agent": {"head_id": IDS[number], "owners": owners or {}}, "others": list(others)}
 
 
+def placed(number: int, rank: int) -> dict[str, Any]:
+    """A node whose agent has a rank of the group. All have one machine id, as after a copy of a disk."""
+    return {"agent": {"head_id": IDS[0], "owners": {"duo": IDS[0]}, "place": {"group": "duo", "rank": rank}}, "others": []}
+
+
 @pytest.mark.parametrize(
     ("infos", "words"),
     [
@@ -28,6 +33,10 @@ def node(number: int, owners: dict[str, str] | None = None, others: tuple[str, .
             [node(0, {"duo": IDS[1]}), node(1, {"duo": IDS[1]})], ["one obeys two as its head; two obeys two as its head", "-e takeover=true"],
             id="swapped",
         ),
+        pytest.param(
+            [placed(0, 1), placed(1, 0)], ["one is rank 1 of duo; two is rank 0 of duo, and the inventory has one as head"], id="swapped, of one machine id",
+        ),
+        pytest.param([placed(0, 0), placed(1, 1)], [], id="in place"),
         pytest.param([node(0), node(1, {"duo": "c" * 32})], ["two obeys a head that is none of these nodes (machine id cccccccccccc)"], id="head replaced"),
         pytest.param([{}, {}], [], id="nothing was read"),
     ],

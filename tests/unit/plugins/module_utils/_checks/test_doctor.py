@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import commands, findings, page
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge, page
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import AREAS, PAIR, Group, Rank
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
 from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import command_of
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import checks
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import findings as preflight
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.catalogue import CHECKS
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
+from unit.fixtures.node_facts import facts
 
 HOSTS = ("spark-1", "spark-2")
 PLACES = page.Places(["inventories/mine"], True, {"spark-1": ["nvidia@10.0.0.11"], "spark-2": ["-p", "2222", "nvidia@10.0.0.12"]})
@@ -34,19 +36,24 @@ def info(rank: int, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rank(number: int, **more: Any) -> findings.Rank:
-    facts = {"container": "", "fabric": {"rails": [{"netdev": "a", "carrier": True}], "problems": []}}
-    values: dict[str, Any] = {"node": node(), "facts": facts, "info": info(number), "log": {"state": "ready", "failure": None}, "repairs": [], "settings": {}}
-    return findings.Rank(host=HOSTS[number], **(values | more))
+def rank(number: int, **more: Any) -> Rank:
+    values: dict[str, Any] = {"facts": facts(rails=1), "node": node(), "info": info(number), "log": {"state": "ready", "failure": None}}
+    return Rank(HOSTS[number], number, **(values | more))
 
 
-def group(first: findings.Rank | None = None, second: findings.Rank | None = None, **more: Any) -> findings.Group:
-    values: dict[str, Any] = {"preflight": {}, "liveness": SERVES, "named": "4f0c", "bandwidth": {}, "collective": {}}
-    return findings.Group(name="pair1", ranks=[first or rank(0), second or rank(1)], **(values | more))
+def lost(number: int, **failure: Any) -> Rank:
+    return Rank(HOSTS[number], number, **(failure or FAILURES["unreachable"]), info={"unreachable": True, "msg": "timed out"})
 
 
-def report(each: findings.Group) -> dict[str, Any]:
-    return page.report(findings.Findings(each), PLACES, "2026-11-22T20:15:00Z")
+def group(first: Rank | None = None, second: Rank | None = None, **more: Any) -> Group:
+    ranks = [first or rank(0), second or rank(1)]
+    values: dict[str, Any] = {"liveness": SERVES, "named": "4f0c", **more}
+    status = group_status([each.info for each in ranks], "pair1", HOSTS, values["liveness"], ranks[0].log)
+    return Group("pair1", ranks, status=status, **values)
+
+
+def report(each: Group) -> dict[str, Any]:
+    return page.report(each, judge.judge(each, preflight=False), PLACES, "2026-11-22T20:15:00Z")
 
 
 def found(data: dict[str, Any]) -> dict[str, Any]:
@@ -64,12 +71,11 @@ def test_a_pair_that_serves_has_one_line_for_each_area() -> None:
 
 
 def test_every_finding_has_an_area_and_a_command() -> None:
-    for check in (*CHECKS, *commands.OWN, *KINDS):
-        template = command_of(KINDS[check]) if check in KINDS and check not in CHECKS else (commands.PREFLIGHT.get(check) or commands.OWN[check])[1]
+    for name, template in [*((each.id, each.command) for each in CHECKS.values()), *((name, command_of(kind)) for name, kind in KINDS.items())]:
         filled = PLACES.command(template.replace("{boot}", "0"), ["spark-2"], ["spark-1", "spark-2"])
-        assert filled, check
-        assert "{" not in filled, (check, filled)
-        assert (commands.PREFLIGHT | commands.OWN).get(check, ("kernel",))[0] in commands.AREAS, check
+        assert filled, name
+        assert "{" not in filled, (name, filled)
+    assert {each.area for each in CHECKS.values()} == set(AREAS)
 
 
 def test_commands_are_those_of_the_checkout_or_of_the_installed_collection() -> None:
@@ -89,7 +95,7 @@ def test_a_failed_boot_is_named_with_its_verdict_once() -> None:
     assert list(found(data)) == ["boot_failed", "engine_down"]
     assert page.verdict(data) == "pair1: 2 errors. It does not serve."
     entry = found(data)["boot_failed"]
-    assert (entry["severity"], entry["where"], entry["command"]) == ("error", ["spark-2"], "ssh -t nvidia@10.0.0.11 sudo gb10 why")
+    assert (entry["severity"], entry["hosts"], entry["command"]) == ("error", ["spark-2"], "ssh -t nvidia@10.0.0.11 sudo gb10 why")
 
 
 def test_the_kept_boot_log_counts_if_the_agent_has_no_verdict() -> None:
@@ -97,7 +103,7 @@ def test_the_kept_boot_log_counts_if_the_agent_has_no_verdict() -> None:
     data = report(group(second=rank(1, info=info(1, containers=[]), log={}, node=node(boot=kept))))
     entry = found(data)["boot_log"]
     assert entry["found"] == "weights_missing: no config.json (evidence 4f0c-1)"
-    assert (entry["where"], entry["remedy"]) == (["spark-2"], "Copy them")
+    assert (entry["hosts"], entry["remedy"]) == (["spark-2"], "Copy them")
 
 
 def test_a_wedged_engine_is_an_error_although_its_containers_run() -> None:
@@ -107,12 +113,10 @@ def test_a_wedged_engine_is_an_error_although_its_containers_run() -> None:
 
 
 def test_half_a_pair_names_the_node_and_judges_the_other() -> None:
-    lost = findings.Rank("spark-2", {}, {}, {"unreachable": True, "msg": "timed out"}, {}, [], {})
-    reachable = {"id": "reachable", "severity": "error", "hosts": ["spark-2"], "found": "it cannot be reached", "matters": "m", "remedy": "r"}
-    data = report(group(second=lost, preflight={"findings": [reachable], "not_checked": []}, named=""))
+    data = report(group(second=lost(1), named=""))
     assert found(data)["reachable"]["command"] == "ssh -p 2222 nvidia@10.0.0.12 true"
     assert "Rank 1 on spark-2 is not known: the node is unreachable." in data["sentence"]
-    assert [each for each in data["not_checked"] if "spark-2" in each["where"] and each["area"] != "drift"] == []
+    assert {each["reason"] for each in data["not_checked"] if each["hosts"] == ["spark-2"]} == {"the node was not read"}
 
 
 CHECKED = ("nodes", "versions", "docker", "fabric", "memory")
@@ -123,43 +127,31 @@ FAILURES: dict[str, dict[str, Any]] = {
 }
 
 
-def lost(number: int) -> findings.Rank:
-    return findings.Rank(HOSTS[number], {}, {}, {"unreachable": True, "msg": "timed out"}, {}, [], {})
-
-
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_pair_that_was_not_read_has_passed_nothing(failure: str) -> None:
-    ranks = [preflight.Rank(host, number, {}, **FAILURES[failure]) for number, host in enumerate(HOSTS)]
-    data = report(group(lost(0), lost(1), preflight=checks.judge(ranks, preflight.Requirements("pair1")), named="", liveness={}))
+    data = report(group(lost(0, **FAILURES[failure]), lost(1, **FAILURES[failure]), named="", liveness={}))
     assert data["passed"] == {}
-    assert {each["area"] for each in data["not_checked"]} == set(commands.AREAS)
-    assert all(each["where"] == list(HOSTS) for each in data["not_checked"])
+    assert {each["area"] for each in data["not_checked"]} == set(AREAS)
+    assert all(each["hosts"] == list(HOSTS) for each in data["not_checked"])
     lines = page.lines(data)
     assert not [line for line in lines if line.startswith("ok ")]
     (line,) = [line for line in lines if line.startswith("not checked ")]
     assert line.endswith(" (spark-1, spark-2: the node was not read)")
     assert {"versions", "Docker", "fabric", "memory", "kernel log", "power, heat", "boot log", "drift"} <= {
-        name for name in commands.AREAS.values() if name in line
+        name for name in AREAS.values() if name in line
     }
 
 
 def test_checks_of_half_a_pair_are_those_that_ran_on_the_other_half() -> None:
-    """Comparisons need two nodes. One is a container, so other checks have another reason on each node."""
-    unread = [check for check in CHECKS if check not in ("reachable", "sudo", "python")]
-    away = [{"id": check, "hosts": ["spark-2"], "reason": "the node was not read"} for check in unread]
-    compared = {"versions": 4, "docker": 1, "fabric": 1, "memory": 1}
-    reachable = {"id": "reachable", "severity": "error", "hosts": ["spark-2"], "found": "it cannot be reached", "matters": "m", "remedy": "r"}
-
-    def passed(*skipped: str) -> dict[str, int]:
-        more = [{"id": check, "hosts": ["spark-1"], "reason": "a container"} for check in skipped]
-        data = report(group(second=lost(1), preflight={"findings": [reachable], "not_checked": [*away, *more]}, named=""))
-        texts = {area: data["passed"].get(area, "").split("; ")[0] for area in CHECKED}
-        return {area: int(text.split()[0]) for area, text in texts.items() if text.endswith((" check", " checks"))}
-
-    all_checks = {area: sum(where == area for where, _command in commands.PREFLIGHT.values()) for area in CHECKED}
-    assert passed() == {area: all_checks[area] - compared[area] for area in compared}
-    versions = [name for name, (area, _command) in commands.PREFLIGHT.items() if area == "versions"]
-    assert "versions" not in passed(*versions)
+    """Comparisons need two nodes."""
+    data = report(group(second=lost(1), named=""))
+    texts = {area: data["passed"].get(area, "").split("; ")[0] for area in CHECKED}
+    passed = {area: int(text.split()[0]) for area, text in texts.items() if text.endswith((" check", " checks"))}
+    expected = {area: sum(CHECKS[name].area == area and CHECKS[name].of != PAIR for name in IDS) for area in CHECKED}
+    assert passed == {area: number for area, number in expected.items() if area != "nodes"}, "the node that was not read is a finding of the area nodes"
+    torn = facts(rails=1, driver={"loaded": "", "on_disk": "", "libraries": [], "gpus": [], "error": "", "present": False})
+    away = report(group(rank(0, facts=torn | {"machine": {**torn["machine"], "gb10": False, "evidence": [], "product": "PC"}}), lost(1), named=""))
+    assert away["passed"]["versions"] == f"{expected['versions'] - 2} checks", "without a driver, two more are not made"
 
 
 @pytest.mark.parametrize(
@@ -196,10 +188,10 @@ def test_kernel_faults_of_both_boots_keep_the_severity_of_this_one() -> None:
 
 
 def test_the_kernel_log_of_preflight_counts_only_without_a_journal() -> None:
-    entry = {"id": "kernel_log", "severity": "warning", "hosts": list(HOSTS), "found": "f", "matters": "m", "remedy": "r"}
+    logged = facts(rails=1, kernel_log=[{"id": "gpu_lost", "count": 1, "line": "NVRM: Xid"}])
     without = node(kernel={"events": [], "skipped": {"this boot": "journalctl is not installed"}, "unclean": ""})
-    data = report(group(second=rank(1, node=without), preflight={"findings": [entry], "not_checked": []}))
-    assert found(data)["kernel_log"]["where"] == ["spark-2"]
+    data = report(group(rank(0, facts=logged), rank(1, facts=logged, node=without)))
+    assert found(data)["kernel_log"]["hosts"] == ["spark-2"]
 
 
 def test_drift_of_files_image_weights_and_settings_is_reported() -> None:
@@ -216,8 +208,8 @@ def test_drift_of_files_image_weights_and_settings_is_reported() -> None:
     assert set(shown) == {"release_files", "image_moved", "weights_differ", "settings_sysctl"}
     assert shown["settings_sysctl"]["found"].endswith("vm.k3: 1 -> 2 and 2 more")
     assert shown["weights_differ"]["found"] == "a; b; c and 1 more"
-    assert {"area": "drift", "where": ["spark-1"], "reason": "settings of the role gpu: nvidia-smi failed"} in data["not_checked"]
-    assert shown["release_files"]["where"] == ["spark-1"]
+    assert {"area": "drift", "hosts": ["spark-1"], "reason": "settings of the role gpu: nvidia-smi failed"} in data["not_checked"]
+    assert shown["release_files"]["hosts"] == ["spark-1"]
 
 
 def test_another_release_of_the_inventory_is_drift_and_its_files_are_not_compared() -> None:
@@ -229,36 +221,30 @@ def test_the_tests_that_were_asked_for_are_reported() -> None:
     slow = {"bandwidth_class": "hotplug_13g", "message": "13 Gb/s", "remedy": "Reboot both.", "changed": False}
     data = report(group(bandwidth={"spark-2": slow}, collective={"skipped": "the group runs"}))
     assert found(data)["bandwidth"]["remedy"] == "Reboot both"
-    assert {"area": "fabric", "where": list(HOSTS), "reason": "collective test: the group runs"} in data["not_checked"]
+    assert {"area": "fabric", "hosts": list(HOSTS), "reason": "collective test: the group runs"} in data["not_checked"]
     good = report(group(bandwidth={"spark-2": {**slow, "bandwidth_class": "healthy", "message": "95 Gb/s."}}, collective={"class": "", "msg": "3 GB/s."}))
     assert good["findings"] == []
     assert "95 Gb/s; 3 GB/s" in good["passed"]["fabric"]
 
 
 def test_rails_that_are_wrong_after_the_set_up_are_reported_but_not_behind_a_missing_cable() -> None:
-    def facts(*problems: str) -> dict[str, Any]:
-        return {"container": "", "fabric": {"rails": [], "problems": [{"id": name, "message": f"{name} found.", "remedy": "Do it."} for name in problems]}}
+    def problems(*names: str) -> dict[str, Any]:
+        return facts(problems=[{"id": name, "message": f"{name} found.", "remedy": "Do it."} for name in names])
 
-    assert found(report(group(rank(0, facts=facts("gid_missing")))))["roce_problem"]["found"] == "gid_missing: gid_missing found"
-    assert report(group(rank(0, facts=facts("gid_missing", "no_cable"))))["findings"] == []
+    assert found(report(group(rank(0, facts=problems("gid_missing")))))["roce_problem"]["found"] == "gid_missing: gid_missing found"
+    assert list(found(report(group(rank(0, facts=problems("gid_missing", "no_cable")))))) == ["cable"]
 
 
 def test_the_page_of_a_very_bad_pair_has_at_most_sixty_lines() -> None:
     many = [
-        {
-            "id": name,
-            "severity": "error" if number < 20 else "warning",
-            "hosts": list(HOSTS),
-            "found": f"found {number} " + "x" * 900,
-            "matters": "m",
-            "remedy": "r",
-        }
-        for number, name in enumerate(CHECKS)
+        Finding(name, CHECKS[name].area, "error" if number < 20 else "warning", HOSTS, f"found {number} {'x' * 900}", "m", "r", CHECKS[name].command)
+        for number, name in enumerate(IDS)
     ]
-    data = report(group(preflight={"findings": many, "not_checked": []}))
+    each = group()
+    data = page.report(each, judge.Verdict(many, [], [], {}), PLACES, "")
     lines = page.lines(data)
     assert len(lines) <= page.LINES
-    assert lines[0].startswith("pair1: 19 errors, ")
+    assert lines[0].startswith("pair1: 20 errors, ")
     assert lines[2].startswith("error ")
     assert any(line.startswith("and ") and line.endswith(" more, see -e output=json") for line in lines)
     assert max(len(line) for line in lines) < 500
@@ -281,15 +267,15 @@ def test_restarts_are_a_warning_only_while_the_group_does_not_serve(liveness: di
 
 def test_a_rank_without_a_release_is_a_finding() -> None:
     data = report(group(second=rank(1, info=info(1, current="", releases=[])), named=""))
-    assert (found(data)["release_files"]["where"], found(data)["release_files"]["severity"]) == (["spark-2"], "warning")
-    assert {"area": "drift", "where": list(HOSTS), "reason": "the release was not rendered"} in data["not_checked"]
+    assert (found(data)["release_files"]["hosts"], found(data)["release_files"]["severity"]) == (["spark-2"], "warning")
+    assert {"area": "drift", "hosts": list(HOSTS), "reason": "the release was not rendered"} in data["not_checked"]
 
 
 def test_a_bandwidth_test_that_did_not_run_has_its_reason() -> None:
     data = report(group(bandwidth_not="check mode measures nothing"))
-    assert {"area": "fabric", "where": list(HOSTS), "reason": "bandwidth test: check mode measures nothing"} in data["not_checked"]
+    assert {"area": "fabric", "hosts": list(HOSTS), "reason": "bandwidth test: check mode measures nothing"} in data["not_checked"]
 
 
 def test_a_reboot_is_limited_to_the_group() -> None:
-    command = PLACES.command(commands.PREFLIGHT["memory_stuck"][1], ["spark-2"], ["spark-1", "spark-2"])
+    command = PLACES.command(CHECKS["memory_stuck"].command, ["spark-2"], ["spark-1", "spark-2"])
     assert command == "ansible-playbook playbooks/reboot.yml -i inventories/mine -e reboot_all=true --limit spark-1,spark-2"

@@ -10,14 +10,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor.commands import AREAS
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor.findings import Findings
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import AREAS, Group, Skipped
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import Verdict
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import INFO, Finding, clipped, counts, merged
 
 Record = dict[str, Any]
 
-SCHEMA = "gb10.cluster/doctor/1"
+SCHEMA = "gb10.cluster/doctor/2"
 LINES = 60  # of a page
-CLIP = 400  # characters of a text on the page
 _STATES = {
     **dict.fromkeys(("serves", "busy"), "It serves"),
     **dict.fromkeys(("down", "unserved"), "It does not serve"),
@@ -56,64 +56,48 @@ class Places:
         return bare[1] if bare else filled
 
 
-def report(findings: Findings, places: Places, time: str) -> Record:
+def report(group: Group, found: Verdict, places: Places, time: str) -> Record:
     """Return the report as data."""
-    found = [{**each, "command": places.command(each["command"], each["where"], findings.hosts)} for each in findings.found]
-    seen = {each["area"] for each in found if each["severity"] != "info"}
-    passed = {area: "; ".join(texts) for area, texts in findings.passed.items() if texts and area not in seen}
-    errors, warnings, infos = (sum(each["severity"] == severity for each in found) for severity in ("error", "warning", "info"))
+    findings = [each._replace(command=places.command(each.command, each.hosts, group.hosts)) for each in found.findings]
+    seen = {each.area for each in findings if each.severity != INFO}
+    unread = merged(Skipped("", each.area, each.hosts, each.reason) for each in found.skipped)
     return {
         "schema": SCHEMA,
         "time": time,
-        "group": findings.group.name,
-        "hosts": list(findings.hosts),
-        "state": findings.status["state"],
-        "sentence": findings.status["sentence"],
-        "counts": {"error": errors, "warning": warnings, "info": infos},
-        "findings": found,
-        "passed": passed,
-        "not_checked": list(findings.skipped),
+        "group": group.name,
+        "hosts": list(group.hosts),
+        "state": group.status["state"],
+        "sentence": group.status["sentence"],
+        "counts": counts(findings),
+        "findings": [each.data() for each in findings],
+        "passed": {area: "; ".join(texts) for area, texts in found.passed.items() if texts and area not in seen},
+        "not_checked": [{"area": each.area, "hosts": list(each.hosts), "reason": each.reason} for each in unread],
     }
 
 
 def verdict(data: Mapping[str, Any]) -> str:
     """Return the verdict in one sentence."""
-    counts = data["counts"]
-    parts = [f"{number} {name}{'' if number == 1 else 's'}" for name, number in (("error", counts["error"]), ("warning", counts["warning"])) if number]
-    parts += [f"{counts['info']} for information"] if counts["info"] else []
+    number = data["counts"]
+    parts = [f"{number[name]} {name}{'' if number[name] == 1 else 's'}" for name in ("error", "warning") if number[name]]
+    parts += [f"{number['info']} for information"] if number["info"] else []
     return f"{data['group']}: {', '.join(parts) or 'no problem found'}. {_STATES[data['state']]}."
-
-
-def _clipped(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= CLIP else f"{text[: CLIP - 4]} ..."
-
-
-def _block(finding: Mapping[str, Any]) -> list[str]:
-    """Return a finding with all that a person needs."""
-    rows = [("why", finding["matters"]), ("do", finding["remedy"]), ("run", finding["command"])]
-    return [_title(finding), *(f"    {name + ':':<5}{text if name == 'run' else _clipped(text)}" for name, text in rows if text)]
-
-
-def _title(finding: Mapping[str, Any]) -> str:
-    return f"{finding['severity']} {finding['id']} ({', '.join(finding['where'])}): {_clipped(finding['found'])}"
 
 
 def lines(data: Mapping[str, Any]) -> list[str]:
     """Return the page: verdict, findings worst first, what passed, what was not checked. Findings without room have one line, the last ones are counted."""
-    areas = [f"ok           {AREAS[area]:<12} {_clipped(text)}" for area, text in data["passed"].items()]
+    areas = [f"ok           {AREAS[area]:<12} {clipped(text)}" for area, text in data["passed"].items()]
     skipped: dict[str, list[str]] = {}
     for each in data["not_checked"]:
-        skipped.setdefault(f"{', '.join(each['where'])}: {each['reason']}", []).append(AREAS[each["area"]])
-    rest = [f"not checked  {', '.join(dict.fromkeys(names))} ({_clipped(why)})" for why, names in skipped.items()]
+        skipped.setdefault(f"{', '.join(each['hosts'])}: {each['reason']}", []).append(AREAS[each["area"]])
+    rest = [f"not checked  {', '.join(dict.fromkeys(names))} ({clipped(why)})" for why, names in skipped.items()]
     tail = [*areas, *rest[:8], *([f"not checked  {len(rest) - 8} more, see -e output=json"] if len(rest) > 8 else [])]
     room = LINES - len(tail) - 3
     body: list[str] = []
-    found = list(data["findings"])
-    for number, finding in enumerate(found):
-        block, later = _block(finding), len(found) - number - 1
+    findings = [Finding(**{**each, "hosts": tuple(each["hosts"])}) for each in data["findings"]]
+    for later, finding in zip(range(len(findings) - 1, -1, -1), findings):
+        block = finding.block()
         if len(body) + len(block) + min(later, 4) > room:
-            block = [_title(finding)]
+            block = [finding.title()]
         if len(body) + len(block) + (1 if later else 0) > room:
             body.append(f"and {later + 1} more, see -e output=json")
             break

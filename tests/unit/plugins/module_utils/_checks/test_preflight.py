@@ -12,10 +12,13 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge, versions
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank, Requirements, Skipped
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import SEVERITIES
 from ansible_collections.gb10.cluster.plugins.module_utils._host import kho, sysctl
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import catalogue, checks, findings, known_versions, parse, versions
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts as node_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import known_versions, parse
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
 from module_run import run_module
 from shared_samples import needs_shared, samples
@@ -183,7 +186,11 @@ def read(tree: Tree, capsys: pytest.CaptureFixture[str], number: int) -> dict[st
     return facts | {"clock": {"before": NOW - 1, "after": NOW + 1}}
 
 
-NEEDS = findings.Requirements("pair1", 2, head_ports={8888: "the API", 25000: "where the ranks meet"}, model_gib=148, image_gib=30, image="vllm:1")
+NEEDS = Requirements(head_ports={8888: "the API", 25000: "where the ranks meet"}, model_gib=148, image_gib=30, image="vllm:1")
+
+
+def verdict_on(ranks: list[Rank], needs: Requirements = NEEDS, **more: Any) -> judge.Verdict:
+    return judge.judge(Group("pair1", ranks, needs), **more)
 
 
 class Pair:
@@ -196,9 +203,8 @@ class Pair:
     def facts(self, number: int) -> dict[str, Any]:
         return read(self.trees[number], self.capsys, number)
 
-    def judge(self, needs: findings.Requirements = NEEDS, **more: Any) -> dict[str, Any]:
-        ranks = [findings.Rank(f"spark-{number + 1}", number, self.facts(number)) for number in (0, 1)]
-        return checks.judge(ranks, needs, **more)
+    def judge(self, needs: Requirements = NEEDS, **more: Any) -> judge.Verdict:
+        return verdict_on([Rank(f"spark-{number + 1}", number, self.facts(number)) for number in (0, 1)], needs, **more)
 
 
 @pytest.fixture
@@ -208,8 +214,8 @@ def pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Pair:
 
 def test_a_healthy_pair_has_no_finding(pair: Pair) -> None:
     verdict = pair.judge()
-    assert verdict["findings"] == []
-    assert verdict["not_checked"] == []
+    assert verdict.findings == []
+    assert verdict.skipped == []
     facts = pair.facts(0)
     assert facts["machine"]["evidence"] == ["product name NVIDIA_DGX_Spark", "nvidia-smi"]
     assert facts["dgx"]["ota"] == "7.6.0"
@@ -317,10 +323,10 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
 def test_reports_each_fault_with_host_and_remedy(pair: Pair, name: str, nodes: str, changes: list[Change], severity: str, part: str) -> None:
     for change in changes:
         change(pair.trees[int(nodes)])
-    found = [entry for entry in pair.judge()["findings"] if entry["id"] == name]
+    found = [entry for entry in pair.judge().findings if entry.id == name]
     hosts = ["spark-1", "spark-2"] if name.endswith("_parity") else [f"spark-{int(nodes) + 1}"]
-    assert any((entry["severity"], entry["hosts"]) == (severity, hosts) and part in findings.block(entry) for entry in found), found
-    assert all(entry["matters"] and entry["remedy"] for entry in found)
+    assert any((entry.severity, list(entry.hosts)) == (severity, hosts) and part in entry.line() for entry in found), found
+    assert all(entry.why and entry.remedy for entry in found)
 
 
 @pytest.mark.parametrize(
@@ -338,31 +344,31 @@ def test_reports_each_fault_with_host_and_remedy(pair: Pair, name: str, nodes: s
 def test_a_desktop_that_cannot_suspend_has_no_finding(pair: Pair, changes: list[Change]) -> None:
     for change in (GNOME, *changes):
         change(pair.trees[0])
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
 
 
 @pytest.mark.parametrize("text", ["[Login]\nIdleAction=lock\n", "[Login]\n#IdleAction=suspend\n", "[Login]\nIdleAction=\n"])
 def test_an_idle_action_that_does_not_suspend_has_no_finding(pair: Pair, text: str) -> None:
     pair.trees[0].file("etc/systemd/logind.conf", text)
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
 
 
 def test_two_nodes_of_one_disk_image_are_named_once(pair: Pair) -> None:
     for tree in pair.trees:
         tree.file("etc/machine-id", "0123456789abcdef0123456789abcdef\n")
-    [entry] = pair.judge()["findings"]
-    assert (entry["id"], entry["severity"], entry["hosts"]) == ("machine_id", "warning", ["spark-1", "spark-2"])
-    assert "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup" in entry["remedy"]
+    [entry] = pair.judge().findings
+    assert (entry.id, entry.severity, list(entry.hosts)) == ("machine_id", "warning", ["spark-1", "spark-2"])
+    assert "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup" in entry.remedy
     assert "0123456789abcdef" not in json.dumps(pair.facts(0))
     pair.trees[1].file("etc/machine-id", "f" * 32 + "\n")
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
 
 
 @pytest.mark.parametrize("text", ["", "uninitialized\n"])
 def test_nodes_without_a_machine_id_are_not_copies(pair: Pair, text: str) -> None:
     for tree in pair.trees:
         tree.file("etc/machine-id", text)
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
 
 
 @pytest.mark.parametrize(
@@ -375,7 +381,7 @@ def test_nodes_without_a_machine_id_are_not_copies(pair: Pair, text: str) -> Non
 )
 def test_messages_of_others_have_no_finding(pair: Pair, text: str) -> None:
     pair.trees[0].file("cmd/dmesg.txt", text)
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
 
 
 @pytest.mark.parametrize(
@@ -391,13 +397,13 @@ def test_an_oem_model_without_a_driver_is_a_gb10(pair: Pair, product: str, more:
     tree.file("cmd/nvidia-smi.txt", "No devices were found\n")
     if more:
         tree.file(f"sys/class/dmi/id/{more}", "ThinkStation PGX\n")
-    assert [entry["id"] for entry in pair.judge()["findings"]] == ["gpu_lost"]
+    assert [entry.id for entry in pair.judge().findings] == ["gpu_lost"]
     assert pair.facts(0)["machine"]["evidence"] == [f"product name {'ThinkStation PGX' if more else product}"]
 
 
 def test_storage_drivers_of_one_image_store_do_not_matter(pair: Pair) -> None:
     info(Driver="btrfs", DriverStatus=[["Btrfs", ""]])(pair.trees[0])
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
 
 
 def test_a_program_that_does_not_end_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,18 +435,18 @@ def test_reports_the_links_before_the_fabric_is_set_up(pair: Pair, how: dict[str
     for path in pair.trees[1].root.glob("sys/class/net/*/carrier"):
         path.unlink()
     rebuild(pair, 1, **how)
-    found = [entry for entry in pair.judge()["findings"] if entry["id"] == name]
-    assert [entry["severity"] for entry in found][:1] == [severity], found
-    assert part in findings.block(found[0])
-    assert found[0]["hosts"] == ["spark-2"]
+    found = [entry for entry in pair.judge().findings if entry.id == name]
+    assert [entry.severity for entry in found][:1] == [severity], found
+    assert part in found[0].line()
+    assert list(found[0].hosts) == ["spark-2"]
 
 
 def test_a_node_without_rdma_has_one_finding(pair: Pair) -> None:
     shutil.rmtree(pair.trees[1].root / "sys/class/infiniband")
     pair.trees[1].rdma.clear()
-    (entry,) = [entry for entry in pair.judge()["findings"] if entry["id"] == "rdma"]
-    assert (entry["severity"], entry["hosts"]) == ("warning", ["spark-2"])
-    assert "modprobe mlx5_ib" in entry["remedy"]
+    (entry,) = [entry for entry in pair.judge().findings if entry.id == "rdma"]
+    assert (entry.severity, list(entry.hosts)) == ("warning", ["spark-2"])
+    assert "modprobe mlx5_ib" in entry.remedy
 
 
 @pytest.mark.parametrize("name", ["enP7s7", "wlP9s9"])
@@ -449,20 +455,20 @@ def test_reports_an_interface_in_the_network_of_a_rail(pair: Pair, name: str) ->
     [link] = [each for each in tree.addr if each["ifname"] == name]
     entry = {"family": "inet", "local": "192.168.200.77", "prefixlen": 24, "scope": "global", "valid_life_time": 1, "preferred_life_time": 1}
     link["addr_info"].append(entry)
-    [found] = [entry for entry in pair.judge()["findings"] if entry["id"] == "fabric_subnet"]
-    assert (found["severity"], found["hosts"]) == ("warning", ["spark-2"])
-    assert f"enp1s0f0np0 (192.168.200.12/24) is in the subnet of {name} (192.168.200.77/24)" in found["found"]
-    assert "gb10_fabric_cidrs" in found["remedy"]
+    [found] = [entry for entry in pair.judge().findings if entry.id == "fabric_subnet"]
+    assert (found.severity, list(found.hosts)) == ("warning", ["spark-2"])
+    assert f"enp1s0f0np0 (192.168.200.12/24) is in the subnet of {name} (192.168.200.77/24)" in found.found
+    assert "gb10_fabric_cidrs" in found.remedy
 
 
 def test_reports_a_management_network_around_a_rail(pair: Pair) -> None:
     """The kernel answers ARP for the address of any interface, so the hosts of the wide network need no route."""
     [link] = [each for each in pair.trees[1].addr if each["ifname"] == "enP7s7"]
     link["addr_info"][0] |= {"local": "192.168.1.60", "prefixlen": 16}
-    found = [entry for entry in pair.judge()["findings"] if entry["id"] == "fabric_subnet"]
-    assert [(entry["severity"], entry["hosts"]) for entry in found] == [("warning", ["spark-2"])] * 2
-    assert ["192.168.200.0/24" in found[0]["found"], "192.168.201.0/24" in found[1]["found"]] == [True, True]
-    assert all("192.168.0.0/16 of enP7s7" in entry["found"] and "gb10_fabric_cidrs" in entry["remedy"] for entry in found)
+    found = [entry for entry in pair.judge().findings if entry.id == "fabric_subnet"]
+    assert [(entry.severity, list(entry.hosts)) for entry in found] == [("warning", ["spark-2"])] * 2
+    assert ["192.168.200.0/24" in found[0].found, "192.168.201.0/24" in found[1].found] == [True, True]
+    assert all("192.168.0.0/16 of enP7s7" in entry.found and "gb10_fabric_cidrs" in entry.remedy for entry in found)
 
 
 @pytest.mark.parametrize(
@@ -480,8 +486,8 @@ def test_a_node_that_forwards_nothing_to_the_rails_has_no_finding(pair: Pair, en
     if rules:
         pair.trees[0].file("cmd/iptables-forward.txt", rules + "\n")
     verdict = pair.judge()
-    assert verdict["findings"] == []
-    assert [entry["id"] for entry in verdict["not_checked"]] == (["fabric_forwarding"] if skipped else [])
+    assert verdict.findings == []
+    assert [entry.id for entry in verdict.skipped] == (["fabric_forwarding"] if skipped else [])
 
 
 @pytest.mark.parametrize("guarded", [0, 1])
@@ -491,43 +497,43 @@ def test_the_firewall_of_the_node_that_is_reached_closes_the_way(pair: Pair, gua
     put("cmd/iptables-forward.txt", "-P FORWARD ACCEPT\n")(pair.trees[0])
     neighbors("192.168.200.50", "3c:00:00:00:00:01")(pair.trees[1])
     put("cmd/nft-table.txt", "table inet gb10_cluster {}\n")(pair.trees[guarded])
-    assert [entry["id"] for entry in pair.judge()["findings"]] == ([] if guarded else ["fabric_forwarding", "fabric_neighbor"])
+    assert [entry.id for entry in pair.judge().findings] == ([] if guarded else ["fabric_forwarding", "fabric_neighbor"])
 
 
 def test_ranks_and_hosts_that_do_not_answer_are_not_neighbors(pair: Pair) -> None:
     mac = (pair.trees[0].root / "sys/class/net/enp1s0f0np0/address").read_text(encoding="utf-8").strip()
     neighbors("192.168.200.11", mac)(pair.trees[1])
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
     rows = [{"dst": "192.168.200.50", "dev": "enp1s0f0np0", "state": ["FAILED"]}, {"dst": "10.0.1.1", "dev": "enP7s7", "lladdr": "3c:00:00:00:00:01"}, 5]
     put("cmd/ip-neigh.json", json.dumps(rows))(pair.trees[1])
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
 
 
 def test_reports_an_open_api_on_all_addresses_of_the_head(pair: Pair) -> None:
-    [entry] = pair.judge(NEEDS._replace(open_port=8888))["findings"]
-    assert (entry["id"], entry["severity"], entry["hosts"]) == ("api_open", "warning", ["spark-1"])
-    assert "vllm_tp2_api_open" in entry["remedy"]
+    [entry] = pair.judge(NEEDS._replace(open_port=8888)).findings
+    assert (entry.id, entry.severity, list(entry.hosts)) == ("api_open", "warning", ["spark-1"])
+    assert "vllm_tp2_api_open" in entry.remedy
 
 
 def test_reports_a_connection_over_wifi(pair: Pair) -> None:
     tree = pair.trees[0]
     tree.routes.clear()
     tree.default_route("wlP9s9", "10.0.1.1", 600)
-    (entry,) = [entry for entry in pair.judge()["findings"] if entry["id"] == "wifi_control_path"]
-    assert "wlP9s9" in entry["found"]
+    (entry,) = [entry for entry in pair.judge().findings if entry.id == "wifi_control_path"]
+    assert "wlP9s9" in entry.found
 
 
 def test_reports_a_rail_that_ansible_connects_over(pair: Pair) -> None:
     tree = pair.trees[0]
     tree.routes.clear()
     tree.default_route("enp1s0f0np0", "192.168.200.1")
-    assert ("fabric_is_management", "error") in [(entry["id"], entry["severity"]) for entry in pair.judge()["findings"]]
+    assert ("fabric_is_management", "error") in [(entry.id, entry.severity) for entry in pair.judge().findings]
 
 
 @pytest.mark.parametrize(("loaded", "severity"), [("590.44.01", "error"), ("580.178.04", "warning")])
 def test_driver_parity_is_an_error_between_branches_only(pair: Pair, loaded: str, severity: str) -> None:
     pair.trees[1].file("proc/driver/nvidia/version", nvrm(loaded))
-    found = {entry["id"]: entry["severity"] for entry in pair.judge()["findings"]}
+    found = {entry.id: entry.severity for entry in pair.judge().findings}
     assert found["driver_parity"] == severity
     assert ("known_bad_driver" in found) == (loaded == "590.44.01")
 
@@ -539,20 +545,20 @@ def test_a_serving_pair_has_no_finding(pair: Pair) -> None:
         pair.trees[number].file("proc/77/comm", "VLLM::Worker\n")
     listen(8888, "vllm", f"0::/system.slice/docker-{ID}.scope")(pair.trees[0])
     pair.trees[0].file("proc/meminfo", meminfo(MemFree=9.0, MemAvailable=9.0))
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
     # the same port, used by another process
     pair.trees[0].file("proc/77/cgroup", "0::/user.slice\n")
     pair.trees[0].file("proc/77/comm", "nginx\n")
     pair.trees[0].file("proc/meminfo", meminfo())
-    assert [entry["id"] for entry in pair.judge()["findings"] if entry["severity"] == "error"] == ["ports_free"]
+    assert [entry.id for entry in pair.judge().findings if entry.severity == "error"] == ["ports_free"]
 
 
 def test_weights_on_disk_need_no_space(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     disks(20.0)(pair.trees[0])
     facts = pair.facts(0)
     facts["model"]["present_gib"] = 148.0
-    verdict = checks.judge([findings.Rank("spark-1", 0, facts)], NEEDS._replace(size=1))
-    assert [entry["id"] for entry in verdict["findings"]] == []
+    verdict = verdict_on([Rank("spark-1", 0, facts)])
+    assert [entry.id for entry in verdict.findings] == []
 
 
 def test_skips_what_a_container_does_not_show(pair: Pair) -> None:
@@ -566,14 +572,14 @@ def test_skips_what_a_container_does_not_show(pair: Pair) -> None:
         for library in tree.root.glob("usr/lib/*/*"):
             library.unlink()
     verdict = pair.judge()
-    assert verdict["findings"] == []
-    skipped = {entry["id"]: entry["reason"] for entry in verdict["not_checked"]}
+    assert verdict.findings == []
+    skipped = {entry.id: entry.reason for entry in verdict.skipped}
     assert {"gb10", "arch", "memory_parity", "ota_parity", "reboot_pending", "kernel_parity", "firmware_parity", "known_bad_kernel", "known_bad_firmware",
             "kernel_log", "kho_leak", "memory_stuck", "memory_fragmented", "memory_cache", "watermark_boost", "link_speed", "twins", "rdma", "memlock",
             "gpu_reload", "may_suspend", "machine_id", "driver_parity", "known_bad_driver", "gpu_lost", "ota_torn"} == set(skipped)  # fmt: skip
     assert "container (docker)" in skipped["kho_leak"]
-    (error,) = [entry for entry in pair.judge(NEEDS._replace(require_gb10=True))["findings"] if entry["id"] == "gb10"]
-    assert error["severity"] == "error"
+    (error,) = [entry for entry in pair.judge(NEEDS._replace(require_gb10=True)).findings if entry.id == "gb10"]
+    assert error.severity == "error"
 
 
 @pytest.mark.parametrize(
@@ -588,9 +594,9 @@ def test_skips_what_a_container_does_not_show(pair: Pair) -> None:
 )  # fmt: skip
 def test_reports_a_rank_that_does_not_answer_with_the_others(pair: Pair, rank: dict[str, Any], name: str, part: str) -> None:
     disks(1.0)(pair.trees[0])
-    verdict = checks.judge([findings.Rank("spark-1", 0, pair.facts(0)), findings.Rank("spark-2", 1, {}, **rank)], NEEDS)
-    assert [(entry["id"], entry["hosts"]) for entry in verdict["findings"]] == [(name, ["spark-2"]), ("disk_space", ["spark-1"])]
-    assert part in findings.block(verdict["findings"][0])
+    verdict = verdict_on([Rank("spark-1", 0, pair.facts(0)), Rank("spark-2", 1, {}, **rank)], NEEDS)
+    assert [(entry.id, list(entry.hosts)) for entry in verdict.findings] == [(name, ["spark-2"]), ("disk_space", ["spark-1"])]
+    assert part in verdict.findings[0].line()
 
 
 @pytest.mark.parametrize(
@@ -603,12 +609,12 @@ def test_reports_a_rank_that_does_not_answer_with_the_others(pair: Pair, rank: d
     ],
 )
 def test_a_node_that_was_not_read_skips_every_check_but_those_of_its_access(pair: Pair, rank: dict[str, Any]) -> None:
-    lost = [findings.Rank(host, number, {}, **rank) for number, host in enumerate(("spark-1", "spark-2"))]
-    verdict = checks.judge(lost, NEEDS)
-    assert {entry["id"] for entry in verdict["not_checked"]} == set(catalogue.CHECKS) - {"reachable", "sudo", "python"}
-    assert {(tuple(entry["hosts"]), entry["reason"]) for entry in verdict["not_checked"]} == {(("spark-1", "spark-2"), "the node was not read")}
-    half = checks.judge([findings.Rank("spark-1", 0, pair.facts(0)), lost[1]], NEEDS)
-    assert findings.skipped_lines(half["not_checked"]) == ["skipped (spark-2): all other checks: the node was not read."]
+    lost = [Rank(host, number, {}, **rank) for number, host in enumerate(("spark-1", "spark-2"))]
+    verdict = verdict_on(lost, NEEDS)
+    assert {entry.id for entry in verdict.skipped} == set(judge.IDS) - {"reachable", "sudo", "python"}
+    assert {(entry.hosts, entry.reason) for entry in verdict.skipped} == {(("spark-1", "spark-2"), "the node was not read")}
+    half = verdict_on([Rank("spark-1", 0, pair.facts(0)), lost[1]], NEEDS)
+    assert judge.skipped_lines(half.skipped) == ["skipped (spark-2): all other checks: the node was not read."]
 
 
 @pytest.mark.parametrize(
@@ -625,23 +631,23 @@ def test_a_node_that_was_not_read_skips_every_check_but_those_of_its_access(pair
 )
 def test_a_check_has_run_where_it_was_not_skipped(check: str, without: list[str], expected: bool) -> None:
     """Each host has a reason of its own."""
-    skipped = [{"id": check, "hosts": [host], "reason": f"reason {number}"} for number, host in enumerate(without)]
-    others = [{"id": "clock_skew", "hosts": ["spark-1", "spark-2"], "reason": "x"}]
-    assert checks.has_run(check, ["spark-1", "spark-2"], [*skipped, *others]) is expected
+    skipped = [Skipped(check, "nodes", (host,), f"reason {number}") for number, host in enumerate(without)]
+    others = [Skipped("clock_skew", "nodes", ("spark-1", "spark-2"), "x")]
+    assert judge.has_run(judge.CHECKS[check], ["spark-1", "spark-2"], [*skipped, *others]) is expected
 
 
 def test_a_value_that_no_node_reports_is_not_compared(pair: Pair) -> None:
     for tree in pair.trees:
         drop("etc/dgx-release")(tree)
     verdict = pair.judge()
-    assert [(entry["id"], entry["hosts"]) for entry in verdict["not_checked"]] == [("ota_parity", ["spark-1", "spark-2"])]
-    assert not checks.has_run("ota_parity", ["spark-1", "spark-2"], verdict["not_checked"])
+    assert [(entry.id, list(entry.hosts)) for entry in verdict.skipped] == [("ota_parity", ["spark-1", "spark-2"])]
+    assert not judge.has_run(judge.CHECKS["ota_parity"], ["spark-1", "spark-2"], verdict.skipped)
 
 
 def test_a_rank_outside_of_the_run_is_listed(pair: Pair) -> None:
-    verdict = checks.judge([findings.Rank("spark-1", 0, pair.facts(0)), findings.Rank("spark-2", 1, {}, in_run=False)], NEEDS)
-    assert verdict["findings"] == []
-    assert findings.skipped_lines(verdict["not_checked"]) == ["skipped (spark-2): all checks: not in this run (--limit)."]
+    verdict = verdict_on([Rank("spark-1", 0, pair.facts(0)), Rank("spark-2", 1, {}, in_run=False)], NEEDS)
+    assert verdict.findings == []
+    assert judge.skipped_lines(verdict.skipped) == ["skipped (spark-2): all checks: not in this run (--limit)."]
 
 
 # --- the agent -----------------------------------------------------------------------------------------------------------------------
@@ -666,10 +672,10 @@ def serve(pair: Pair, number: int, group: str = "pair1", **more: Any) -> Tree:
 
 def agents(pair: Pair) -> list[tuple[str, list[str], str]]:
     """Return id, hosts and block of the findings, of which none concerns something else."""
-    found = pair.judge()["findings"]
-    assert {entry["id"] for entry in found} <= {"agent_down", "agent_path", "agent_sshd"}
-    assert all(entry["severity"] == ("error" if entry["id"] == "agent_sshd" else "warning") for entry in found)
-    return [(entry["id"], entry["hosts"], findings.block(entry)) for entry in found]
+    found = pair.judge().findings
+    assert {entry.id for entry in found} <= {"agent_down", "agent_path", "agent_sshd"}
+    assert all(entry.severity == ("error" if entry.id == "agent_sshd" else "warning") for entry in found)
+    return [(entry.id, list(entry.hosts), entry.line()) for entry in found]
 
 
 def test_nodes_without_an_agent_have_no_finding_of_it(pair: Pair) -> None:
@@ -683,7 +689,7 @@ def test_a_pair_with_working_agents_has_no_finding(pair: Pair) -> None:
     for number in (0, 1):
         serve(pair, number)
     verdict = pair.judge()
-    assert (verdict["findings"], verdict["not_checked"]) == ([], [])
+    assert (verdict.findings, verdict.skipped) == ([], [])
     assert pair.facts(0)["agent"] == {
         "installed": True, "group": "pair1", "rank": 0, "active": True, "error": "", "peers": [PEER], "sshd_problems": [],
     }  # fmt: skip
@@ -731,8 +737,8 @@ def test_the_path_to_a_worker_that_was_installed_again_has_no_finding(pair: Pair
 
 def test_the_path_to_a_worker_that_does_not_answer_ansible_is_reported(pair: Pair) -> None:
     serve(pair, 0, ok=False, error="No route to host")
-    ranks = [findings.Rank("spark-1", 0, pair.facts(0)), findings.Rank("spark-2", 1, {}, "timed out", True)]
-    assert [entry["id"] for entry in checks.judge(ranks, NEEDS)["findings"]] == ["reachable", "agent_path"]
+    ranks = [Rank("spark-1", 0, pair.facts(0)), Rank("spark-2", 1, {}, "timed out", True)]
+    assert [entry.id for entry in verdict_on(ranks, NEEDS).findings] == ["reachable", "agent_path"]
 
 
 def test_settings_of_sshd_that_exclude_the_head_are_errors(pair: Pair) -> None:
@@ -776,9 +782,9 @@ def test_what_a_failed_call_to_the_agent_means(pair: Pair, error: Exception, act
 
 def test_an_agent_that_may_not_be_asked_is_skipped(pair: Pair) -> None:
     facts = pair.facts(0) | {"agent": preflight_facts.gather(Node(str(serve(pair, 0).write())), failing(PermissionError()))}
-    verdict = checks.judge([findings.Rank("spark-1", 0, facts)], NEEDS)
-    assert verdict["findings"] == []
-    assert {entry["id"]: entry["reason"] for entry in verdict["not_checked"]} == dict.fromkeys(
+    verdict = verdict_on([Rank("spark-1", 0, facts), Rank("spark-2", 1, pair.facts(1))])
+    assert verdict.findings == []
+    assert {entry.id: entry.reason for entry in verdict.skipped} == dict.fromkeys(
         ("agent_down", "agent_path", "agent_sshd"), "only root may ask the agent"
     )
 
@@ -817,15 +823,15 @@ def test_ignore_and_strict(pair: Pair) -> None:
     pair.trees[0].file("run/reboot-required", "")
     pair.trees[0].file("cmd/time.txt", f"{NOW + 40}\n")
     verdict = pair.judge(ignore=["clock_skew"], strict=True)
-    assert [(entry["id"], entry["severity"]) for entry in verdict["findings"]] == [("reboot_pending", "error")]
-    assert [entry["id"] for entry in verdict["ignored"]] == ["clock_skew"]
+    assert [(entry.id, entry.severity) for entry in verdict.findings] == [("reboot_pending", "error")]
+    assert [entry.id for entry in verdict.ignored] == ["clock_skew"]
 
 
 @pytest.mark.parametrize(
     ("name", "hint"), [("clock_skw", "did you mean clock_skew?"), ("ota-torn", "did you mean ota_torn?"), ("zzz", "known are reachable, sudo, python")]
 )
 def test_refuses_an_unknown_id(name: str, hint: str) -> None:
-    (sentence,) = checks.unknown_ids([name, "gb10"])
+    (sentence,) = judge.unknown_ids([name, "gb10"])
     assert f"'{name}'" in sentence
     assert hint in sentence
 
@@ -854,9 +860,9 @@ def test_why_a_node_needs_a_reboot(pair: Pair, path: str, text: str, reason: str
     ],
 )  # fmt: skip
 def test_a_version_of_vllm_that_fails_on_this_gpu_is_a_warning(pair: Pair, image: str, part: str) -> None:
-    [entry] = pair.judge(NEEDS._replace(image=image))["findings"]
-    assert (entry["id"], entry["severity"], entry["hosts"]) == ("known_bad_vllm", "warning", ["spark-1", "spark-2"])
-    assert part in entry["matters"]
+    [entry] = pair.judge(NEEDS._replace(image=image)).findings
+    assert (entry.id, entry.severity, list(entry.hosts)) == ("known_bad_vllm", "warning", ["spark-1", "spark-2"])
+    assert part in entry.why
 
 
 @pytest.mark.parametrize(
@@ -867,20 +873,20 @@ def test_a_version_of_vllm_that_fails_on_this_gpu_is_a_warning(pair: Pair, image
     ],
 )  # fmt: skip
 def test_other_images_have_no_finding_of_their_version(pair: Pair, image: str) -> None:
-    assert pair.judge(NEEDS._replace(image=image))["findings"] == []
+    assert pair.judge(NEEDS._replace(image=image)).findings == []
 
 
 @pytest.mark.parametrize("version", ["580.173.02", "580.178.04", "610.43.02"])
 def test_a_driver_without_reports_has_no_finding(pair: Pair, version: str) -> None:
     for tree in pair.trees:
         tree.file("proc/driver/nvidia/version", nvrm(version))
-    assert "known_bad_driver" not in {entry["id"] for entry in pair.judge()["findings"]}
+    assert "known_bad_driver" not in {entry.id for entry in pair.judge().findings}
 
 
 def test_known_versions_are_complete() -> None:
     for entry in known_versions.KNOWN:
-        assert versions.COMPONENTS[entry["component"]][0] in catalogue.CHECKS
-        assert entry["severity"] in catalogue.SEVERITIES
+        assert versions.COMPONENTS[entry["component"]][0] in judge.CHECKS
+        assert entry["severity"] in SEVERITIES
         assert bool(entry.get("match")) != bool(entry.get("below"))
         assert all(len(entry[key]) > 10 for key in ("matters", "remedy", "source"))
 
@@ -892,26 +898,11 @@ def test_compares_versions_by_number(version: str, start: str, expected: bool) -
     assert parse.begins(version, start) is expected
 
 
-@pytest.mark.parametrize(
-    ("found", "shown"),
-    [
-        ("the kernel differs", "The kernel differs. Why"),
-        ("enp1s0f0np0 has no link.", "enp1s0f0np0 has no link. Why"),
-        ("/run/x is there", "/run/x is there. Why"),
-        ("gb10-pair1 runs", "gb10-pair1 runs. Why"),
-    ],
-)
-def test_a_block_begins_as_a_sentence_and_keeps_names(found: str, shown: str) -> None:
-    text = findings.block({"id": "gb10", "severity": "info", "hosts": ["a", "b"], "found": found, "matters": "x.", "remedy": "y."})
-    assert text.startswith(f"info gb10 (a, b): {shown}")
-    assert text.endswith("it matters: x. Remedy: y.")
-
-
 def test_kho_off_excludes_the_known_kernel(pair: Pair) -> None:
     for tree in pair.trees:
         tree.file("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")
         tree.file("proc/cmdline", "quiet kho=off\n")
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
 
 
 # --- captures of field machines --------------------------------------------------------------------------------------------------------
@@ -923,17 +914,17 @@ def test_the_kho_leak_of_the_field(pair: Pair) -> None:
     lines = [line.split("<-")[0] for line in (samples() / "meminfo.kho-leak-before-after.txt").read_text().splitlines() if line.startswith("Cma")]
     base = "\n".join(line for line in meminfo().splitlines() if not line.startswith("Cma"))
     pair.trees[1].file("proc/meminfo", base + "\n" + "\n".join(lines) + "\n")
-    (entry,) = pair.judge()["findings"]
-    assert (entry["id"], entry["severity"], entry["hosts"]) == ("kho_leak", "error", ["spark-2"])
-    assert "CmaFree is 940604 kB with CmaTotal 0 kB" in entry["found"]
-    assert "set sysctl_kho_off: true" in entry["remedy"]
+    (entry,) = pair.judge().findings
+    assert (entry.id, entry.severity, list(entry.hosts)) == ("kho_leak", "error", ["spark-2"])
+    assert "CmaFree is 940604 kB with CmaTotal 0 kB" in entry.found
+    assert "set sysctl_kho_off: true" in entry.remedy
 
 
 @needs_shared
 def test_benign_kernel_messages_have_no_finding(pair: Pair) -> None:
     text = "".join((samples() / f"dmesg.{name}.txt").read_text() for name in ("cx7-hotplug-plugin", "mlx5-benign", "nvrm-no-memory"))
     pair.trees[0].file("cmd/dmesg.txt", text)
-    assert pair.judge()["findings"] == []
+    assert pair.judge().findings == []
 
 
 @needs_shared
@@ -953,5 +944,5 @@ def test_a_real_pair_has_no_error_of_the_fabric(tmp_path: Path, capsys: pytest.C
     tree = from_pair(samples() / "pairA-f0f0" / "head", tmp_path)
     facts = run_module(capsys, preflight_info, root=str(tree.write()))
     assert facts["fabric"]["ports"] == 4
-    verdict = checks.judge([findings.Rank("spark-1", 0, facts)], NEEDS._replace(model_gib=0))
-    assert [entry["id"] for entry in verdict["findings"] if entry["severity"] == "error"] == []
+    verdict = verdict_on([Rank("spark-1", 0, facts)], NEEDS._replace(model_gib=0))
+    assert [entry.id for entry in verdict.findings if entry.severity == "error"] == []

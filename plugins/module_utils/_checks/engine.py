@@ -1,0 +1,138 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Checks of the agents, the path from the head to the workers, and whether the group serves.
+
+What the vllm_tp2 role of the same run repairs is a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import GROUP, HEAD, RANK, SERVE, Event, Group, Rank, check, skip
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
+
+_SERVE = "run site.yml with --tags vllm_tp2"
+_PATH = "the agent on the head starts, judges and stops the ranks over this path"
+# text of a failed call from the head to a worker -> remedy; the first match counts
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    (
+        r"host key|host identification",
+        f"if the node was installed again, {_SERVE}, which pins its present host key; otherwise find out which host answers at this address",
+    ),
+    (r"permission denied", f"change the setting of sshd on {{host}} that agent_sshd reports; if it reports none, {_SERVE}, which writes the head's key again"),
+    (r"connect(?:ion)? (?:failed|lost): ", f"`systemctl start gb10-agent` on {{host}}, or {_SERVE}"),
+    (r"connection refused", f"`systemctl start ssh` on {{host}}; if sshd has another port now, {_SERVE}"),
+    (
+        # "failure" follows a bind address that the head does not have.
+        r"no route|unreachable|timed out|no reply within|timeout, server|cannot assign|port \d+: failure",
+        "test the rail with `ping {address}` on the head, and run site.yml with --tags roce",
+    ),
+    (r"", f"{_SERVE}; `gb10 call peers` on the head repeats the test, and `journalctl -u ssh` on {{host}} has the reason of the other end"),
+)
+
+
+def _agent_of(rank: Rank, group: Group) -> Mapping[str, Any]:
+    """Return the facts of this group's agent; empty if none is installed, or one of another group or rank, which the role replaces."""
+    agent: Mapping[str, Any] = rank.facts.get("agent") or {}
+    return agent if agent.get("installed") and (agent["group"], agent["rank"]) == (group.name, rank.number) else {}
+
+
+@check("api_open", "engine", WARNING, "every host that reaches the node can use the model and its memory",
+    "remove vllm_tp2_api_open, and the first run makes a key. Or set engine.api.host to 127.0.0.1 in the profile", SERVE, HEAD)  # fmt: skip
+def api_open(_head: Rank, group: Group) -> Iterator[Event]:
+    """an API without a key (`vllm_tp2_api_open`) on all addresses of the head"""
+    if group.needs.open_port:
+        yield found(f"the API has no key and listens on port {group.needs.open_port} of all addresses (vllm_tp2_api_open)")
+
+
+@check("agent_down", "engine", WARNING, "without the agent the group cannot be started",
+    "`systemctl start gb10-agent` on the node, or run site.yml with --tags vllm_tp2; `journalctl -u gb10-agent -n 50` shows why it ended",
+    "{on} sudo systemctl start gb10-agent")  # fmt: skip
+def agent_down(rank: Rank, group: Group) -> Iterator[Event]:
+    """an agent that is installed and does not answer"""
+    agent = _agent_of(rank, group)
+    if not agent or agent["active"]:
+        return
+    if agent["active"] is None:
+        for name in ("agent_down", "agent_path", "agent_sshd"):
+            yield skip(agent["error"], name)
+    else:
+        yield found(f"gb10-agent.service does not answer ({agent['error']})")
+
+
+@check("agent_path", "engine", WARNING, _PATH, command="{head} sudo gb10 call peers", of=HEAD)
+def agent_path(head: Rank, group: Group) -> Iterator[Event]:
+    """the agent on the head calls each worker over the rail: changed host keys, refused logins, a rail that carries nothing"""
+    agents = {rank.host: _agent_of(rank, group) for rank in group.read}
+    for peer in agents[head.host].get("peers", ()):
+        host, address, error = str(peer["host"]), str(peer["address"]), str(peer["error"])
+        known = agents.get(host)
+        # A worker that answered and has no such agent gets it in this run; a service that is down has its own finding.
+        if peer["ok"] or known == {} or (known and known["active"] is False):
+            continue
+        remedy = next(text for pattern, text in _REMEDIES if re.search(pattern, error, re.IGNORECASE)).format(host=host, address=address)
+        yield found(f"the agent on {head.host} cannot reach {host} ({address}) over the rail: {error}", remedy, hosts=[head.host, host])
+
+
+@check("agent_sshd", "engine", ERROR, _PATH, command="{on} sudo sshd -T")
+def agent_sshd(rank: Rank, group: Group) -> Iterator[Event]:
+    """`sshd -T -C` on the workers: settings that keep the head's key from working"""
+    for problem in _agent_of(rank, group).get("sshd_problems", ()):
+        end = problem.rfind("). ") + 1 or problem.rfind(". ")  # the last sentence is the remedy
+        yield found(problem[:end], problem[end + 2 :])
+
+
+# --- the group ---------------------------------------------------------------------------------------------------------------------
+
+_NO_SERVICE = "the group has no service until it is started again"
+
+
+@check("engine_down", "engine", ERROR, _NO_SERVICE, command="{site}", of=GROUP,
+    looks="a rank's container or engine process is gone, stopped or dead, or the API answers with an error")  # fmt: skip
+@check("engine_wedged", "engine", ERROR, "no request ends, although container and /health look good", command="{site}", of=GROUP,
+    looks="no completion comes back, tokens stand still, and the GPU is at idle power")  # fmt: skip
+@check("engine_unserved", "engine", ERROR, "clients get no reply", command="{play}logs{end}", of=GROUP, looks="no completion comes back, and nothing shows why")
+@check("engine_unknown", "engine", ERROR, "a group serves with all ranks or not at all", command="{play}status{end}", of=GROUP,
+    looks="a node or its Docker Engine cannot be read")  # fmt: skip
+@check("engine_starting", "engine", INFO, "the group has no service until the boot is judged", command="{head} sudo gb10 events", of=GROUP,
+    looks="the group boots, was stopped on request, or was never started")  # fmt: skip
+@check("engine_stopped", "engine", INFO, "the group has no service; it was stopped on request", command="{site}", of=GROUP,
+    looks="the group boots, was stopped on request, or was never started")  # fmt: skip
+@check("engine_absent", "engine", INFO, "nothing is installed, or the service was removed", command="{site}", of=GROUP,
+    looks="the group boots, was stopped on request, or was never started")  # fmt: skip
+def serves(_head: Rank, group: Group) -> Iterator[Event]:
+    """Whether the group serves, as status.yml judges it."""
+    state, sentence = group.status["state"], str(group.status["sentence"])
+    if group.serves:
+        yield sentence
+        return
+    wedged = state == "down" and group.liveness.get("outcome") == "wedged"
+    yield found(sentence, severity=INFO if group.status["ok"] else "", name=f"engine_{'wedged' if wedged else state}")
+
+
+def _state_of(rank: Rank) -> Mapping[str, Any]:
+    """Return the state that the agent of a rank reports."""
+    return (rank.info.get("agent") or {}).get("state") or {}
+
+
+@check("agent_hold", "engine", WARNING, "the agent starts nothing while a rank has a hold", command="{head} sudo gb10 status", of=RANK)
+def agent_hold(rank: Rank, _group: Group) -> Iterator[Event]:
+    """a hold keeps the agent from acting"""
+    for hold in _state_of(rank).get("holds") or ():
+        yield found(f"hold {hold['name']}: {hold['reason']}")
+
+
+@check("restarts", "engine", WARNING, "each restart is minutes without service, and a release that crashes again and again is held",
+    command="{head} sudo gb10 events", of=RANK)  # fmt: skip
+def restarts(rank: Rank, group: Group) -> Iterator[Event]:
+    """the agent has restarted the group; for information while it serves"""
+    watch = _state_of(rank).get("watch") or {}
+    number = sum((watch.get("restarts") or {}).values())
+    if number:
+        last = (watch.get("last") or watch.get("fault") or {}).get("text")
+        text = f"the agent has restarted the group {number} time(s){f', last because {last}' if last else ''}"
+        yield found(text, severity=INFO if group.serves else "")

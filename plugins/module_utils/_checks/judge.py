@@ -1,0 +1,137 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PUBLIC. Run the checks of one serving group: what was read of all ranks in, findings out.
+
+Controller only. No I/O, standard library only. `judge()` is the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import docker, engine, fabric, machine, node, release, versions
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import ACCESS, AREAS, HEAD, PAIR, PREFLIGHT, REGISTERED, Check, Group, Rank, Skipped
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, SEVERITIES, WARNING, Finding, merged
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+
+_MODULES = [each.__name__ for each in (machine, versions, fabric, docker, node, engine, release)]
+#: All checks in the order of the reports, and the IDs of those that preflight makes.
+CHECKS: dict[str, Check] = {each.id: each for each in sorted(REGISTERED.values(), key=lambda each: _MODULES.index(each.run.__module__))}
+_COUNTED = ("nodes", "versions", "docker", "fabric", "memory")
+IDS = tuple(each.id for each in CHECKS.values() if each.of in PREFLIGHT)
+
+
+class Verdict(NamedTuple):
+    """What the checks found. `ignored`: findings of checks that the user ignores. `passed`: figures by area."""
+
+    findings: list[Finding]
+    ignored: list[Finding]
+    skipped: list[Skipped]
+    passed: dict[str, list[str]]
+
+    def data(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what was found for JSON."""
+        return {
+            "findings": [each.data() for each in self.findings],
+            "ignored": [each.data() for each in self.ignored],
+            "not_checked": [each.data() for each in self.skipped],
+        }
+
+
+def judge(group: Group, ignore: Iterable[str] = (), strict: bool = False, preflight: bool = True) -> Verdict:
+    """Make the checks of preflight, or all; `strict` turns warnings into errors."""
+    made = [each for each in CHECKS.values() if each.of in PREFLIGHT or not preflight]
+    findings: list[Finding] = []
+    skipped: list[Skipped] = []
+    passed: dict[str, list[str]] = {area: [] for area in AREAS}
+    for run in dict.fromkeys(each.run for each in made):
+        own = [each for each in made if each.run is run]
+        for event in _events(own, group):
+            if isinstance(event, Finding):
+                findings.append(event._replace(severity=ERROR) if strict and event.severity == WARNING else event)
+            elif isinstance(event, Skipped):
+                skipped.append(event)
+            else:
+                passed[own[0].area].append(event.rstrip("."))
+    areas, order, ignored = list(AREAS), list(CHECKS), set(ignore)
+    ordered = sorted(merged(findings), key=lambda each: (SEVERITIES.index(each.severity), areas.index(each.area)))
+    for area in () if preflight else _COUNTED:
+        number = sum(each.area == area and has_run(each, group.hosts, skipped) for each in made if each.of in PREFLIGHT)
+        passed[area][:0] = [f"{number} check{'s' if number > 1 else ''}"] if number else []
+    return Verdict(
+        [each for each in ordered if each.id not in ignored],
+        [each for each in ordered if each.id in ignored],
+        sorted(merged(skipped), key=lambda each: order.index(each.id)),
+        passed,
+    )
+
+
+def _events(own: Sequence[Check], group: Group) -> Iterator[Finding | Skipped | str]:
+    """Call the function of some checks, and yield what it yields with the texts of its check. What a rank makes impossible is skipped."""
+    for check in own:
+        for rank in group.ranks:
+            reason = _impossible(check, rank)
+            if reason:
+                yield Skipped(check.id, check.area, (rank.host,), reason)
+    of, once = own[0].of, own[0].once
+    for rank in group.ranks[:1] if once or of == HEAD else group.ranks:
+        if of not in PREFLIGHT or (rank.in_run if of == ACCESS else rank.read):
+            impossible = {check.id for check in own if _impossible(check, rank)}
+            for event in own[0].run(rank, group):
+                named = event if isinstance(event, str) else _completed(event, own[0], group.hosts if once else (rank.host,))
+                if isinstance(named, str) or named.id not in impossible:
+                    yield named
+
+
+def _impossible(check: Check, rank: Rank) -> str:
+    """Return why a check of preflight is not made on a rank; empty if it is."""
+    if check.of not in PREFLIGHT or (check.of == ACCESS and rank.in_run):
+        return ""
+    if check.physical and rank.container:
+        return f"a container ({rank.container}) has the kernel, firmware, memory and links of its host"
+    return "" if rank.read else rank.not_read
+
+
+def _completed(event: Finding | Skipped, first: Check, hosts: Sequence[str]) -> Finding | Skipped:
+    """Return a finding or a skipped check with ID, area, hosts and texts. A finding with an area has its own."""
+    check, where = CHECKS.get(event.id, first), event.hosts or tuple(hosts)
+    if isinstance(event, Skipped):
+        return event._replace(id=check.id, area=check.area, hosts=where)
+    event = event._replace(found=event.found.rstrip("."), hosts=where)
+    if event.area:
+        return event
+    return Finding(
+        check.id,
+        check.area,
+        event.severity or check.severity,
+        where,
+        event.found,
+        (event.why or check.why).rstrip("."),
+        (event.remedy or check.remedy).rstrip("."),
+        event.command or check.command,
+    )
+
+
+def has_run(check: Check, hosts: Sequence[str], skipped: Iterable[Skipped]) -> bool:
+    """Tell whether a check ran on a host of the group, the head first; on two of them if it compares ranks."""
+    without = {host for each in skipped if each.id == check.id for host in each.hosts}
+    read = [host for host in hosts if host not in without]
+    return read[:1] == list(hosts[:1]) if check.of == HEAD else len(read) >= (2 if check.of == PAIR else 1)
+
+
+def skipped_lines(skipped: Iterable[Skipped]) -> list[str]:
+    """Return one line for each reason: which checks were skipped, and on which hosts."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for each in skipped:
+        by_reason.setdefault((each.reason, ", ".join(each.hosts)), []).append(each.id)
+    readers = {name for name in IDS if CHECKS[name].of == ACCESS}
+    whole = {frozenset(IDS): "all checks", frozenset(IDS) - readers: "all other checks"}
+    return [f"skipped ({hosts}): {whole.get(frozenset(names)) or ', '.join(names)}: {reason}." for (reason, hosts), names in by_reason.items()]
+
+
+def unknown_ids(names: Iterable[str]) -> list[str]:
+    """Return a sentence for each name that is not the ID of a check of preflight, with the nearest ID."""
+    hints = ((name, did_you_mean(name, IDS, 0.5) or f"; known are {', '.join(IDS)}") for name in names if name not in IDS)
+    return [f"preflight_ignore has {name!r}, which is not a check{hint}" for name, hint in hints]
