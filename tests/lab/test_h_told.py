@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from acceptance.commands import SERVING, tags
@@ -77,7 +78,8 @@ def test_swapped_ranks_are_refused_before_anything_changes(told: Owner) -> None:
 
 
 def test_a_boot_that_failed_is_not_repeated_until_something_changes_or_it_is_asked_for(told: Owner) -> None:
-    good, changed = told.releases(), {"requests": 3, "gate": {"effective_tokens": {"min": POOL + 1}}}
+    good = told.releases()
+    changed: dict[str, Any] = {"requests": 3, "gate": {"effective_tokens": {"min": POOL + 1}}}
     told.run("bring up", *ONLY_SERVING, **changed).failed("pool_below_floor", "serves again")
     before = told.identity()
     for arguments in (("--check",), ()):
