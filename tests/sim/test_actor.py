@@ -443,7 +443,9 @@ def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart
     world.run(30)
     assert (world.outcome()["result"], world.outcome()["release"], world.outcome()["final"]) == ("serves", "old", True)
     assert order(world) == []
-    assert world.desire("old") == {"generation": 1, "joined": True}
+    found = world.desire("old")
+    assert (found["generation"], found["joined"]) == (1, True)
+    assert any(each.startswith("timeout None -> ") for each in found["adjusted"]), "it had no options of its own"
 
 
 def test_a_missing_release_stops_nothing() -> None:

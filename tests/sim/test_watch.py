@@ -515,6 +515,19 @@ def test_gb10_start_begins_again_after_a_crash_loop() -> None:
     assert events(world, "recovered")[0]["text"].startswith("pair1 serves release old again after a restart")
 
 
+def test_options_that_change_while_it_serves_are_those_of_the_next_restart_by_the_agent() -> None:
+    world = watched()
+    assert world.actor is not None
+    options = {**world.desired()["options"], "attempts": 7}
+    found = world.actor.desire("serving", "old", "ann@laptop", [], options)
+    assert (found["joined"], len(found["adjusted"])) == (True, 1)
+    world.run(5)
+    assert starts(world) == 0, "nothing was restarted"
+    world.kill(1)
+    world.run(300, until=functools.partial(recoveries, world, 1))
+    assert (world.desired()["auto"], world.desired()["options"]["attempts"]) == (True, 7)
+
+
 def test_a_stop_ends_the_count_of_seconds_without_service() -> None:
     world = watched()
     busy(world)

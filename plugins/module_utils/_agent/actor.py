@@ -161,7 +161,7 @@ class Actor:
         self, state: str, release: str = "", by: str = "", reasons: Sequence[str] = (), options: Mapping[str, Any] | None = None, takeover: bool = False,
         seen: int = 0,
     ) -> dict[str, Any]:  # fmt: skip
-        """Set what is desired; return `generation`, and `joined` if it was so already. Raises Refused with one sentence.
+        """Set what is desired; return `generation`, `joined` if it was so already, and `adjusted` if its options change. Raises Refused with one sentence.
 
         `seen` is the generation that the reasons were found in, 0 if it is not known: a restart by the agent since then has removed them.
         """
@@ -172,7 +172,8 @@ class Actor:
             if now["auto"] and 0 < seen < int(now["generation"]):
                 reasons = ()
             if standing.joins({"desired": now, "outcome": self._outcome, "busy": busy}, state, release, reasons):
-                return {"generation": now["generation"], "joined": True, "adjusted": self._adjust(by, options or {}) if state == "serving" and not busy else []}
+                adjusted = self._adjust(by, options or {}) if state == "serving" and not busy else []
+                return {"generation": now["generation"], "joined": True, **({"adjusted": adjusted} if adjusted else {})}
             if busy and state == "serving" and not takeover and not now["auto"]:
                 raise Refused(self.under_way())
             generation = max(int(now["generation"]), self.floor) + 1
@@ -186,7 +187,7 @@ class Actor:
                 raise Refused(f"{self.group}: the desired state cannot be recorded on the head ({error}). Nothing was changed. Make room there.")
             text = f"{self.group} is to be stopped" if state == "stopped" else f"{self.group} is to serve release {release}"
             self.event("desired", f"{text}, desired by {by or 'a local command'}{': ' if reasons else ''}{'; '.join(reasons)}")
-            return {"generation": wanted["generation"], "joined": False, "adjusted": []}
+            return {"generation": wanted["generation"], "joined": False}
 
     def _adjust(self, by: str, options: Mapping[str, Any]) -> list[str]:
         """Put changed options into force for the starts to come. Return them, one phrase each. Raises Refused."""
