@@ -117,9 +117,12 @@ def load_plugins() -> None:
 
 def part_of(task: Any, play: Any) -> tuple[str, bool]:
     """Return the name of the part of the run that a task belongs to, and whether it is a role."""
-    chain = task.get_dep_chain() if hasattr(task, "get_dep_chain") else None
-    role = chain[0] if chain else getattr(task, "_role", None)  # a role that another one includes is a part of it
-    return (role.get_name().rpartition(".")[2], True) if role else (play.get_name().strip() if play else "", False)
+    role = getattr(task, "_role", None)
+    if role is None:
+        return play.get_name().strip() if play else "", False
+    name = role.get_name().rpartition(".")[2]
+    within = task.get_dep_chain() if name == "agent" else None  # a step of the role that includes it
+    return within[0].get_name().rpartition(".")[2] if within else name, True
 
 
 def blocks_of(task: Any) -> Iterable[tuple[Any, Any]]:
