@@ -62,4 +62,3 @@ def group_folder(config: Mapping[str, Any]) -> str:
 def host_alias(rank: int) -> str:
     """Return the name of a worker in known_hosts."""
     return f"gb10-rank{rank}"
-

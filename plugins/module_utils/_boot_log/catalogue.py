@@ -21,7 +21,7 @@ KERNEL: list[dict[str, Any]] = _DATA["kernel"]
 #: The remedies of failures that the gate finds without a log line, by class.
 GATE: dict[str, str] = dict(_DATA["gate"])
 #: What the Docker Engine reports when it cannot start a container: expression, remedy.
-MESSAGES: list[tuple[str, str]] = [(pattern, remedy) for pattern, remedy in _DATA["messages"]]
+MESSAGES: list[list[str]] = list(_DATA["messages"])
 #: Classes that can pass by themselves: the same release may serve at the next attempt. All others are lasting.
 TRANSIENT = frozenset(_DATA["transient"])
 

@@ -17,7 +17,8 @@ LABEL = "gb10.cluster.group"
 _SILENT = "the Docker Engine does not answer"
 
 
-@check("docker", "docker", WARNING, "the containers of the node are unknown", "run `systemctl status docker` on the node; the docker role starts it",
+@check(
+    "docker", "docker", WARNING, "the containers of the node are unknown", "run `systemctl status docker` on the node; the docker role starts it",
     "{on} sudo systemctl status docker --no-pager")  # fmt: skip
 def engine(rank: Rank, _group: Group) -> Iterator[Event]:
     """an engine that is installed and does not answer"""
@@ -28,7 +29,8 @@ def engine(rank: Rank, _group: Group) -> Iterator[Event]:
         yield skip("the Docker Engine is not installed; the docker role installs it")
 
 
-@check("image_store_parity", "docker", WARNING,
+@check(
+    "image_store_parity", "docker", WARNING,
     "the two stores give one image different IDs, so a copy between nodes transfers all layers and IDs cannot be compared",
     'set "features": {"containerd-snapshotter": false} (or true) in /etc/docker/daemon.json on every node, then fetch the images again', "{on} docker info",
     PAIR)  # fmt: skip
@@ -41,7 +43,8 @@ def _image_store(facts: Facts) -> str:
     return "" if facts["docker"]["error"] else f"{facts['docker']['image_store']} ({facts['docker']['driver']})"
 
 
-@check("memlock", "docker", WARNING, "RDMA registers gigabytes of locked memory. Without it NCCL uses TCP or fails in ibv_reg_mr",
+@check(
+    "memlock", "docker", WARNING, "RDMA registers gigabytes of locked memory. Without it NCCL uses TCP or fails in ibv_reg_mr",
     "run dockerd with CAP_SYS_RESOURCE, or with LimitMEMLOCK=infinity as the docker role sets it", DOCKER, physical=True)  # fmt: skip
 def memlock(rank: Rank, _group: Group) -> Iterator[Event]:
     """a Docker daemon that may not lock memory"""
@@ -52,7 +55,8 @@ def memlock(rank: Rank, _group: Group) -> Iterator[Event]:
         yield found(f"the Docker daemon can lock {limit['bytes'] // 1024} KiB and cannot raise this limit (no CAP_SYS_RESOURCE)")
 
 
-@check("gpu_reload", "docker", WARNING, "a running container loses its GPU at the next `systemctl daemon-reload`, and the engine fails",
+@check(
+    "gpu_reload", "docker", WARNING, "a running container loses its GPU at the next `systemctl daemon-reload`, and the engine fails",
     "run site.yml --tags docker, which enables nvidia-cdi-refresh, or `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, then restart the group", DOCKER,
     physical=True)  # fmt: skip
 def gpu_reload(rank: Rank, _group: Group) -> Iterator[Event]:
@@ -67,7 +71,8 @@ def _serving(rank: Rank, group: Group) -> list[Mapping[str, Any]]:
     return [each for each in rank.facts["containers"] if each["labels"].get(LABEL) == group.name and each["state"] in ("running", "restarting")]
 
 
-@check("stale_containers", "docker", ERROR, "two engines do not fit into one memory: the second fails its start check, or the node freezes",
+@check(
+    "stale_containers", "docker", ERROR, "two engines do not fit into one memory: the second fails its start check, or the node freezes",
     command="{on} sudo docker ps --all")  # fmt: skip
 def stale_containers(rank: Rank, group: Group) -> Iterator[Event]:
     """another vLLM, a rank of another group, half a pair, one that a reboot brings back"""
@@ -107,7 +112,8 @@ def _half(group: Group) -> Iterator[Event]:
         )
 
 
-@check("ports_free", "docker", ERROR, "the engine starts for minutes and then fails to bind",
+@check(
+    "ports_free", "docker", ERROR, "the engine starts for minutes and then fails to bind",
     "stop the process, or choose another port in the profile (engine.api.port, engine.master_port)", "{on} sudo ss -ltnp", HEAD)  # fmt: skip
 def ports_free(rank: Rank, group: Group) -> Iterator[Event]:
     """API and master port of the head, used by another process"""

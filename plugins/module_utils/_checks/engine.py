@@ -41,7 +41,8 @@ def _agent_of(rank: Rank, group: Group) -> Mapping[str, Any]:
     return agent if agent.get("installed") and (agent["group"], agent["rank"]) == (group.name, rank.number) else {}
 
 
-@check("api_open", "engine", WARNING, "every host that reaches the node can use the model and its memory",
+@check(
+    "api_open", "engine", WARNING, "every host that reaches the node can use the model and its memory",
     "remove vllm_tp2_api_open, and the first run makes a key. Or set engine.api.host to 127.0.0.1 in the profile", SERVE, HEAD)  # fmt: skip
 def api_open(_head: Rank, group: Group) -> Iterator[Event]:
     """an API without a key (`vllm_tp2_api_open`) on all addresses of the head"""
@@ -49,7 +50,8 @@ def api_open(_head: Rank, group: Group) -> Iterator[Event]:
         yield found(f"the API has no key and listens on port {group.needs.open_port} of all addresses (vllm_tp2_api_open)")
 
 
-@check("agent_down", "engine", WARNING, "without the agent the group cannot be started",
+@check(
+    "agent_down", "engine", WARNING, "without the agent the group cannot be started",
     "`systemctl start gb10-agent` on the node, or run site.yml with --tags vllm_tp2; `journalctl -u gb10-agent -n 50` shows why it ended",
     "{on} sudo systemctl start gb10-agent")  # fmt: skip
 def agent_down(rank: Rank, group: Group) -> Iterator[Event]:
@@ -74,7 +76,7 @@ def agent_path(head: Rank, group: Group) -> Iterator[Event]:
         # A worker that answered and has no such agent gets it in this run; a service that is down has its own finding.
         if peer["ok"] or known == {} or (known and known["active"] is False):
             continue
-        remedy = next(text for pattern, text in _REMEDIES if re.search(pattern, error, re.IGNORECASE)).format(host=host, address=address)
+        remedy = [text for pattern, text in _REMEDIES if re.search(pattern, error, re.IGNORECASE)][0].format(host=host, address=address)
         yield found(f"the agent on {head.host} cannot reach {host} ({address}) over the rail: {error}", remedy, hosts=[head.host, host])
 
 
@@ -91,18 +93,24 @@ def agent_sshd(rank: Rank, group: Group) -> Iterator[Event]:
 _NO_SERVICE = "the group has no service until it is started again"
 
 
-@check("engine_down", "engine", ERROR, _NO_SERVICE, command="{site}", of=GROUP,
+@check(
+    "engine_down", "engine", ERROR, _NO_SERVICE, command="{site}", of=GROUP,
     looks="a rank's container or engine process is gone, stopped or dead, or the API answers with an error")  # fmt: skip
-@check("engine_wedged", "engine", ERROR, "no request ends, although container and /health look good", command="{site}", of=GROUP,
+@check(
+    "engine_wedged", "engine", ERROR, "no request ends, although container and /health look good", command="{site}", of=GROUP,
     looks="no completion comes back, tokens stand still, and the GPU is at idle power")  # fmt: skip
 @check("engine_unserved", "engine", ERROR, "clients get no reply", command="{play}logs{end}", of=GROUP, looks="no completion comes back, and nothing shows why")
-@check("engine_unknown", "engine", ERROR, "a group serves with all ranks or not at all", command="{play}status{end}", of=GROUP,
+@check(
+    "engine_unknown", "engine", ERROR, "a group serves with all ranks or not at all", command="{play}status{end}", of=GROUP,
     looks="a node or its Docker Engine cannot be read")  # fmt: skip
-@check("engine_starting", "engine", INFO, "the group has no service until the boot is judged", command="{head} sudo gb10 events", of=GROUP,
+@check(
+    "engine_starting", "engine", INFO, "the group has no service until the boot is judged", command="{head} sudo gb10 events", of=GROUP,
     looks="the group boots, was stopped on request, or was never started")  # fmt: skip
-@check("engine_stopped", "engine", INFO, "the group has no service; it was stopped on request", command="{site}", of=GROUP,
+@check(
+    "engine_stopped", "engine", INFO, "the group has no service; it was stopped on request", command="{site}", of=GROUP,
     looks="the group boots, was stopped on request, or was never started")  # fmt: skip
-@check("engine_absent", "engine", INFO, "nothing is installed, or the service was removed", command="{site}", of=GROUP,
+@check(
+    "engine_absent", "engine", INFO, "nothing is installed, or the service was removed", command="{site}", of=GROUP,
     looks="the group boots, was stopped on request, or was never started")  # fmt: skip
 def serves(_head: Rank, group: Group) -> Iterator[Event]:
     """Whether the group serves, as status.yml judges it."""
@@ -126,7 +134,8 @@ def agent_hold(rank: Rank, _group: Group) -> Iterator[Event]:
         yield found(f"hold {hold['name']}: {hold['reason']}")
 
 
-@check("restarts", "engine", WARNING, "each restart is minutes without service, and a release that crashes again and again is held",
+@check(
+    "restarts", "engine", WARNING, "each restart is minutes without service, and a release that crashes again and again is held",
     command="{head} sudo gb10 events", of=RANK)  # fmt: skip
 def restarts(rank: Rank, group: Group) -> Iterator[Event]:
     """the agent has restarted the group; for information while it serves"""

@@ -35,17 +35,22 @@ _LINK = "{on} 'rdma link; sudo lspci -vv -d 15b3: | grep LnkSta:'"
 
 @check("cable", "fabric", ERROR, "the ranks have no rail to reach each other", command="{on} 'ip -br link; rdma link'", looks="no link, a rail without a port")
 @check("link_speed", "fabric", WARNING, "the pair runs at the speed of its slowest link", command=_LINK, physical=True, looks="a slow link (cable or PCIe)")
-@check("twins", "fabric", WARNING, "one function alone gives half the bandwidth", command="{on} 'ip -br address; rdma link'", physical=True,
+@check(
+    "twins", "fabric", WARNING, "one function alone gives half the bandwidth", command="{on} 'ip -br address; rdma link'", physical=True,
     looks="one function of a cage without link")  # fmt: skip
-@check("rdma", "fabric", WARNING, "NCCL uses TCP without a message, at a tenth of the speed", command="{on} sudo modprobe -a mlx5_ib ib_uverbs", physical=True,
+@check(
+    "rdma", "fabric", WARNING, "NCCL uses TCP without a message, at a tenth of the speed", command="{on} sudo modprobe -a mlx5_ib ib_uverbs", physical=True,
     looks="no RDMA device")  # fmt: skip
-@check("fabric_is_management", "fabric", ERROR, "a change of the fabric would cut the connection of Ansible, so the roce role refuses it",
+@check(
+    "fabric_is_management", "fabric", ERROR, "a change of the fabric would cut the connection of Ansible, so the roce role refuses it",
     command="{on} ip -br address", looks="a rail that carries the default route or your SSH session")  # fmt: skip
-@check("fabric_subnet", "fabric", WARNING,
+@check(
+    "fabric_subnet", "fabric", WARNING,
     "the hosts of that network reach ports of the group that have no authentication, and fabric traffic can leave the cable",
     "set gb10_fabric_cidrs to networks that no other interface has, such as 192.168.200.0/24", "{on} ip route",
     looks="an interface with an address in the network of a rail, or a management network around it: their hosts reach the rails")  # fmt: skip
-@check("foreign_network_config", "fabric", INFO, "two files that configure one interface conflict over its address and MTU", command="{on} sudo netplan get",
+@check(
+    "foreign_network_config", "fabric", INFO, "two files that configure one interface conflict over its address and MTU", command="{on} sudo netplan get",
     looks="netplan files of others on the rails; the roce role has a policy for them")  # fmt: skip
 def reported(rank: Rank, group: Group) -> Iterator[Event]:
     """The problems of roce_info that count before the fabric is set up, and a management network around a rail."""
@@ -82,7 +87,8 @@ def _exposed(group: Group) -> list[Rank]:
     return group.read if len(group.ranks) > 1 else []
 
 
-@check("fabric_forwarding", "fabric", WARNING,
+@check(
+    "fabric_forwarding", "fabric", WARNING,
     "vLLM's connections between the nodes have no authentication, and this node passes packets of the LAN on to the rails of the others",
     "set roce_firewall: true, or this setting to 0 if nothing needs it, or `iptables -P FORWARD DROP`, which the Docker Engine normally sets",
     "{on} sudo iptables -P FORWARD DROP")  # fmt: skip
@@ -99,7 +105,8 @@ def forwarding(rank: Rank, group: Group) -> Iterator[Event]:
         yield found(f"the node forwards packets ({way['forwarding']}), and its FORWARD chain accepts them")
 
 
-@check("fabric_neighbor", "fabric", WARNING, "vLLM's connections between the nodes have no authentication, and every host of that network reaches them",
+@check(
+    "fabric_neighbor", "fabric", WARNING, "vLLM's connections between the nodes have no authentication, and every host of that network reaches them",
     "connect the nodes directly, give the rails a VLAN of their own on the switch, or set roce_firewall: true", "{on} ip neigh", PAIR)  # fmt: skip
 def neighbor(rank: Rank, group: Group) -> Iterator[Event]:
     """hosts on a rail that are not ranks of the group, as on a switch"""
@@ -140,7 +147,8 @@ def bandwidth(_head: Rank, group: Group) -> Iterator[Event]:
         yield skip(f"bandwidth test: {group.bandwidth_not}")
 
 
-@check("collective", "fabric", ERROR, "the ranks do not work together over these rails, and a boot hangs or is slow",
+@check(
+    "collective", "fabric", ERROR, "the ranks do not work together over these rails, and a boot hangs or is slow",
     command="{play}doctor{end} -e doctor_collective=true", of=GROUP)  # fmt: skip
 def collective(_head: Rank, group: Group) -> Iterator[Event]:
     """the test of the collectives that was asked for; a result that is only slow is a warning"""

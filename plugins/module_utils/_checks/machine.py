@@ -19,7 +19,8 @@ _PROFILES = "profiles, images and memory sizes are made for the DGX Spark and it
 _LAB = "correct ansible_host if the node should be a GB10. For a lab or a development machine, set preflight_ignore: [gb10, arch]"
 
 
-@check("reachable", "nodes", ERROR, "a group serves with all ranks or not at all",
+@check(
+    "reachable", "nodes", ERROR, "a group serves with all ranks or not at all",
     "run `ssh` with the same user and key; check ansible_host, ansible_user and that the node is on", "{on} true", ACCESS)  # fmt: skip
 @check("sudo", "nodes", ERROR, command="{play}doctor{end} -K", of=ACCESS)
 @check("python", "nodes", ERROR, "modules need Python 3.9", "install a newer python3", "{on} sudo apt install python3", ACCESS)
@@ -39,7 +40,8 @@ def access(rank: Rank, _group: Group) -> Iterator[Event]:
         yield found(f"its facts could not be read: {text}", "run again with -vvv for this host")
 
 
-@check("gb10", "nodes", WARNING, _PROFILES, _LAB, "{on} cat /sys/class/dmi/id/product_name /etc/dgx-release",
+@check(
+    "gb10", "nodes", WARNING, _PROFILES, _LAB, "{on} cat /sys/class/dmi/id/product_name /etc/dgx-release",
     looks="DMI product, device tree, `/etc/fastos-release`, GB10 host bridges, `nvidia-smi`")  # fmt: skip
 @check("arch", "nodes", WARNING, _PROFILES, _LAB, "{on} uname -m", looks="a machine with the name of a GB10 that is not aarch64")
 def gb10(rank: Rank, group: Group) -> Iterator[Event]:
@@ -58,7 +60,8 @@ def gb10(rank: Rank, group: Group) -> Iterator[Event]:
         yield found(f"this is not a GB10: {text}, and no GB10 on the PCI bus, in the device tree or in nvidia-smi", severity=severity)
 
 
-@check("machine_id", "nodes", WARNING, "a DHCP server can give both nodes one address, and the agent identifies the owner of a node by this ID",
+@check(
+    "machine_id", "nodes", WARNING, "a DHCP server can give both nodes one address, and the agent identifies the owner of a node by this ID",
     f"run `{_NEW_ID}` on one of the nodes, and reboot it", f"{{on}} '{_NEW_ID}'", PAIR, physical=True)  # fmt: skip
 def machine_id(rank: Rank, group: Group) -> Iterator[Event]:
     """one `/etc/machine-id` on two nodes, as after a copy of a disk"""
@@ -68,7 +71,8 @@ def machine_id(rank: Rank, group: Group) -> Iterator[Event]:
         yield found(f"/etc/machine-id is the same on {' and '.join(names)}, as after a copy of a disk", hosts=names)
 
 
-@check("may_suspend", "nodes", WARNING, "a node that suspends ends the service of all ranks, and a request over the network does not wake it",
+@check(
+    "may_suspend", "nodes", WARNING, "a node that suspends ends the service of all ranks, and a request over the network does not wake it",
     f"run `{MASK_SLEEP}` on the node", f"{{on}} {MASK_SLEEP}", physical=True)  # fmt: skip
 def may_suspend(rank: Rank, _group: Group) -> Iterator[Event]:
     """what suspends the node by itself: GNOME (`sleep-inactive-ac-type`), `IdleAction` of logind, a lid, suspends since the boot;
@@ -78,7 +82,8 @@ def may_suspend(rank: Rank, _group: Group) -> Iterator[Event]:
         yield found("; ".join(reasons))
 
 
-@check("wifi_control_path", "nodes", WARNING,
+@check(
+    "wifi_control_path", "nodes", WARNING,
     "Wi-Fi drops under load and the mt7925 driver oopses on resets: the connection drops during the play and ranks hang",
     "connect a cable to enP7s7 and use it for the default route (nmcli: a lower route metric), or connect over the fabric", "{on} nmcli device")  # fmt: skip
 def wifi(rank: Rank, _group: Group) -> Iterator[Event]:
@@ -91,15 +96,20 @@ def wifi(rank: Rank, _group: Group) -> Iterator[Event]:
 # --- memory ------------------------------------------------------------------------------------------------------------------------
 
 
-@check("kho_leak", "memory", ERROR, "the engine lacks this memory, and RDMA registration fails", command=SYSCTL, physical=True,
+@check(
+    "kho_leak", "memory", ERROR, "the engine lacks this memory, and RDMA registration fails", command=SYSCTL, physical=True,
     looks="more free CMA than there is CMA")  # fmt: skip
-@check("memory_stuck", "memory", ERROR, "the start check of the engine does not find the memory that it needs", command=REBOOT, physical=True,
+@check(
+    "memory_stuck", "memory", ERROR, "the start check of the engine does not find the memory that it needs", command=REBOOT, physical=True,
     looks="memory of a dead run that the driver keeps")  # fmt: skip
-@check("memory_fragmented", "memory", WARNING, "large registrations of the GPU and of RDMA fail although memory is free", command=REBOOT, physical=True,
+@check(
+    "memory_fragmented", "memory", WARNING, "large registrations of the GPU and of RDMA fail although memory is free", command=REBOOT, physical=True,
     looks="no large blocks on an idle node")  # fmt: skip
-@check("memory_cache", "memory", INFO, "an engine that starts now can run out of memory although MemAvailable is high",
+@check(
+    "memory_cache", "memory", INFO, "an engine that starts now can run out of memory although MemAvailable is high",
     command="{on} 'sudo sync && echo 1 | sudo tee /proc/sys/vm/drop_caches'", physical=True, looks="MemAvailable that is page cache")  # fmt: skip
-@check("watermark_boost", "memory", INFO, "the kernel does not allocate memory that it reports as free", command=SYSCTL, physical=True,
+@check(
+    "watermark_boost", "memory", INFO, "the kernel does not allocate memory that it reports as free", command=SYSCTL, physical=True,
     looks="a multiplied floor")  # fmt: skip
 def memory(rank: Rank, _group: Group) -> Iterator[Event]:
     """The problems of the memory."""
@@ -122,7 +132,8 @@ class Need(NamedTuple):
     exact: bool
 
 
-@check("disk_space", "nodes", ERROR, "a download or a copy fails and leaves a full disk; a full disk stops Docker",
+@check(
+    "disk_space", "nodes", ERROR, "a download or a copy fails and leaves a full disk; a full disk stops Docker",
     "free space (docker image prune, old models, journalctl --vacuum-size=1G), or set gb10_model_store to a larger disk",
     "{on} 'df -h; sudo docker system df'")  # fmt: skip
 def disk_space(rank: Rank, group: Group) -> Iterator[Event]:
@@ -162,7 +173,8 @@ def _needs_of(rank: Rank, group: Group, paths: list[str]) -> list[Need]:
     return [Need(f"{what} at {path}", gib, exact) for path, what, gib, exact in wanted if path in paths and gib > 0]
 
 
-@check("clock_skew", "nodes", WARNING, "the logs of the ranks cannot be compared, and downloads fail on certificates if the difference is large",
+@check(
+    "clock_skew", "nodes", WARNING, "the logs of the ranks cannot be compared, and downloads fail on certificates if the difference is large",
     "run `timedatectl set-ntp true` on the node; if all nodes differ by the same time, correct the clock of the controller",
     "{on} sudo timedatectl set-ntp true")  # fmt: skip
 def clock_skew(rank: Rank, group: Group) -> Iterator[Event]:

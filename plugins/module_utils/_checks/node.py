@@ -32,12 +32,15 @@ def kernel_log(rank: Rank, _group: Group) -> Iterator[Event]:
         yield found(f"the kernel log has {entry['count']} such line(s) since the boot: {entry['line']}", kind.preflight, kind.matters)
 
 
-@check("gpu_hot", "power", WARNING, "a hot GPU slows down, and the pair runs at the speed of its slower node",
+@check(
+    "gpu_hot", "power", WARNING, "a hot GPU slows down, and the pair runs at the speed of its slower node",
     command="{on} nvidia-smi -q -d TEMPERATURE,PERFORMANCE", of=RANK, looks="the GPU slows down because of heat, or is at 90 °C")  # fmt: skip
-@check("gpu_power", "power", WARNING, "the pair runs at the speed of its slower node; a reboot does not clear this state of the power supply",
+@check(
+    "gpu_power", "power", WARNING, "the pair runs at the speed of its slower node; a reboot does not clear this state of the power supply",
     command="{on} sudo shutdown -h now  # then unplug the power for a minute", of=RANK,
     looks="the power supply slows the GPU down, or it works far below its clock")  # fmt: skip
-@check("sensor_hot", "power", WARNING, "the node switches itself off at the critical temperature",
+@check(
+    "sensor_hot", "power", WARNING, "the node switches itself off at the critical temperature",
     command="{on} 'grep . /sys/class/thermal/thermal_zone*/temp'", of=RANK, looks="a sensor is within 5 °C of its critical temperature")  # fmt: skip
 def heat(rank: Rank, _group: Group) -> Iterator[Event]:
     """Power, clocks and temperatures."""
@@ -67,7 +70,8 @@ def heat(rank: Rank, _group: Group) -> Iterator[Event]:
         yield skip(rank.node["gpu_error"])
 
 
-@check("unclean_end", "kernel", WARNING, "the node lost its power, froze or reset: memory, power supply and heat are the usual causes",
+@check(
+    "unclean_end", "kernel", WARNING, "the node lost its power, froze or reset: memory, power supply and heat are the usual causes",
     command="{on} sudo journalctl -b -1 -e", of=RANK, looks="the previous boot ended without a shutdown: power loss, freeze or reset")  # fmt: skip
 def kernel_logs(rank: Rank, _group: Group) -> Iterator[Event]:
     """The faults of _doctor/kernel.py, with their own IDs, and the end of the previous boot."""

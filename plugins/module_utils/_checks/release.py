@@ -62,7 +62,8 @@ def _current(group: Group) -> set[str]:
     return {str(rank.info.get("current") or "") for rank in group.ranks} - {""}
 
 
-@check("release_differs", "drift", WARNING, "the next run of site.yml starts another release: minutes without service", command="{site} --check --diff",
+@check(
+    "release_differs", "drift", WARNING, "the next run of site.yml starts another release: minutes without service", command="{site} --check --diff",
     of=GROUP)  # fmt: skip
 def release_differs(_head: Rank, group: Group) -> Iterator[Event]:
     """the inventory describes another release than the current one"""
@@ -86,9 +87,11 @@ def release_files(rank: Rank, group: Group) -> Iterator[Event]:
     yield from map(found, rank.repairs if group.named and current == {group.named} else ())
 
 
-@check("image_moved", "drift", WARNING, "the next start uses another image than the one that was judged", command="{site} --tags image,vllm_tp2", of=RANK,
+@check(
+    "image_moved", "drift", WARNING, "the next start uses another image than the one that was judged", command="{site} --tags image,vllm_tp2", of=RANK,
     looks="image or weights are not those that were judged")  # fmt: skip
-@check("weights_differ", "drift", WARNING, "the next boot loads other weights than the ones that were judged", command="{site} --tags weights", of=RANK,
+@check(
+    "weights_differ", "drift", WARNING, "the next boot loads other weights than the ones that were judged", command="{site} --tags weights", of=RANK,
     looks="image or weights are not those that were judged")  # fmt: skip
 def inputs(rank: Rank, group: Group) -> Iterator[Event]:
     """Image and weights of the current release."""

@@ -44,7 +44,8 @@ def _memory(facts: Facts) -> str:
     return f"{total / GIB_KB:.0f} GiB" if total else ""
 
 
-@check("memory_parity", "memory", WARNING, "every rank uses the same share of its memory, so the node with the least memory limits all ranks",
+@check(
+    "memory_parity", "memory", WARNING, "every rank uses the same share of its memory, so the node with the least memory limits all ranks",
     "choose gpu_memory_utilization for that node; the sysctl role prints the highest value that starts", "{on} grep MemTotal /proc/meminfo", PAIR,
     physical=True)  # fmt: skip
 def memory_parity(rank: Rank, group: Group) -> Iterator[Event]:
@@ -59,14 +60,16 @@ def _dgx_os(facts: Facts) -> str:
     return str(dgx["ota"] or f"{dgx['base']} (no OTA yet)")
 
 
-@check("ota_parity", "versions", WARNING, "kernel, driver and firmware are part of DGX OS, and pairs are only tested with equal versions", _SAME_UPDATE, UPDATE,
+@check(
+    "ota_parity", "versions", WARNING, "kernel, driver and firmware are part of DGX OS, and pairs are only tested with equal versions", _SAME_UPDATE, UPDATE,
     PAIR, physical=True, looks=_DIFFER)  # fmt: skip
 def ota_parity(rank: Rank, group: Group) -> Iterator[Event]:
     """The version of DGX OS."""
     yield from differs(rank, group.read, "DGX OS differs", _dgx_os)
 
 
-@check("ota_torn", "versions", ERROR, "after an incomplete update, the next container start loses the GPU",
+@check(
+    "ota_torn", "versions", ERROR, "after an incomplete update, the next container start loses the GPU",
     "complete the update: dpkg --configure -a, then apt dist-upgrade (not apt upgrade) or the DGX Dashboard, and reboot",
     "{on} 'sudo dpkg --configure -a && sudo apt dist-upgrade'")  # fmt: skip
 def ota_torn(rank: Rank, _group: Group) -> Iterator[Event]:
@@ -101,7 +104,8 @@ def _has_no_driver(rank: Rank) -> bool:
     return not gpu["present"] and (not gpu["error"] or _is_mismatch(gpu["error"])) and not rank.facts["machine"]["gb10"]
 
 
-@check("reboot_pending", "versions", WARNING, "the running versions differ from the installed ones until the next reboot, perhaps on one node only",
+@check(
+    "reboot_pending", "versions", WARNING, "the running versions differ from the installed ones until the next reboot, perhaps on one node only",
     "run playbooks/reboot.yml, which reboots the worker and then the head", "{play}reboot{end}", physical=True)  # fmt: skip
 def reboot_pending(rank: Rank, _group: Group) -> Iterator[Event]:
     """`/run/reboot-required`; `kho=off` that the next boot starts or ends with"""
@@ -112,14 +116,16 @@ def reboot_pending(rank: Rank, _group: Group) -> Iterator[Event]:
         yield found(kernel["reboot_kho"])
 
 
-@check("kernel_parity", "versions", WARNING, "memory, GIDs and hot-plug depend on the kernel version, so one rank can fail while the other does not",
+@check(
+    "kernel_parity", "versions", WARNING, "memory, GIDs and hot-plug depend on the kernel version, so one rank can fail while the other does not",
     _SAME_UPDATE, UPDATE, PAIR, physical=True, looks=_DIFFER)  # fmt: skip
 def kernel_parity(rank: Rank, group: Group) -> Iterator[Event]:
     """The running kernel."""
     yield from differs(rank, group.read, "the kernel differs", lambda facts: "" if facts["container"] else str(facts["kernel"]["release"]))
 
 
-@check("driver_parity", "versions", ERROR, "the ranks run the same CUDA calls on different drivers, and the free memory at the start differs", _SAME_UPDATE,
+@check(
+    "driver_parity", "versions", ERROR, "the ranks run the same CUDA calls on different drivers, and the free memory at the start differs", _SAME_UPDATE,
     UPDATE, PAIR)  # fmt: skip
 def driver_parity(rank: Rank, group: Group) -> Iterator[Event]:
     """drivers of different branches; of one branch, a warning"""
@@ -132,7 +138,8 @@ def _loaded(facts: Facts) -> str:
     return str(facts["driver"]["loaded"])
 
 
-@check("firmware_parity", "versions", WARNING, "link training, power and resets depend on the firmware version",
+@check(
+    "firmware_parity", "versions", WARNING, "link training, power and resets depend on the firmware version",
     "run fwupdmgr refresh and fwupdmgr upgrade on every node, and reboot all nodes with the cable connected", _FIRMWARE, PAIR, physical=True,
     looks=_DIFFER)  # fmt: skip
 def firmware_parity(rank: Rank, group: Group) -> Iterator[Event]:
@@ -198,7 +205,8 @@ def _version_of(facts: Facts, component: str, image: str) -> str:
     return str(facts["kernel"]["release"] if component == "kernel" else facts["firmware"].get(CX7, ""))
 
 
-@check("gpu_lost", "nodes", ERROR, "an engine cannot start without the GPU",
+@check(
+    "gpu_lost", "nodes", ERROR, "an engine cannot start without the GPU",
     "reboot. If that does not help, complete the update (dpkg --configure -a, apt dist-upgrade) and unplug the power for a minute", REBOOT)  # fmt: skip
 def gpu_lost(rank: Rank, _group: Group) -> Iterator[Event]:
     """a driver that shows no GPU"""
