@@ -444,6 +444,7 @@ def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart
     assert (world.outcome()["result"], world.outcome()["release"], world.outcome()["final"]) == ("serves", "old", True)
     assert order(world) == []
     found = world.desire("old")
+    assert found is not None
     assert (found["generation"], found["joined"]) == (1, True)
     assert any(each.startswith("timeout None -> ") for each in found["adjusted"]), "it had no options of its own"
 

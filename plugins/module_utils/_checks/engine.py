@@ -76,7 +76,7 @@ def agent_path(head: Rank, group: Group) -> Iterator[Event]:
         # A worker that answered and has no such agent gets it in this run; a service that is down has its own finding.
         if peer["ok"] or known == {} or (known and known["active"] is False):
             continue
-        remedy = [text for pattern, text in _REMEDIES if re.search(pattern, error, re.IGNORECASE)][0].format(host=host, address=address)
+        remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, error, re.IGNORECASE)), "").format(host=host, address=address)
         yield found(f"the agent on {head.host} cannot reach {host} ({address}) over the rail: {error}", remedy, hosts=[head.host, host])
 
 
