@@ -64,7 +64,7 @@ def test_a_compose_file_is_imported_selected_and_validated(inventory: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["recipe=compose.yml", "nam=mine"], "nam: is not a variable of this collection; did you mean profile_name?"),
+        (["recipe=compose.yml", "profile_nam=mine"], "profile_nam: is not a variable of this collection; did you mean profile_name?"),
         (["recpie=flash.yaml"], "recpie: is not a variable of this collection; did you mean recipe?"),
         (["recipe=compose.yml", "force=maybe"], "force: is 'maybe', expected true or false"),
     ],

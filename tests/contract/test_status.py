@@ -50,12 +50,3 @@ def test_a_group_that_was_never_deployed_fails_nothing_that_is_known(tmp_path: P
     else:
         assert done.rc == 0, done.stdout
         assert "pair1 has never served: no release is current. Run site.yml." in " ".join(done.stdout.split())
-
-
-def test_stop_leaves_its_mark_only_where_a_release_is(tmp_path: Path) -> None:
-    """Only the first rank has one. tests/acceptance/test_d_operate.py stops twice."""
-    mark = deploy(tmp_path, "node/one") / "stopped"
-    folders = {"vllm_tp2_directory": f"{tmp_path}/node/{{{{ inventory_hostname }}}}"}
-    play(tmp_path, "stop", **folders)
-    assert mark.read_text(encoding="utf-8").startswith("20")
-    assert not (tmp_path / "node/two").exists()
