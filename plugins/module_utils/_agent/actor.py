@@ -202,15 +202,15 @@ class Actor:
             self.event("desired", f"{self.group}: {', '.join(changed)}, desired by {by or 'a local command'}, for its next start")
         return changed
 
-    def recover(self, generation: int, release: str, reason: str, options: Mapping[str, Any], by: str, cause: str, hold: str = "") -> None:
-        """Set a new generation to restore service, if `generation` is still the desired one and has settled. Raises Superseded."""
+    def recover(self, generation: int, release: str, reason: str, by: str, cause: str, hold: str = "") -> None:
+        """Set a new generation to restore service with today's options, if `generation` is still the desired one and has settled. Raises Superseded."""
         with self.lock:
             self.check(generation)
             if self._busy():
                 raise Superseded
             wanted = {
                 **copy.deepcopy(NOTHING), "generation": max(generation, self.floor) + 1, "state": "serving", "release": release, "by": by, "at": self.stamp(),
-                "reasons": [reason], "options": dict(options), "known_stop": self._desired["known_stop"], "auto": True, "hold": hold,
+                "reasons": [reason], "options": dict(self._desired["options"]), "known_stop": self._desired["known_stop"], "auto": True, "hold": hold,
             }  # fmt: skip
             self._set(wanted, must=True)
             self.event("desired", f"{self.group} is to serve release {release}, desired by {by}: {reason}", cause=cause)

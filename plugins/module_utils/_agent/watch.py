@@ -253,7 +253,7 @@ class Watch:
         cause = "crash_loop" if hold else str(self.record["episode"].get("cause") or fault.cause)
         text = hold or fault.text
         by = f"the agent on {self.actor.ranks[0].host}"
-        self.actor.recover(self._generation, release, text, self.actor.desired()["options"], by, cause, hold)
+        self.actor.recover(self._generation, release, text, by, cause, hold)
         self.record["crashes"] = crashes
         if not hold and not self._refusals:
             self.record["restarts"] = {**self.record["restarts"], cause: int(self.record["restarts"].get(cause) or 0) + 1}
