@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, logs, protocol, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, logs, protocol, report, verbs_change, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import group as place
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
@@ -69,7 +70,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     fake_ssh(monkeypatch, tmp_path, tmp_path / "run1/session.sock")
     monkeypatch.setenv("SUDO_USER", "admin")
     monkeypatch.setattr(socket, "gethostname", lambda: "lab-1")
-    monkeypatch.setattr(commands, "POLL_SECONDS", 5.0)
+    monkeypatch.setattr(verbs_change, "POLL_SECONDS", 5.0)
     found = Group(tmp_path, capsys)
     yield found
     for service in found.services:
@@ -143,7 +144,7 @@ def test_key_needs_root(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_paths: list[str]) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(commands, "read_key", denied)
+    monkeypatch.setattr(verbs_read, "read_key", denied)
     assert group.gb10("key", code=1).err == "This user has no access to the agent. Run with sudo.\n"
 
 
@@ -353,16 +354,16 @@ def test_changes_what_is_desired_and_follows(group: Group, command: str, state: 
 
 
 def test_a_stop_does_not_read_the_state_or_the_events_first(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = commands.Group.call
+    call = place.Group.call
     verbs: list[str] = []
 
-    def unreadable(self: commands.Group, verb: str, *arguments: Any, **request: Any) -> Any:
+    def unreadable(self: place.Group, verb: str, *arguments: Any, **request: Any) -> Any:
         verbs.append(verb)
         if verb in ("state", "events"):
             raise RankError("A message of 9000000 bytes is longer than the limit of 8388608 bytes.")
         return call(self, verb, *arguments, **request)
 
-    monkeypatch.setattr(commands.Group, "call", unreadable)
+    monkeypatch.setattr(place.Group, "call", unreadable)
     group.gb10("stop", "--no-wait")
     assert (verbs, group.actor.asked[0]["state"]) == (["desire"], "stopped")
 
@@ -397,14 +398,14 @@ def test_a_start_that_fails_returns_2_with_the_sentence(group: Group) -> None:
 def test_an_agent_that_goes_away_after_the_outcome_does_not_change_it(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     group.actor.desired["generation"] = 8
     group.actor.outcome = {**SERVES, "generation": 8}
-    call = commands.Group.call
+    call = place.Group.call
 
-    def gone(self: commands.Group, verb: str, *arguments: Any, **request: Any) -> Any:
+    def gone(self: place.Group, verb: str, *arguments: Any, **request: Any) -> Any:
         if verb == "acknowledge":
             raise AgentMissing("the agent restarts")
         return call(self, verb, *arguments, **request)
 
-    monkeypatch.setattr(commands.Group, "call", gone)
+    monkeypatch.setattr(place.Group, "call", gone)
     assert group.gb10("start").err == ""
 
 

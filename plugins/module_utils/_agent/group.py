@@ -1,0 +1,86 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The serving group of this node, as the subcommands of `gb10` use it, and what they print with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
+from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+
+DIFFERS = 2  # exit code if the group is not as desired
+PARTLY = 3  # exit code if a part of the ranks cannot be read
+LONGEST_CALL = 600.0
+
+
+class CommandError(Exception):
+    """The command cannot be carried out. The text is a sentence for the user."""
+
+
+class Group:
+    """The serving group as this node's agent and the sessions to the other ranks show it."""
+
+    def __init__(
+        self, path: str = config.CONFIG, admin: str = config.ADMIN_SOCKET, keys_dir: str = config.KEYS, run_dir: str = config.RUN,
+        given: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Read the configuration of this node's agent. `given` has group, rank, hosts and directory of who asks. Raises ConfigError.
+
+        Where the node has no agent, or one of another group or rank, `given` is taken in its place, and no rank can be asked through it.
+        """
+        self.strange = ""  # why this node's agent cannot be asked for the group, as a sentence
+        try:
+            self.config = config.load(path)
+            place = (str(self.config["group"]), int(self.config["rank"]))
+            if given and place != (given["group"], given["rank"]):
+                self.strange = f"The agent of {given['hosts'][given['rank']]} is that of rank {place[1]} of {place[0]}. Run site.yml."
+        except config.ConfigError as error:
+            if not given:
+                raise
+            self.strange = str(error)
+        if given and self.strange:
+            self.config = {"peers": [], "watch": {}, "head_id": "", **given}
+        self.name, self.rank, self.hosts = str(self.config["group"]), int(self.config["rank"]), list(self.config["hosts"])
+        self.host = str(self.hosts[self.rank])
+        self.folder = config.group_folder(self.config)
+        self.admin, self._keys_dir, self._run_dir = admin, keys_dir, run_dir
+
+    def call(self, verb: str, timeout: float = client.TIMEOUT, **arguments: Any) -> dict[str, Any]:
+        """Ask this node's agent. Raises AgentMissing, RankError, PermissionError, CommandError."""
+        if self.strange:
+            raise CommandError(self.strange)
+        return client.send({**arguments, "verb": verb}, socket=self.admin, timeout=timeout)
+
+    def peers(self) -> list[Peer]:
+        """Return the sessions to the other ranks; a worker has none."""
+        head = str(self.config["head_id"])
+        return [Peer(peer, self.name, head, keys_dir=self._keys_dir, run_dir=self._run_dir, master=False) for peer in self.config["peers"]]
+
+    def need_head(self, what: str) -> None:
+        """Raise CommandError on a worker."""
+        if self.rank:
+            raise CommandError(f"{self.host} is rank {self.rank} of {self.name}. Run `gb10 {what}` on the head {self.hosts[0]}.")
+
+
+def show(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{printable(text)}\n")
+    sys.stdout.flush()
+
+
+def complain(text: object) -> None:
+    """Print a line on stderr."""
+    sys.stderr.write(f"{printable(str(text))}\n")
+    sys.stderr.flush()
+
+
+def answer(options: Any, document: Mapping[str, Any], lines: Sequence[str]) -> None:
+    """Print a document with --json, else its lines."""
+    for line in [json.dumps(document)] if options.json else lines:
+        show(line)

@@ -1,0 +1,153 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. The subcommands of `gb10` that read."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, evidence, logs, report, standing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, PARTLY, CommandError, Group, complain, show
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
+
+LOOK_SECONDS = 30.0
+SLICE_SECONDS = 60.0
+
+
+def status(group: Group, _options: argparse.Namespace) -> int:
+    """Print what the group does."""
+    if group.rank:
+        return _status_here(group)
+    state = group.call("state")
+    show(report.desired_line(group.name, state["desired"]))
+    show(report.outcome_line(state["outcome"]))
+    watch = standing.watch_line(state.get("watch") or {})
+    if watch:
+        show(watch)
+    for hold in state.get("holds") or []:
+        show(report.hold_line(hold))
+    if _uses_made_key(group):
+        show(report.key_line())
+    seen = []
+    for number, host, look, problem in looks(group):
+        seen.append(look)
+        show(report.rank_line(number, host, look, problem))
+    return 0 if report.agrees(state["desired"], state["outcome"], seen) else DIFFERS
+
+
+def _uses_made_key(group: Group) -> bool:
+    """Whether the current release uses the key that the head keeps, and not one of the inventory."""
+    current = os.path.join(group.folder, "current")
+    has_key = node.read_json(os.path.join(current, "release.json")).get("has_key")
+    return bool(has_key) and not read_key([os.path.join(current, files.SECRETS)])
+
+
+def key(group: Group, options: argparse.Namespace) -> int:
+    """Print the API key of the current release."""
+    group.need_head("key")
+    current = os.path.join(group.folder, "current")
+    has_key = node.read_json(os.path.join(current, "release.json")).get("has_key", True)
+    found = read_key([os.path.join(current, files.SECRETS), os.path.join(group.folder, config.API_KEY)]) if has_key else ""
+    if not found:
+        raise CommandError(f"The API of {group.name} has no key.")
+    show(f"Authorization: Bearer {found}" if options.header else found)
+    return 0
+
+
+def _look(group: Group) -> dict[str, Any]:
+    return group.call("look", release="", free_share=0.0)
+
+
+def looks(group: Group) -> Iterator[tuple[int, str, report.Look | None, str]]:
+    """Yield number and host of each rank, what it shows, and why nothing if that is None; the head first."""
+    jobs = [(peer, peer.begin("look", LOOK_SECONDS, release="", free_share=0.0)) for peer in group.peers()]
+    yield 0, group.host, _look(group), ""
+    for peer, job in jobs:
+        try:
+            yield peer.number, peer.host, job.result(), ""
+        except (RankError, RankLost) as error:
+            yield peer.number, peer.host, None, f"no reply ({error})" if isinstance(error, RankLost) else str(error)
+
+
+def _status_here(group: Group) -> int:
+    """Print what a worker knows."""
+    hello, look = group.call("hello"), _look(group)
+    owner = hello.get("owner") or {}
+    owned = f"owned by the head {str(owner['head'])[:12]} of {owner.get('group')}" if owner else "not owned by a head yet"
+    show(f"{group.host} is rank {group.rank} of {group.name}, {owned}. Generation: {hello.get('generation')}. Head: {group.hosts[0]}.")
+    for hold in hello.get("holds") or []:
+        show(report.hold_line(hold))
+    show(report.rank_line(group.rank, group.host, look))
+    fits = not look.get("engine_error") and runs(look) != bool(hello.get("stopped"))
+    return 0 if fits else DIFFERS
+
+
+def events(group: Group, options: argparse.Namespace) -> int:
+    """Print the last events."""
+    group.need_head("events")
+    found = group.call("events", since=0, wait=0.0, generation=0)["events"]
+    for event in found[-options.number :] if options.number > 0 else []:
+        show(report.event_line(event))
+    return 0
+
+
+def why(group: Group, _options: argparse.Namespace) -> int:
+    """Print the last verdict."""
+    group.need_head("why")
+    reply = group.call("events", since=0, wait=0.0, generation=0)
+    for line in report.why_lines(reply["outcome"], reply["events"], group.folder):
+        show(line)
+    return 0
+
+
+def print_logs(group: Group, options: argparse.Namespace) -> int:
+    """Print the container logs of all ranks that this node reaches, without secrets."""
+    try:
+        since = logs.seconds_of(options.since)
+        wanted = re.compile(options.grep)
+    except re.error as error:
+        raise CommandError(f"{options.grep!r} is not a valid regular expression: {error}.") from error
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    problems: list[Exception] = []
+    asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **arguments: group.call("slice", SLICE_SECONDS, **arguments))]
+    asks += [(peer.number, peer.host, _slice_of(peer)) for peer in group.peers()]
+    mask = functools.partial(redact.redact, known=evidence.secrets_in(group.folder))
+    found = (logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks)
+    sources = [logs.masked(lines, mask, wanted.search) for lines in found]
+    limit, count = max(0, options.number), 0
+    last: collections.deque[logs.Line] = collections.deque(maxlen=limit)
+    for line in logs.merged(sources, problems.append):
+        count += 1
+        last.append(line)
+        if not limit:
+            show(logs.shown(line))
+    for line in last:
+        show(logs.shown(line))
+    if 0 < limit < count:
+        complain(f"{count - limit} earlier lines are not shown. The limit is {limit} lines.")
+    for problem in problems:
+        complain(problem)
+    return 0 if not problems else 1 if len(problems) == len(sources) else PARTLY
+
+
+def _slice_of(peer: Peer) -> logs.Ask:
+    def ask(**arguments: Any) -> dict[str, Any]:
+        try:
+            return peer.begin("slice", SLICE_SECONDS, **arguments).result()
+        except RankLost as error:
+            raise RankError(f"{peer.host} does not answer: {error}.") from error
+
+    return ask
