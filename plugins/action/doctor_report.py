@@ -22,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import p
 from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, rank_of, requirements
 
 _ROLES = ("sysctl", "readahead", "gpu", "docker")
-_NAMES = ("preflight", "node", "rank", "log", "liveness", "repairs", "bandwidth", *_ROLES)
+_NAMES = ("preflight", "node", "rank", "repairs", "bandwidth", *_ROLES)
 _SPEC: dict[str, Any] = {
     "group": {"type": "dict", "required": True},
     "register": {"type": "dict", "required": True, "options": {name: {"type": "str", "default": ""} for name in _NAMES}},
@@ -51,13 +51,13 @@ class ActionModule(ActionBase):
         read = {host: variables["hostvars"][host] if host in in_run else {} for host in hosts}
         ranks = [_rank(rank_of(variables, names["preflight"], host, number, host in in_run), read[host], names) for number, host in enumerate(hosts)]
         measured = {host: _ran(read[host], names["bandwidth"]) for host in hosts}
-        liveness, name = _ran(read[hosts[0]], names["liveness"]), str(wanted["name"])
+        name = str(wanted["name"])
         group = Group(
             name=name,
             ranks=ranks,
             needs=requirements(options["preflight"]),
-            status=group_status([rank.info for rank in ranks], name, hosts, liveness, ranks[0].log),
-            liveness=liveness,
+            status=group_status([rank.info for rank in ranks], name, hosts),
+            liveness=ranks[0].info.get("alive") or {},
             named=options["release"],
             bandwidth={host: each for host, each in measured.items() if "bandwidth_class" in each or each.get("failed")},
             bandwidth_not=options["bandwidth_not"],
@@ -89,7 +89,7 @@ def _rank(rank: Rank, values: Mapping[str, Any], names: Mapping[str, str]) -> Ra
     return rank._replace(
         node=_read(values, names["node"]),
         info=info or (first if first.get("unreachable") or first.get("failed") else {}),
-        log=_read(values, names["log"]),
+        log=info.get("boot_log") or {},
         repairs=[str(each) for each in repairs] if isinstance(repairs, list) else [],
         settings={role: _ran(values, names[role]) for role in _ROLES},
     )

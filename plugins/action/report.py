@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page, report_sources
 
-RESULTS = ("records", "fabric", "info")
+RESULTS = ("fabric", "info")
 
 
 class ActionModule(ActionBase):

@@ -55,7 +55,6 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "agent_decision": standing.decide,
-            "agent_line": standing.line,
             "group_status": groups.group_status,
             "judged_receipt": judged_receipt,
             "last_good": releases.last_good,
@@ -69,5 +68,4 @@ class FilterModule:
             "secret_fingerprint": releases.fingerprint,
             "stale_releases": releases.stale_releases,
             "start_reasons": releases.start_reasons,
-            "status_document": status.document,
         }

@@ -22,8 +22,8 @@ options:
     required: true
   register:
     description:
-      - Names of the variables that the tasks have registered on each rank, C(preflight), C(node), C(rank), C(log), C(liveness) (of the head),
-        C(repairs), C(bandwidth), and C(sysctl), C(readahead), C(gpu) and C(docker) of the roles in check mode. A rank without one was not read.
+      - Names of the variables that the tasks have registered on each rank, C(preflight), C(node), C(rank), C(repairs),
+        C(bandwidth), and C(sysctl), C(readahead), C(gpu) and C(docker) of the roles in check mode. A rank without one was not read.
     type: dict
     required: true
   preflight:

@@ -15,8 +15,8 @@ description:
   - Writes one HTML file on the controller, without scripts and without references to other files or hosts.
   - Shows the boot timeline, the memory during the boot and since, KV pool and concurrency over the releases, measured and published speed, the rails,
     the verdicts and the last events of the agent. A sentence stands for a figure without data.
-  - Reads the receipts and the results of C(bench.yml), C(smoke.yml) and C(sanity.yml) on the controller, and what M(gb10.cluster.report_info),
-    M(gb10.cluster.roce_info) and M(gb10.cluster.vllm_rank_info) returned on each rank. A rank that did not answer is shown as the last report read it,
+  - Reads the receipts and the results of C(bench.yml), C(smoke.yml) and C(sanity.yml) on the controller, and what M(gb10.cluster.roce_info)
+    and M(gb10.cluster.vllm_rank_info) (with C(records)) returned on each rank. A rank that did not answer is shown as the last report read it,
     with the time.
   - This is an action plugin. It runs on the controller, also in check mode, and changes nothing on a node.
 requirements:
@@ -32,8 +32,7 @@ options:
     default: {}
   registers:
     description:
-      - The variables in which the results of each rank were registered, C(records) of M(gb10.cluster.report_info), C(fabric) of
-        M(gb10.cluster.roce_info) and C(info) of M(gb10.cluster.vllm_rank_info).
+      - The variables in which the results of each rank were registered, C(fabric) of M(gb10.cluster.roce_info) and C(info) of M(gb10.cluster.vllm_rank_info).
     type: dict
     required: true
   receipts:

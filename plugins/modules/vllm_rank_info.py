@@ -50,6 +50,46 @@ options:
       address:
         description: The head's address on the first rail.
         type: str
+  boot_log:
+    description: Whether to read the log of the rank's container too. See RV(boot_log).
+    type: bool
+    default: false
+  records:
+    description: Whether to return receipts, events and memory of the past too. See RV(records).
+    type: bool
+    default: false
+  ask:
+    description:
+      - On the head, the completion to request of its API. None is requested if the rank cannot serve, or if its agent starts or restores the group.
+      - C(/health) is not requested. It answers 200 next to a dead or stopped rank.
+    type: dict
+    suboptions:
+      url:
+        description: The address of the API.
+        type: str
+        default: http://127.0.0.1:8000
+      request:
+        description: The keys C(prompt) or C(chat), C(max_tokens) and C(body) of a request. At most 8 tokens are requested.
+        type: dict
+        default: {prompt: Hello}
+      timeout:
+        description: Seconds after which a server counts as busy if its tokens advance for other requests.
+        type: float
+        default: 10.0
+      wedge_seconds:
+        description: Seconds for which the tokens stand still before the server counts as C(frozen) or C(wedged).
+        type: float
+        default: 20.0
+      completion_timeout:
+        description: The longest wait in seconds if the server has no other request and its tokens advance.
+        type: float
+        default: 120.0
+      idle_power_w:
+        description:
+          - The power in W that a GPU of the node draws while the engine is loaded and idle, up to 10 % or 5 W more count as idle.
+          - If it is not set, the lowest power without a request is measured and kept in C(idle_power_w) in the group's folder, but not in check mode.
+            It is a measurement and not configuration, so it does not count as a change.
+        type: float
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
@@ -241,24 +281,83 @@ agent:
       type: int
       returned: always
       sample: 22
+alive:
+  description: What the API of the head answered; empty if it was not asked.
+  type: dict
+  returned: always
+  contains:
+    outcome:
+      description:
+        - C(serves) if a completion came back, C(busy) if the server computes for others, C(wedged) if tokens stand still at idle power, C(frozen) if they do
+          and the power is not known, C(silent) without an answer, C(dead) after HTTP 5xx or without a connection, C(refused) after HTTP 4xx.
+      type: str
+      returned: always
+      sample: serves
+    text:
+      description: What happened, as a phrase. The API key is not in it.
+      type: str
+      returned: always
+      sample: a completion came back in 0.21 s
+    starting:
+      description: Whether nothing listens on the port.
+      type: bool
+      returned: always
+      sample: false
+boot_log:
+  description: The facts of the container's log, as M(gb10.cluster.vllm_boot_log_info) returns them; empty without O(boot_log) or without a container.
+  type: dict
+  returned: always
+  sample: {state: ready, stage: ready, failure: null}
+records:
+  description: What the node keeps of the group; empty without O(records).
+  type: dict
+  returned: always
+  contains:
+    receipts:
+      description: The verdicts of the kept releases, shortened.
+      type: list
+      elements: dict
+      returned: always
+    events:
+      description: The last 200 events of the agent.
+      type: list
+      elements: dict
+      returned: always
+    memory:
+      description: The memory of the node over the last half hour and the last day.
+      type: dict
+      returned: always
+    bandwidth:
+      description: The last measurement of the rails.
+      type: dict
+      returned: always
+    read_at:
+      description: When the node was read.
+      type: str
+      returned: always
+      sample: "2026-11-26T09:00:00Z"
 """
 
-import glob
 import os
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import info
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import look
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective
-from ansible_collections.gb10.cluster.plugins.module_utils._release import node
-from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 
 
 def main() -> None:
     """Read, and return what is there."""
+    ask = {
+        "url": {"type": "str", "default": "http://127.0.0.1:8000"},
+        "request": {"type": "dict", "default": {"prompt": "Hello"}},
+        "timeout": {"type": "float", "default": 10.0},
+        "wedge_seconds": {"type": "float", "default": 20.0},
+        "completion_timeout": {"type": "float", "default": 120.0},
+        "idle_power_w": {"type": "float"},
+    }
     module = AnsibleModule(
         argument_spec={
             "group": {"type": "str", "required": True},
@@ -268,41 +367,28 @@ def main() -> None:
             "drafter": {"type": "str", "default": ""},
             "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
             "head": {"type": "dict", "default": {}, "options": {"name": {"type": "str"}, "address": {"type": "str"}}},
+            "ask": {"type": "dict", "options": ask},
+            "boot_log": {"type": "bool", "default": False},
+            "records": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
-    params = module.params
-    folder = os.path.join(params["directory"], params["group"])
-    current = node.current_of(folder)
-    containers, kept, image, memory, problem = node.look(params["group"], folder, params["image"], params["docker_socket"])
-    receipt = node.receipt_of(folder, node.judged(current, containers))
-    weights = node.weights_of(params["model"], params["drafter"])
-    differ = releases.weights_differ(receipt.get("weights") or {}, weights)
-    if differ:
-        where = " and ".join(filter(None, (params["model"], params["drafter"])))
+    given = dict(module.params)
+    ask, wants_log, wants_records, engine = given.pop("ask"), given.pop("boot_log"), given.pop("records"), given.pop("docker_socket")
+    folder = os.path.join(given["directory"], given["group"])
+    rank = look.read(machine=Node("/", runner(module, optional=True)), engine=engine, **given)
+    if rank["weights_differ"]:
+        where = " and ".join(filter(None, (given["model"], given["drafter"])))
         module.warn(
-            f"{socket.gethostname()}: the weights in {where} are not those that release {receipt.get('release')} was judged with:"
-            f" {manifest.listing(differ, 3)}. The service is not touched. Put the files back, or judge it again with -e vllm_tp2_restart=true."
+            f"{socket.gethostname()}: the weights in {where} are not those that release {rank['receipt'].get('release')} was judged with:"
+            f" {manifest.listing(rank['weights_differ'], 3)}. The service is not touched. Put the files back, or judge it again with -e vllm_tp2_restart=true."
         )
     module.exit_json(
         changed=False,
-        current=current,
-        releases=kept,
-        containers=containers,
-        weights=weights,
-        weights_differ=differ,
-        processes=node.look_twice(containers, receipt),
-        stopped=node.stopped_of(folder),
-        receipt=receipt,
-        image=image,
-        model_config=node.config_of(params["model"]) if params["model"] else {},
-        devices=[device for pattern in node.DEVICES for device in sorted(glob.glob(pattern))],
-        memory={**memory, **node.gpu_memory(containers)},
-        others=[] if problem else node.other_groups(params["group"], params["docker_socket"]),
-        engine_error=problem,
-        inputs=str(node.read_json(os.path.join(folder, "current", "release.json")).get("inputs") or ""),
-        collective=str(node.read_json(os.path.join(folder, collective.KEPT)).get("key") or ""),
-        agent=info.read(Node("/", runner(module, optional=True)), params["head"], directory=params["directory"]),
+        boot_log=look.boot_log(rank["containers"], engine) if wants_log else {},
+        alive=look.alive(folder, ask, keep=not module.check_mode) if ask and look.may_ask(rank) else {},
+        records=look.records(folder) if wants_records else {},
+        **rank,
     )
 
 

@@ -95,10 +95,11 @@ def _state(info: Mapping[str, Any]) -> str:
     return (rank_fault(info) or "its container runs") + memory
 
 
-def node_of(records: Mapping[str, Any], fabric: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any] | None:
+def node_of(fabric: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what this run has read of a node, as it is kept for later reports; None if it read nothing."""
-    if _problem(records):
+    if _problem(info):
         return None
+    records = info["records"]
     rails: dict[str, Any] = {}
     if "rails" in fabric:  # the task's failure is ignored
         rails["rails"] = [{key: rail.get(key) for key in RAIL} for rail in fabric["rails"]]
@@ -110,7 +111,7 @@ def node_of(records: Mapping[str, Any], fabric: Mapping[str, Any], info: Mapping
 def nodes_of(hosts: Sequence[str], results: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, dict[str, Any]]:
     """Return by host what is known of each node: read in this run, else by an earlier report, with `problem`. What this run has read is kept.
 
-    `results` are, by host, `records`, `fabric` and `info`: the results of report_info, roce_info and vllm_rank_info. Raises OSError.
+    `results` are, by host, `fabric` and `info`: the results of roce_info and vllm_rank_info. Raises OSError.
     """
     kept = _load(folder / CACHE) or {}
     kept = {host: kept[host] for host in hosts if host in kept}
@@ -118,9 +119,9 @@ def nodes_of(hosts: Sequence[str], results: Mapping[str, Mapping[str, Any]], fol
     problems: dict[str, str] = {}
     for host in hosts:
         found = results.get(host) or {}
-        node = node_of(found.get("records") or {}, found.get("fabric") or {}, found.get("info") or {})
+        node = node_of(found.get("fabric") or {}, found.get("info") or {})
         if node is None:
-            problems[host] = _problem(found.get("records") or {})
+            problems[host] = _problem(found.get("info") or {})
         else:
             now[host] = node
     if now:

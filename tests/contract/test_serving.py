@@ -55,7 +55,7 @@ def _checked(method):
 Connection.exec_command = _checked(Connection.exec_command)
 Connection.put_file = _checked(Connection.put_file)
 """
-STUBS = ("agent", "collective_test", "desired_state", "rank_evidence", "vllm_bench", "vllm_liveness", "vllm_rank_info")
+STUBS = ("agent", "collective_test", "desired_state", "gb10", "rank_evidence", "vllm_bench", "vllm_rank_info")
 #: The role that makes users and units on a node. tests/acceptance runs it.
 AGENT = """
 - name: Install

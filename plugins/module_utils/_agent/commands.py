@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, verbs_change, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, status, verbs_change, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import LONGEST_CALL, CommandError, Group, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
@@ -56,7 +56,13 @@ def parser() -> Parser:
     """Return the parser of the command line."""
     out = Parser(prog="gb10", description="The serving group of this node.")
     commands = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("status", help="what is desired, what runs; exit code 2 if they differ").set_defaults(run=verbs_read.status)
+    found = commands.add_parser("status", help="what the group does; exit code 2 if that is not as it should be, 3 if a rank was not read")
+    found.add_argument("--json", action="store_true", help="as one JSON document")
+    found.add_argument("--no-completion", action="store_false", dest="completion", help="do not ask the API")
+    found.add_argument("--timeout", type=float, default=10.0, help="seconds until a completion counts as late (10)")
+    found.add_argument("--completion-timeout", type=float, default=120.0, help="seconds that a completion may take (120)")
+    found.add_argument("--lost", default="", help=argparse.SUPPRESS)  # why the head is not known, on a worker
+    found.set_defaults(run=status.status)
     found = commands.add_parser("events", help="what the agent did")
     found.add_argument("-n", "--number", type=int, default=20, help="how many of the last events (20)")
     found.set_defaults(run=verbs_read.events)

@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, holds, info, protocol
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY, EVIDENCE, HOLDS, OWNER, RUN, STATE, STOPPED, group_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, holds, info, look, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE, HOLDS, OWNER, RUN, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.history import History
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
@@ -279,7 +279,7 @@ class RankService:
 
     # Reading.
 
-    def _look(self, release: str = "", free_share: float | None = None, free_only: bool = False) -> dict[str, Any]:
+    def _look(self, release: str = "", free_share: float | None = None, free_only: bool = False, boot_log: bool = False) -> dict[str, Any]:
         containers, releases, _image, memory, problem = node.look(self.group, self.folder, "", self.docker_socket)
         current = node.current_of(self.folder)
         manifest = self._manifest(release)
@@ -293,6 +293,7 @@ class RankService:
             "manifest": manifest,
             "weights": node.weights_of(str(manifest.get("model") or ""), str(manifest.get("drafter") or "")),
             "stopped": node.stopped_of(self.folder),
+            "boot_log": look.brief_log(look.boot_log(containers, self.docker_socket)) if boot_log else {},
             "processes": node.look_twice(containers, node.receipt_of(self.folder, node.judged(current, containers)), os.path.join(self._root, "proc")),
             "missing": self._missing(release, releases, manifest) if release else [],
             "blocked": "" if free_share is None else node.not_free(containers, memory, free_share, free_only and self._reclaimed, Node(self._root)),
@@ -311,8 +312,7 @@ class RankService:
         return out
 
     def _key_files(self, release: str) -> list[str]:
-        """Return the files that can have the API key of a release: the first one with a key counts."""
-        return [os.path.join(self.folder, "releases", release, files.SECRETS), os.path.join(self.folder, API_KEY)]
+        return look.key_files(self.folder, release)
 
     def _lost_key(self, release: str, manifest: Mapping[str, Any]) -> str:
         """Return a phrase if the API would be open although it must have a key. Raises OSError if a file cannot be read."""

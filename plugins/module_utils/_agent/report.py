@@ -9,22 +9,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL, runs
 from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import KEY_COMMAND
 
 Look = Mapping[str, Any]
 AFTER_VERDICT = ("step", "warning", "settled", "recovered")
 
 
-def desired_line(group: str, desired: Mapping[str, Any]) -> str:
+def desired_line(desired: Mapping[str, Any]) -> str:
     """Return what the group is expected to do, and who asked for it."""
     state = desired.get("state")
     if not state:
-        return f"{group}: no desired state is set. Run site.yml."
+        return "no desired state is set. Run site.yml."
     what = f"serving, release {desired.get('release')}" if state == "serving" else str(state)
     by = f"by {desired['by']}, " if desired.get("by") else ""
     reasons = "; ".join(str(reason) for reason in desired.get("reasons") or [])
-    return f"{group}: desired {what} (generation {desired.get('generation')}, {by}{desired.get('at')}){': ' + reasons if reasons else ''}."
+    return f"desired {what} (generation {desired.get('generation')}, {by}{desired.get('at')}){': ' + reasons if reasons else ''}."
 
 
 def outcome_line(outcome: Mapping[str, Any]) -> str:
@@ -46,38 +45,6 @@ def hold_line(hold: Mapping[str, Any]) -> str:
 def key_line() -> str:
     """Return the command that prints the API key."""
     return f"API key: {KEY_COMMAND}"
-
-
-def rank_line(number: int, host: str, look: Look | None, problem: str = "") -> str:
-    """Return one rank's containers and memory, or why it cannot be read."""
-    where = f"rank {number} {host}:"
-    if look is None or look.get("engine_error"):
-        return f"{where} {problem or (look or {}).get('engine_error')}"
-    containers = ", ".join(map(_container, look.get("containers") or [])) or "no container"
-    available = (look.get("memory") or {}).get("available_kib")
-    memory = f", {int(available) / 2**20:.1f} GiB of memory available" if available else ""
-    stopped = ", marked as stopped" if look.get("stopped") else ""
-    return f"{where} {containers}{stopped}{memory}"
-
-
-def _container(state: Mapping[str, Any]) -> str:
-    release = (state.get("labels") or {}).get(RELEASE_LABEL)
-    since = f" since {state['started_at'][:19]}Z" if state.get("running") and state.get("started_at") else ""
-    return f"{state.get('name')} {state.get('status')}{since}{f' (release {release})' if release else ''}"
-
-
-def agrees(desired: Mapping[str, Any], outcome: Mapping[str, Any], looks: Iterable[Look | None]) -> bool:
-    """Whether the group does what is desired, as its actor and all ranks report."""
-    looks = list(looks)
-    if any(look is None or look.get("engine_error") for look in looks):
-        return False
-    if not desired.get("state"):
-        return not any(map(runs, looks))
-    if not outcome.get("final") or outcome.get("generation") != desired.get("generation"):
-        return False
-    if desired["state"] == "stopped":
-        return outcome.get("result") == "stopped" and not any(map(runs, looks))
-    return outcome.get("result") == "serves" and outcome.get("release") == desired.get("release") and all(map(runs, looks))
 
 
 def event_line(event: Mapping[str, Any]) -> str:

@@ -129,20 +129,3 @@ def watch_line(watch: Mapping[str, Any]) -> str:
     if last and not fault:
         parts.append(f"last: {last.get('cause')} at {last.get('at')}, {float(last.get('unserved_seconds') or 0.0):.0f} s without service ({last.get('text')})")
     return f"watch: {'; '.join(parts)}." if parts else ""
-
-
-def line(state: Mapping[str, Any]) -> str:
-    """Return what the agent of a head is doing, as one line; empty if it has reached the desired state, nothing keeps it from acting, and no fault was."""
-    desired, outcome = state.get("desired") or {}, state.get("outcome") or {}
-    holds = [f"held by {each.get('name')}: {each.get('reason')}" for each in state.get("holds") or []]
-    held = outcome.get("phase") == "paused" or outcome.get("result") in ("held", "failed")
-    seen = watch_line(state.get("watch") or {})
-    if not desired.get("state") and outcome.get("sentence"):
-        return f"agent: {outcome['sentence']}"
-    if not holds and not held and not converges(state):
-        return f"agent: {seen}" if seen else ""
-    wanted = f"{desired.get('state')} release {desired.get('release')}" if desired.get("state") == "serving" else str(desired.get("state") or "not set")
-    asked = f" (since {since(desired)}, by {desired.get('by')})" if desired.get("by") else ""
-    text = [f"agent: desired {wanted}{asked}", f"phase {outcome.get('phase') or 'waiting'}", *holds]
-    sentence = f". {outcome['sentence']}" if held and outcome.get("sentence") else "." if seen else ""
-    return ", ".join(text) + sentence + (f" {seen}" if seen else "")

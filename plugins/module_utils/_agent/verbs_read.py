@@ -13,85 +13,38 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, evidence, logs, report, standing
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, PARTLY, CommandError, Group, complain, show
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, logs, look, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import PARTLY, CommandError, Group, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
-from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
+from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 
 LOOK_SECONDS = 30.0
 SLICE_SECONDS = 60.0
 
 
-def status(group: Group, _options: argparse.Namespace) -> int:
-    """Print what the group does."""
-    if group.rank:
-        return _status_here(group)
-    state = group.call("state")
-    show(report.desired_line(group.name, state["desired"]))
-    show(report.outcome_line(state["outcome"]))
-    watch = standing.watch_line(state.get("watch") or {})
-    if watch:
-        show(watch)
-    for hold in state.get("holds") or []:
-        show(report.hold_line(hold))
-    if _uses_made_key(group):
-        show(report.key_line())
-    seen = []
-    for number, host, look, problem in looks(group):
-        seen.append(look)
-        show(report.rank_line(number, host, look, problem))
-    return 0 if report.agrees(state["desired"], state["outcome"], seen) else DIFFERS
-
-
-def _uses_made_key(group: Group) -> bool:
-    """Whether the current release uses the key that the head keeps, and not one of the inventory."""
-    current = os.path.join(group.folder, "current")
-    has_key = node.read_json(os.path.join(current, "release.json")).get("has_key")
-    return bool(has_key) and not read_key([os.path.join(current, files.SECRETS)])
-
-
 def key(group: Group, options: argparse.Namespace) -> int:
     """Print the API key of the current release."""
     group.need_head("key")
-    current = os.path.join(group.folder, "current")
-    has_key = node.read_json(os.path.join(current, "release.json")).get("has_key", True)
-    found = read_key([os.path.join(current, files.SECRETS), os.path.join(group.folder, config.API_KEY)]) if has_key else ""
+    has_key = node.read_json(os.path.join(group.folder, "current", "release.json")).get("has_key", True)
+    found = read_key(look.key_files(group.folder)) if has_key else ""
     if not found:
         raise CommandError(f"The API of {group.name} has no key.")
     show(f"Authorization: Bearer {found}" if options.header else found)
     return 0
 
 
-def _look(group: Group) -> dict[str, Any]:
-    return group.call("look", release="", free_share=0.0)
-
-
-def looks(group: Group) -> Iterator[tuple[int, str, report.Look | None, str]]:
+def looks(group: Group, boot_log: bool = False) -> Iterator[tuple[int, str, report.Look | None, str]]:
     """Yield number and host of each rank, what it shows, and why nothing if that is None; the head first."""
-    jobs = [(peer, peer.begin("look", LOOK_SECONDS, release="", free_share=0.0)) for peer in group.peers()]
-    yield 0, group.host, _look(group), ""
+    jobs = [(peer, peer.begin("look", LOOK_SECONDS, release="", boot_log=boot_log)) for peer in group.peers()]
+    yield 0, group.host, group.call("look", LOOK_SECONDS, release="", boot_log=boot_log), ""
     for peer, job in jobs:
         try:
             yield peer.number, peer.host, job.result(), ""
         except (RankError, RankLost) as error:
             yield peer.number, peer.host, None, f"no reply ({error})" if isinstance(error, RankLost) else str(error)
-
-
-def _status_here(group: Group) -> int:
-    """Print what a worker knows."""
-    hello, look = group.call("hello"), _look(group)
-    owner = hello.get("owner") or {}
-    owned = f"owned by the head {str(owner['head'])[:12]} of {owner.get('group')}" if owner else "not owned by a head yet"
-    show(f"{group.host} is rank {group.rank} of {group.name}, {owned}. Generation: {hello.get('generation')}. Head: {group.hosts[0]}.")
-    for hold in hello.get("holds") or []:
-        show(report.hold_line(hold))
-    show(report.rank_line(group.rank, group.host, look))
-    fits = not look.get("engine_error") and runs(look) != bool(hello.get("stopped"))
-    return 0 if fits else DIFFERS
 
 
 def events(group: Group, options: argparse.Namespace) -> int:

@@ -70,18 +70,17 @@ def under_way(info: Mapping[str, Any]) -> str:
     return f"release {desired.get('release')} was asked for by {by} at {desired.get('at')}, phase {phase}"
 
 
-def group_status(
-    infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[str], liveness: Mapping[str, Any] | None = None, log: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def group_status(infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[str]) -> dict[str, Any]:
     """Return the state of a group with its sentence.
 
-    `infos` is what vllm_rank_info returned on each rank, the head first (also where it failed), `hosts` their names, `liveness` what vllm_liveness
-    returned on the head (None if it did not run), `log` what vllm_boot_log_info returned there (None if it did not run).
+    `infos` is what vllm_rank_info returned on each rank, the head first (also where it failed), `hosts` their names.
 
     state: serves, busy, starting, unserved (no completion came back, and nothing shows why), down, stopped (on request), absent, unknown.
     faults: why the group cannot serve, one phrase a rank, only what needs a restart. ask: whether a completion can tell more.
     should_serve: whether a release is current and the group was not stopped on request. ok: whether the group is in its desired state.
     """
+    head = infos[0] if infos else {}
+    liveness, log = head.get("alive") or {}, head.get("boot_log") or {}
     where = [f"rank {rank} on {host}" for rank, host in enumerate(hosts)]
     read = [(place, info) for place, info in zip(where, infos) if not unread(info)]
     unknown = [f"{place} is not known: {unread(info)}" for place, info in zip(where, infos) if unread(info)]
@@ -90,9 +89,9 @@ def group_status(
     mark = next((str(info["stopped"]) for _place, info in read if info.get("stopped")), "")
     deployed = any(info.get("current") for _place, info in read)
     starting = under_way(infos[0]) if infos else ""
-    outcome = str((liveness or {}).get("outcome") or "")
-    text = str((liveness or {}).get("text") or (liveness or {}).get("msg") or "")
-    booting = bool((liveness or {}).get("starting")) and (log or {}).get("state") == "starting"
+    outcome = str(liveness.get("outcome") or "")
+    text = str(liveness.get("text") or liveness.get("msg") or "")
+    booting = bool(liveness.get("starting")) and log.get("state") == "starting"
     if outcome in ("dead", "wedged") and not faults and not booting and where:
         faults = [f"{where[0]}: {text.rstrip('.')}"]
     # The link `current` can be stale. The running container is not.
@@ -105,7 +104,7 @@ def group_status(
         if mark:
             sentence += f" It should not: it was stopped on request at {mark}. Run stop.yml or site.yml."
     elif not faults and outcome and booting:
-        state, sentence = "starting", f"{name} is starting: the head's boot is at stage {(log or {}).get('stage')}."
+        state, sentence = "starting", f"{name} is starting: the head's boot is at stage {log.get('stage')}."
     elif starting and outcome not in ("serves", "busy"):
         state, sentence = "starting", f"{name} is starting: {starting}."
     elif mark and not present:
@@ -117,7 +116,7 @@ def group_status(
     elif outcome:
         problem = "refuses the request of this check" if outcome == "refused" else "does not answer"
         remedy = "Nothing shows that a restart helps, so site.yml does not restart it."
-        if (liveness or {}).get("http_status") == 401:
+        if liveness.get("http_status") == 401:
             remedy = "The container has another API key than the files on the head. Run site.yml."
         state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. {remedy}"
     else:

@@ -74,7 +74,7 @@ def start_reasons(
 ) -> list[str]:
     """Return why this rank's group must be (re)started for `release`, one phrase each; none if it serves as desired.
 
-    `info` is what vllm_rank_info returned, `rank` names the rank and its host ("rank 1 on lab-2"), `probe` is what vllm_liveness returned on the
+    `info` is what vllm_rank_info returned, `rank` names the rank and its host ("rank 1 on lab-2"), `probe` is what the API answered on the
     head (None elsewhere, and if it did not run). A server that is busy, frozen or silent gives no reason: a restart would end requests that may
     still be served. `judged` is what judged_receipt() returned: a release that runs and has passed its gate does not need a start if only the
     link `current` is lost.

@@ -16,7 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.release impo
 #: The state of a group, see group.py, in the words of the table.
 VERDICTS = {"unserved": "does not serve", "down": "does not serve", "absent": "never served"}
 LATEST = 253402300799  # the end of the year 9999: a node reports the time
-_COLUMNS = ("group", "rank", "host", "container", "since", "release", "gate", "memory available", "agent")
+_COLUMNS = ("group", "rank", "host", "container", "release", "gate", "memory available", "agent")
 _KEPT = ("release", "profile", "date", "gate", "KV pool", "current")
 
 
@@ -69,14 +69,14 @@ def rank(info: Mapping[str, Any], log: Mapping[str, Any] | None = None, state: s
 
 
 def document(
-    status: Mapping[str, Any], name: str, hosts: Sequence[str], infos: Sequence[Mapping[str, Any]], logs: Sequence[Mapping[str, Any]], agent: str = ""
+    status: Mapping[str, Any], name: str, hosts: Sequence[str], infos: Sequence[Mapping[str, Any]], logs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the state of a group. `status` is what group_status returned, `agent` the line about the agent; `infos` and `logs` are in the order of hosts."""
+    """Return the state of a group. `status` is what group_status returned; `infos` and `logs` are in the order of hosts."""
     state = str(status["state"])
     ranks = [{"rank": number, "host": host, **rank(info, log, state)} for number, (host, info, log) in enumerate(zip(hosts, infos, logs))]
     return {
         "schema": "gb10.cluster/status/1", "group": name, "state": state, "verdict": VERDICTS.get(state, state), "ok": bool(status["ok"]),
-        "sentence": str(status["sentence"]), "agent": agent, "ranks": ranks,
+        "sentence": str(status["sentence"]), "ranks": ranks,
     }  # fmt: skip
 
 
@@ -88,8 +88,8 @@ def _rows(group: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         used = f"{memory['available']:.1f} of {memory['total']:.1f} GiB" if memory else ""
         nothing = {"state": "not known" if each["problem"] else "none"}
         for box in each["containers"] or [nothing]:
-            shown = [box.get(key) for key in ("state", "since", "release", "gate")]
-            out.append((group["group"], each["rank"], each["host"], *shown, used, each["agent"]))
+            state = f"{box['state']} since {box['since']}" if box.get("running") and box["since"] else box["state"]
+            out.append((group["group"], each["rank"], each["host"], state, box.get("release"), box.get("gate"), used, each["agent"]))
     return out
 
 
@@ -98,8 +98,7 @@ def lines(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     out = ["", *table(("", ""), [(group["verdict"].upper(), group["sentence"]) for group in groups])]
     out += ["", *table(_COLUMNS, [row for group in groups for row in _rows(group)]), ""]
     for group in groups:
-        if group["agent"]:
-            out.append(f"{group['group']} {group['agent']}")
+        out += [f"{group['group']}: {note}" for note in group.get("notes") or ()]
         where = {f"{group['group']} rank {each['rank']} on {each['host']}": each for each in group["ranks"]}
         out += [f"{place}: {cell(text)}" for place, each in where.items() for text in ([each["problem"]] if each["problem"] else each["notes"])]
         verdicts = {place: _verdict(each["receipt"]) for place, each in where.items() if not each["problem"]}

@@ -101,9 +101,9 @@ class ActionModule(ActionBase):
         ]
         return {"changed": False, "rows": rows, "low": "", "memory": memory}
 
-    def vllm_liveness(self, _args: dict[str, Any]) -> dict[str, Any]:
-        """Serve."""
-        return {"changed": False, "outcome": "serves", "text": "a completion came back in 0.1 s", "seconds": 0.1}
+    def gb10(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Answer a subcommand: no rank is down."""
+        return {"changed": False, "rc": 0, "lines": [], "problems": [], "document": {"faults": [], "sentence": "", "group": "pair1"}}
 
     def vllm_rank_info(self, args: dict[str, Any]) -> dict[str, Any]:
         """Read the node."""
@@ -135,6 +135,7 @@ class ActionModule(ActionBase):
             "engine_error": self.scenario.get(f"{self.host} engine", ""), "agent": agent, "inputs": self.scenario.get("inputs", ""),
             "receipt": json.loads(receipt.read_text(encoding="utf-8")) if receipt.is_file() else {},
             "stopped": "", "processes": {"count": 1, "fault": ""}, "image": {"exists": True, "id": "sha256:1", "name": "i", "fingerprint": "f"},
-            "weights": {}, "weights_differ": [], "model_config": {}, "memory": {},
+            "weights": {}, "weights_differ": [], "model_config": {}, "memory": {}, "boot_log": {}, "records": {},
+            "alive": {"outcome": "serves", "text": "a completion came back in 0.1 s"} if args.get("ask") and containers else {},
             "devices": self.scenario.get(f"{self.host} devices", ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]),
         }  # fmt: skip

@@ -18,8 +18,8 @@ FABRIC = {
     "rails": [{"netdev": "enp1s0f0np0", "hca": None, "carrier": True, "gids": []}], "problems": [{"id": "no_rdma", "message": "m", "remedy": None}], "env": {},
 }  # fmt: skip
 INFO = {"containers": [{"name": "gb10-pair1-rank0", "running": True}], "processes": {"fault": ""}, "memory": {"available_kib": 10 << 20}}
-GOOD = {"records": RECORDS, "fabric": FABRIC, "info": INFO}
-LOST = {"records": {"unreachable": True, "msg": "ssh: no route\nmore"}, "fabric": {"unreachable": True}, "info": {"unreachable": True}}
+GOOD = {"fabric": FABRIC, "info": {**INFO, "records": RECORDS}}
+LOST = {"fabric": {"unreachable": True}, "info": {"unreachable": True, "msg": "ssh: no route\nmore"}}
 RECEIPT = {
     "release": "4f0c", "profile": "p", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "checks": [{"name": "x"}],
     "ranks": [{"rank": 0, "facts": {"a": 1}}],
@@ -51,7 +51,7 @@ def test_what_is_kept_of_nodes_is_for_its_owner_and_without_secrets(tmp_path: Pa
 
 
 def test_run_that_reads_no_node_writes_nothing(tmp_path: Path) -> None:
-    refused = {"records": {"failed": True, "msg": "sudo: a password is required.\nx"}}
+    refused = {"info": {"failed": True, "msg": "sudo: a password is required.\nx"}}
     found = report_sources.nodes_of(HOSTS, {"spark-1": LOST, "spark-2": refused}, tmp_path / "new")
     assert [found[host] for host in HOSTS] == [{"problem": "the node is unreachable"}, {"problem": "sudo: a password is required"}]
     assert not (tmp_path / "new").exists()

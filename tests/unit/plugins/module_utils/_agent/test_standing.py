@@ -51,7 +51,10 @@ FAILED = state(result="failed", verdict={"seconds": 70.5}, delivered=True)
         pytest.param(FAILED, REASONS, {"again": True}, "start", id="failed, read, again"),
         pytest.param(FAILED, [], {}, "nothing", id="failed, read, and runs by now"),
         pytest.param(
-            {**FAILED, "desired": {**FAILED["desired"], "options": {"timeout": 2.0}}}, REASONS, {"options": {"timeout": 1.0}}, "start",
+            {**FAILED, "desired": {**FAILED["desired"], "options": {"timeout": 2.0}}},
+            REASONS,
+            {"options": {"timeout": 1.0}},
+            "start",
             id="failed, read, with another option",
         ),
         pytest.param(FAILED, REASONS, {"options": {"collective": {"time": 1}}}, "refuse", id="failed, read, what is of one start does not count"),
@@ -72,26 +75,6 @@ def test_refusal_names_who_changes_the_group_and_how_to_take_over() -> None:
     assert standing.decide(state("old", final=False), "new", REASONS, "pair1")["text"] == (
         "pair1 is being changed by a run of admin@ctl since 10:02:31 (release old). Wait for it, or take it over with -e takeover=true."
     )
-
-
-@pytest.mark.parametrize(
-    ("found", "line"),
-    [
-        ({}, ""),
-        (state(), ""),
-        (state(final=False) | {"holds": []}, "agent: desired serving release new (since 10:02:31, by admin@ctl), phase settled"),
-        (
-            state(phase="paused") | {"holds": [{"name": "reboot", "reason": "reboot.yml restarts lab-2"}]},
-            "agent: desired serving release new (since 10:02:31, by admin@ctl), phase paused, held by reboot: reboot.yml restarts lab-2",
-        ),
-        (
-            state(result="held", sentence="pair1 is held."),
-            "agent: desired serving release new (since 10:02:31, by admin@ctl), phase settled. pair1 is held.",
-        ),
-    ],
-)
-def test_line_only_if_there_is_something_to_tell(found: dict[str, Any], line: str) -> None:
-    assert standing.line(found) == line
 
 
 def serve(path: Path, answer: bytes) -> list[bytes]:
@@ -170,7 +153,6 @@ def test_watch_line_counts_restarts_by_cause() -> None:
     text = standing.watch_line(WATCH)
     for part in ("serving since 2026-11-23T10:00:00Z", "rank_dead 2, reboot 1", "190 s without service in all", "61 s without service (rank 1 on two: exited)"):
         assert part in text
-    assert standing.line({"watch": WATCH}) == f"agent: {text}"
 
 
 def test_watch_line_names_what_is_waited_for() -> None:
@@ -179,12 +161,6 @@ def test_watch_line_names_what_is_waited_for() -> None:
     assert text.startswith("watch: waits: rank 1 on two does not answer (timeout); node_lost at 2026-11-23T11:00:00Z")
     assert standing.watch_line({"state": "off"}) == "watch: off (vllm_tp2_keep_serving: false)."
     assert standing.watch_line({}) == ""
-
-
-def test_containers_without_a_desired_state_are_the_line_of_the_agent() -> None:
-    text = "The desired state of pair1 is not known: rank 0 on one runs release old, rank 1 on two runs nothing."
-    assert standing.line({"desired": {"state": ""}, "outcome": {"sentence": text}}) == f"agent: {text}"
-    assert standing.line({"desired": {"state": ""}, "outcome": {}}) == ""
 
 
 def receipt(tokens: int) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def lost(number: int, **failure: Any) -> Rank:
 def group(first: Rank | None = None, second: Rank | None = None, **more: Any) -> Group:
     ranks = [first or rank(0), second or rank(1)]
     values: dict[str, Any] = {"liveness": SERVES, "named": "4f0c", **more}
-    status = group_status([each.info for each in ranks], "pair1", HOSTS, values["liveness"], ranks[0].log)
+    head = {**ranks[0].info, "alive": values["liveness"], "boot_log": ranks[0].log}
+    status = group_status([head, *(each.info for each in ranks[1:])], "pair1", HOSTS)
     return Group("pair1", ranks, status=status, **values)
 
 
@@ -137,9 +138,7 @@ def test_a_pair_that_was_not_read_has_passed_nothing(failure: str) -> None:
     assert not [line for line in lines if line.startswith("ok ")]
     (line,) = [line for line in lines if line.startswith("not checked ")]
     assert line.endswith(" (spark-1, spark-2: the node was not read)")
-    assert {"versions", "Docker", "fabric", "memory", "kernel log", "power, heat", "boot log", "drift"} <= {
-        name for name in AREAS.values() if name in line
-    }
+    assert {"versions", "Docker", "fabric", "memory", "kernel log", "power, heat", "boot log", "drift"} <= {name for name in AREAS.values() if name in line}
 
 
 def test_checks_of_half_a_pair_are_those_that_ran_on_the_other_half() -> None:

@@ -93,7 +93,7 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
 
 @pytest.mark.parametrize(("infos", "liveness", "log", "state", "sentence", "ok"), [row[1:] for row in GROUPS], ids=[row[0] for row in GROUPS])
 def test_one_sentence_for_a_group(infos: list[dict[str, Any]], liveness: dict[str, Any], log: dict[str, Any], state: str, sentence: str, ok: bool) -> None:
-    found = group.group_status(infos, "pair1", ["lab-1", "lab-2"], liveness, log)
+    found = group.group_status([{**infos[0], "alive": liveness, "boot_log": log}, *infos[1:]], "pair1", ["lab-1", "lab-2"])
     assert (found["state"], found["sentence"], found["ok"]) == (state, sentence, ok)
 
 
@@ -112,5 +112,5 @@ def test_a_group_that_never_ran_has_no_fault_to_keep_evidence_of() -> None:
 
 def test_a_node_that_ssh_does_not_reach_has_its_remedy_in_the_sentence() -> None:
     lost = {"unreachable": True, "found": "it does not answer (no route)", "remedy": "check that it is on: `ping -c 3 lab-2`"}
-    sentence = group.group_status([info(box()), lost], "pair1", ["lab-1", "lab-2"], SERVES)["sentence"]
+    sentence = group.group_status([{**info(box()), "alive": SERVES}, lost], "pair1", ["lab-1", "lab-2"])["sentence"]
     assert sentence.endswith("the node is unreachable. lab-2: it does not answer (no route). Check that it is on: `ping -c 3 lab-2`.")

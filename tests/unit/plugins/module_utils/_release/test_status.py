@@ -27,13 +27,14 @@ def changed(**container: object) -> dict[str, Any]:
 def text(infos: list[dict[str, Any]], logs: list[dict[str, Any]] | None = None, state: str = "serves", agent: str = "") -> list[str]:
     hosts = [f"spark-{number}" for number in range(1, len(infos) + 1)]
     found = {"state": state, "ok": state == "serves", "sentence": f"The sentence of {state}."}
-    return status.lines([status.document(found, "pair1", hosts, infos, logs or [{}] * len(infos), agent)])
+    notes = [agent] if agent else []
+    return status.lines([{**status.document(found, "pair1", hosts, infos, logs or [{}] * len(infos)), "notes": notes}])
 
 
 def columns(lines: list[str]) -> list[dict[str, str]]:
     """The rows of the table of ranks, by the titles of their columns; each value begins where its title does, unless it is a number."""
     start = next(number for number, line in enumerate(lines) if line.startswith("group "))
-    titles = ("group", "rank", "host", "container", "since", "release", "gate", "memory available", "agent")
+    titles = ("group", "rank", "host", "container", "release", "gate", "memory available", "agent")
     places = [lines[start].index(f" {title}") + 1 if number else 0 for number, title in enumerate(titles)]
     rows = lines[start + 1 : lines.index("", start)]
     return [{title: line[place:end].strip() for title, place, end in zip(titles, places, [*places[1:], None])} for line in rows]
@@ -46,7 +47,7 @@ def test_a_serving_pair_is_a_verdict_a_table_and_its_figures() -> None:
     assert lines[1] == "SERVES  The sentence of serves."
     assert columns(lines) == [
         {
-            "group": "pair1", "rank": str(rank), "host": f"spark-{rank + 1}", "container": "running", "since": "2026-11-21T05:00:00Z", "release": "4f0c",
+            "group": "pair1", "rank": str(rank), "host": f"spark-{rank + 1}", "container": "running since 2026-11-21T05:00:00Z", "release": "4f0c",
             "gate": "passed", "memory available": "20.0 of 127.0 GiB", "agent": "not installed",
         }
         for rank in (0, 1)
@@ -86,9 +87,9 @@ def test_a_dead_rank_has_the_time_of_its_end_and_no_line_for_what_its_state_show
 def test_a_fault_of_the_engine_its_log_line_and_the_agent_are_below_the_table() -> None:
     log = {"failure": {"class": "peer_lost", "line": "NCCL WARN \x1b[2Jgone"}, "stage": "load"}
     info = {**HEAD, "processes": {"count": 3, "fault": "the engine process is stopped"}, "agent": {"version": "1", "state": {"watch": {"state": "fault"}}}}
-    lines = text([info], [log], "down", "agent: watch: has noticed a fault.")
+    lines = text([info], [log], "down", "watch: has noticed a fault.")
     assert columns(lines)[0]["agent"] == "fault"
-    assert "pair1 agent: watch: has noticed a fault." in lines
+    assert "pair1: watch: has noticed a fault." in lines
     assert "pair1 rank 0 on spark-1: engine: the engine process is stopped" in lines
     assert "pair1 rank 0 on spark-1: log: peer_lost: NCCL WARN \\x1b[2Jgone" in lines
 

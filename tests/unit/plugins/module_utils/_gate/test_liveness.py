@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.modules import vllm_liveness as module
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import liveness
 
 PAGE = "vllm:num_requests_running {running}\nvllm:num_requests_waiting 0.0\nvllm:generation_tokens_total {tokens}\nvllm:prompt_tokens_total 3.0\n"
 
@@ -66,23 +65,20 @@ def server() -> Iterator[tuple[type[Handler], str]]:
     httpd.server_close()
 
 
-def check(capsys: pytest.CaptureFixture[str], **arguments: Any) -> dict[str, Any]:
-    given = {"timeout": 0.2, "wedge_seconds": 0.6, "completion_timeout": 20, **arguments}
-    with patch_module_args(given), pytest.raises(SystemExit):
-        module.main()
-    return dict(json.loads(capsys.readouterr().out))
+def check(**arguments: Any) -> dict[str, Any]:
+    return liveness.Watch(liveness.Ask(**{"timeout": 0.2, "wedge_seconds": 0.6, "completion_timeout": 20, **arguments})).check()
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(liveness, "POLL_SECONDS", 0.05)
 
 
-def test_a_completion_that_comes_back_is_service_and_is_short(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_completion_that_comes_back_is_service_and_is_short(server: tuple[type[Handler], str]) -> None:
     kind, url = server
-    out = check(capsys, url=url, timeout=20, request={"prompt": "The capital of France is", "max_tokens": 64})
-    assert (out["outcome"], out["changed"]) == ("serves", False)
-    assert [request["max_tokens"] for request in kind.asked] == [module.MAX_TOKENS]
+    out = check(url=url, timeout=20, request={"prompt": "The capital of France is", "max_tokens": 64})
+    assert out["outcome"] == "serves"
+    assert [request["max_tokens"] for request in kind.asked] == [liveness.MAX_TOKENS]
 
 
 @pytest.mark.parametrize(
@@ -101,33 +97,30 @@ def test_a_completion_that_comes_back_is_service_and_is_short(server: tuple[type
         ({"models": (200, "<html>")}, "refused", "/v1/models does not list a model"),
     ],
 )
-def test_a_completion_that_does_not_come_back(
-    server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str], attributes: dict[str, Any], outcome: str, words: str
-) -> None:
+def test_a_completion_that_does_not_come_back(server: tuple[type[Handler], str], attributes: dict[str, Any], outcome: str, words: str) -> None:
     kind, url = server
     for name, value in attributes.items():
         setattr(kind, name, value)
-    out = check(capsys, url=url)
+    out = check(url=url)
     assert out["outcome"] == outcome, out["text"]
     assert words in out["text"]
     assert not out["starting"]
 
 
-def test_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    out = check(capsys, url="http://127.0.0.1:1")
+def test_nothing_listens() -> None:
+    out = check(url="http://127.0.0.1:1")
     assert (out["outcome"], out["starting"]) == ("dead", True)
 
 
-def test_a_server_that_accepts_and_never_answers_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_accepts_and_never_answers_is_silent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        assert check(capsys, url=f"http://127.0.0.1:{listening.getsockname()[1]}")["outcome"] == "silent"
+        assert check(url=f"http://127.0.0.1:{listening.getsockname()[1]}")["outcome"] == "silent"
 
 
-def test_the_key_is_never_returned(server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_key_is_never_returned(server: tuple[type[Handler], str]) -> None:
     kind, url = server
     kind.completion = (500, "the key is horse-battery")
-    (tmp_path / "secrets.env").write_text("VLLM_API_KEY=horse-battery\n")
-    out = check(capsys, url=url, env_file=str(tmp_path / "secrets.env"))
+    out = check(url=url, key="horse-battery")
     assert "the key is ********" in out["text"]
     assert "horse-battery" not in json.dumps(out)
 
@@ -135,33 +128,31 @@ def test_the_key_is_never_returned(server: tuple[type[Handler], str], tmp_path: 
 def power_of(monkeypatch: pytest.MonkeyPatch, *watts: float) -> None:
     """Replace nvidia-smi. The last reading repeats."""
     left = list(watts)
-    monkeypatch.setattr(module.Watch, "read_power", lambda self: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(liveness.Watch, "read_power", lambda self: left.pop(0) if len(left) > 1 else left[0])
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
 
 @pytest.mark.parametrize(("watts", "outcome"), [(121.0, "wedged"), (165.0, "busy")])
-def test_the_power_tells_a_wedge_from_a_long_prefill(
-    server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, watts: float, outcome: str
-) -> None:
+def test_the_power_tells_a_wedge_from_a_long_prefill(server: tuple[type[Handler], str], monkeypatch: pytest.MonkeyPatch, watts: float, outcome: str) -> None:
     kind, url = server
     kind.hangs = True
     power_of(monkeypatch, watts)
-    out = check(capsys, url=url, idle_power_w=119.4)
+    out = check(url=url, idle_power_w=119.4)
     assert out["outcome"] == outcome
     assert f"({watts:.0f} W)" in out["text"]
 
 
 def test_idle_power_is_measured_while_no_request_runs_and_the_lowest_is_kept(
-    server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: tuple[type[Handler], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, url = server
     path = tmp_path / "idle_power_w"
     power_of(monkeypatch, 140.0, 121.4, 122.0, 170.0, 119.4, 119.9)
     kind.running = 1
-    assert check(capsys, url=url, timeout=20, idle_power_file=str(path))["idle_power_w"] is None
+    assert check(url=url, timeout=20, idle_power_file=str(path))["idle_power_w"] is None
     assert not path.exists()
     kind.running = 0
     for lowest in (121.4, 121.4, 119.4, 119.4):
-        out = check(capsys, url=url, timeout=20, idle_power_file=str(path))
-        assert (out["idle_power_w"], out["changed"]) == (lowest, False)
+        out = check(url=url, timeout=20, idle_power_file=str(path))
+        assert out["idle_power_w"] == lowest
     assert path.read_text() == "119.4\n"

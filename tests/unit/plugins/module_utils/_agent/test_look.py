@@ -1,0 +1,68 @@
+"""What one rank shows: what its node has recorded of its group, with damaged files too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, look
+
+RECEIPT = {"release": "4f0c", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "checks": [{"name": "x"}], "ranks": [{"rank": 0, "facts": {}}]}
+BRIEF = {"release": "4f0c", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "ranks": [{"rank": 0}], "models": []}
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """This machine may have an agent or a bandwidth receipt of its own."""
+
+    def missing(*_words: object, **_more: object) -> None:
+        raise client.AgentMissing("no socket")
+
+    monkeypatch.setattr(look, "BANDWIDTH", str(tmp_path / "bandwidth.json"))
+    monkeypatch.setattr(client, "call", missing)
+
+
+def put(folder: Path, name: str, content: object) -> None:
+    path = folder / "pair1" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    return look.records(str(folder / "pair1"))
+
+
+def test_node_without_anything_returns_empty_records(tmp_path: Path) -> None:
+    found = read(tmp_path / "none")
+    assert (found["receipts"], found["events"], found["bandwidth"]) == ([], [], {})
+    assert found["memory"] == {"recent": "", "day": "", "source": ""}
+
+
+def test_receipts_of_releases_and_of_a_failed_start_are_returned_without_their_facts(tmp_path: Path) -> None:
+    put(tmp_path, "releases/4f0c/compose.yaml", "services: {}\n")
+    put(tmp_path, "releases/4f0c/receipt.json", RECEIPT)
+    put(tmp_path, "releases/9b1e/compose.yaml", "services: {}\n")
+    put(tmp_path, "agent/outcome.json", {"verdict": {"receipt": {**RECEIPT, "release": "9b1e", "passed": False}}})
+    assert read(tmp_path)["receipts"] == [BRIEF, {**BRIEF, "release": "9b1e", "passed": False}]
+    put(tmp_path, "agent/outcome.json", {"verdict": {"receipt": RECEIPT}})
+    assert read(tmp_path)["receipts"] == [BRIEF], "the receipt of the current release is not listed twice"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"verdict": []}', '{"verdict": {"receipt": 5}}'])
+def test_damaged_outcome_counts_as_missing(tmp_path: Path, text: str) -> None:
+    put(tmp_path, "agent/outcome.json", text)
+    assert read(tmp_path)["receipts"] == []
+
+
+def test_newest_events_are_returned(tmp_path: Path) -> None:
+    put(tmp_path, "agent/events.jsonl", "".join(json.dumps({"n": n, "kind": "step", "text": str(n)}) + "\n" for n in range(300)))
+    assert [each["n"] for each in read(tmp_path)["events"]] == list(range(100, 300))
+
+
+def test_memory_of_an_agent_that_does_not_answer_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "agent/memory.json", {"day": "5 1 2 3"})
+    assert read(tmp_path)["memory"] == {"recent": "", "day": "5 1 2 3", "source": "file"}
+    monkeypatch.setattr(client, "call", lambda *_words, **_more: {"recent": "9 1 2 3", "day": "5 1 2 3"})
+    assert read(tmp_path)["memory"] == {"recent": "9 1 2 3", "day": "5 1 2 3", "source": "agent"}
