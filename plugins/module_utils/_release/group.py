@@ -75,7 +75,8 @@ def group_status(infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[
 
     `infos` is what vllm_rank_info returned on each rank, the head first (also where it failed), `hosts` their names.
 
-    state: serves, busy, starting, unserved (no completion came back, and nothing shows why), down, stopped (on request), absent, unknown.
+    release: the one that runs, else the current one. state: serves, busy, starting, unserved (no completion came back, and nothing shows why),
+    down, stopped (on request), absent, unknown.
     faults: why the group cannot serve, one phrase a rank, only what needs a restart. ask: whether a completion can tell more.
     should_serve: whether a release is current and the group was not stopped on request. ok: whether the group is in its desired state.
     """
@@ -128,6 +129,7 @@ def group_status(infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[
     return {
         "state": state,
         "sentence": sentence,
+        "release": release,
         "faults": faults if present else [],
         "ask": not faults and bool(infos) and not unread(infos[0]),
         "should_serve": should_serve,

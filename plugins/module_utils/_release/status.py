@@ -76,7 +76,8 @@ def document(
     ranks = [{"rank": number, "host": host, **rank(info, log, state)} for number, (host, info, log) in enumerate(zip(hosts, infos, logs))]
     return {
         "schema": "gb10.cluster/status/1", "group": name, "state": state, "verdict": VERDICTS.get(state, state), "ok": bool(status["ok"]),
-        "sentence": str(status["sentence"]), "ranks": ranks,
+        "sentence": str(status["sentence"]), "release": str(status["release"]),
+        "ranks": ranks,
     }  # fmt: skip
 
 

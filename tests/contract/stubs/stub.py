@@ -103,7 +103,10 @@ class ActionModule(ActionBase):
 
     def gb10(self, args: dict[str, Any]) -> dict[str, Any]:
         """Answer a subcommand: no rank is down."""
-        return {"changed": False, "rc": 0, "lines": [], "problems": [], "document": {"faults": [], "sentence": "", "group": "pair1"}}
+        receipts = (self.folder / f"nodes/{self.host}/pair1/releases").glob("*/receipt.json")
+        receipt = next((json.loads(each.read_text(encoding="utf-8")) for each in receipts), {})
+        document = {"faults": [], "sentence": "", "group": "pair1", "release": "4f0c", "ranks": [{"receipt": receipt}]}
+        return {"changed": False, "rc": 0, "lines": [], "problems": [], "document": document}
 
     def vllm_rank_info(self, args: dict[str, Any]) -> dict[str, Any]:
         """Read the node."""

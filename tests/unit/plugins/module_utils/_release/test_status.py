@@ -26,7 +26,7 @@ def changed(**container: object) -> dict[str, Any]:
 
 def text(infos: list[dict[str, Any]], logs: list[dict[str, Any]] | None = None, state: str = "serves", agent: str = "") -> list[str]:
     hosts = [f"spark-{number}" for number in range(1, len(infos) + 1)]
-    found = {"state": state, "ok": state == "serves", "sentence": f"The sentence of {state}."}
+    found = {"state": state, "ok": state == "serves", "sentence": f"The sentence of {state}.", "release": "4f0c"}
     notes = [agent] if agent else []
     return status.lines([{**status.document(found, "pair1", hosts, infos, logs or [{}] * len(infos)), "notes": notes}])
 
