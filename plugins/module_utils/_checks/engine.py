@@ -51,7 +51,7 @@ def api_open(_head: Rank, group: Group) -> Iterator[Event]:
 
 
 @check(
-    "agent_down", "engine", WARNING, "without the agent the group cannot be started",
+    "agent_down", "engine", WARNING, "without the agent the group is not watched, and nothing starts it again after a fault",
     "`systemctl start gb10-agent` on the node, or run site.yml with --tags vllm_tp2; `journalctl -u gb10-agent -n 50` shows why it ended",
     "{on} sudo systemctl start gb10-agent")  # fmt: skip
 def agent_down(rank: Rank, group: Group) -> Iterator[Event]:
@@ -125,6 +125,17 @@ def serves(_head: Rank, group: Group) -> Iterator[Event]:
 def _state_of(rank: Rank) -> Mapping[str, Any]:
     """Return the state that the agent of a rank reports."""
     return (rank.info.get("agent") or {}).get("state") or {}
+
+
+@check(
+    "agent_missing", "engine", ERROR, "the group is not watched: after a fault of this rank nothing starts it again",
+    "run site.yml, which installs the agent and leaves a group that serves alone", SERVE, RANK)  # fmt: skip
+def agent_missing(rank: Rank, group: Group) -> Iterator[Event]:
+    """a node of a deployed group without its agent, or with that of another group or rank"""
+    agent: Mapping[str, Any] = rank.facts.get("agent") or {}
+    if not agent or _agent_of(rank, group) or not (rank.info.get("current") or rank.info.get("containers")):
+        return
+    yield found(f"its agent is that of rank {agent['rank']} of {agent['group']}" if agent["installed"] else "its agent is not installed")
 
 
 @check("agent_hold", "engine", WARNING, "the agent starts nothing while a rank has a hold", command="{head} sudo gb10 status", of=RANK)

@@ -278,3 +278,18 @@ def test_a_bandwidth_test_that_did_not_run_has_its_reason() -> None:
 def test_a_reboot_is_limited_to_the_group() -> None:
     command = PLACES.command(CHECKS["memory_stuck"].command, ["spark-2"], ["spark-1", "spark-2"])
     assert command == "ansible-playbook playbooks/reboot.yml -i inventories/mine -e reboot_all=true --limit spark-1,spark-2"
+
+
+@pytest.mark.parametrize(
+    ("agent", "text"),
+    [
+        ({"installed": False}, "its agent is not installed"),
+        ({"installed": True, "group": "duo", "rank": 1, "active": True}, "its agent is that of rank 1 of duo"),
+        ({"installed": True, "group": "pair1", "rank": 0, "active": True}, "its agent is that of rank 0 of pair1"),
+    ],
+)
+def test_a_deployed_node_without_its_agent_is_an_error_while_the_group_serves(agent: dict[str, Any], text: str) -> None:
+    data = report(group(second=rank(1, facts={**facts(rails=1), "agent": agent})))
+    assert [(each["severity"], each["hosts"], each["found"]) for each in data["findings"] if each["id"] == "agent_missing"] == [("error", [HOSTS[1]], text)]
+    fresh = rank(1, facts={**facts(rails=1), "agent": agent}, info=info(1, containers=[], current=""))
+    assert "agent_missing" not in found(report(group(second=fresh)))
