@@ -65,6 +65,7 @@ def parser() -> Parser:
     found.set_defaults(run=status.status)
     found = commands.add_parser("events", help="what the agent did")
     found.add_argument("-n", "--number", type=int, default=20, help="how many of the last events (20)")
+    found.add_argument("--json", action="store_true", help="as one JSON document")
     found.set_defaults(run=verbs_read.events)
     found = commands.add_parser("logs", help="the container logs of all ranks, by time")
     found.add_argument("--since", default="10m", help="90s, 10m, 2h, 1d (10m)")
@@ -74,7 +75,9 @@ def parser() -> Parser:
     found = commands.add_parser("key", help="the key of the API, on the head")
     found.add_argument("--header", action="store_true", help="as a header of HTTP, such as for `curl -H @-`")
     found.set_defaults(run=verbs_read.key)
-    commands.add_parser("why", help="the last verdict, its evidence, and what was done").set_defaults(run=verbs_read.why)
+    found = commands.add_parser("why", help="the last verdict, its evidence, and what was done")
+    found.add_argument("--json", action="store_true", help="as one JSON document")
+    found.set_defaults(run=verbs_read.why)
     for name, run, text in (("stop", verbs_change.stop, "stop the group"), ("start", verbs_change.start, "start the release that was desired last")):
         found = commands.add_parser(name, help=text)
         found.add_argument("--wait", action="store_true", default=True, help="follow until it is done (default)")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, logs, look, report
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import PARTLY, CommandError, Group, complain, show
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import PARTLY, CommandError, Group, answer, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
@@ -51,17 +51,17 @@ def events(group: Group, options: argparse.Namespace) -> int:
     """Print the last events."""
     group.need_head("events")
     found = group.call("events", since=0, wait=0.0, generation=0)["events"]
-    for event in found[-options.number :] if options.number > 0 else []:
-        show(report.event_line(event))
+    last = found[-options.number :] if options.number > 0 else []
+    answer(options, {"schema": "gb10.cluster/events/1", "group": group.name, "events": last}, [report.event_line(event) for event in last])
     return 0
 
 
-def why(group: Group, _options: argparse.Namespace) -> int:
+def why(group: Group, options: argparse.Namespace) -> int:
     """Print the last verdict."""
     group.need_head("why")
     reply = group.call("events", since=0, wait=0.0, generation=0)
-    for line in report.why_lines(reply["outcome"], reply["events"], group.folder):
-        show(line)
+    lines = report.why_lines(reply["outcome"], reply["events"], group.folder)
+    answer(options, {"schema": "gb10.cluster/why/1", "group": group.name, "outcome": reply["outcome"], "lines": lines}, lines)
     return 0
 
 

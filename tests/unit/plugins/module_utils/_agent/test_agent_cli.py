@@ -202,6 +202,7 @@ def test_events_prints_the_last_ones(group: Group) -> None:
         group.actor.event("progress", f"step {number}")
     assert group.gb10("events", "-n", "2").out == "2026-11-23T05:00:01Z progress: step 3\n2026-11-23T05:00:01Z progress: step 4\n"
     assert group.gb10("events", "-n", "0").out == ""
+    assert [each["text"] for each in json.loads(group.gb10("events", "-n", "1", "--json").out)["events"]] == ["step 4"]
 
 
 @pytest.mark.parametrize("command", ["events", "key", "why", "start"])
@@ -222,6 +223,7 @@ def test_why_prints_the_verdict_its_evidence_and_what_was_done(group: Group) -> 
     group.actor.event("verdict", "pair1: no memory.")
     group.actor.event("step", "stopped both ranks")
     group.actor.event("settled", "pair1 serves the release before.")
+    assert json.loads(group.gb10("why", "--json").out)["outcome"]["verdict"]["finding"] == finding
     assert group.gb10("why").out.splitlines() == [
         "pair1: no memory.",
         "decisive line 812 (rank 1 lab-2): CUDA out of memory",
