@@ -67,6 +67,54 @@ def test_a_release_that_passes_serves_and_is_recorded_on_all_ranks() -> None:
     assert found["unserved_seconds"] > 10
 
 
+def steps(world: World) -> list[str]:
+    """The progress that a follower of the start reads, without what the engine logs."""
+    return [event["text"] for event in world.store.kept if event["kind"] == "step"]
+
+
+def test_a_start_waits_for_the_requests_of_what_it_stops() -> None:
+    world = pair(new=["good"])
+    world.requests = 3
+    during(world, "draining", lambda: setattr(world, "requests", 0), 12.0)
+    found = world.change("new", drain_seconds=60)
+    assert (found["result"], found["unserved_seconds"] < 60) == ("serves", True)
+    assert steps(world)[0] == "pair1 waits up to 60 s for 3 requests"
+    assert re.fullmatch(r"pair1 drained after 1\d s", steps(world)[1])
+    assert order(world)[:2] == ["one halts old", "two halts old"]
+
+
+@pytest.mark.parametrize(("requests", "seconds", "text"), [(3, 0, "3 requests are cut"), (1, 10, r"1 request is cut after 1\d s")])
+def test_a_start_names_the_requests_that_it_cuts(requests: int, seconds: int, text: str) -> None:
+    world = pair(new=["good"])
+    world.requests = requests
+    assert world.change("new", drain_seconds=seconds)["result"] == "serves"
+    assert any(re.fullmatch(f"pair1: {text}", step) for step in steps(world))
+
+
+def test_a_stop_cuts_what_a_start_waits_for() -> None:
+    world = pair(new=["good"])
+    world.requests, begin = 2, world.now
+    during(world, "draining", world.stop, 5.0)
+    assert world.change("new", drain_seconds=600)["result"] == "stopped"
+    assert world.now - begin < 30
+    assert steps(world)[-1] == "pair1: 2 requests are cut"
+
+
+def test_a_stop_on_a_worker_ends_the_wait_for_requests() -> None:
+    world = pair(new=["good"])
+    world.requests = 2
+    during(world, "draining", lambda: world.stop_here(1), 5.0)
+    assert world.change("new", drain_seconds=600)["result"] == "stopped"
+
+
+def test_metrics_that_do_not_answer_keep_no_start_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = pair(new=["good"])
+    world.requests = 3
+    monkeypatch.setattr(SimRank, "_engine", lambda *_arguments, **_more: {"status": 0, "running": 0, "waiting": 0, "tokens": None})
+    assert world.change("new", drain_seconds=600)["unserved_seconds"] < 60
+    assert steps(world) == ["pair1 starts release new"]
+
+
 def test_a_new_release_that_fails_gives_way_to_the_last_good_one() -> None:
     world = pair(new=["flag"])
     found = world.change("new")

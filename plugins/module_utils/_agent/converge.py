@@ -36,7 +36,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Ju
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 
 START_LIMIT = 240.0
-ENGINE_SECONDS = 60.0  # how long a Docker Engine may be silent before a start is given up
 RECLAIM_LIMIT = 180.0  # writing dirty pages, and compacting
 RECLAIM_SECONDS = 60.0  # after which the page cache is dropped again while memory is short
 AUTHORITY_SECONDS = 30.0  # how often a settled group is asked whether a rank was stopped by its local root
@@ -118,7 +117,9 @@ class Converge(Authority):
         for _again in range(2):  # a rank that its local root stops at this moment refuses the first time
             self.authority()
             self.each("claim", READ_LIMIT)  # a rank without an owner accepts nothing else; what it refuses, it refuses below
-            label = crash_label([each for each in self.look(self.release) if isinstance(each, dict)])
+            looks = [each for each in self.look(self.release) if isinstance(each, dict)]
+            self.drain(looks)
+            label = crash_label(looks)
             self.actor.update(phase="halting")
             results = self.halt(label, f"{self.actor.stamp()} by {self.desired['by']}")
             wrong = self.halted(label, results)
@@ -141,7 +142,7 @@ class Converge(Authority):
         if self.desired["hold"]:
             self._hold(str(self.desired["hold"]))
             return
-        looks = self._looks()
+        looks = self.looks()
         self.passed_before = passed_before(looks, self.release)
         self.switched = looks[0]["current"] not in ("", self.release)
         self.fallback = releases.last_good(looks, self.release) if self.options.get("rollback", True) else ""
@@ -162,6 +163,8 @@ class Converge(Authority):
             verdict = self._judge(self.release, manifest, {})
         else:
             self._preconditions(looks)
+            if not self.desired["auto"]:
+                self.drain(looks, float(self.options.get("drain_seconds") or 0.0))
             self._halt_before(looks)
             verdict = self._attempt(self.release, manifest)
         self._conclude(verdict, manifest)
@@ -207,20 +210,6 @@ class Converge(Authority):
         kept = f"The evidence is in {EVIDENCE}/ of the group's folder on each node." if not wrong else self._unknown(wrong)
         text = f"{sentence} All ranks of {self.group} are stopped. {kept} Correct the cause, then run site.yml or `gb10 start`."
         self._settle_failed(self._plain(Failed(text, "crash_loop")), text, release="", result="held")
-
-    def _looks(self) -> list[dict[str, Any]]:
-        """Read all ranks until they can be read. Raises Failed."""
-        start = self.clock.monotonic()
-        while True:
-            found = self.look(self.release, LOST_SECONDS)
-            wrong = self.phrases(found)
-            silent = [f"{self.name(i)}: {each['engine_error']}" for i, each in enumerate(found) if isinstance(each, dict) and each["engine_error"]]
-            if not wrong and not silent:
-                return [each for each in found if isinstance(each, dict)]
-            if wrong or self.clock.monotonic() - start > ENGINE_SECONDS:
-                kind = "node_lost" if lost(found) else "start_failed"
-                raise Failed(f"{self.group}: {' '.join(point(each) for each in wrong + silent)} Nothing was changed.", kind)
-            self.pause(POLL_SECONDS)
 
     def _preconditions(self, looks: Sequence[dict[str, Any]]) -> None:
         missing = [f"{self.name(index)}: {phrase}" for index, each in enumerate(looks) for phrase in self.lacks(each)]
@@ -478,11 +467,6 @@ class Converge(Authority):
 
     def _unserved(self) -> float:
         return 0.0 if self.unserved_since is None else round(self.clock.monotonic() - self.unserved_since, 1)
-
-
-def point(text: str) -> str:
-    """Return a sentence with its period."""
-    return text if text.endswith(".") else f"{text}."
 
 
 def ids(looks: Sequence[dict[str, Any]]) -> dict[str, str]:
