@@ -107,6 +107,32 @@ def test_a_stop_on_a_worker_ends_the_wait_for_requests() -> None:
     assert world.change("new", drain_seconds=600)["result"] == "stopped"
 
 
+def test_a_stop_is_completed_when_a_node_that_was_off_is_back() -> None:
+    world = pair()
+    world.cut(1, 120.0)
+    world.stop()
+    assert world.settle()["result"] == "failed"
+    assert "not known whether a container of pair1 runs there" in world.outcome()["sentence"]
+    world.run(200)
+    assert (world.outcome()["result"], world.outcome()["sentence"]) == ("stopped", "pair1 is stopped.")
+    assert not any(rank.runs() for rank in world.ranks)
+    assert all(rank.mark for rank in world.ranks)
+    assert [event["result"] for event in world.store.kept if event["kind"] == "settled"] == ["failed", "stopped"]
+
+
+def test_a_stop_that_goes_on_failing_is_reported_once() -> None:
+    world = pair()
+    world.ranks[1].docker_until = 1e9
+    world.stop()
+    assert world.settle()["result"] == "failed"
+    world.run(200)
+    assert [event["result"] for event in world.store.kept if event["kind"] == "settled"] == ["failed"]
+    assert world.outcome()["phase"] == "settled"
+    world.ranks[1].docker_until = 0.0
+    world.run(60)
+    assert world.outcome()["result"] == "stopped"
+
+
 def test_metrics_that_do_not_answer_keep_no_start_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     world = pair(new=["good"])
     world.requests = 3

@@ -20,6 +20,8 @@ METRICS_SECONDS = 10.0  # more than a rank gives its engine
 class Authority(Calls):
     """The authority of the head over the ranks, for one generation."""
 
+    answered = False  # whether all ranks have answered read_authority()
+
     def _known(self, patience: float = 0.0) -> list[dict[str, Any]]:
         """Return what the ranks that answer know of this group, and note the highest generation."""
         known = {index: each for index, each in enumerate(self.each("hello", READ_LIMIT, patience=patience)) if isinstance(each, dict)}
@@ -38,7 +40,8 @@ class Authority(Calls):
         known = self._known()
         if self.obey_stop(known):
             return True
-        if not adopts or len(known) < len(self.ranks):
+        self.answered = len(known) == len(self.ranks)
+        if not adopts or not self.answered:
             return not adopts
         return bool(self.desired["state"]) or self._adopt()
 

@@ -53,8 +53,11 @@ def step(actor: Actor, watch: Watch | None = None) -> bool:
     due = actor.settled() and actor.clock.monotonic() - actor.looked_at >= AUTHORITY_SECONDS
     if not actor.looked or due:
         actor.looked_at = actor.clock.monotonic()
+        way = Converge(actor, actor.desired())
         try:
-            actor.looked = Converge(actor, actor.desired()).read_authority(adopts=not actor.looked)
+            actor.looked = way.read_authority(adopts=not actor.looked)
+            if way.answered and actor.settled() and way.desired["state"] == "stopped" and actor.outcome()["result"] == "failed":
+                way.run()  # a rank that could not be stopped answers again
         except Superseded:
             return True
     desired = actor.desired()
