@@ -128,6 +128,11 @@ def watch_line(watch: Mapping[str, Any]) -> str:
     last = watch.get("last") or {}
     if last and not fault:
         parts.append(f"last: {last.get('cause')} at {last.get('at')}, {float(last.get('unserved_seconds') or 0.0):.0f} s without service ({last.get('text')})")
+    notices = watch.get("notices") or {}
+    if notices:
+        count = int(notices.get("count") or 0)
+        what = f"{count} notice{'s' if count != 1 else ''} failed since the agent's start"
+        parts.append(f"{what}, the last at {notices.get('at')}: {str(notices.get('text')).rstrip('.')}")
     return f"watch: {'; '.join(parts)}." if parts else ""
 
 

@@ -51,7 +51,10 @@ FAILED = state(result="failed", verdict={"seconds": 70.5}, delivered=True)
         pytest.param(FAILED, REASONS, {"again": True}, "start", id="failed, read, again"),
         pytest.param(FAILED, [], {}, "nothing", id="failed, read, and runs by now"),
         pytest.param(
-            {**FAILED, "desired": {**FAILED["desired"], "options": {"timeout": 2.0}}}, REASONS, {"options": {"timeout": 1.0}}, "start",
+            {**FAILED, "desired": {**FAILED["desired"], "options": {"timeout": 2.0}}},
+            REASONS,
+            {"options": {"timeout": 1.0}},
+            "start",
             id="failed, read, with another option",
         ),
         pytest.param(FAILED, REASONS, {"options": {"collective": {"time": 1}}}, "refuse", id="failed, read, what is of one start does not count"),
@@ -177,6 +180,10 @@ def test_watch_line_names_what_is_waited_for() -> None:
     fault = {"cause": "node_lost", "text": "rank 1 on two does not answer (timeout)", "at": "2026-11-23T11:00:00Z"}
     text = standing.watch_line({**WATCH, "state": "waiting", "fault": fault, "missing": ["rank 1 on two does not answer (timeout)"]})
     assert text.startswith("watch: waits: rank 1 on two does not answer (timeout); node_lost at 2026-11-23T11:00:00Z")
+    failed = {"count": 3, "at": "2026-11-23T11:00:00Z", "text": "The hook /n failed: it ended with code 1."}
+    assert standing.watch_line({"state": "serving", "notices": failed}) == (
+        "watch: 3 notices failed since the agent's start, the last at 2026-11-23T11:00:00Z: The hook /n failed: it ended with code 1."
+    )
     assert standing.watch_line({"state": "off"}) == "watch: off (vllm_tp2_keep_serving: false)."
     assert standing.watch_line({}) == ""
 
