@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, report, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, LONGEST_CALL, CommandError, Group, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_read import looks
@@ -67,7 +67,12 @@ def start(group: Group, options: argparse.Namespace) -> int:
 def _desire(group: Group, options: argparse.Namespace, state: str, release: str, settings: dict[str, Any], reasons: Sequence[str], since: int = 0) -> int:
     reply = group.call("desire", state=state, release=release, by=person(), reasons=list(reasons), options=settings, takeover=options.takeover)
     generation = int(reply["generation"])
-    show(f"{group.name}: {'generation ' + str(generation) + ' is under way already' if reply.get('joined') else 'generation ' + str(generation)}.")
+    now = group.call("state") if reply.get("joined") else {}
+    if now and not standing.converges(now):
+        at = (now.get("watch") or {}).get("serving_since")
+        show(f"{group.name} {f'serves release {release}' if state == 'serving' else 'is stopped'} already{f', since {at}' if at else ''}.")
+        return 0
+    show(f"{group.name}: generation {generation}{' is under way already' if now else ''}.")
     if not options.wait:
         return 0
     last = _followed(group, generation, since)
