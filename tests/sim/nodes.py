@@ -484,6 +484,7 @@ class SimRank:
         if release in self.releases:
             self.releases[release]["receipt"] = dict(receipt)
             self.current = release
+        self.mark = ""
         return {}
 
     def stop_here(self) -> None:

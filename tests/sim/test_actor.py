@@ -120,6 +120,35 @@ def test_a_stop_is_completed_when_a_node_that_was_off_is_back() -> None:
     assert [event["result"] for event in world.store.kept if event["kind"] == "settled"] == ["failed", "stopped"]
 
 
+def started_by_hand(kind: str = "good") -> World:
+    """A pair that was stopped, and whose containers a person has started behind that."""
+    world = pair()
+    world.stop()
+    assert world.settle()["result"] == "stopped"
+    world.boots["old"], world.by_hand = [kind], True
+    for rank in world.ranks:
+        rank.container = world.new_container(rank.number, "old", world.kind_of("old", rank.number))
+    return world
+
+
+def test_a_pair_that_was_started_by_hand_after_a_stop_is_taken_over_without_a_restart() -> None:
+    world = started_by_hand()
+    world.run(60)
+    before = order(world)
+    assert world.change("old")["result"] == "serves"
+    assert (order(world), world.serves("old"), [rank.mark for rank in world.ranks]) == (before, True, ["", ""])
+    assert all(rank.releases["old"]["receipt"]["passed"] for rank in world.ranks)
+
+
+def test_a_pair_that_was_started_by_hand_and_does_not_answer_is_restarted() -> None:
+    world = started_by_hand("hang")
+    world.boots["old"] = ["good"]
+    world.run(60)
+    assert world.change("old")["result"] == "serves"
+    assert order(world)[-2:] == ["two starts old", "one starts old"]
+    assert [rank.mark for rank in world.ranks] == ["", ""]
+
+
 def test_a_stop_that_goes_on_failing_is_reported_once() -> None:
     world = pair()
     world.ranks[1].docker_until = 1e9

@@ -160,6 +160,9 @@ class Converge(Authority):
         if before["verdict"] and (continued or not before["verdict"]["passed"]):
             verdict = before["verdict"]
         elif not continued and self._serves(looks, running):
+            receipts = [each["receipt"] for each in looks if (each.get("receipt") or {}).get("passed")]
+            if receipts and any(each["stopped"] for each in looks):  # started by hand after a stop: from now on it is expected to serve
+                self._record(self.release, {"receipt": receipts[0]})
             self.actor.settle(self.generation, "serves", f"{self.group} serves release {self.release}.", release=self.release)
             return
         elif continued or running == self.release:
@@ -186,7 +189,9 @@ class Converge(Authority):
         """Whether the desired release serves, and there is no reason to start it, or it was started for that."""
         if not self.passed_before or not all(releases.runs(each, self.release) for each in looks):
             return False
-        return not self.desired["reasons"] or (started == self.release and self._answers(started))
+        if self.desired["reasons"] and started != self.release:
+            return False
+        return not (self.desired["reasons"] or any(each["stopped"] for each in looks)) or self._answers(self.release)
 
     def _answers(self, release: str) -> bool:
         """Whether the API of the head answers."""

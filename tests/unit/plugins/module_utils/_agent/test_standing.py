@@ -61,7 +61,6 @@ FAILED = state(result="failed", verdict={"seconds": 70.5}, delivered=True)
         pytest.param({**FAILED, "desired": {**FAILED["desired"], "auto": True}}, REASONS, {}, "start", id="a restart by the agent failed"),
         pytest.param(state("old", result="failed"), REASONS, {}, "start", id="another release failed"),
         pytest.param(state(result="stopped", wanted="stopped"), REASONS, {}, "start", id="stopped"),
-        pytest.param(state(result="stopped", wanted="stopped"), [], {}, "start", id="stopped on request, and runs"),
     ],
 )
 def test_decision(found: dict[str, Any], reasons: list[str], more: dict[str, Any], wanted: str) -> None:
@@ -69,6 +68,12 @@ def test_decision(found: dict[str, Any], reasons: list[str], more: dict[str, Any
     assert decided["do"] == wanted
     assert bool(decided["reasons"]) is (wanted == "start")
     assert decided["generation"] == (7 if wanted in ("follow", "refuse") else 0)
+
+
+@pytest.mark.parametrize("found", [state(result="stopped", wanted="stopped"), state("old", result="failed")], ids=["started by hand", "gone back"])
+def test_what_runs_is_asked_for_again_without_a_reason_to_restart_it(found: dict[str, Any]) -> None:
+    decided = standing.decide(found, "new", [], "pair1")
+    assert (decided["do"], decided["reasons"]) == ("start", [])
 
 
 def test_refusal_names_who_changes_the_group_and_how_to_take_over() -> None:
