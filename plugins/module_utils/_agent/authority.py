@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Superseded
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import HALT_LIMIT, LOST_SECONDS, POLL_SECONDS, READ_LIMIT, Calls, Failed, lost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import readable
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import HALT_LIMIT, LOST_SECONDS, POLL_SECONDS, READ_LIMIT, Calls, Failed, Result, lost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import OWNER
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import running_release, runs
 
@@ -122,6 +123,15 @@ class Authority(Calls):
             if wrong or self.clock.monotonic() - start > ENGINE_SECONDS:
                 kind = "node_lost" if lost(found) else "start_failed"
                 raise Failed(f"{self.group}: {' '.join(point(each) for each in wrong + silent)} Nothing was changed.", kind)
+            self.pause(POLL_SECONDS)
+
+    def readable(self) -> list[Result]:
+        """Read all ranks, for a while if one cannot be read."""
+        start = self.clock.monotonic()
+        while True:
+            found = self.look(self.release)
+            if all(map(readable, found)) or self.clock.monotonic() - start >= LOST_SECONDS:
+                return found
             self.pause(POLL_SECONDS)
 
     def drain(self, looks: Sequence[dict[str, Any]], seconds: float = 0.0) -> None:

@@ -16,17 +16,8 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import ladder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import ATTEMPTS, Actor, Rank, Superseded
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority, passed_before
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import Boot, readable, take_looks
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import (
-    LOST_SECONDS,
-    POLL_SECONDS,
-    READ_LIMIT,
-    TICK_SECONDS,
-    Failed,
-    Result,
-    lost,
-    problem,
-)
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import Boot, take_looks
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import LOST_SECONDS, POLL_SECONDS, READ_LIMIT, TICK_SECONDS, Failed, lost, problem
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
@@ -449,18 +440,9 @@ class Converge(Authority):
                 self.actor.warn(text)
         self._record(release, verdict)
         judge = Judge(self.group, [rank.host for rank in self.ranks], release, {})
-        take_looks(judge, self._readable(), 0.0)
+        take_looks(judge, self.readable(), 0.0)
         ended = gate.findings(judge.states)
         return judge.failed(ended[0], verdict["seconds"]) if ended else verdict
-
-    def _readable(self) -> list[Result]:
-        """Read all ranks, for a while if one cannot be read."""
-        start = self.clock.monotonic()
-        while True:
-            found = self.look(self.release)
-            if all(map(readable, found)) or self.clock.monotonic() - start >= LOST_SECONDS:
-                return found
-            self.pause(POLL_SECONDS)
 
     def _record(self, release: str, verdict: Verdict) -> None:
         """Keep the receipt on all ranks. A rank that cannot is a warning: the group serves."""
