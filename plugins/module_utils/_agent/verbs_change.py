@@ -67,7 +67,7 @@ def _desire(group: Group, options: argparse.Namespace, state: str, release: str,
     reply = group.call("desire", state=state, release=release, by=person(), reasons=list(reasons), options=settings, takeover=options.takeover)
     generation = int(reply["generation"])
     now = group.call("state") if reply.get("joined") else {}
-    if now and not standing.converges(now):
+    if now and not standing.converges(now) and now["outcome"].get("result") in ("serves", "stopped"):
         at = (now.get("watch") or {}).get("serving_since")
         show(f"{group.name} {f'serves release {release}' if state == 'serving' else 'is stopped'} already{f', since {at}' if at else ''}.")
         return 0

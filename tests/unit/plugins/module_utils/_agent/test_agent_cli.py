@@ -361,7 +361,7 @@ def test_a_start_of_a_pair_that_serves_and_a_stop_of_one_that_is_stopped_tell_it
     assert group.gb10("start").out == "pair1 serves release abc already, since 2026-11-23T05:02:00Z.\n"
     vars(group.services[0])["_watch"] = None
     assert group.gb10("stop").out == "pair1 is stopped already.\n"
-    group.actor.outcome["final"] = False
+    group.actor.outcome["result"] = "failed"  # between the request and this reading
     assert group.gb10("start", "--no-wait").out == "pair1: generation 7 is under way already.\n"
 
 
