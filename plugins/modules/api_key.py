@@ -11,6 +11,7 @@ module: api_key
 short_description: Keep the API key that a serving group has without one in the inventory
 description:
   - Makes the file C(api_key) in the group's folder on its head once, as an env file for the head's container. The key does not leave the node.
+  - If the group's folder was lost as a whole and a container of the group runs, the file gets the key of that container.
   - A file with a key is changed only if it has the key without a name, or another mode than C(0600).
 extends_documentation_fragment:
   - gb10.cluster.attributes
@@ -71,6 +72,7 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import API_KEY
@@ -81,10 +83,10 @@ NAME = "VLLM_API_KEY="
 FORM = re.compile(rf"(?:{NAME})?([A-Za-z0-9_-]{{20,200}})")
 
 
-def made(folder: Folder) -> str | None:
-    """Make a key. Return the text of the file if another run has made one meanwhile, else None. Raises OSError."""
+def made(folder: Folder, line: str) -> str | None:
+    """Write this line, or a key that is made. Return the text of the file if another run has made one meanwhile, else None. Raises OSError."""
     try:
-        folder.write(API_KEY, f"{NAME}{secrets.token_urlsafe(32)}\n", new=True)
+        folder.write(API_KEY, f"{line or NAME + secrets.token_urlsafe(32)}\n", new=True)
     except FileExistsError:
         return folder.text(API_KEY)
     return None
@@ -98,14 +100,22 @@ def line_of(text: str) -> str:
     return f"{NAME}{found[1]}"
 
 
-def others(group: str, line: str) -> bool:
-    """Return whether a container of the group runs with another key, or without one. False if the Docker Engine does not answer."""
+def environments(group: str) -> list[list[str]]:
+    """Return the environment of each container of the group that runs; none if the Docker Engine does not answer."""
     try:
         entries = client.list_containers([f"gb10.cluster.group={group}"], client.DEFAULT_SOCKET, stopped=False)
         running = [client.inspect(entry["Id"], client.DEFAULT_SOCKET) for entry in entries]
     except client.DockerError:  # the role has reported it
-        return False
-    return any(line not in ((each.get("Config") or {}).get("Env") or []) for each in running if each)
+        return []
+    return [list((each.get("Config") or {}).get("Env") or []) for each in running if each]
+
+
+def line_in_use(params: Mapping[str, str]) -> str:
+    """Return the line of the key that the group runs with if its folder was lost as a whole, else empty: who removes the file wants a new key."""
+    if os.path.lexists(os.path.join(params["directory"], "releases")):
+        return ""
+    found = {line for each in environments(params["group"]) for line in each if line.startswith(NAME) and FORM.fullmatch(line)}
+    return found.pop() if len(found) == 1 else ""
 
 
 def main() -> None:
@@ -119,14 +129,16 @@ def main() -> None:
     try:
         text = folder.text(API_KEY)
         if text is None:
-            text = None if module.check_mode else made(folder)
-            new = changed = text is None
+            line = line_in_use(module.params)
+            text = None if module.check_mode else made(folder, line)
+            changed = text is None
+            new = changed and not line
         if text is not None:
             line = line_of(text)
             changed = text != f"{line}\n" or stat.S_IMODE(os.stat(path).st_mode) != 0o600
             if changed and not module.check_mode:
                 folder.write(API_KEY, f"{line}\n")
-            new = others(module.params["group"], line)
+            new = any(line not in each for each in environments(module.params["group"]))
     except ValueError:
         module.fail_json(msg=f"{path} is not an API key: {NAME} with 20 to 200 letters, digits, - and _ is expected. {remedy}")
     except OSError as error:

@@ -501,6 +501,15 @@ def test_second_run_with_the_same_release_follows_the_first(pair: Pair) -> None:
     assert done.changed == set()
 
 
+@pytest.mark.long  # tests/sim/test_actor.py has what the agent does then
+def test_pair_that_was_started_by_hand_after_a_stop_is_asked_for_without_a_reason(pair: Pair) -> None:
+    state = {"desired": desired(OLD, state="stopped"), "outcome": outcome(None, result="stopped", delivered=True)}
+    done = pair.play(state=state, release=OLD, follow=[reply(outcome(None, result="serves", unserved_seconds=0.0), desired(OLD))])
+    found = result(done)
+    assert (found["changes"], found["unserved_seconds"], found["receipt"]["release"]) == ([], 0, OLD)
+    assert pair.log == [f"one desires serving {OLD}", *follows(0), ACKNOWLEDGED]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("passed", [True, False])
 def test_verdict_that_no_run_has_read_is_printed_without_a_change(pair: Pair, passed: bool) -> None:

@@ -170,6 +170,7 @@ class SimRank:
         self.holds: list[dict[str, Any]] = []
         self.kernel: list[dict[str, str]] = []  # lines of the kernel log that are faults
         self.boot_id = 1
+        self.version = "a" * 64  # SHA-256 of the agent's program
         # faults: the virtual time until which each lasts
         self.cut_until = self.frozen_until = self.down_until = self.docker_until = self.full_until = self.slow_until = self.hung_until = self.frozen_since = 0.0
         self.jobs: list[SimJob] = []
@@ -304,6 +305,7 @@ class SimRank:
         return {
             "protocol": 1, "host": self.host, "rank": self.number, "group": GROUP, "owner": dict(self.owner), "generation": self.seen_generation,
             "stopped": self.mark, "stop_generation": self.stop_generation, "boot_id": str(self.boot_id), "holds": self.active_holds(),
+            "running": {"/usr/local/sbin/gb10": f"0755 {self.version}"},
         }  # fmt: skip
 
     def _claim(self, caller: tuple[str, str, int]) -> dict[str, Any]:
@@ -482,6 +484,7 @@ class SimRank:
         if release in self.releases:
             self.releases[release]["receipt"] = dict(receipt)
             self.current = release
+        self.mark = ""
         return {}
 
     def stop_here(self) -> None:

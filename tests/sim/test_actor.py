@@ -67,6 +67,103 @@ def test_a_release_that_passes_serves_and_is_recorded_on_all_ranks() -> None:
     assert found["unserved_seconds"] > 10
 
 
+def steps(world: World) -> list[str]:
+    """The progress that a follower of the start reads, without what the engine logs."""
+    return [event["text"] for event in world.store.kept if event["kind"] == "step"]
+
+
+def test_a_start_waits_for_the_requests_of_what_it_stops() -> None:
+    world = pair(new=["good"])
+    world.requests = 3
+    during(world, "draining", lambda: setattr(world, "requests", 0), 12.0)
+    found = world.change("new", drain_seconds=60)
+    assert (found["result"], found["unserved_seconds"] < 60) == ("serves", True)
+    assert steps(world)[0] == "pair1 waits up to 60 s for 3 requests"
+    assert re.fullmatch(r"pair1 drained after 1\d s", steps(world)[1])
+    assert order(world)[:2] == ["one halts old", "two halts old"]
+
+
+@pytest.mark.parametrize(("requests", "seconds", "text"), [(3, 0, "3 requests are cut"), (1, 10, r"1 request is cut after 1\d s")])
+def test_a_start_names_the_requests_that_it_cuts(requests: int, seconds: int, text: str) -> None:
+    world = pair(new=["good"])
+    world.requests = requests
+    assert world.change("new", drain_seconds=seconds)["result"] == "serves"
+    assert any(re.fullmatch(f"pair1: {text}", step) for step in steps(world))
+
+
+@pytest.mark.parametrize("here", [False, True], ids=["on the head", "on a worker"])
+def test_a_stop_cuts_what_a_start_waits_for(here: bool) -> None:
+    world = pair(new=["good"])
+    world.requests, begin = 2, world.now
+    during(world, "draining", functools.partial(world.stop_here, 1) if here else world.stop, 5.0)
+    assert world.change("new", drain_seconds=600)["result"] == "stopped"
+    assert world.now - begin < 40
+    assert here or steps(world)[-1] == "pair1: 2 requests are cut"
+
+
+def test_a_stop_is_completed_when_a_node_that_was_off_is_back() -> None:
+    world = pair()
+    world.cut(1, 120.0)
+    world.stop()
+    assert world.settle()["result"] == "failed"
+    assert "not known whether a container of pair1 runs there" in world.outcome()["sentence"]
+    world.run(200)
+    assert (world.outcome()["result"], world.outcome()["sentence"]) == ("stopped", "pair1 is stopped.")
+    assert not any(rank.runs() for rank in world.ranks)
+    assert all(rank.mark for rank in world.ranks)
+    assert [event["result"] for event in world.store.kept if event["kind"] == "settled"] == ["failed", "stopped"]
+
+
+def started_by_hand(kind: str = "good") -> World:
+    """A pair that was stopped, and whose containers a person has started behind that."""
+    world = pair()
+    world.stop()
+    assert world.settle()["result"] == "stopped"
+    world.boots["old"], world.by_hand = [kind], True
+    for rank in world.ranks:
+        rank.container = world.new_container(rank.number, "old", world.kind_of("old", rank.number))
+    return world
+
+
+def test_a_pair_that_was_started_by_hand_after_a_stop_is_taken_over_without_a_restart() -> None:
+    world = started_by_hand()
+    world.run(60)
+    before = order(world)
+    assert world.change("old")["result"] == "serves"
+    assert (order(world), world.serves("old"), [rank.mark for rank in world.ranks]) == (before, True, ["", ""])
+    assert all(rank.releases["old"]["receipt"]["passed"] for rank in world.ranks)
+
+
+def test_a_pair_that_was_started_by_hand_and_does_not_answer_is_restarted() -> None:
+    world = started_by_hand("hang")
+    world.boots["old"] = ["good"]
+    world.run(60)
+    assert world.change("old")["result"] == "serves"
+    assert order(world)[-2:] == ["two starts old", "one starts old"]
+    assert [rank.mark for rank in world.ranks] == ["", ""]
+
+
+def test_a_stop_that_goes_on_failing_is_reported_once() -> None:
+    world = pair()
+    world.ranks[1].docker_until = 1e9
+    world.stop()
+    assert world.settle()["result"] == "failed"
+    world.run(200)
+    assert [event["result"] for event in world.store.kept if event["kind"] == "settled"] == ["failed"]
+    assert world.outcome()["phase"] == "settled"
+    world.ranks[1].docker_until = 0.0
+    world.run(60)
+    assert world.outcome()["result"] == "stopped"
+
+
+def test_metrics_that_do_not_answer_keep_no_start_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = pair(new=["good"])
+    world.requests = 3
+    monkeypatch.setattr(SimRank, "_engine", lambda *_arguments, **_more: {"status": 0, "running": 0, "waiting": 0, "tokens": None})
+    assert world.change("new", drain_seconds=600)["unserved_seconds"] < 60
+    assert steps(world) == ["pair1 starts release new"]
+
+
 def test_a_new_release_that_fails_gives_way_to_the_last_good_one() -> None:
     world = pair(new=["flag"])
     found = world.change("new")

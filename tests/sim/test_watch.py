@@ -77,6 +77,24 @@ def test_waits_for_a_rank_that_does_not_answer_and_restarts_nothing_if_it_serves
     assert "without a restart" in events(world, "recovered")[0]["text"]
 
 
+def test_an_agent_that_is_updated_keeps_what_it_knows_and_is_one_event() -> None:
+    world = watched()
+    assert world.watch is not None
+    since = world.watch.shown["serving_since"]
+    world.run(600)
+    for rank in world.ranks:
+        rank.version = "b" * 64
+        world.crash("wait", 1)
+        world.run(60)
+    assert since
+    assert world.watch.shown["serving_since"] == since
+    updated = [f"{host}: the agent was updated, version {'a' * 12} -> {'b' * 12}" for host in ("one", "two")]
+    assert [event["text"] for event in events(world, "agent")] == updated
+    assert world.change("old", reasons=["gb10 start on one"])["result"] == "serves"
+    world.run(10)
+    assert world.watch.shown["serving_since"] > since
+
+
 def test_a_fault_that_passes_by_itself_is_not_reported_as_a_restart_after_an_earlier_one() -> None:
     world = watched()
     world.kill(1)

@@ -114,7 +114,7 @@ class World:
         self.log: list[str] = []
         self.containers = 0
         self.failed_saves = 0
-        self.locally_stopped = self.allow_errors = False
+        self.locally_stopped = self.allow_errors = self.by_hand = False
         self.last_fault = -1e9
         self.mixed = self.half = 0.0
         self.generation = 0
@@ -512,7 +512,7 @@ class World:
                 self.check_outcome(outcome)
         if outcome["final"] and outcome["result"] == "stopped" and desired["state"] == "stopped":
             left = [rank.host for rank in self.ranks if rank.runs() and rank.reachable()]
-            if left:
+            if left and not self.by_hand:
                 self.violate(f"{GROUP} is stopped, and {left} runs")
 
     def check_outcome(self, outcome: Mapping[str, Any]) -> None:

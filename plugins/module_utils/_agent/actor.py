@@ -277,7 +277,8 @@ class Actor:
         with self.lock:
             self.check(generation)
             sentence = shortened(sentence)
-            self.event("settled", sentence, result=result)
+            if (result, sentence) != (self._outcome["result"], self._outcome["sentence"]):  # a stop that is repeated may fail as before
+                self.event("settled", sentence, result=result)
             self.update(phase="settled", result=result, sentence=sentence, final=True, at=self.stamp(), containers={}, **more)
 
     def adopt(self, desired: Mapping[str, Any], **outcome: Any) -> None:

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may change the ranks of a serving group: generations, stops of local root, and a pair that serves already."""
+"""Who may change the ranks of a serving group: generations, stops of local root, a pair that serves already, and the requests that it still serves."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Superseded
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import HALT_LIMIT, LOST_SECONDS, READ_LIMIT, Calls, Failed, lost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import readable
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import HALT_LIMIT, LOST_SECONDS, POLL_SECONDS, READ_LIMIT, Calls, Failed, Result, lost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import OWNER
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import running_release, runs
+
+ENGINE_SECONDS = 60.0  # how long a Docker Engine may be silent before a start is given up
+METRICS_SECONDS = 10.0  # more than a rank gives its engine
 
 
 class Authority(Calls):
     """The authority of the head over the ranks, for one generation."""
+
+    answered = False  # whether all ranks have answered read_authority()
 
     def _known(self, patience: float = 0.0) -> list[dict[str, Any]]:
         """Return what the ranks that answer know of this group, and note the highest generation."""
@@ -35,7 +41,8 @@ class Authority(Calls):
         known = self._known()
         if self.obey_stop(known):
             return True
-        if not adopts or len(known) < len(self.ranks):
+        self.answered = len(known) == len(self.ranks)
+        if not adopts or not self.answered:
             return not adopts
         return bool(self.desired["state"]) or self._adopt()
 
@@ -103,6 +110,58 @@ class Authority(Calls):
         wrong = self.phrases(results)
         if wrong:
             raise Failed(f"{self.group}: {'. '.join(wrong)}. Nothing was changed.", "node_lost" if lost(results) else "start_failed")
+
+    def looks(self) -> list[dict[str, Any]]:
+        """Read all ranks until they can be read. Raises Failed."""
+        start = self.clock.monotonic()
+        while True:
+            found = self.look(self.release, LOST_SECONDS)
+            wrong = self.phrases(found)
+            silent = [f"{self.name(i)}: {each['engine_error']}" for i, each in enumerate(found) if isinstance(each, dict) and each["engine_error"]]
+            if not wrong and not silent:
+                return [each for each in found if isinstance(each, dict)]
+            if wrong or self.clock.monotonic() - start > ENGINE_SECONDS:
+                kind = "node_lost" if lost(found) else "start_failed"
+                raise Failed(f"{self.group}: {' '.join(point(each) for each in wrong + silent)} Nothing was changed.", kind)
+            self.pause(POLL_SECONDS)
+
+    def readable(self) -> list[Result]:
+        """Read all ranks, for a while if one cannot be read."""
+        start = self.clock.monotonic()
+        while True:
+            found = self.look(self.release)
+            if all(map(readable, found)) or self.clock.monotonic() - start >= LOST_SECONDS:
+                return found
+            self.pause(POLL_SECONDS)
+
+    def drain(self, looks: Sequence[dict[str, Any]], seconds: float = 0.0) -> None:
+        """Wait up to `seconds` for the requests of what runs, and record how many are cut. Metrics that do not answer end it. Raises Superseded."""
+        release, start, held, waits = next(filter(None, map(running_release, looks)), ""), self.clock.monotonic(), 0, False
+        while release:
+            found = self.each("engine", METRICS_SECONDS, self.ranks[:1], release=release)[0]
+            if not isinstance(found, dict) or found["tokens"] is None:
+                break
+            held = int(found["running"]) + int(found["waiting"])
+            if not held or self.clock.monotonic() - start >= seconds:
+                break
+            if not waits:
+                waits = True
+                self.actor.update(phase="draining")
+                self.actor.event("step", f"{self.group} waits up to {seconds:.0f} s for {_requests(held)}")
+            self.authority()  # a stop on a worker counts, and a worker that is not asked reports that its head is gone
+            self.pause(POLL_SECONDS)
+        waited = f" after {self.clock.monotonic() - start:.0f} s" if waits else ""
+        if held or waits:
+            self.actor.event("step", f"{self.group}: {_requests(held)} {'is' if held == 1 else 'are'} cut{waited}" if held else f"{self.group} drained{waited}")
+
+
+def point(text: str) -> str:
+    """Return a sentence with its period."""
+    return text if text.endswith(".") else f"{text}."
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'s' if count != 1 else ''}"
 
 
 def passed_before(looks: Sequence[dict[str, Any]], release: str) -> bool:

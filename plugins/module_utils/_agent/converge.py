@@ -16,17 +16,8 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import ladder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import ATTEMPTS, Actor, Rank, Superseded
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority, passed_before
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import Boot, readable, take_looks
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import (
-    LOST_SECONDS,
-    POLL_SECONDS,
-    READ_LIMIT,
-    TICK_SECONDS,
-    Failed,
-    Result,
-    lost,
-    problem,
-)
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import Boot, take_looks
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import LOST_SECONDS, POLL_SECONDS, READ_LIMIT, TICK_SECONDS, Failed, lost, problem
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
@@ -36,7 +27,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Ju
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 
 START_LIMIT = 240.0
-ENGINE_SECONDS = 60.0  # how long a Docker Engine may be silent before a start is given up
 RECLAIM_LIMIT = 180.0  # writing dirty pages, and compacting
 RECLAIM_SECONDS = 60.0  # after which the page cache is dropped again while memory is short
 AUTHORITY_SECONDS = 30.0  # how often a settled group is asked whether a rank was stopped by its local root
@@ -54,8 +44,11 @@ def step(actor: Actor, watch: Watch | None = None) -> bool:
     due = actor.settled() and actor.clock.monotonic() - actor.looked_at >= AUTHORITY_SECONDS
     if not actor.looked or due:
         actor.looked_at = actor.clock.monotonic()
+        way = Converge(actor, actor.desired())
         try:
-            actor.looked = Converge(actor, actor.desired()).read_authority(adopts=not actor.looked)
+            actor.looked = way.read_authority(adopts=not actor.looked)
+            if way.answered and actor.settled() and way.desired["state"] == "stopped" and actor.outcome()["result"] == "failed":
+                way.run()  # a rank that could not be stopped answers again
         except Superseded:
             return True
     desired = actor.desired()
@@ -118,7 +111,9 @@ class Converge(Authority):
         for _again in range(2):  # a rank that its local root stops at this moment refuses the first time
             self.authority()
             self.each("claim", READ_LIMIT)  # a rank without an owner accepts nothing else; what it refuses, it refuses below
-            label = crash_label([each for each in self.look(self.release) if isinstance(each, dict)])
+            looks = [each for each in self.look(self.release) if isinstance(each, dict)]
+            self.drain(looks)
+            label = crash_label(looks)
             self.actor.update(phase="halting")
             results = self.halt(label, f"{self.actor.stamp()} by {self.desired['by']}")
             wrong = self.halted(label, results)
@@ -141,7 +136,7 @@ class Converge(Authority):
         if self.desired["hold"]:
             self._hold(str(self.desired["hold"]))
             return
-        looks = self._looks()
+        looks = self.looks()
         self.passed_before = passed_before(looks, self.release)
         self.switched = looks[0]["current"] not in ("", self.release)
         self.fallback = releases.last_good(looks, self.release) if self.options.get("rollback", True) else ""
@@ -156,12 +151,17 @@ class Converge(Authority):
         if before["verdict"] and (continued or not before["verdict"]["passed"]):
             verdict = before["verdict"]
         elif not continued and self._serves(looks, running):
+            receipts = [each["receipt"] for each in looks if (each.get("receipt") or {}).get("passed")]
+            if receipts and any(each["stopped"] for each in looks):  # started by hand after a stop: from now on it is expected to serve
+                self._record(self.release, {"receipt": receipts[0]})
             self.actor.settle(self.generation, "serves", f"{self.group} serves release {self.release}.", release=self.release)
             return
         elif continued or running == self.release:
             verdict = self._judge(self.release, manifest, {})
         else:
             self._preconditions(looks)
+            if not self.desired["auto"]:
+                self.drain(looks, float(self.options.get("drain_seconds") or 0.0))
             self._halt_before(looks)
             verdict = self._attempt(self.release, manifest)
         self._conclude(verdict, manifest)
@@ -180,7 +180,9 @@ class Converge(Authority):
         """Whether the desired release serves, and there is no reason to start it, or it was started for that."""
         if not self.passed_before or not all(releases.runs(each, self.release) for each in looks):
             return False
-        return not self.desired["reasons"] or (started == self.release and self._answers(started))
+        if self.desired["reasons"] and started != self.release:
+            return False
+        return not (self.desired["reasons"] or any(each["stopped"] for each in looks)) or self._answers(self.release)
 
     def _answers(self, release: str) -> bool:
         """Whether the API of the head answers."""
@@ -207,20 +209,6 @@ class Converge(Authority):
         kept = f"The evidence is in {EVIDENCE}/ of the group's folder on each node." if not wrong else self._unknown(wrong)
         text = f"{sentence} All ranks of {self.group} are stopped. {kept} Correct the cause, then run site.yml or `gb10 start`."
         self._settle_failed(self._plain(Failed(text, "crash_loop")), text, release="", result="held")
-
-    def _looks(self) -> list[dict[str, Any]]:
-        """Read all ranks until they can be read. Raises Failed."""
-        start = self.clock.monotonic()
-        while True:
-            found = self.look(self.release, LOST_SECONDS)
-            wrong = self.phrases(found)
-            silent = [f"{self.name(i)}: {each['engine_error']}" for i, each in enumerate(found) if isinstance(each, dict) and each["engine_error"]]
-            if not wrong and not silent:
-                return [each for each in found if isinstance(each, dict)]
-            if wrong or self.clock.monotonic() - start > ENGINE_SECONDS:
-                kind = "node_lost" if lost(found) else "start_failed"
-                raise Failed(f"{self.group}: {' '.join(point(each) for each in wrong + silent)} Nothing was changed.", kind)
-            self.pause(POLL_SECONDS)
 
     def _preconditions(self, looks: Sequence[dict[str, Any]]) -> None:
         missing = [f"{self.name(index)}: {phrase}" for index, each in enumerate(looks) for phrase in self.lacks(each)]
@@ -452,18 +440,9 @@ class Converge(Authority):
                 self.actor.warn(text)
         self._record(release, verdict)
         judge = Judge(self.group, [rank.host for rank in self.ranks], release, {})
-        take_looks(judge, self._readable(), 0.0)
+        take_looks(judge, self.readable(), 0.0)
         ended = gate.findings(judge.states)
         return judge.failed(ended[0], verdict["seconds"]) if ended else verdict
-
-    def _readable(self) -> list[Result]:
-        """Read all ranks, for a while if one cannot be read."""
-        start = self.clock.monotonic()
-        while True:
-            found = self.look(self.release)
-            if all(map(readable, found)) or self.clock.monotonic() - start >= LOST_SECONDS:
-                return found
-            self.pause(POLL_SECONDS)
 
     def _record(self, release: str, verdict: Verdict) -> None:
         """Keep the receipt on all ranks. A rank that cannot is a warning: the group serves."""
@@ -478,11 +457,6 @@ class Converge(Authority):
 
     def _unserved(self) -> float:
         return 0.0 if self.unserved_since is None else round(self.clock.monotonic() - self.unserved_since, 1)
-
-
-def point(text: str) -> str:
-    """Return a sentence with its period."""
-    return text if text.endswith(".") else f"{text}."
 
 
 def ids(looks: Sequence[dict[str, Any]]) -> dict[str, str]:

@@ -36,7 +36,7 @@ def fingerprints(paths: tuple[str, ...], root: str = "/") -> dict[str, str]:
 
 def version_of(files: Mapping[str, str]) -> str:
     """Return the version of the program among fingerprints: 12 digits of its SHA-256; empty without a program."""
-    return files[config.PROGRAM].rpartition(" ")[2][:12]
+    return str(files.get(config.PROGRAM) or "").rpartition(" ")[2][:12]
 
 
 def state_of(known: dict[str, Any], socket: str) -> dict[str, Any]:

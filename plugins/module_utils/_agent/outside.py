@@ -31,6 +31,9 @@ class Outside:
         self.settings, self.folder, self._shown = settings, folder, shown
         self._written, self._silent = -1e9, False
         self._problem = ""
+        self.failed: dict[str, Any] = {}  # how many notices have failed since the agent's start, and the last failure
+        self.warn: Callable[[str], None] = lambda _text: None  # takes each failure that is a new one
+        self._lock, self._known = threading.Lock(), set[str]()
 
     def tell(self, event: Mapping[str, Any]) -> None:
         """Pass an event to the hook and the webhook, without waiting for them."""
@@ -40,6 +43,12 @@ class Outside:
     def _tell(self, event: dict[str, Any]) -> None:
         for problem in hook.notify(self.settings, event):
             log(problem)
+            with self._lock:
+                self.failed = {"count": int(self.failed.get("count") or 0) + 1, "at": utc.stamp(time.time()), "text": problem}
+                new = problem not in self._known
+                self._known.add(problem)
+            if new:
+                self.warn(f"{self.group}: a notice has failed, and those that follow may fail too. {problem} Correct vllm_tp2_watch, or its receiver.")
 
     def sampled(self, sample: Mapping[str, Any], asked_at: float) -> None:
         """Take a reading of this rank; `asked_at` is when the head asked last, negative if it did not since this agent's start."""

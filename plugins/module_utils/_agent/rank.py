@@ -378,9 +378,7 @@ class RankService:
         stopped = self._owner()["stop_generation"]
         if caller.generation <= stopped:
             raise refused(f"{self.host} was stopped by generation {stopped}, and generation {caller.generation} cannot start it. Run site.yml to start it.")
-        mark = os.path.join(self.folder, STOPPED)
-        if os.path.lexists(mark):  # a read-only disk also refuses to remove what is not there
-            os.unlink(mark)
+        self._unmark()
         compose = os.path.join(self.folder, "releases", release, files.COMPOSE)
         if not os.path.isfile(compose):
             return {"error": f"{compose} is missing on {self.host}. Run site.yml to write it."}
@@ -389,6 +387,11 @@ class RankService:
             return {"error": f"{lost}. Run site.yml."}
         more, problem = self._fabric(release)
         return {"error": problem or self._compose(release, *more, "up", "--detach", "--pull", "never", timeout=START_SECONDS)}
+
+    def _unmark(self) -> None:
+        mark = os.path.join(self.folder, STOPPED)
+        if os.path.lexists(mark):  # a read-only disk also refuses to remove what is not there
+            os.unlink(mark)
 
     def _fabric(self, release: str) -> tuple[list[str], str]:
         """Resolve the fabric variables of this start. Return the words of Compose that add them, and why they cannot be resolved."""
@@ -473,6 +476,7 @@ class RankService:
     def _record(self, _by: Caller, release: str, receipt: dict[str, Any]) -> dict[str, Any]:
         try:
             files.record(self.folder, release, receipt)
+            self._unmark()
         except OSError as error:
             raise RankError(f"The receipt of release {release} is not kept on {self.host}: {reason(error)}. Free space there, then run site.yml.") from error
         return {}

@@ -190,7 +190,7 @@ class Service:
             ranks: list[Rank] = [own, *self._peers]
             self._actor = Actor(group, ranks, self.store, self.clock, search=_search())
             watch = self._watch = Watch(self._actor, chosen)
-            self._actor.listener = self._outside.tell
+            self._actor.listener, self._outside.warn = self._outside.tell, lambda text: self._actor.event("warning", text)
             self._step = lambda: converge.step(self._actor, watch)
 
     def _start_sampler(self) -> None:
@@ -272,7 +272,8 @@ class Service:
         return {**here, **self._actor.state(), "watch": self._shown()}
 
     def _shown(self) -> dict[str, Any]:
-        return dict(self._watch.shown) if self._watch is not None else {}
+        notices = {"notices": self._outside.failed} if self._outside is not None and self._outside.failed else {}
+        return {**self._watch.shown, **notices} if self._watch is not None else {}
 
     def _hellos(self) -> list[dict[str, Any]]:
         """Call `hello` on every worker over its session. Return one entry for each."""

@@ -93,10 +93,8 @@ def decide(
         return followed
     if not restart and not again and failed:
         return answer("refuse", failed, number=generation)
-    if generation and desired.get("state") == "stopped" and not reasons:
-        reasons = [f"{group} was stopped on request by {by}, and runs"]
-    # After a failed change the group has gone back to this release: it is asked for again, without a restart.
-    returned = generation > 0 and desired.get("state") == "serving" and not same
+    # It is asked for again, without a restart: the group has gone back to this release after a failed change, or was started by hand after a stop.
+    returned = generation > 0 and bool(desired.get("state")) and not same
     if reasons or returned:
         return answer("start", reasons=reasons)
     would_fail = rejudge.fault(group, receipt or {}, criteria or {})
@@ -128,4 +126,9 @@ def watch_line(watch: Mapping[str, Any]) -> str:
     last = watch.get("last") or {}
     if last and not fault:
         parts.append(f"last: {last.get('cause')} at {last.get('at')}, {float(last.get('unserved_seconds') or 0.0):.0f} s without service ({last.get('text')})")
+    notices = watch.get("notices") or {}
+    if notices:
+        count = int(notices.get("count") or 0)
+        what = f"{count} notice{'s' if count != 1 else ''} failed since the agent's start"
+        parts.append(f"{what}, the last at {notices.get('at')}: {str(notices.get('text')).rstrip('.')}")
     return f"watch: {'; '.join(parts)}." if parts else ""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, report, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, LONGEST_CALL, CommandError, Group, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_read import looks
@@ -60,17 +60,21 @@ def start(group: Group, options: argparse.Namespace) -> int:
         raise CommandError(f"{group.name} has no release on {group.host}. Run site.yml.")
     all_run = all(runs(look, release) for _number, _host, look, _problem in seen)
     reasons = [] if all_run else [f"gb10 start on {group.host}"]
-    since = int(group.call("events", since=0, wait=0.0, generation=0)["next"])
-    return _desire(group, options, "serving", release, dict(desired.get("options") or {}), reasons, since)
+    return _desire(group, options, "serving", release, dict(desired.get("options") or {}), reasons)
 
 
-def _desire(group: Group, options: argparse.Namespace, state: str, release: str, settings: dict[str, Any], reasons: Sequence[str], since: int = 0) -> int:
+def _desire(group: Group, options: argparse.Namespace, state: str, release: str, settings: dict[str, Any], reasons: Sequence[str]) -> int:
     reply = group.call("desire", state=state, release=release, by=person(), reasons=list(reasons), options=settings, takeover=options.takeover)
     generation = int(reply["generation"])
-    show(f"{group.name}: {'generation ' + str(generation) + ' is under way already' if reply.get('joined') else 'generation ' + str(generation)}.")
+    now = group.call("state") if reply.get("joined") else {}
+    if now and not standing.converges(now) and now["outcome"].get("result") in ("serves", "stopped"):
+        at = (now.get("watch") or {}).get("serving_since")
+        show(f"{group.name} {f'serves release {release}' if state == 'serving' else 'is stopped'} already{f', since {at}' if at else ''}.")
+        return 0
+    show(f"{group.name}: generation {generation}{' is under way already' if now else ''}.")
     if not options.wait:
         return 0
-    last = _followed(group, generation, since)
+    last = _followed(group, generation)
     outcome, desired = last["outcome"], last["desired"]
     if not _covers(desired, generation):
         complain(f"Another state is desired now: generation {desired.get('generation')}, by {desired.get('by') or 'another process'}.")
@@ -88,9 +92,9 @@ def _covers(desired: dict[str, Any], generation: int) -> bool:
     return generation in (desired.get("generation"), *(desired.get("replaces") or ()))
 
 
-def _followed(group: Group, generation: int, since: int) -> dict[str, Any]:
+def _followed(group: Group, generation: int) -> dict[str, Any]:
     """Print events of a generation until it is final or another one is desired. Return the last reply."""
-    missing = 0
+    missing = since = 0
     while True:
         try:
             reply = group.call("events", POLL_SECONDS + client.TIMEOUT, since=since, wait=POLL_SECONDS, generation=generation)
@@ -102,8 +106,7 @@ def _followed(group: Group, generation: int, since: int) -> dict[str, Any]:
             continue
         missing, since = 0, int(reply["next"])
         for event in reply["events"]:
-            if int(event.get("generation") or 0) >= generation:
-                show(report.event_line(event))
+            show(report.event_line(event))
         outcome, desired = reply["outcome"], reply["desired"]
         if not _covers(desired, generation) or (outcome.get("final") and outcome.get("generation") == desired.get("generation")):
             return reply

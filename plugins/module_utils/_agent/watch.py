@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import ladder
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import info, ladder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Superseded
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import POLL_SECONDS, TICK_SECONDS, Calls
@@ -31,7 +31,7 @@ MISSING_SECONDS = 5.0  # between two readings of ranks that lack something
 #: What survives a restart of the agent. Times are seconds since the epoch.
 EMPTY: dict[str, Any] = {
     "crashes": [], "restarts": {}, "unserved_seconds": 0.0, "started": {}, "episode": {}, "last": {}, "serving_since": 0.0, "idle_power_w": None,
-    "release": "", "boot_seconds": 0.0,
+    "release": "", "boot_seconds": 0.0, "generation": None, "versions": {},
 }  # fmt: skip
 
 
@@ -90,6 +90,7 @@ class Watch:
         if holds:
             self._show("waiting", missing=[str(holds[0]["reason"])])
             return
+        self._report_versions()
         self._report_kernel()
         found = rules.faults(seen.views(self.record["started"]), release, float(self.settings["stopped_seconds"]))
         found += seen.engine_faults(self.record["idle_power_w"])
@@ -105,8 +106,9 @@ class Watch:
         self._open, self._missing, self._paused_until, self._look_at = {}, [], None, 0.0
         self.observed.clear()
         self._refusals = self._refusals + 1 if self._refused() else 0
-        if not desired.get("auto"):
+        if not desired.get("auto") and self.record["generation"] not in (None, self._generation):  # else another agent has begun with it
             self.record.update(crashes=[], serving_since=0.0)
+        self.record["generation"] = self._generation
         if self.record["release"] != release:  # the idle power is one of the GPU: that of the release before counts until it is read again
             self._learned = False
             self.record.update(release=release, boot_seconds=0.0)
@@ -312,6 +314,16 @@ class Watch:
                 self._lines[key] = self._lines.get(key, 0) + 1
                 if kernel_log.due(key[2], self._lines[key]):
                     self.actor.event("kernel", f"{self.actor.ranks[number].host}: {entry['text']}", cause=key[2])
+
+    def _report_versions(self) -> None:
+        """Record each rank whose agent runs another program than the one before."""
+        for number, hello in self.observed.hellos.items():
+            old, new = self.record["versions"].get(str(number)), info.version_of(hello.get("running") or {})
+            if new and new != old:
+                self.record["versions"] = {**self.record["versions"], str(number): new}
+                self._save()
+                if old:
+                    self.actor.event("agent", f"{self.actor.ranks[number].host}: the agent was updated, version {old} -> {new}")
 
     # --- what others read
 

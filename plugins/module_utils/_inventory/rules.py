@@ -253,6 +253,7 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_stack": _pattern("a number of bytes such as 67108864, or -1 for unlimited", r"-1|0*[1-9]\d*"),
     "vllm_tp2_timeout": _SECONDS,
     "vllm_tp2_validate_output": _LOCAL,
+    "vllm_tp2_drain_seconds": _whole(0),
     "vllm_tp2_wait_available": _number("a share of the memory, from 0 to 1, such as 0.7", 0, 1),
     "vllm_tp2_wait_seconds": _whole(0),
     # weights

@@ -118,7 +118,7 @@ def group_status(infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[
         problem = "refuses the request of this check" if outcome == "refused" else "does not answer"
         remedy = "Nothing shows that a restart helps, so site.yml does not restart it."
         if liveness.get("http_status") == 401:
-            remedy = "The container has another API key than the files on the head. Run site.yml."
+            remedy = "The files on the head lack the API key of the container, or have another one. Clients with that key go on. Run site.yml."
         state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. {remedy}"
     else:
         state, sentence = "unknown", f"It is not known whether {name} serves" + (f": {text.rstrip('.')}." if text else ".")

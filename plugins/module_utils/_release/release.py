@@ -219,8 +219,8 @@ def weights_differ(judged: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 
 
 def stale_releases(info: Mapping[str, Any], keep: int, protected: Iterable[str]) -> list[str]:
-    """Return the releases to remove: all but the `keep` newest ones and the protected."""
+    """Return the releases to remove: all but `keep`, of which the protected are some. Those that have never passed their gate go first, then the oldest."""
     safe = set(protected) | {str(info.get("current") or "")}
-    rest = [r["id"] for r in info.get("releases") or [] if r["id"] not in safe]
+    rest = sorted((r for r in info.get("releases") or [] if r["id"] not in safe), key=lambda r: not r.get("good"))
     room = max(0, keep - len(safe - {""}))
-    return rest[room:]
+    return [r["id"] for r in rest[room:]]

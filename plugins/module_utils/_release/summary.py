@@ -132,6 +132,8 @@ def group_text(
     if (result.get("changes") or result.get("followed")) and receipt.get("seconds"):
         detail = boot_stages(receipt)
         rows.append(("boot", f"{seconds_text(float(receipt['seconds']))} to the verdict" + (f" (head: {detail})" if detail else "")))
+    if result.get("unserved_seconds") and not pending:
+        rows.append(("downtime", f"{seconds_text(float(result['unserved_seconds']))} without service"))
     if result.get("collective"):
         rows.append(("collective", str(result["collective"])))
     for phrase in result.get("warnings") or []:

@@ -84,6 +84,30 @@ def test_a_container_with_another_key_is_found(capsys: pytest.CaptureFixture[str
     assert run(capsys, tmp_path, _ansible_check_mode=True)["new"]
 
 
+def test_a_folder_that_was_lost_gets_the_key_of_the_container_that_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, running: list[list[str]]) -> None:
+    running.append(["A=b", LINE.strip()])
+    folder = tmp_path / "pair1"
+    check = run(capsys, folder, _ansible_check_mode=True)
+    assert (check["changed"], check["due"], check["new"], folder.exists()) == (True, True, False, False)
+    out = run(capsys, folder)
+    assert (out["changed"], out["new"], (folder / "api_key").read_text()) == (True, False, LINE)
+    assert stat.S_IMODE((folder / "api_key").stat().st_mode) == 0o600
+    assert KEY not in json.dumps([check, out])
+    assert not run(capsys, folder)["changed"]
+
+
+@pytest.mark.parametrize("line", ["VLLM_API_KEY=short", "A=b", f"VLLM_API_KEY={KEY}$(id)", LINE.strip()])
+def test_a_file_that_was_removed_and_a_container_without_such_a_key_give_a_new_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, running: list[list[str]], line: str
+) -> None:
+    """docs/security.md: who removes the file wants a new key."""
+    if line == LINE.strip():
+        (tmp_path / "releases").mkdir()
+    running.append([line])
+    assert run(capsys, tmp_path)["new"]
+    assert line not in (tmp_path / "api_key").read_text()
+
+
 def test_an_engine_that_does_not_answer_tells_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_arguments: Any, **_more: Any) -> list[dict[str, Any]]:
         raise client.DockerError("The Docker Engine is off.")

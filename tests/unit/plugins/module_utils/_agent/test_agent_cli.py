@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -374,6 +375,17 @@ def test_changes_what_is_desired_and_follows(group: Group, command: str, state: 
     else:  # a pair that runs the release is left alone
         asked.update(release="abc", reasons=[], options={"timeout": 5})
     assert group.actor.asked == [asked]
+
+
+def test_a_start_of_a_pair_that_serves_and_a_stop_of_one_that_is_stopped_tell_it(group: Group) -> None:
+    group.actor.on_desire = lambda _arguments: {"generation": 7, "joined": True}
+    group.actor.outcome = dict(SERVES)
+    vars(group.services[0])["_watch"] = SimpleNamespace(shown={"serving_since": "2026-11-23T05:02:00Z"})
+    assert group.gb10("start").out == "pair1 serves release abc already, since 2026-11-23T05:02:00Z.\n"
+    vars(group.services[0])["_watch"] = None
+    assert group.gb10("stop").out == "pair1 is stopped already.\n"
+    group.actor.outcome["result"] = "failed"  # between the request and this reading
+    assert group.gb10("start", "--no-wait").out == "pair1: generation 7 is under way already.\n"
 
 
 def test_a_stop_does_not_read_the_state_or_the_events_first(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,17 @@ def test_readings_of_the_sampler_become_the_history_and_the_end_writes_it(tmp_pa
     assert json.loads((tmp_path / "agent/memory.json").read_text(encoding="utf-8"))["day"] == kept.shown()["day"]
 
 
+def test_a_notice_that_fails_is_an_event_and_in_the_state_of_the_watch(tmp_path: Path) -> None:
+    service = Service({**configuration(tmp_path, 0), "watch": {"webhook": "http://127.0.0.1:1/"}}, run_dir=str(tmp_path / "run"), rank=FakeRank())
+    service._build()
+    assert "notices" not in service._shown()
+    assert service._outside is not None
+    service._outside._tell({"kind": "fault"})
+    [event] = service._actor.events()
+    assert event["text"].endswith("The webhook at http://127.0.0.1:1 failed: Connection refused. Correct vllm_tp2_watch, or its receiver.")
+    assert service._shown()["notices"]["count"] == 1
+
+
 @pytest.mark.parametrize(
     ("watch", "line"),
     [({"later": 5}, "later is not a setting"), ({"restarts": "x"}, "restarts of the watch is 'x'.")],

@@ -42,6 +42,20 @@ def test_a_hook_gets_faults_and_not_progress(tmp_path: Path) -> None:
     assert [(each["kind"], each["cause"], each["group"], each["host"]) for each in waits_for(kept)] == [("fault", "rank_dead", "pair1", "one")]
 
 
+def test_a_hook_that_fails_is_counted_and_each_cause_is_reported_once(tmp_path: Path) -> None:
+    found, warnings = reports(tmp_path, 0, hook=[sys.executable, "-c", "import sys; sys.exit(int(len(sys.stdin.read()) > 150) + 1)"]), list[str]()
+    found.warn = warnings.append
+    for count, text in enumerate(("short", "short", "long" * 50), start=1):
+        found.tell({"kind": "fault", "text": text})
+        end = time.monotonic() + 10
+        while time.monotonic() < end and found.failed.get("count") != count:
+            time.sleep(0.05)
+    assert (found.failed["count"], found.failed["text"]) == (3, f"The hook {sys.executable} failed: it ended with code 2.")
+    assert [each.partition("failed: ")[2] for each in warnings] == [
+        f"it ended with code {code}. Correct vllm_tp2_watch, or its receiver." for code in (1, 2)
+    ]  # fmt: skip
+
+
 def test_a_worker_reports_a_head_that_is_gone_once(tmp_path: Path) -> None:
     words, kept = script(tmp_path)
     found = reports(tmp_path, hook=words, head_seconds=45)

@@ -381,10 +381,12 @@ def test_a_stopped_docker_engine_fails_a_halt_and_not_a_look(owned: Machine, tmp
 def test_record_keeps_the_receipt_and_the_link(owned: Machine) -> None:
     folder = owned.put_release("4f0c", {"passed": False})
     receipt = {"passed": True, "release": "4f0c"}
+    owned.do("halt", mark="2026-11-23T05:00:00Z")
     for _again in range(2):
         assert owned.do("record", release="4f0c", receipt=receipt) == {}
         assert json.loads((folder / "receipt.json").read_text()) == receipt
         assert os.readlink(owned.folder / "current") == "releases/4f0c"
+        assert owned.do("look")["stopped"] == "", "what is recorded is expected to serve"
 
 
 def test_record_on_a_full_disk_names_the_file(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,6 @@ FAILED = state(result="failed", verdict={"seconds": 70.5}, delivered=True)
         pytest.param({**FAILED, "desired": {**FAILED["desired"], "auto": True}}, REASONS, {}, "start", id="a restart by the agent failed"),
         pytest.param(state("old", result="failed"), REASONS, {}, "start", id="another release failed"),
         pytest.param(state(result="stopped", wanted="stopped"), REASONS, {}, "start", id="stopped"),
-        pytest.param(state(result="stopped", wanted="stopped"), [], {}, "start", id="stopped on request, and runs"),
     ],
 )
 def test_decision(found: dict[str, Any], reasons: list[str], more: dict[str, Any], wanted: str) -> None:
@@ -69,6 +68,12 @@ def test_decision(found: dict[str, Any], reasons: list[str], more: dict[str, Any
     assert decided["do"] == wanted
     assert bool(decided["reasons"]) is (wanted == "start")
     assert decided["generation"] == (7 if wanted in ("follow", "refuse") else 0)
+
+
+@pytest.mark.parametrize("found", [state(result="stopped", wanted="stopped"), state("old", result="failed")], ids=["started by hand", "gone back"])
+def test_what_runs_is_asked_for_again_without_a_reason_to_restart_it(found: dict[str, Any]) -> None:
+    decided = standing.decide(found, "new", [], "pair1")
+    assert (decided["do"], decided["reasons"]) == ("start", [])
 
 
 def test_refusal_names_who_changes_the_group_and_how_to_take_over() -> None:
@@ -159,6 +164,10 @@ def test_watch_line_names_what_is_waited_for() -> None:
     fault = {"cause": "node_lost", "text": "rank 1 on two does not answer (timeout)", "at": "2026-11-23T11:00:00Z"}
     text = standing.watch_line({**WATCH, "state": "waiting", "fault": fault, "missing": ["rank 1 on two does not answer (timeout)"]})
     assert text.startswith("watch: waits: rank 1 on two does not answer (timeout); node_lost at 2026-11-23T11:00:00Z")
+    failed = {"count": 3, "at": "2026-11-23T11:00:00Z", "text": "The hook /n failed: it ended with code 1."}
+    assert standing.watch_line({"state": "serving", "notices": failed}) == (
+        "watch: 3 notices failed since the agent's start, the last at 2026-11-23T11:00:00Z: The hook /n failed: it ended with code 1."
+    )
     assert standing.watch_line({"state": "off"}) == "watch: off (vllm_tp2_keep_serving: false)."
     assert standing.watch_line({}) == ""
 

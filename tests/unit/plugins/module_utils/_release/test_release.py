@@ -186,3 +186,10 @@ def test_old_releases_go_and_the_protected_stay() -> None:
     assert release.stale_releases(facts, 3, ["r5"]) == ["r2", "r1"]
     assert release.stale_releases(facts, 3, ["r5", "r1"]) == ["r3", "r2"]
     assert release.stale_releases(facts, 9, ["r5"]) == []
+
+
+def test_a_release_that_has_never_passed_goes_before_one_that_has() -> None:
+    facts = info("r5", releases=[("r5", True), ("r4", False), ("r3", True), ("r2", False), ("r1", True)])
+    assert release.stale_releases(facts, 3, ["r5"]) == ["r4", "r2"]
+    assert release.stale_releases(facts, 2, ["r5"]) == ["r1", "r4", "r2"]
+    assert release.stale_releases(facts, 2, ["r4"]) == ["r3", "r1", "r2"], "the release of this run stays"

@@ -30,6 +30,11 @@ def test_the_summary_has_all_that_a_user_acts_on() -> None:
         assert part in text
 
 
+def test_the_seconds_without_service_of_a_restart_are_named() -> None:
+    assert row(summary.group_text(RESULT | {"unserved_seconds": 201}, "h", []), "downtime") == "3 min 21 s without service"
+    assert row(summary.group_text(RESULT | {"unserved_seconds": 0}, "h", []), "downtime") == ""
+
+
 def test_a_brief_summary_leaves_out_what_the_run_has_shown() -> None:
     arguments = (RESULT | {"collective": "NCCL over RoCE"}, "10.0.0.1", [("docker", 3.0)], False, {"one": ["a"]})
     whole, brief = summary.group_text(*arguments), summary.group_text(*arguments, brief=True)
