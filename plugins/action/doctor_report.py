@@ -22,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import p
 from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, rank_of, requirements
 
 _ROLES = ("sysctl", "readahead", "gpu", "docker")
-_NAMES = ("preflight", "node", "rank", "repairs", "bandwidth", *_ROLES)
+_NAMES = ("preflight", "node", "rank", "decision", "bandwidth", *_ROLES)
 _SPEC: dict[str, Any] = {
     "group": {"type": "dict", "required": True},
     "register": {"type": "dict", "required": True, "options": {name: {"type": "str", "default": ""} for name in _NAMES}},
@@ -84,13 +84,12 @@ def _read(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _rank(rank: Rank, values: Mapping[str, Any], names: Mapping[str, str]) -> Rank:
     """Return a rank with what the other readers returned. Why the first one failed stands for the others, which did not run."""
-    repairs = values.get(names["repairs"]) if names["repairs"] else None
     first, info = _ran(values, names["preflight"]), _ran(values, names["rank"])
     return rank._replace(
         node=_read(values, names["node"]),
         info=info or (first if first.get("unreachable") or first.get("failed") else {}),
         log=info.get("boot_log") or {},
-        repairs=[str(each) for each in repairs] if isinstance(repairs, list) else [],
+        repairs=[str(each) for each in _ran(values, names["decision"]).get("repairs") or []],
         settings={role: _ran(values, names[role]) for role in _ROLES},
     )
 

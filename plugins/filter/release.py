@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import plan
 from ansible_collections.gb10.cluster.plugins.module_utils._common import terminal
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._release import group as groups
@@ -20,26 +20,24 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release import owner
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 
 
-def judged_receipt(infos: Any, release: str, folder: str = "") -> dict[str, Any]:
-    """Return the receipt of a release that passed its gate: a rank's, else the controller's; empty without any."""
-    found = releases.judged_receipt(infos, release)
-    if found or not folder:
-        return found
-    place = Path(os.path.expanduser(str(folder)))
-    texts = []
+def _kept_on_controller(folder: str, release: str) -> list[Any]:
+    """Return the receipts of a release's passed gates in the controller's folder of a group, the newest first."""
+    place, texts = Path(os.path.expanduser(folder)), []
     for path in [place / "last-good.json", *sorted(place.glob(f"*-{release}-passed.json"), reverse=True)]:
         try:
             texts.append(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue  # absent or cut off: the next one counts
-    return releases.judged_receipt([], release, texts)
+    return texts
 
 
-def lost_ways(infos: Any, hosts: Any, release: str, judged: Mapping[str, Any] | None = None, group: str = "") -> list[str]:
-    """Return what has happened to the way back, and warn of it at once: the boot that needs it may come next."""
-    found = releases.lost_ways(infos, [str(host) for host in hosts], release, judged)
-    for sentence in found:
-        Display().warning(f"{group}: {sentence}" if group else sentence)
+def run_plan(infos: Any, group: Mapping[str, Any], wanted: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return what a run does with a group; what has happened to the way back is warned of at once, since the boot that needs it may come next."""
+    release = plan.named(infos, str(wanted["release"]), wanted["inputs"], bool(wanted["restart"]))
+    judged = releases.judged_receipt(infos, release, _kept_on_controller(folder, release))
+    found = plan.of_run(infos, [str(host) for host in group["hosts"]], str(group["name"]), int(group["rank"]), wanted, judged)
+    for sentence in found["lost"]:
+        Display().warning(f"{group['name']}: {sentence}")
     return found
 
 
@@ -54,18 +52,12 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
         return {
-            "agent_decision": standing.decide,
             "group_status": groups.group_status,
-            "judged_receipt": judged_receipt,
-            "last_good": releases.last_good,
-            "lost_ways": lost_ways,
             "ownership_refusal": ownership.refusal,
             "printable": printable,
             "profiles_document": profiles.document,
             "release": releases.release_id,
-            "release_repairs": releases.repairs,
             "releases_document": status.kept_document,
+            "run_plan": run_plan,
             "secret_fingerprint": releases.fingerprint,
-            "stale_releases": releases.stale_releases,
-            "start_reasons": releases.start_reasons,
         }

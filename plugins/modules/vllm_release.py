@@ -76,7 +76,7 @@ EXAMPLES = r"""
   gb10.cluster.vllm_release:
     directory: /opt/gb10-cluster/vllm_tp2/pair1
     release: 4f0c1d2e3f40
-    receipt: "{{ ranks | gb10.cluster.judged_receipt('4f0c1d2e3f40') }}"
+    receipt: "{{ plan.judged }}"
     current: true
   become: true
 """

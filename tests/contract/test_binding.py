@@ -20,17 +20,19 @@ WHOLE: dict[str, Any] = {
     "releases": [{"id": NAME, "good": True, "files": {"compose.yaml": "edited"}, "image": {"id": "sha256:judged", "fingerprint": "f", "gone": False}}],
 }  # fmt: skip
 BARE = {**WHOLE, "current": "", "receipt": {}, "releases": []}
+WANTED = {
+    "release": NAME, "inputs": ["", ""], "files": {"compose.yaml": "as rendered"}, "keep": 3, "options": {}, "criteria": {}, "restart": False,
+    "takeover": False, "again": False, "new_key": "",
+}  # fmt: skip
 DECIDED = {
-    "__vllm_tp2_reasons": "{{ __vllm_tp2_info | gb10.cluster.start_reasons(__vllm_tp2_id, 'rank 0', none, false, __vllm_tp2_judged) }}",
-    "__vllm_tp2_repairs": "{{ __vllm_tp2_info | gb10.cluster.release_repairs(__vllm_tp2_id, {'compose.yaml': 'as rendered'}, __vllm_tp2_judged) }}",
-    "__vllm_tp2_start": [],
-    "__vllm_tp2_lost": [],
+    "__vllm_tp2_decision": "{{ [ranks.one, ranks.two] | gb10.cluster.run_plan("
+    "vllm_tp2_group | combine({'rank': vllm_tp2_group.hosts.index(inventory_hostname)}), wanted, vllm_tp2_receipts) }}"
 }
 WRITTEN = {
     "directory": "{{ node }}/{{ inventory_hostname }}", "release": NAME, "files": {"compose.yaml": "as rendered"},
-    "receipt": "{{ (__vllm_tp2_judged or omit) if __vllm_tp2_restores else omit }}", "current": "{{ __vllm_tp2_restores }}",
+    "receipt": "{{ (__vllm_tp2_decision.judged or omit) if __vllm_tp2_restores else omit }}", "current": "{{ __vllm_tp2_restores }}",
 }  # fmt: skip
-REPORTED = ["__vllm_tp2_reasons", "__vllm_tp2_repaired", "__vllm_tp2_warnings", "__vllm_tp2_image_id"]
+REPORTED = ["__vllm_tp2_start", "__vllm_tp2_repaired", "__vllm_tp2_warnings", "__vllm_tp2_image_id"]
 
 
 def test_a_lost_release_is_restored_and_each_rank_keeps_its_judged_image_id(tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_a_lost_release_is_restored_and_each_rank_keeps_its_judged_image_id(tmp_
         {"name": "Report", "ansible.builtin.debug": {"msg": {name.rsplit("tp2_")[1]: f"{{{{ {name} }}}}" for name in REPORTED}}},
     ]
     variables = {
-        "ranks": {"one": WHOLE, "two": BARE}, "node": str(tmp_path), "vllm_tp2_receipts": str(tmp_path),
+        "ranks": {"one": WHOLE, "two": BARE}, "wanted": WANTED, "node": str(tmp_path), "vllm_tp2_receipts": str(tmp_path),
         "vllm_tp2_group": {"name": "pair1", "hosts": ["one", "two"]}, "vllm_tp2_restart": False,
     }  # fmt: skip
     play = [{"hosts": "gb10", "gather_facts": False, "vars_files": [str(REPO / "roles/vllm_tp2/vars/main.yml")], "vars": variables, "tasks": tasks}]
@@ -52,7 +54,7 @@ def test_a_lost_release_is_restored_and_each_rank_keeps_its_judged_image_id(tmp_
     assert done.rc == 0, done.stdout
     output = {data["host"]: data["res"]["msg"] for data in (e["event_data"] for e in done.events) if data.get("task") == "Report" and "res" in data}
     for each in output.values():
-        assert each["reasons"] == []
+        assert each["start"] == []
         assert each["repaired"] == [
             f"one: compose.yaml of release {NAME} differed from the inventory", f"two: the files of release {NAME} were missing",
             "two: the link current was missing",

@@ -66,7 +66,7 @@ class Rank(NamedTuple):
     node: Mapping[str, Any] = {}  # doctor_info
     info: Mapping[str, Any] = {}  # vllm_rank_info
     log: Mapping[str, Any] = {}  # vllm_boot_log_info
-    repairs: Sequence[str] = ()  # release_repairs
+    repairs: Sequence[str] = ()  # what the rank has lost of its release
     settings: Mapping[str, Mapping[str, Any]] = {}  # by role, what it returned in check mode
 
     @property
