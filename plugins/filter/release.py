@@ -65,7 +65,6 @@ class FilterModule:
             "profiles_document": profiles.document,
             "release": releases.release_id,
             "release_repairs": releases.repairs,
-            "releases_document": status.kept_document,
             "secret_fingerprint": releases.fingerprint,
             "stale_releases": releases.stale_releases,
             "start_reasons": releases.start_reasons,

@@ -11,7 +11,7 @@ import os
 import pwd
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, report
@@ -68,19 +68,22 @@ def _desire(group: Group, options: argparse.Namespace, state: str, release: str,
     reply = group.call("desire", state=state, release=release, by=person(), reasons=list(reasons), options=settings, takeover=options.takeover)
     generation = int(reply["generation"])
     show(f"{group.name}: {'generation ' + str(generation) + ' is under way already' if reply.get('joined') else 'generation ' + str(generation)}.")
-    if not options.wait:
-        return 0
-    last = _followed(group, generation, since)
+    return settle(group, state, release, generation, since)[0] if options.wait else 0
+
+
+def settle(group: Group, state: str, release: str, generation: int, since: int, tell: Callable[[str], None] = show) -> tuple[int, dict[str, Any]]:
+    """Follow a generation until it is settled, telling what happens. Return the exit code, after a complaint if it is not 0, and the outcome."""
+    last = _followed(group, generation, since, tell)
     outcome, desired = last["outcome"], last["desired"]
     if not _covers(desired, generation):
         complain(f"Another state is desired now: generation {desired.get('generation')}, by {desired.get('by') or 'another process'}.")
-        return DIFFERS
+        return DIFFERS, outcome
     expected = "serves" if state == "serving" else "stopped"
     good = outcome.get("result") == expected and (state == "stopped" or outcome.get("release") == release)
-    (show if good else complain)(outcome.get("sentence") or f"{group.name}: {outcome.get('result')}.")
+    (tell if good else complain)(outcome.get("sentence") or f"{group.name}: {outcome.get('result')}.")
     with contextlib.suppress(AgentMissing):  # the outcome is known here; without this site.yml prints it once more
         group.call("acknowledge", generation=int(desired["generation"]))
-    return 0 if good else DIFFERS
+    return 0 if good else DIFFERS, outcome
 
 
 def _covers(desired: dict[str, Any], generation: int) -> bool:
@@ -88,8 +91,8 @@ def _covers(desired: dict[str, Any], generation: int) -> bool:
     return generation in (desired.get("generation"), *(desired.get("replaces") or ()))
 
 
-def _followed(group: Group, generation: int, since: int) -> dict[str, Any]:
-    """Print events of a generation until it is final or another one is desired. Return the last reply."""
+def _followed(group: Group, generation: int, since: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Tell events of a generation until it is final or another one is desired. Return the last reply."""
     missing = 0
     while True:
         try:
@@ -103,7 +106,7 @@ def _followed(group: Group, generation: int, since: int) -> dict[str, Any]:
         missing, since = 0, int(reply["next"])
         for event in reply["events"]:
             if int(event.get("generation") or 0) >= generation:
-                show(report.event_line(event))
+                tell(report.event_line(event))
         outcome, desired = reply["outcome"], reply["desired"]
         if not _covers(desired, generation) or (outcome.get("final") and outcome.get("generation") == desired.get("generation")):
             return reply

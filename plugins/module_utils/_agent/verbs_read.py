@@ -72,8 +72,13 @@ def _look(group: Group) -> dict[str, Any]:
 
 def looks(group: Group) -> Iterator[tuple[int, str, report.Look | None, str]]:
     """Yield number and host of each rank, what it shows, and why nothing if that is None; the head first."""
-    jobs = [(peer, peer.begin("look", LOOK_SECONDS, release="", free_share=0.0)) for peer in group.peers()]
-    yield 0, group.host, _look(group), ""
+    return ask(group, "look", release="", free_share=0.0)
+
+
+def ask(group: Group, verb: str, **arguments: Any) -> Iterator[tuple[int, str, dict[str, Any] | None, str]]:
+    """Yield number and host of each rank, what it answers to a verb that reads, and why nothing if that is None; the head first."""
+    jobs = [(peer, peer.begin(verb, LOOK_SECONDS, **arguments)) for peer in group.peers()]
+    yield 0, group.host, group.call(verb, **arguments), ""
     for peer, job in jobs:
         try:
             yield peer.number, peer.host, job.result(), ""
