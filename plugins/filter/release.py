@@ -16,7 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import plan
 from ansible_collections.gb10.cluster.plugins.module_utils._common import terminal
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._release import group as groups
-from ansible_collections.gb10.cluster.plugins.module_utils._release import ownership, status
+from ansible_collections.gb10.cluster.plugins.module_utils._release import ownership
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 
 
@@ -57,7 +57,6 @@ class FilterModule:
             "printable": printable,
             "profiles_document": profiles.document,
             "release": releases.release_id,
-            "releases_document": status.kept_document,
             "run_plan": run_plan,
             "secret_fingerprint": releases.fingerprint,
         }

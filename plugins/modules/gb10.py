@@ -99,7 +99,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import commands
 
 #: Subcommands that take --check.
-CHANGING: tuple[str, ...] = ()
+CHANGING = ("rollback",)
 
 
 def main() -> None:
@@ -123,7 +123,7 @@ def main() -> None:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         rc = commands.run(argv, given=given)
     lines, problems = out.getvalue().splitlines(), errors.getvalue().splitlines()
-    document = json.loads(lines.pop()) if "--json" in argv and lines and rc != 1 else {}
+    document = json.loads(lines.pop()) if "--json" in argv and lines[-1:] and lines[-1].startswith("{") else {}
     result = {"document": document, "lines": lines, "problems": problems, "rc": rc}
     if rc == 1:
         module.fail_json(msg=" ".join(problems) or f"gb10 {argv[0]} failed without a message.", **result)

@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import p
 TEXTS: dict[str, Callable[[list[Any]], list[str]]] = {
     "gb10.cluster/status/1": status.lines,
     "gb10.cluster/releases/1": lambda found: [line for each in found for line in status.kept_lines(each)],
+    "gb10.cluster/rollback/1": lambda found: [line for each in found for line in status.rollback_lines(each)],
     "gb10.cluster/validate/1": lambda found: [line for each in found for line in profiles.validated_lines(each)],
     "gb10.cluster/import/1": lambda found: [line for each in found for line in profiles.imported_lines(each)],
     "gb10.cluster/profiles/1": lambda found: [line for each in found for line in profiles.lines(each, Display().columns)],

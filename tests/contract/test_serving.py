@@ -597,34 +597,30 @@ def test_absent_stops_and_removes_the_agent_and_the_folder(pair: Pair) -> None:
     assert (again.rc, again.changed, pair.log) == (0, set(), [])
 
 
-@pytest.mark.long  # a row of tests/acceptance asserts it
-def test_rollback_goes_to_the_kept_release_by_the_agent(pair: Pair) -> None:
-    for host in ("one", "two"):
-        group = pair.folder / "nodes" / host / "pair1"
-        (group / "releases" / OLD).rename(group / "releases" / NEW)
-        (group / "releases" / OLD).mkdir()
-        for name in ("compose.yaml", "release.json"):
-            (group / "releases" / OLD / name).write_text((group / "releases" / NEW / name).read_text(encoding="utf-8"), encoding="utf-8")
-    done = pair.play(tasks="rollback", variables={})
+DOCUMENT = {
+    "schema": "gb10.cluster/rollback/1", "group": "pair1", "changed": True, "from": NEW, "to": OLD, "profile": "p", "generation": 7, "unserved_seconds": 0,
+    "difference": ["-a", "+b"], "sentence": f"pair1 goes from release {NEW} to {OLD}, profile p",
+}  # fmt: skip
+
+
+def test_rollback_is_stated_followed_and_reported(pair: Pair) -> None:
+    answer = {"changed": True, "document": DOCUMENT}
+    done = pair.play(tasks="rollback", rollback=answer, variables={"rollback_release": OLD, "takeover": True})
     assert done.rc == 0, done.stdout
-    assert pair.log[0] == f"one desires serving {NEW}"
-    assert f"pair1 went from release {OLD} to {NEW}, profile p, 48 s without service" in " ".join(done.stdout.split())
-    note = json.loads((pair.folder / "nodes/two/pair1/rollback.json").read_text(encoding="utf-8"))
-    assert note == {"from": OLD, "to": NEW}
+    assert pair.log == [f"one rollback --json --no-wait --by admin@here --takeover {OLD}", *follows(0, 1), ACKNOWLEDGED]
+    assert done.changed == {("one", "rollback | State the release")}
+    output = " ".join(done.stdout.split())
+    assert f"pair1 went from release {NEW} to {OLD}, profile p, 48 s without service" in output
+    assert "To stay, set gb10_profile: p and undo what makes the difference below; then site.yml changes nothing. -a +b" in output
 
 
-@pytest.mark.parametrize("wanted", [pytest.param("list", marks=pytest.mark.long), "000000000000"])  # tests/lab/test_d_operate.py has both
-def test_rollback_lists_the_kept_releases_and_changes_nothing(pair: Pair, wanted: str) -> None:
-    done = pair.play(tasks="rollback", variables={"rollback_release": wanted, "output": "json"})
-    (document,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    (release,) = document["releases"]
-    assert (release["release"], release["current"], release["passed"]) == (OLD, True, True)
+def test_rollback_that_the_head_refuses_shows_the_kept_releases_and_ends_all_ranks(pair: Pair) -> None:
+    document = {"schema": "gb10.cluster/releases/1", "group": "pair1", "host": "one", "releases": []}
+    answer = {"document": document, "rc": 1, "msg": "pair1: it is not kept."}
+    done = pair.play(tasks="rollback", rollback=answer, variables={"rollback_release": "000000000000", "output": "json"})
+    assert [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")] == [document]
+    assert messages(done) == dict.fromkeys(("one", "two"), "pair1: it is not kept.")
     assert (pair.log, done.changed) == ([], set())
-    if wanted == "list":
-        assert (done.rc, done.failures) == (0, [])
-    else:
-        sentence = f"pair1: the release {wanted} is not kept on all ranks, and nothing was stopped. Give one of the releases above with -e rollback_release=ID."
-        assert set(messages(done).values()) == {sentence}
 
 
 BENCH = {"bench_depths": "0,64", "bench_concurrency": "1"}

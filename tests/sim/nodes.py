@@ -175,6 +175,7 @@ class SimRank:
         self.cut_until = self.frozen_until = self.down_until = self.docker_until = self.full_until = self.slow_until = self.hung_until = self.frozen_since = 0.0
         self.jobs: list[SimJob] = []
         self.evidence: list[str] = []
+        self.rolled_back: Any = None
         self.history: list[str] = []
         self.phases: list[str] = []
         self.process_fault = ""  # of the engine; a start ends it
@@ -478,9 +479,10 @@ class SimRank:
         self.container = None
         return {"left": [], "evidence": path, "note": " ".join(problems)}
 
-    def _record(self, caller: tuple[str, str, int], release: str, receipt: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, caller: tuple[str, str, int], release: str, receipt: dict[str, Any], rolled_back: Any = None) -> dict[str, Any]:
         if self.full():
             raise RankError(f"The receipt of release {release} is not kept on {self.host}: No space left on device.")
+        self.rolled_back = rolled_back
         if release in self.releases:
             self.releases[release]["receipt"] = dict(receipt)
             self.current = release

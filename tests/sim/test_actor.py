@@ -345,6 +345,13 @@ def test_a_boot_that_goes_on_while_the_agent_is_down_is_not_started_again() -> N
     assert order(world).count("one starts new") == 1
 
 
+def test_a_rollback_is_recorded_on_all_ranks_and_one_that_cannot_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, rolled = pair(new=["good"]), {"from": "old", "to": "new"}
+    monkeypatch.setattr(world.ranks[1], "_record", lambda *_caller, **asked: {"note": f"could not record {asked['rolled_back']}."})
+    assert world.change("new", rolled_back=rolled)["warnings"] == [f"two could not record {rolled}."]
+    assert world.ranks[0].rolled_back == rolled
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_receipt_that_cannot_be_written_is_a_warning(number: int) -> None:
     world = pair(new=["good"])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Job, Rank
@@ -49,6 +49,16 @@ def problem(error: Exception | dict[str, Any]) -> str:
 def lost(results: Sequence[Result]) -> bool:
     """Tell whether a rank did not answer."""
     return any(isinstance(each, RankLost) for each in results)
+
+
+def lacking(look: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Return what a rank lacks for a start: files, image, and weights that differ from the given ones of the run, or from those of the receipt.
+
+    A release that is returned to can have another model or drafter than the run. Then its receipt counts.
+    """
+    now = look.get("weights") or {}
+    judged = given if given and same_models(given, now) else (look.get("receipt") or {}).get("weights") or {}
+    return [*look["missing"], *(f"the weights differ: {phrase}" for phrase in weights_differ(judged, now))]
 
 
 class Calls:
@@ -97,13 +107,8 @@ class Calls:
         return [f"{self.name(index)} {problem(result)}" for index, result in enumerate(results) if isinstance(result, Exception)]
 
     def lacks(self, look: dict[str, Any]) -> list[str]:
-        """Return what a rank lacks for a start: files, image, and weights that differ from those of the run, or from those of the receipt.
-
-        A release that is returned to can have another model or drafter than the run. Then its receipt counts.
-        """
-        now, given = look.get("weights") or {}, self.options.get("weights") or {}
-        judged = given if given and same_models(given, now) else (look.get("receipt") or {}).get("weights") or {}
-        return [*look["missing"], *(f"the weights differ: {phrase}" for phrase in weights_differ(judged, now))]
+        """Return what a rank lacks for a start."""
+        return lacking(look, self.options.get("weights") or {})
 
     def look(self, release: str, patience: float = 0.0, share: float | None = None, free_only: bool = False) -> list[Result]:
         """Read all ranks. `share` of the memory must be available, or free if `free_only` and the rank has dropped its page cache."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, status, verbs_change, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, rollback, status, verbs_change, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import LONGEST_CALL, CommandError, Group, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
@@ -86,6 +86,16 @@ def parser() -> Parser:
         found.set_defaults(run=run)
         if name == "stop":
             found.add_argument("--here", action="store_true", help="on a worker: stop only this rank, if the head is down")
+    found = commands.add_parser("rollback", help="go to the last good release that is not current, or to another kept one")
+    found.add_argument("release", nargs="?", default="", metavar="RELEASE")
+    found.add_argument("--list", action="store_true", help="list the releases that are kept, and change nothing")
+    found.add_argument("--check", action="store_true", help="print what would be done, and change nothing")
+    found.add_argument("--json", action="store_true", help="print one JSON document")
+    found.add_argument("--no-wait", action="store_false", dest="wait", help="return at once")
+    found.add_argument("--takeover", action="store_true", help="replace a change that is under way")
+    found.add_argument("--again", action="store_true", help="also if this release has failed, and nothing of it has changed")
+    found.add_argument("--by", default="", metavar="WHO", help="who asks, for messages to other runs")
+    found.set_defaults(run=rollback.rollback)
     found = commands.add_parser("follow", help="one long poll of events, as JSON")
     found.add_argument("--generation", type=int, default=0)
     found.add_argument("--since", type=int, default=0)

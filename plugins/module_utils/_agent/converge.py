@@ -447,8 +447,11 @@ class Converge(Authority):
     def _record(self, release: str, verdict: Verdict) -> None:
         """Keep the receipt on all ranks. A rank that cannot is a warning: the group serves."""
         self.actor.update(phase="recording")
-        results = self.each("record", READ_LIMIT, patience=LOST_SECONDS, release=release, receipt=verdict["receipt"])
+        rolled = self.options.get("rolled_back")
+        results = self.each("record", READ_LIMIT, patience=LOST_SECONDS, release=release, receipt=verdict["receipt"], rolled_back=rolled)
         for index, found in enumerate(results):
+            if isinstance(found, dict) and found.get("note"):
+                self.actor.warn(f"{self.ranks[index].host} {found['note']}")
             if isinstance(found, Exception):
                 self.actor.warn(
                     f"{self.ranks[index].host} could not record the release: {problem(found)}. Correct that and run site.yml again:"

@@ -26,7 +26,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host import start_me
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
-from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node, ownership
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import kept, release_on_disk
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.sampler import Sampler
@@ -160,13 +160,9 @@ class RankService:
 
     def _check(self, caller: Caller, owner: Mapping[str, Any]) -> None:
         """Raise RankError if the caller is not the owner, or has an older generation."""
-        if caller.group != self.group:
-            raise refused(f"{self.host} belongs to the group {self.group}, and the request is for the group {caller.group}. Run site.yml for both groups.")
-        if owner["head"] and (owner["group"], owner["head"]) != (caller.group, caller.head):
-            raise refused(
-                f"{self.host} has another owner: the head {owner['head'][:12]} of the group {owner['group']}. Found: {caller.head[:12]} of {caller.group}."
-                " Run site.yml with -e takeover=true to change the owner."
-            )
+        stranger = ownership.stranger({"host": self.host, "group": self.group, "owner": owner}, caller.group, caller.head)
+        if stranger:
+            raise refused(stranger)
         if caller.generation < owner["generation"]:
             raise refused(f"{self.host} has seen generation {owner['generation']} of the group {self.group}. Generation {caller.generation} is superseded.")
 
@@ -289,7 +285,7 @@ class RankService:
             "memory": memory,
             "current": current,
             "releases": releases,
-            "receipt": node.receipt_of(self.folder, [release]),
+            "receipt": node.receipt_of(self.folder, [release] if release else node.judged(current, containers)),
             "manifest": manifest,
             "weights": node.weights_of(str(manifest.get("model") or ""), str(manifest.get("drafter") or "")),
             "stopped": node.stopped_of(self.folder),
@@ -473,12 +469,17 @@ class RankService:
         names = [str(each["name"]) for each in self._containers()]
         return self._docker("rm", "--force", *names, timeout=STOP_SECONDS) if names else ""
 
-    def _record(self, _by: Caller, release: str, receipt: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, _by: Caller, release: str, receipt: dict[str, Any], rolled_back: dict[str, str] | None = None) -> dict[str, Any]:
         try:
             files.record(self.folder, release, receipt)
             self._unmark()
         except OSError as error:
             raise RankError(f"The receipt of release {release} is not kept on {self.host}: {reason(error)}. Free space there, then run site.yml.") from error
+        try:
+            if rolled_back and rolled_back.get("to") == release:  # the release before serves again if a rollback has failed
+                files.record_rollback(self.folder, rolled_back)
+        except OSError as error:
+            return {"note": f"could not record the rollback: {reason(error)}. The next one may return to the release that was left."}
         return {}
 
     def _stop_here(self, by: str = "") -> dict[str, Any]:

@@ -32,7 +32,7 @@ def since(desired: Mapping[str, Any]) -> str:
 
 
 #: Of the options of a desired state: what is of one start, and not a setting of the inventory.
-OF_A_START = ("weights", "collective")
+OF_A_START = ("weights", "collective", "rolled_back")
 
 
 def differences(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import pwd
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, report, standing
@@ -72,19 +72,22 @@ def _desire(group: Group, options: argparse.Namespace, state: str, release: str,
         show(f"{group.name} {f'serves release {release}' if state == 'serving' else 'is stopped'} already{f', since {at}' if at else ''}.")
         return 0
     show(f"{group.name}: generation {generation}{' is under way already' if now else ''}.")
-    if not options.wait:
-        return 0
-    last = _followed(group, generation)
+    return settle(group, state, release, generation)[0] if options.wait else 0
+
+
+def settle(group: Group, state: str, release: str, generation: int, tell: Callable[[str], None] = show) -> tuple[int, dict[str, Any]]:
+    """Follow a generation until it is settled, telling what happens. Return the exit code, after a complaint if it is not 0, and the outcome."""
+    last = _followed(group, generation, tell)
     outcome, desired = last["outcome"], last["desired"]
     if not _covers(desired, generation):
         complain(f"Another state is desired now: generation {desired.get('generation')}, by {desired.get('by') or 'another process'}.")
-        return DIFFERS
+        return DIFFERS, outcome
     expected = "serves" if state == "serving" else "stopped"
     good = outcome.get("result") == expected and (state == "stopped" or outcome.get("release") == release)
-    (show if good else complain)(outcome.get("sentence") or f"{group.name}: {outcome.get('result')}.")
+    (tell if good else complain)(outcome.get("sentence") or f"{group.name}: {outcome.get('result')}.")
     with contextlib.suppress(AgentMissing):  # the outcome is known here; without this site.yml prints it once more
         group.call("acknowledge", generation=int(desired["generation"]))
-    return 0 if good else DIFFERS
+    return 0 if good else DIFFERS, outcome
 
 
 def _covers(desired: dict[str, Any], generation: int) -> bool:
@@ -92,8 +95,8 @@ def _covers(desired: dict[str, Any], generation: int) -> bool:
     return generation in (desired.get("generation"), *(desired.get("replaces") or ()))
 
 
-def _followed(group: Group, generation: int) -> dict[str, Any]:
-    """Print events of a generation until it is final or another one is desired. Return the last reply."""
+def _followed(group: Group, generation: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Tell events of a generation until it is final or another one is desired. Return the last reply."""
     missing = since = 0
     while True:
         try:
@@ -106,7 +109,7 @@ def _followed(group: Group, generation: int) -> dict[str, Any]:
             continue
         missing, since = 0, int(reply["next"])
         for event in reply["events"]:
-            show(report.event_line(event))
+            tell(report.event_line(event))
         outcome, desired = reply["outcome"], reply["desired"]
         if not _covers(desired, generation) or (outcome.get("final") and outcome.get("generation") == desired.get("generation")):
             return reply

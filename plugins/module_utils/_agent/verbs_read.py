@@ -38,8 +38,13 @@ def key(group: Group, options: argparse.Namespace) -> int:
 
 def looks(group: Group, boot_log: bool = False) -> Iterator[tuple[int, str, report.Look | None, str]]:
     """Yield number and host of each rank, what it shows, and why nothing if that is None; the head first."""
-    jobs = [(peer, peer.begin("look", LOOK_SECONDS, release="", boot_log=boot_log)) for peer in group.peers()]
-    yield 0, group.host, group.call("look", LOOK_SECONDS, release="", boot_log=boot_log), ""
+    return ask(group, "look", release="", boot_log=boot_log)
+
+
+def ask(group: Group, verb: str, **arguments: Any) -> Iterator[tuple[int, str, dict[str, Any] | None, str]]:
+    """Yield number and host of each rank, what it answers to a verb that reads, and why nothing if that is None; the head first."""
+    jobs = [(peer, peer.begin(verb, LOOK_SECONDS, **arguments)) for peer in group.peers()]
+    yield 0, group.host, group.call(verb, LOOK_SECONDS, **arguments), ""
     for peer, job in jobs:
         try:
             yield peer.number, peer.host, job.result(), ""

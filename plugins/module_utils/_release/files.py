@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 COMPOSE = "compose.yaml"
 SECRETS = "secrets.env"
 RECEIPT = "receipt.json"
+ROLLBACK = "rollback.json"  # in the folder of the group: from which release to which it was rolled back last
 
 
 def found(path: str) -> tuple[str | None, int]:
@@ -89,3 +90,9 @@ def record(folder: str, release: str, receipt: Mapping[str, Any]) -> None:
     link, target = os.path.join(folder, "current"), os.path.join("releases", release)
     if not os.path.islink(link) or os.readlink(link) != target:
         point(link, target)
+
+
+def record_rollback(folder: str, names: Mapping[str, str]) -> None:
+    """Keep from which release to which a group was rolled back, in its folder. Raises OSError."""
+    path = os.path.join(folder, ROLLBACK)
+    write(FileChange(path, found(path)[0], json.dumps(names, indent=4, sort_keys=True) + "\n", 0o640))

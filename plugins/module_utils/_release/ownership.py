@@ -31,6 +31,19 @@ def _other_place(rank: int, host: str, info: Mapping[str, Any], group: str, head
     return f"{host} obeys {who} as its head" if who else f"{host} obeys a head that is none of these nodes (machine id {owner[:12]})"
 
 
+def stranger(hello: Mapping[str, Any], group: str, head: str) -> str:
+    """Return why a node does not obey a head, as sentences; empty if it does. `hello` is what its agent reports, `head` the head's machine id."""
+    host, owner = hello["host"], hello.get("owner") or {}
+    if hello.get("group", group) != group:
+        return f"{host} belongs to the group {hello['group']}, and the request is for the group {group}. Run site.yml for both groups."
+    if owner.get("head") and (owner["group"], owner["head"]) != (group, head):
+        return (
+            f"{host} has another owner: the head {owner['head'][:12]} of the group {owner['group']}. Found: {head[:12]} of {group}."
+            " Run site.yml with -e takeover=true to change the owner."
+        )
+    return ""
+
+
 def refusal(infos: Sequence[Mapping[str, Any]], group: str, hosts: Sequence[str]) -> str:
     """Return why a run may not take these nodes, with the ways, as one or two sentences; empty if it may.
 

@@ -127,6 +127,20 @@ def kept_document(info: Mapping[str, Any], group: str, host: str) -> dict[str, A
     }  # fmt: skip
 
 
+def rollback_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return what a rollback did, how to stay there, and how the Compose files of the two releases differ."""
+    changes = document["difference"]
+    if document["from"] == document["to"] and not changes:
+        return [document["sentence"]]
+    undo = " and undo what makes the difference below" if changes else ""
+    return [
+        document["sentence"],
+        "The inventory is not changed by this: the next site.yml goes where its gb10_profile and vllm_tp2_* variables point."
+        f" To stay, set gb10_profile: {document['profile']}{undo}; then site.yml changes nothing.",
+        *changes,
+    ]
+
+
 def kept_lines(document: Mapping[str, Any]) -> list[str]:
     """Return the table of the releases that a group keeps."""
     kept = [

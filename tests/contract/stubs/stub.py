@@ -77,6 +77,16 @@ class ActionModule(ActionBase):
         self.note(f"desires {args['state']} {args.get('release', '')}".rstrip())
         return {"changed": True, "generation": 7, "joined": False}
 
+    def gb10(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Answer as gb10 on the node; the scenario has the answer of a subcommand. By default no rank is down."""
+        receipts = (self.folder / f"nodes/{self.host}/pair1/releases").glob("*/receipt.json")
+        receipt = next((json.loads(each.read_text(encoding="utf-8")) for each in receipts), {})
+        document = {"faults": [], "sentence": "", "group": "pair1", "release": "4f0c", "ranks": [{"receipt": receipt}]}
+        answer = {"changed": False, "rc": 0, "document": document, "lines": [], "problems": [], **self.scenario.get(args["argv"][0], {})}
+        if not answer["rc"]:
+            self.note(" ".join(args["argv"]))
+        return {**answer, "failed": answer["rc"] == 1}
+
     def rank_evidence(self, args: dict[str, Any]) -> dict[str, Any]:
         """Note which evidence is copied."""
         self.note(f"evidence {Path(args['src']).parent.name}")
@@ -100,13 +110,6 @@ class ActionModule(ActionBase):
             for level in args["levels"]
         ]
         return {"changed": False, "rows": rows, "low": "", "memory": memory}
-
-    def gb10(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Answer a subcommand: no rank is down."""
-        receipts = (self.folder / f"nodes/{self.host}/pair1/releases").glob("*/receipt.json")
-        receipt = next((json.loads(each.read_text(encoding="utf-8")) for each in receipts), {})
-        document = {"faults": [], "sentence": "", "group": "pair1", "release": "4f0c", "ranks": [{"receipt": receipt}]}
-        return {"changed": False, "rc": 0, "lines": [], "problems": [], "document": document}
 
     def vllm_rank_info(self, args: dict[str, Any]) -> dict[str, Any]:
         """Read the node."""

@@ -206,7 +206,7 @@ def test_events_prints_the_last_ones(group: Group) -> None:
     assert [each["text"] for each in json.loads(group.gb10("events", "-n", "1", "--json").out)["events"]] == ["step 4"]
 
 
-@pytest.mark.parametrize("command", ["events", "key", "why", "start"])
+@pytest.mark.parametrize("command", ["events", "key", "why", "start", "rollback"])
 def test_a_worker_names_the_head(group: Group, command: str) -> None:
     assert group.gb10(command, rank=1, code=1).err == f"lab-2 is rank 1 of pair1. Run `gb10 {command}` on the head lab-1.\n"
 
@@ -463,6 +463,118 @@ def test_a_worker_stops_only_if_asked_for_itself(group: Group) -> None:
     assert group.ranks[1].requests[-1]["by"] == "admin@lab-1"
     group.ranks[1].answers["stop_here"] = lambda _request: protocol.success({"left": ["gb10-pair1-rank1"], "evidence": "", "note": ""})
     group.gb10("stop", "--here", rank=1, code=2)
+
+
+# --- rollback: test_rollback.py has what it chooses
+
+
+@pytest.fixture
+def kept(group: Group) -> Group:
+    """A pair that serves release abc and keeps the good release old."""
+    folder = Path(str(configuration(group.folder, 0)["directory"])) / "pair1"
+    for name, flag in (("abc", 3), ("old", 2)):
+        (folder / "releases" / name).mkdir(parents=True)
+        (folder / "releases" / name / "compose.yaml").write_text(f"requests: {flag}\n")
+        (folder / "releases" / name / "receipt.json").write_text('{"passed": true}')
+    (folder / "current").symlink_to("releases/abc")
+    releases: list[dict[str, Any]] = [{"id": name, "good": True, "profile": "p", "image": {}} for name in ("abc", "old")]
+    group.answers("look", *[{**LOOK, "releases": releases, "weights": {"proof": "1"}, "manifest": {"profile": "p"}}] * 2)
+    group.actor.desired["options"] = {"timeout": 5, "weights": {"proof": "0"}, "collective": {"key": "k"}}
+    group.actor.outcome = dict(SERVES)
+    return group
+
+
+WENT = [
+    "The inventory is not changed by this: the next site.yml goes where its gb10_profile and vllm_tp2_* variables point."
+    " To stay, set gb10_profile: p and undo what makes the difference below; then site.yml changes nothing.",
+    "-requests: 3",
+    "+requests: 2",
+]
+
+
+def test_rollback_states_the_release_follows_it_and_prints_how_to_stay(kept: Group) -> None:
+    def desire(arguments: dict[str, Any]) -> dict[str, Any]:
+        kept.actor.desired.update(generation=8, release=arguments["release"])
+        kept.actor.outcome = {**SERVES, "generation": 8, "release": "old", "sentence": "pair1 serves.", "unserved_seconds": 48.2}
+        return {"generation": 8, "joined": False}
+
+    kept.actor.on_desire = desire
+    headline = "pair1 went from release abc to old, profile p, 48 s without service"
+    assert kept.gb10("rollback").out.splitlines() == ["pair1: generation 8.", "pair1 serves.", headline, *WENT]
+    [asked] = kept.actor.asked
+    rolled = {"from": "abc", "to": "old"}
+    assert asked == {
+        "state": "serving", "release": "old", "by": "admin@lab-1", "takeover": False, "seen": 7, "reasons": ["release abc -> old"],
+        "options": {"timeout": 5, "weights": {"proof": "1"}, "rolled_back": rolled},
+    }  # fmt: skip
+
+
+def test_rollback_without_waiting_returns_the_generation_to_follow(kept: Group) -> None:
+    document = json.loads(kept.gb10("rollback", "old", "--json", "--no-wait", "--takeover", "--by", "me@ctl").out)
+    assert (document["schema"], document["generation"], document["changed"]) == ("gb10.cluster/rollback/1", 8, True)
+    assert (document["from"], document["to"], document["difference"]) == ("abc", "old", WENT[1:])
+    assert document["sentence"] == "pair1 goes from release abc to old, profile p"
+    assert (kept.actor.asked[0]["by"], kept.actor.asked[0]["takeover"]) == ("me@ctl", True)
+
+
+def test_rollback_of_a_release_that_fails_returns_2_with_the_sentence(kept: Group) -> None:
+    kept.actor.desired["generation"] = 8
+    kept.actor.outcome = {"generation": 8, "final": True, "result": "failed", "release": "abc", "sentence": "pair1: bad_argument. Release abc serves again."}
+    assert kept.gb10("rollback", "old", code=2).err == "pair1: bad_argument. Release abc serves again.\n"
+
+
+def test_rollback_only_lists_or_checks(kept: Group) -> None:
+    lines = kept.gb10("rollback", "--list").out.splitlines()
+    assert lines[1] == "pair1 keeps 2 releases on lab-1."
+    assert kept.gb10("rollback", "--check").out.splitlines() == ["pair1 would go from release abc to old, profile p", *WENT]
+    kept.actor.outcome["delivered"] = True
+    assert kept.gb10("rollback", "abc").out.splitlines() == ["pair1 serves release abc, profile p, and nothing was changed"]
+    (kept.folder / "groups/pair1/rollback.json").write_text('{"from": "old", "to": "abc"}')
+    again = kept.gb10("rollback").out.splitlines()
+    assert "it was rolled back to it before" in again[0]
+    assert again[2:] == ["-requests: 2", "+requests: 3"], "the difference to the release that was left"
+    assert kept.actor.asked == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "second", "words", "sentence"),
+    [
+        ("look", {**LOOK, "releases": []}, ["old"], "pair1: the release old is not kept on all ranks, and nothing was stopped."),
+        ("look", {**LOOK, "engine_error": "The Docker Engine is not running."}, [], "lab-2: The Docker Engine is not running. Nothing was stopped.\n"),
+        (
+            "hello", {**HELLO, "owner": {"group": "pair9", "head": "ffff"}}, [],
+            "pair1: lab-2 has another owner: the head ffff of the group pair9. Found: a1b2c3 of pair1. Run site.yml with -e takeover=true to change the owner.",
+        ),
+        ("hello", {**HELLO, "group": "pair9"}, [], "pair1: lab-2 belongs to the group pair9, and the request is for the group pair1."),
+    ],
+    ids=["not-kept", "engine", "owner", "group"],
+)  # fmt: skip
+def test_rollback_is_refused_before_anything_is_stated(kept: Group, verb: str, second: dict[str, Any], words: list[str], sentence: str) -> None:
+    kept.ranks[1].answers[verb] = lambda _request: protocol.success(second)
+    out, err = kept.gb10("rollback", *words, code=1)
+    assert err.startswith(sentence)
+    assert ("pair1 keeps 2 releases" in out) is ("kept" in sentence)
+    assert kept.actor.asked == []
+
+
+def test_rollback_is_refused_while_another_run_changes_the_group_or_a_rank_does_not_answer(kept: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.actor.outcome = {**SERVES, "final": False}
+    assert kept.gb10("rollback", code=1).err == (
+        "pair1 is being changed by a run of admin@ctl since 05:00:00 (release abc). Wait for it, or take it over with -e takeover=true.\n"
+    )
+    kept.gb10("rollback", "--takeover", "--no-wait")
+    monkeypatch.setenv("FAKE_SSH_MODE", "Permission denied (publickey).")
+    assert kept.gb10("rollback", code=1).err == "lab-2: no reply (Permission denied (publickey)). Nothing was stopped.\n"
+
+
+def test_rollback_without_an_agent_names_the_node_and_lists_what_it_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places: dict[str, Any] = {"path": str(tmp_path / "none"), "given": {"group": "pair1", "rank": 0, "hosts": ["lab-1", "lab-2"], "directory": str(tmp_path)}}
+    assert commands.run(["rollback"], **places) == 1
+    assert capsys.readouterr().err == (
+        f"pair1 cannot be rolled back, and nothing was stopped. lab-1: This node has no agent: {tmp_path}/none does not exist. Run site.yml.\n"
+    )
+    assert commands.run(["rollback", "--list"], **places) == 0
+    assert capsys.readouterr().out.splitlines() == ["", "pair1 keeps 0 releases on lab-1."]
 
 
 # --- machines

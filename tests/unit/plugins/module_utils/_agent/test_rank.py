@@ -23,7 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_prob
 from ansible_collections.gb10.cluster.plugins.module_utils._host import command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._release import node
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import last_good, lost_ways, start_reasons
 from unit.fixtures.docker.engine import FakeEngine, serving
 
@@ -389,6 +389,21 @@ def test_record_keeps_the_receipt_and_the_link(owned: Machine) -> None:
         assert owned.do("look")["stopped"] == "", "what is recorded is expected to serve"
 
 
+def test_record_keeps_a_rollback_to_this_release(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned.put_release("4f0c", {"passed": False})
+    found = owned.folder / "rollback.json"
+    done: dict[str, Any] = {"release": "4f0c", "receipt": {"passed": True}}
+    owned.do("record", **done, rolled_back={"from": "4f0c", "to": "5a5a"})
+    assert not found.exists(), "the release before serves again"
+    owned.do("record", **done, rolled_back={"from": "5a5a", "to": "4f0c"})
+    assert json.loads(found.read_text()) == {"from": "5a5a", "to": "4f0c"}
+    owned.do("record", **done)
+    monkeypatch.setattr(files, "record_rollback", no_space)
+    note = owned.do("record", **done, rolled_back={"from": "5a5a", "to": "4f0c"})["note"]
+    assert note.startswith("could not record the rollback: ")
+    assert note.endswith("No space left on device. The next one may return to the release that was left.")
+
+
 def test_record_on_a_full_disk_names_the_file(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = owned.put_release("4f0c", {"passed": False})
     monkeypatch.setattr(os, "replace", no_space)
@@ -505,7 +520,7 @@ def test_look_returns_what_the_plan_of_a_start_reads(owned: Machine) -> None:
     assert start_reasons(info, "4f0c", "rank 1 on lab-2") == []
     assert "does not have its image sha256:1111 any more" in lost_ways([info], ["lab-2"], "5a5a")[0]
     info = owned.do("look", release="", free_share=None)
-    assert (info["receipt"], info["manifest"], info["missing"], info["blocked"]) == ({}, {}, [], "")
+    assert (info["receipt"]["release"], info["manifest"], info["missing"], info["blocked"]) == ("4f0c", {}, [], "")
 
 
 def test_look_names_what_a_release_lacks(owned: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
