@@ -30,8 +30,8 @@ BUDGET: dict[str, tuple[int, int]] = {
     "Python lines of plugins/ without documentation blocks": (41900, 36000),
     "Python lines of tests/": (47100, 37500),
     "modules": (45, 34),
-    "action plugins": (19, 16),
-    "task files of the role vllm_tp2": (28, 8),
+    "action plugins": (18, 16),
+    "task files of the role vllm_tp2": (27, 8),
     "lines of its vars": (312, 110),
 }
 

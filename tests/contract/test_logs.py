@@ -1,35 +1,28 @@
-"""What logs.yml prints, and how it ends. Both hosts are this machine; the command `gb10` of each is a script of the test."""
+"""What logs.yml prints, and how it ends. The module gb10 of each host is a stub."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playbook import LOCAL_PAIR, REPO, ROLE_PLAY, Run
+from contract import test_serving
+from contract.test_serving import Pair
+from playbook import LOCAL_PAIR, Run
 from warm_playbook import run
 
 pytestmark = pytest.mark.slow
+pair = test_serving.pair
 
-SILENT = LOCAL_PAIR.replace("{{ansible_host: 127.0.0.1}}", "{{ansible_host: 127.0.0.1, ansible_connection: ssh, ansible_port: 1}}")
-LINES = ("2026-11-23T10:00:00.000Z one | a 'quoted' \x1b[32mINFO\x1b[0m {{ line }}", "2026-11-23T10:00:00.010Z two | NCCL: $HOME")
-
-
-def logs(folder: Path, text: str = LOCAL_PAIR, *arguments: str, **variables: object) -> Run:
-    (folder / "hosts.yml").write_text(text.format(python=sys.executable), encoding="utf-8")
-    (folder / "play.yml").write_text(ROLE_PLAY.format(tasks="logs"), encoding="utf-8")
-    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "__vllm_tp2_command": f"{folder}/{{{{ inventory_hostname }}}}", **variables}
-    return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=given, env=env, project=folder)
+LINES = ["2026-11-23T10:00:00.000Z one | a 'quoted' \x1b[32mINFO\x1b[0m {{ line }}", "2026-11-23T10:00:00.010Z two | NCCL: $HOME"]
 
 
-def gb10(folder: Path, host: str, rc: int, *lines: str, error: str = "") -> None:
-    """Install the command of a host. It records its arguments."""
-    record = f"import json, sys\njson.dump(sys.argv[1:], open({f'{folder}/{host}.argv'!r}, 'w'))\n"
-    output = f"print({chr(10).join(lines)!r}) if {bool(lines)} else None\nsys.stderr.write({error!r})\nraise SystemExit({rc})\n"
-    (folder / host).write_text(f"#!{sys.executable}\n{record}{output}", encoding="utf-8")
-    (folder / host).chmod(0o755)
+def found(host: str, *lines: str, rc: int = 0, read: tuple[str, ...] = (), problems: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What the module returns on a host."""
+    document = {"schema": "gb10.cluster/logs/1", "group": "pair1", "host": host, "read": read, "lines": lines, "problems": problems}
+    return {f"{host} gb10 logs": {"rc": rc, "document": document, "problems": problems}}
 
 
 def printed(done: Run) -> list[str]:
@@ -40,50 +33,45 @@ def printed(done: Run) -> list[str]:
     return lines
 
 
-def test_the_head_prints_the_lines_of_all_ranks(tmp_path: Path) -> None:
-    gb10(tmp_path, "one", 0, *LINES, error="12 earlier lines are not shown. The limit is 2000 lines.")
-    gb10(tmp_path, "two", 0)
-    done = logs(tmp_path, since="1h", grep="a|$HOME ;'\"")
+def test_the_head_prints_the_lines_of_all_ranks(pair: Pair) -> None:
+    note = "12 earlier lines are not shown. The limit is 2000 lines."
+    done = pair.play(tasks="logs", variables={"since": "1h", "grep": "a|$HOME ;'\""}, **found("one", *LINES, read=("one", "two"), problems=(note,)))
     assert done.rc == 0, done.stdout
     assert done.changed == set()
-    shown = printed(done)
-    assert shown == [LINES[0].replace("\x1b", "\\x1b"), LINES[1], "12 earlier lines are not shown. The limit is 2000 lines."]
-    assert json.loads((tmp_path / "one.argv").read_text()) == ["logs", "--number=2000", "--since=1h", "--grep=a|$HOME ;'\""]
-    assert not (tmp_path / "two.argv").exists()
+    assert printed(done) == [LINES[0].replace("\x1b", "\\x1b"), LINES[1], note]
+    assert pair.log == ["one logs --json --number=2000 --since=1h --grep=a|$HOME ;'\""]
 
 
-def test_a_rank_that_the_head_does_not_reach_prints_its_own_lines(tmp_path: Path) -> None:
-    gb10(tmp_path, "one", 3, LINES[0], error="two does not answer: No route to host.\n")
-    gb10(tmp_path, "two", 0, LINES[1])
-    done = logs(tmp_path)
+def test_a_rank_that_the_head_does_not_reach_prints_its_own_lines(pair: Pair) -> None:
+    cause = "two does not answer: No route to host."
+    lost = found("one", LINES[0], rc=3, read=("one",), problems=(cause,))
+    done = pair.play("-e", "output=json", tasks="logs", **lost, **found("two", LINES[1], read=("two",)))
     assert done.rc == 0, done.stdout
-    assert "two does not answer: No route to host." in printed(done)
-    assert LINES[1] in done.stdout
+    documents = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"schema"')]
+    assert [(each["host"], len(each["lines"]), each["problems"]) for each in documents] == [("one", 1, [cause]), ("two", 1, [])]
 
 
-def test_without_the_head_each_rank_that_answers_prints_its_own_lines(tmp_path: Path) -> None:
-    gb10(tmp_path, "two", 0, LINES[1])
-    done = logs(tmp_path, SILENT)
+def test_without_the_head_each_rank_that_answers_prints_its_own_lines(pair: Pair) -> None:
+    done = pair.play(tasks="logs", one_on_gb10="dark", **found("two", LINES[1], read=("two",)))
     assert done.rc == 0, done.stdout
-    assert "one cannot be read: " in done.stdout
-    assert LINES[1] in done.stdout
+    own, lost = sorted(printed(done))
+    assert own == LINES[1]
+    assert lost.startswith("one cannot be read: ")
 
 
 @pytest.mark.parametrize("limit", ["two", "one"])
-def test_a_part_of_the_group_may_be_asked_alone(tmp_path: Path, limit: str) -> None:
-    gb10(tmp_path, limit, 0)
-    done = logs(tmp_path, LOCAL_PAIR, "--limit", limit)
+def test_a_part_of_the_group_may_be_asked_alone(pair: Pair, limit: str) -> None:
+    done = pair.play("--limit", limit, tasks="logs", **found(limit, read=(limit,)))
     assert done.rc == 0, done.stdout
     assert printed(done) == ["No line matches."]
 
 
-def test_fails_if_no_rank_can_be_read(tmp_path: Path) -> None:
-    gb10(tmp_path, "two", 1, error="There is no container gb10-pair1-rank1 on two.\n")
-    done = logs(tmp_path)
+def test_fails_if_no_rank_can_be_read(pair: Pair) -> None:
+    missing: dict[str, Any] = {"two gb10 logs": {"failed": True, "rc": 1, "document": {}, "problems": ["There is no container gb10-pair1-rank1 on two."]}}
+    done = pair.play(tasks="logs", one_on_gb10="sudo: a password is required", **missing)
     assert done.rc == 2
     assert done.last_message == "pair1: no log can be read. The messages above have the cause for each rank."
-    assert "one cannot be read: " in done.stdout
-    assert "There is no container gb10-pair1-rank1 on two." in done.stdout
+    assert sorted(printed(done)) == ["There is no container gb10-pair1-rank1 on two.", "one cannot be read: sudo: a password is required"]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def _checked(method):
 Connection.exec_command = _checked(Connection.exec_command)
 Connection.put_file = _checked(Connection.put_file)
 """
-STUBS = ("agent", "collective_test", "desired_state", "gb10", "rank_evidence", "vllm_bench", "vllm_rank_info")
+STUBS = ("agent", "collective_test", "desired_state", "gb10", "vllm_bench", "vllm_rank_info")
 #: The role that makes users and units on a node. tests/acceptance runs it.
 AGENT = """
 - name: Install
@@ -130,6 +130,12 @@ class Pair:
     def files_with(self, text: str) -> list[Path]:
         """The files on both nodes that contain a text."""
         return [path for path in sorted((self.folder / "nodes").rglob("*")) if path.is_file() and text in path.read_text(encoding="utf-8")]
+
+    def evidence(self, label: str) -> dict[str, str]:
+        """The files of a label on the controller, which its owner alone can read."""
+        folder = self.folder / f"evidence/pair1-{label}"
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+        return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
     def compose(self, host: str) -> dict[str, Any]:
         """The service of the new release on a node."""
@@ -432,7 +438,8 @@ def test_failed_boot_fails_all_ranks_with_one_sentence_and_copies_the_evidence(p
     assert done.rc != 0
     assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} {template} Evidence: {pair.folder}/evidence/pair1-{NEW}/")
     assert not (pair.folder / "PWNED").exists(), "a template is printed and not evaluated"
-    assert sorted(pair.log[-2:]) == [f"one evidence {NEW}", f"two evidence {NEW}"]
+    assert sorted(pair.log[-2:]) == [f"one evidence --json {NEW}", f"two evidence --json {NEW}"]
+    assert pair.evidence(NEW) == {f"rank{rank}-{host}.txt": f"shown by {host}\n" for rank, host in enumerate(("one", "two"))}
     assert ACKNOWLEDGED in pair.log
     assert list((pair.folder / "receipts/pair1").glob("*-failed.json"))
 
@@ -458,11 +465,15 @@ def test_stop_of_another_run_ends_the_gate_on_all_ranks(pair: Pair) -> None:
 @pytest.mark.long
 def test_evidence_and_receipts_that_cannot_be_kept_do_not_change_the_verdict(pair: Pair) -> None:
     (pair.folder / "receipts").write_text("a file", encoding="utf-8")
-    done = pair.play(follow=[reply(outcome(False, sentence=BACK, evidence=[NEW]))], two_on_rank_evidence="Permission denied")
+    done = pair.play(follow=[reply(outcome(False, sentence=BACK, evidence=["../no-label", NEW]))], two_on_gb10="Permission denied")
     assert done.rc != 0
+    assert pair.evidence(NEW) == {"rank0-one.txt": "shown by one\n", "rank1-two.txt": "No evidence could be read: Permission denied\n"}
     lacks = "(without two: the evidence could not be collected or written)"
     assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/ {lacks}")
     assert "The receipt cannot be written below" in " ".join(done.stdout.split())
+    (pair.folder / f"evidence/pair1-{OLD}").write_text("a file", encoding="utf-8")
+    done = pair.play(follow=[reply(outcome(False, sentence=BACK, evidence=[OLD]))])
+    assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{OLD}/ {lacks.replace('two', 'one, two')}")
     passed = pair.play()
     assert result(passed)["receipt"]["warning"].startswith("The receipt cannot be written below")
 

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -34,21 +36,21 @@ COMMANDS = {
     "kernel version": ["uname", "-a"],
     "kernel settings of memory": ["sysctl", "--all", "--pattern", "^vm\\."],
 }
-#: What follows differs at any two times, so evidence.yml does not compare it.
+#: What follows in kept evidence differs at any two times.
 FIGURES = "==== figures of this moment"
 
 
-def log_tail(container: str, tail: int, path: str, deadline: float) -> str:
+def log_tail(container: str, path: str, deadline: float) -> str:
     """Return the end of a container's log, or why it cannot be read."""
     try:
-        data, cut = log.text_of(client.logs(container, socket_path=path, tail=tail, deadline=deadline), LOG_BYTES)
+        data, cut = log.text_of(client.logs(container, socket_path=path, tail=TAIL, deadline=deadline), LOG_BYTES)
     except client.DockerError as error:
         return f"({error})"
     # A line without its beginning goes: a secret in it would not be recognised.
     return (f"(the last {LOG_BYTES >> 20} MiB)\n" + data.partition(b"\n")[2].decode("utf-8", "replace")) if cut else data.decode("utf-8", "replace")
 
 
-def container_sections(group: str, tail: int, path: str, deadline: float, secrets: list[str]) -> list[tuple[str, str]]:
+def container_sections(group: str, path: str, deadline: float, secrets: list[str]) -> list[tuple[str, str]]:
     """Return inspection and log tail of each container of the group. The inspection is masked: as a text it would show what JSON escapes."""
     out: list[tuple[str, str]] = []
     try:
@@ -57,7 +59,7 @@ def container_sections(group: str, tail: int, path: str, deadline: float, secret
             name = str(inspection.get("Name", entry["Id"])).lstrip("/")
             shown: dict[str, Any] = {key: inspection.get(key) for key in ("Id", "Name", "State", "Image", "RestartCount", "Config", "HostConfig", "Mounts")}
             out.append((f"container {name}: inspection", json.dumps(redact.masked(shown, secrets), indent=1, sort_keys=True)))
-            out.append((f"container {name}: log", log_tail(entry["Id"], tail, path, deadline)))
+            out.append((f"container {name}: log", log_tail(entry["Id"], path, deadline)))
     except client.DockerError as error:
         out.append(("containers", f"({error})"))
     return out
@@ -69,17 +71,15 @@ def secrets_in(folder: str) -> list[str]:
     return [value for path in paths for value in env_file.parse(read_text(path)).values() if value]
 
 
-def collect(
-    group: str, folder: str, run: Runner, memory: Mapping[str, str], *,
-    tail: int = TAIL, seconds: float = SECONDS, docker_socket: str = client.DEFAULT_SOCKET,
-) -> str:  # fmt: skip
-    """Return the evidence of the group's rank on this node, without secrets. `folder` is the group's folder, `memory` what history.py returns.
+def collect(group: str, folder: str, run: Runner, memory: Mapping[str, str], docker_socket: str = client.DEFAULT_SOCKET) -> tuple[str, str]:
+    """Return the evidence of the group's rank on this node without secrets: what stays the same while nothing happens, and the figures of this moment.
 
-    Each section is masked by itself: the last word of one is not the name of what the next one begins with.
+    `folder` is the group's folder, `memory` what history.py returns. Each section is masked by itself: the last word of one is not the name of what the
+    next one begins with.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     secrets = secrets_in(folder)
-    sections = container_sections(group, tail, docker_socket, deadline, secrets)
+    sections = container_sections(group, docker_socket, deadline, secrets)
     sections += [(path, read_text(path)) for path in sorted(glob.glob(os.path.join(glob.escape(folder), "current", "*.yaml")))]
     sections += [(path, read_text(path)) for path in ("/proc/meminfo", "/proc/buddyinfo", "/proc/loadavg", "/proc/swaps")]
     sections += evidence_node.settings(folder, run, deadline, COMMANDS)
@@ -87,7 +87,24 @@ def collect(
     every = [*sections, *figures]
     texts = redact.redact_each([part for section in every for part in section], secrets)
     shown = [f"== {title}\n{body.rstrip()}\n\n" for title, body in zip(texts[::2], texts[1::2])]
-    return "".join([*shown[: len(sections)], f"{FIGURES}\n\n", *shown[len(sections) :]])
+    return "".join(shown[: len(sections)]), "".join(shown[len(sections) :])
+
+
+def joined(text: str, figures: str) -> str:
+    """Return both parts of collect() as one text."""
+    return f"{text}{FIGURES}\n\n{figures}"
+
+
+def file_name(rank: int, host: str) -> str:
+    """Return the name of a rank's file in the folder of a label."""
+    return f"rank{rank}-{re.sub(r'[^A-Za-z0-9._-]', '_', host)}.txt"
+
+
+def labels(folder: str) -> list[str]:
+    """Return the labels of the evidence that is kept below a group's folder, the newest first. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        return Folder(folder, EVIDENCE).newest()
+    return []
 
 
 def keep(folder: str, label: str, name: str, text: str) -> None:

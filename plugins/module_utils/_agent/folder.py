@@ -77,9 +77,13 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(name))
 
+    def newest(self) -> list[str]:
+        """Return the names of the folders in this folder, the newest first. A link is not one. Raises OSError."""
+        with os.scandir(self.path()) as entries:
+            found = [(each.stat().st_mtime_ns, each.name) for each in entries if each.is_dir(follow_symlinks=False)]
+        return [name for _time, name in sorted(found, reverse=True)]
+
     def prune(self, keep: int, protected: str) -> None:
         """Remove all folders in this folder but the `keep` newest ones and `protected`. A link is left alone. Raises OSError."""
-        with os.scandir(self.path()) as entries:
-            found = [(each.stat().st_mtime_ns, each.path) for each in entries if each.is_dir(follow_symlinks=False) and each.name != protected]
-        for _time, path in sorted(found, reverse=True)[max(0, keep - 1) :]:
-            shutil.rmtree(path, ignore_errors=True)
+        for name in [each for each in self.newest() if each != protected][max(0, keep - 1) :]:
+            shutil.rmtree(self.path(name), ignore_errors=True)

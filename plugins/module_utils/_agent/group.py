@@ -50,7 +50,7 @@ class Group:
         self.name, self.rank, self.hosts = str(self.config["group"]), int(self.config["rank"]), list(self.config["hosts"])
         self.host = str(self.hosts[self.rank])
         self.folder = config.group_folder(self.config)
-        self.engine = str(self.config.get("docker_socket") or DEFAULT_SOCKET)
+        self.docker_socket = str(self.config.get("docker_socket") or DEFAULT_SOCKET)
         self.admin, self._keys_dir, self._run_dir = admin, keys_dir, run_dir
 
     def call(self, verb: str, timeout: float = client.TIMEOUT, **arguments: Any) -> dict[str, Any]:
@@ -84,5 +84,5 @@ def complain(text: object) -> None:
 
 def answer(options: Any, document: Mapping[str, Any], lines: Sequence[str]) -> None:
     """Print a document with --json, else its lines."""
-    for line in [json.dumps(document)] if options.json else lines:
+    for line in [json.dumps(document).replace("\x7f", "\\u007f")] if options.json else lines:  # as ASCII that printable() leaves alone
         show(line)

@@ -10,12 +10,13 @@ import heapq
 import itertools
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import stamp_to_ns
 
+SCHEMA = "gb10.cluster/logs/1"
 SLICE_BYTES = 1 << 20
 BLOCK, AROUND = 1000, 200  # lines that are masked together, and lines before and behind them that are read with them
 MOST_PIECES = 256  # more than the Docker Engine keeps with the role's settings
@@ -104,3 +105,8 @@ def shown(line: Line) -> str:
     """Return a line as it is printed."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line.time // 10**9)) + f".{line.time // 10**6 % 1000:03d}Z"
     return f"{stamp} {line.host} | {line.text}"
+
+
+def document_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return the text of a document of `gb10 logs`."""
+    return [*document["lines"], *document["problems"]] or ["No line matches."]

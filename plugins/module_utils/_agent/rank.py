@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
 from collections.abc import Mapping
@@ -450,11 +449,11 @@ class RankService:
 
     def _evidence(self, label: str, new: bool) -> tuple[str, str]:
         """Return where the evidence is, and why it is missing. What was kept stays if there is nothing `new`: the containers are removed by then."""
-        name = f"rank{self.rank}-{re.sub(r'[^A-Za-z0-9._-]', '_', self.host)}.txt"
+        name = evidence.file_name(self.rank, self.host)
         try:
             if new or not Folder(self.folder, EVIDENCE, label).exists(name):
-                text = evidence.collect(self.group, self.folder, self._run, self.history.shown(), docker_socket=self.docker_socket)
-                evidence.keep(self.folder, label, name, text)
+                parts = evidence.collect(self.group, self.folder, self._run, self.history.shown(), self.docker_socket)
+                evidence.keep(self.folder, label, name, evidence.joined(*parts))
             return os.path.join(self.folder, EVIDENCE, label, name), ""
         except Exception as error:  # noqa: BLE001  evidence that cannot be kept must not keep a rank from being stopped
             return "", f"The evidence of {self.host} is not kept: {reason(error)}."

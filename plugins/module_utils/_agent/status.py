@@ -73,8 +73,8 @@ def _infos(group: Group, state: dict[str, Any], problem: str, lost: str) -> list
     """Return what each rank shows, by rank; a rank that was not read has `msg`. `lost` is why the head is not known, for a worker."""
     agent = {"version": "installed" if not group.strange else "", "state": state, "converges": bool(not group.rank and standing.converges(state))}
     if problem:
-        own = look.read(group.name, str(group.config["directory"]), Node("/"), engine=group.engine)
-        own = {**own, "agent": agent, "boot_log": look.brief_log(look.boot_log(own["containers"], group.engine))}
+        own = look.read(group.name, str(group.config["directory"]), Node("/"), engine=group.docker_socket)
+        own = {**own, "agent": agent, "boot_log": look.brief_log(look.boot_log(own["containers"], group.docker_socket))}
         cause = f"it is read through the agent of {group.host}, which does not answer"
         return [own if number == group.rank else {"msg": cause} for number in range(len(group.hosts))]
     if group.rank:

@@ -13,12 +13,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, logs, look, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, evidence, history, logs, look, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import PARTLY, CommandError, Group, answer, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import log_slice
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 
 LOOK_SECONDS = 30.0
@@ -71,7 +74,7 @@ def why(group: Group, options: argparse.Namespace) -> int:
 
 
 def print_logs(group: Group, options: argparse.Namespace) -> int:
-    """Print the container logs of all ranks that this node reaches, without secrets."""
+    """Print the container logs of all ranks that this node reaches, without secrets. Its own is read without an agent."""
     try:
         since = logs.seconds_of(options.since)
         wanted = re.compile(options.grep)
@@ -79,33 +82,60 @@ def print_logs(group: Group, options: argparse.Namespace) -> int:
         raise CommandError(f"{options.grep!r} is not a valid regular expression: {error}.") from error
     except ValueError as error:
         raise CommandError(str(error)) from error
-    problems: list[Exception] = []
-    asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **arguments: group.call("slice", SLICE_SECONDS, **arguments))]
-    asks += [(peer.number, peer.host, _slice_of(peer)) for peer in group.peers()]
-    mask = functools.partial(redact.redact, known=evidence.secrets_in(group.folder))
+    failed: list[Exception] = []
+    silent: list[str] = []
+    known = evidence.secrets_in(group.folder)
+    asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **more: log_slice.run({**more, "docker_socket": group.docker_socket}, known))]
+    asks += [(peer.number, peer.host, _slice_of(peer, silent)) for peer in group.peers()]
+    mask = functools.partial(redact.redact, known=known)
     found = (logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks)
     sources = [logs.masked(lines, mask, wanted.search) for lines in found]
     limit, count = max(0, options.number), 0
-    last: collections.deque[logs.Line] = collections.deque(maxlen=limit)
-    for line in logs.merged(sources, problems.append):
+    last: collections.deque[logs.Line] = collections.deque(maxlen=limit or None)
+    for line in logs.merged(sources, failed.append):
         count += 1
-        last.append(line)
-        if not limit:
+        if limit or options.json:
+            last.append(line)
+        else:
             show(logs.shown(line))
-    for line in last:
-        show(logs.shown(line))
+    lines = [logs.shown(line) for line in last]
+    unasked = [group.strange] if group.strange and not group.rank else []  # the sessions to the workers are those of the head's agent
+    problems = [str(each) for each in (*failed, *unasked)]
     if 0 < limit < count:
-        complain(f"{count - limit} earlier lines are not shown. The limit is {limit} lines.")
+        problems.insert(0, f"{count - limit} earlier lines are not shown. The limit is {limit} lines.")
+    read = [host for _number, host, _ask in asks if host not in silent]
+    answer(options, {"schema": logs.SCHEMA, "group": group.name, "host": group.host, "read": read, "lines": lines, "problems": problems}, lines)
     for problem in problems:
         complain(problem)
-    return 0 if not problems else 1 if len(problems) == len(sources) else PARTLY
+    return 1 if len(failed) == len(sources) else PARTLY if failed or unasked else 0
 
 
-def _slice_of(peer: Peer) -> logs.Ask:
+def _slice_of(peer: Peer, silent: list[str]) -> logs.Ask:
     def ask(**arguments: Any) -> dict[str, Any]:
         try:
             return peer.begin("slice", SLICE_SECONDS, **arguments).result()
         except RankLost as error:
+            silent.append(peer.host)
             raise RankError(f"{peer.host} does not answer: {error}.") from error
 
     return ask
+
+
+def print_evidence(group: Group, options: argparse.Namespace) -> int:
+    """Print what this node shows of its rank, or what its agent has kept, without secrets. Only this node is read, and no agent is needed."""
+    document = {"schema": "gb10.cluster/evidence/1", "group": group.name, "host": group.host, "rank": group.rank}
+    kept = evidence.labels(group.folder) if options.list or options.label else []
+    if options.list:
+        answer(options, {**document, "labels": kept}, kept or [f"{group.host} keeps no evidence of {group.name}."])
+        return 0
+    if options.label:
+        folder = Folder(group.folder, config.EVIDENCE, options.label)
+        text = folder.text(evidence.file_name(group.rank, group.host)) if options.label in kept else None
+        if text is None:
+            raise CommandError(f"{group.host} keeps no evidence {options.label} of {group.name}. Kept: {', '.join(kept) or 'none'}.")
+        answer(options, {**document, "text": text, "figures": ""}, text.splitlines())
+        return 0
+    memory = history.memory_of(os.path.join(group.folder, config.STATE), group.admin)
+    text, figures = evidence.collect(group.name, group.folder, run_command, memory, group.docker_socket)
+    answer(options, {**document, "text": text, "figures": figures}, evidence.joined(text, figures).splitlines())
+    return 0

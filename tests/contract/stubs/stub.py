@@ -78,19 +78,17 @@ class ActionModule(ActionBase):
         return {"changed": True, "generation": 7, "joined": False}
 
     def gb10(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Answer as gb10 on the node; the scenario has the answer of a subcommand. By default no rank is down."""
+        """Answer a subcommand with what the scenario has under its name or under "HOST gb10 SUBCOMMAND". By default no rank is down, and there is evidence."""
         receipts = (self.folder / f"nodes/{self.host}/pair1/releases").glob("*/receipt.json")
         receipt = next((json.loads(each.read_text(encoding="utf-8")) for each in receipts), {})
-        document = {"faults": [], "sentence": "", "group": "pair1", "release": "4f0c", "ranks": [{"receipt": receipt}]}
-        answer = {"changed": False, "rc": 0, "document": document, "lines": [], "problems": [], **self.scenario.get(args["argv"][0], {})}
+        status = {"faults": [], "sentence": "", "group": "pair1", "release": "4f0c", "ranks": [{"receipt": receipt}]}
+        document = {**status, "text": f"shown by {self.host}\n", "figures": ""}
+        verb = args["argv"][0]
+        given = {**self.scenario.get(verb, {}), **self.scenario.get(f"{self.host} gb10 {verb}", {})}
+        answer = {"changed": False, "rc": 0, "document": document, "lines": [], "problems": [], **given}
         if not answer["rc"]:
             self.note(" ".join(args["argv"]))
         return {**answer, "failed": answer["rc"] == 1}
-
-    def rank_evidence(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Note which evidence is copied."""
-        self.note(f"evidence {Path(args['src']).parent.name}")
-        return {"changed": False, "path": args["dest"]}
 
     def vllm_bench(self, args: dict[str, Any]) -> dict[str, Any]:
         """Measure; the memory of each round is 1 GiB lower than that of the one before, and the scenario has the depth that fails."""

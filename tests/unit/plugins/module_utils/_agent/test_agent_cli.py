@@ -22,8 +22,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import log_slice
 from shared_samples import needs_shared, samples
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, fake_ssh
+from unit.fixtures.docker.engine import serving
 
 ROOT = Path(__file__).parents[5]
 RUNNING = {
@@ -73,6 +75,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(socket, "gethostname", lambda: "lab-1")
     monkeypatch.setattr(verbs_change, "POLL_SECONDS", 5.0)
     found = Group(tmp_path, capsys)
+    monkeypatch.setattr(log_slice, "run", lambda arguments, _secrets: protocol.reply_of(found.ranks[0].handle({**arguments, "verb": "slice"})))
     yield found
     for service in found.services:
         service.close()
@@ -263,6 +266,11 @@ def test_logs_merges_both_ranks_by_time(group: Group) -> None:
     assert request["container"] == "gb10-pair1-rank1"
     assert int(request["cursor"].partition(":")[0]) < int(time.time() - 3000) * 10**9
     assert len(group.gb10("logs", "--grep", "^t").out.splitlines()) == 2
+    found = json.loads(group.gb10("logs", "--json").out)
+    assert (found["schema"], found["group"], found["host"], found["read"]) == ("gb10.cluster/logs/1", "pair1", "lab-1", ["lab-1", "lab-2"])
+    assert found["lines"] == lines
+    assert logs.document_lines(found) == lines
+    assert logs.document_lines({**found, "lines": []}) == ["No line matches."]
 
 
 def test_logs_prints_the_ranks_that_answer(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +279,22 @@ def test_logs_prints_the_ranks_that_answer(group: Group, monkeypatch: pytest.Mon
     out, err = group.gb10("logs", code=3)
     assert out.endswith("lab-1 | one\n")
     assert err == "lab-2 does not answer: Host key verification failed.\n"
+    found = json.loads(group.gb10("logs", "--json", code=3).out)
+    assert (found["read"], found["problems"]) == (["lab-1"], ["lab-2 does not answer: Host key verification failed."])
     group.answers("slice", {"log": "", "cursor": "", "container": None, "memory": {}, "http_status": 0})
     assert "There is no container gb10-pair1-rank0 on lab-1." in group.gb10("logs", code=1).err
+
+
+@pytest.mark.parametrize(("rank", "code"), [(0, 3), (1, 0)])
+def test_logs_of_a_node_without_an_agent_are_those_of_its_own_container(tmp_path: Path, capsys: pytest.CaptureFixture[str], rank: int, code: int) -> None:
+    given = {"group": "pair1", "rank": rank, "hosts": ["lab-1", "lab-2"], "directory": str(tmp_path), "docker_socket": str(tmp_path / "docker.sock")}
+    with serving(tmp_path / "docker.sock") as engine:
+        engine.containers[f"gb10-pair1-rank{rank}"] = {"Id": "c1", "State": {"Status": "exited", "StartedAt": "2026-11-23T05:00:00Z"}}
+        engine.logs["c1"] = [(ns_to_stamp(int(time.time()) * 10**9), b"HF_TOKEN=hf_abcdefghijkl\n", 1)]
+        assert commands.run(["logs", "--json"], path=str(tmp_path / "agent.json"), given=given) == code
+    found = json.loads(capsys.readouterr().out)
+    assert [line.split(" ", 1)[1] for line in found["lines"]] == [f"lab-{rank + 1} | HF_TOKEN=********"]
+    assert found["problems"] == [f"This node has no agent: {tmp_path}/agent.json does not exist. Run site.yml."][:code]
 
 
 def test_logs_prints_the_last_lines_and_reports_how_many_are_left_out(group: Group) -> None:

@@ -1,0 +1,66 @@
+"""What evidence.yml writes and prints. Both hosts are this machine, which has no agent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playbook import LOCAL_PAIR, Run
+from warm_playbook import run
+
+pytestmark = pytest.mark.slow
+
+
+def collect(folder: Path, text: str = LOCAL_PAIR, *arguments: str, **variables: Any) -> Run:
+    (folder / "hosts.yml").write_text(text.format(python=sys.executable), encoding="utf-8")
+    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "gb10_evidence": str(folder / "evidence"), "vllm_tp2_directory": str(folder / "node"), **variables}
+    return run(folder, "playbooks/evidence.yml", folder / "hosts.yml", *arguments, variables=given)
+
+
+def test_collects_all_ranks_and_compares_with_earlier_evidence(tmp_path: Path) -> None:
+    (tmp_path / "node/pair1/current").mkdir(parents=True)
+    compose = tmp_path / "node/pair1/current/compose.yaml"
+    compose.write_text("{{ lookup('pipe', 'id') }}\nHF_TOKEN: s3cret-word\n", encoding="utf-8")
+    done = collect(tmp_path, evidence_label="before")
+    assert (done.rc, done.changed) == (0, set()), done.stdout
+    folder = tmp_path / "evidence/before"
+    assert f"{folder}/pair1-rank1-two.txt" in done.stdout.splitlines()
+    assert {path.name: oct(path.stat().st_mode)[-3:] for path in (folder, *folder.iterdir())} == {
+        "before": "700", **{f"pair1-rank{rank}.{kind}": "600" for rank in ("0-one", "1-two") for kind in ("txt", "figures.txt")}
+    }  # fmt: skip
+    text = (folder / "pair1-rank0-one.txt").read_text(encoding="utf-8")
+    assert "{{ lookup('pipe', 'id') }}\nHF_TOKEN: ********\n" in text
+    assert "== GPU" not in text
+    assert "== GPU" in (folder / "pair1-rank0-one.figures.txt").read_text(encoding="utf-8")
+
+    compose.write_text("{{ lookup('pipe', 'id') }}\nport: 8001\n", encoding="utf-8")
+    done = collect(tmp_path, LOCAL_PAIR, "-e", "output=json", evidence_label="after", evidence_compare="before")
+    assert (done.rc, done.changed) == (0, set()), done.stdout
+    (found,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"schema"') and '"host": "two"' in line]
+    assert {"-HF_TOKEN: ********", "+port: 8001"} <= set(found["differences"])
+    assert (found["path"], found["compared_with"]) == (f"{tmp_path}/evidence/after/pair1-rank1-two.txt", f"{folder}/pair1-rank1-two.txt")
+
+
+def test_a_node_that_cannot_be_read_leaves_a_note_and_fails(tmp_path: Path) -> None:
+    hosts = LOCAL_PAIR.replace("{{ansible_host: 127.0.0.2}}", "{{ansible_host: 127.0.0.2, ansible_python_interpreter: /none/python3}}")
+    done = collect(tmp_path, hosts)
+    assert [host for host, _task, _text in done.failures] == ["two"]
+    assert "/none/python3" in done.last_message
+    note = (tmp_path / "evidence/latest/pair1-rank1-two.txt").read_text(encoding="utf-8")
+    assert note == f"No evidence could be read: {done.last_message}\n"
+    assert (tmp_path / "evidence/latest/pair1-rank0-one.figures.txt").is_file()
+
+
+def test_labels_that_cannot_be_used_are_refused_before_a_node_is_read(tmp_path: Path) -> None:
+    for values, sentence in (
+        ({"evidence_label": "../x"}, "expected a name of letters, digits, dots, dashes and underscores"),
+        ({"evidence_compare": "latest"}, "evidence_label is latest and evidence_compare is latest; expected are two different names"),
+        ({"evidence_compare": "before"}, f"evidence_compare is before, but there is no {tmp_path}/evidence/before/pair1-rank0-one.txt: collect it first"),
+    ):
+        done = collect(tmp_path, **values)
+        assert done.rc == 2
+        assert sentence in " ".join(text for _host, _task, text in done.failures)
+    assert not (tmp_path / "evidence").exists()
