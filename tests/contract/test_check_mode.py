@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 from playbook import LOCAL_PAIR, REPO, Run
 from warm_playbook import run
 
@@ -43,22 +42,6 @@ def check(folder: Path, text: str, **variables: object) -> Run:
     (folder / "play.yml").write_text(text, encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
     return run(folder, "play.yml", folder / "hosts.yml", "--check", variables=variables, env=env, project=folder)
-
-
-# Without a size, so that the disk of this computer is large enough.
-SMALL = {"small": {"extends": "dspark-nvfp4-1m-seed", "model": {"size_gib": None}}}
-
-
-@pytest.mark.long  # tests/lab/test_image_weights.py has the check mode of weights
-def test_weights_that_one_rank_downloads_come_to_the_others(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    result = check(tmp_path, WEIGHTS, gb10_model_store=str(store), gb10_profile="small", gb10_profiles=SMALL, weights_reserve_gib=0)
-    assert result.rc == 0, result.stdout
-    assert {(host, task.rpartition("| ")[2]) for host, task in result.changed} == {
-        ("one", "Fetch the model from the hub, on one rank"),
-        ("two", "Fetch, check and put in place"),
-    }
-    assert not store.exists()
 
 
 def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path) -> None:

@@ -42,18 +42,6 @@ def page(done: Run) -> list[str]:
     return lines
 
 
-def deploy(folder: Path) -> None:
-    group = folder / "node/pair1"
-    (group / "releases/4f0c").mkdir(parents=True)
-    (group / "releases/4f0c/compose.yaml").write_text("services: {}\n", encoding="utf-8")
-    (group / "current").symlink_to("releases/4f0c")
-
-
-def tree(folder: Path) -> dict[str, str]:
-    """The files of the node and of its group."""
-    return {str(path): path.read_text(encoding="utf-8") if path.is_file() else "" for path in sorted((folder / "node").rglob("*"))}
-
-
 @pytest.mark.parametrize("silent", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_pair_with_nothing_installed_is_reported_in_check_mode_too(tmp_path: Path, silent: bool) -> None:
     done = doctor(tmp_path, "--check", hosts=LOCAL_PAIR.replace("{{ansible_host: 127.0.0.2}}", SILENT) if silent else LOCAL_PAIR, output="json")
@@ -68,39 +56,6 @@ def test_a_pair_with_nothing_installed_is_reported_in_check_mode_too(tmp_path: P
     assert {each["id"] for each in data["findings"]} & ({"engine_down", "engine_unknown"} if silent else {"engine_absent", "engine_unknown"})
     assert all(each["why"] and each["command"] for each in data["findings"])
     assert done.rc == (2 if data["counts"]["error"] else 0), done.stdout
-
-
-@pytest.mark.long  # tests/lab/test_h_doctor.py has the page of such a pair
-def test_a_node_that_does_not_answer_is_one_finding_and_is_asked_once(tmp_path: Path) -> None:
-    deploy(tmp_path)
-    before = tree(tmp_path)
-    done = doctor(tmp_path, hosts=LOCAL_PAIR.replace("{{ansible_host: 127.0.0.2}}", SILENT))
-    assert done.rc == 2, done.stdout
-    lines = page(done)
-    assert len(lines) <= 60
-    assert lines[0].startswith("pair1: ")
-    (place,) = [number for number, line in enumerate(lines) if line.startswith("error reachable (two): ")]
-    assert lines[place + 1].startswith("    why: a group serves with all ranks")
-    assert "    run: ssh -p 1 nvidia@127.0.0.2 true" in lines[place:]
-    assert any("Rank 1 on two is not known: the node is unreachable" in line for line in lines)
-    unreachable = [each for each in done._results("runner_on_unreachable") if each["host"] == "two"]
-    assert len(unreachable) == 1, "a frozen node is waited for once"
-    assert done.last_message.startswith("pair1: ")
-    assert (done.changed, tree(tmp_path)) == (set(), before)
-
-
-@pytest.mark.long  # tests/lab/test_h_doctor.py judges half a pair
-def test_a_run_of_one_host_with_drift_fails_if_warnings_count(tmp_path: Path) -> None:
-    """Where this machine has no Docker Engine, that is an error as well."""
-    deploy(tmp_path)
-    before = tree(tmp_path)
-    done = doctor(tmp_path, "--limit", "two", output="json", doctor_strict=True)
-    data = report(done)
-    assert (done.rc, done.changed, tree(tmp_path)) == (2, set(), before)
-    assert "rank 0 on one is not known: the node was not read in this run" in data["sentence"].replace("Rank", "rank")
-    ids = {each["id"] for each in data["findings"]}
-    assert ids >= ({"docker", "engine_unknown"} if "Docker Engine" in data["sentence"] else {"engine_down"} & ids)
-    assert {"area": "drift", "hosts": ["one", "two"], "reason": "the release was not rendered, because a rank was not read"} in data["not_checked"]
 
 
 def test_a_misspelt_variable_is_refused(tmp_path: Path) -> None:

@@ -264,20 +264,6 @@ def test_node_without_an_rdma_device_is_refused_before_anything_stops(pair: Pair
     assert pair.log == []
 
 
-@pytest.mark.long  # tests/acceptance/test_a_bring_up.py begins with it
-def test_a_check_run_of_the_first_installation_names_its_changes(pair: Pair) -> None:
-    for host in ("one", "two"):
-        (pair.folder / f"{host}.agent").unlink()
-    check = pair.play("--check")
-    assert check.rc == 0, check.stdout
-    assert pair.log + pair.installed == []
-    assert not pair.written("one"), "a check run writes nothing"
-    done = pair.play()
-    assert done.rc == 0, done.stdout
-    assert check.changed == done.changed
-    assert sorted(pair.installed) == ["one agent present", "two agent present"]
-
-
 def test_image_that_differs_from_the_lock_file_stops_all_ranks_before_a_start(pair: Pair) -> None:
     done = pair.play(locked="another")
     assert done.rc != 0
@@ -319,15 +305,6 @@ def test_collectives_of_a_pair_at_rest_are_tested_before_its_first_boot_with_an_
     assert check.changed == done.changed
 
 
-@pytest.mark.long  # a run of all tasks; the sentence has unit tests
-def test_hang_of_the_collectives_on_one_rank_fails_all_ranks_before_a_start(pair: Pair) -> None:
-    done = pair.play(runs="", two_on_collective="timeout")
-    [sentence] = set(messages(done).values())
-    assert set(messages(done)) == {"one", "two"}
-    assert sentence.startswith("pair1: the collective hangs on two after 1 measurements, limit 60 s. Set NCCL_NVLS_ENABLE: '0'")
-    assert not any("desires" in line for line in pair.log)
-
-
 @pytest.mark.parametrize("host", [pytest.param("one", marks=pytest.mark.long), "two"])
 def test_rank_whose_settings_do_not_work_ends_the_others_before_the_collectives(pair: Pair, host: str) -> None:
     """They would wait a minute for it there."""
@@ -343,14 +320,6 @@ def test_rank_whose_settings_do_not_work_ends_the_others_before_the_collectives(
     assert "has no attribute" not in done.stdout
 
 
-@pytest.mark.long  # tests/unit/plugins/modules/test_api_key.py has the check mode of the module
-def test_check_run_of_a_pair_without_a_key_makes_none(pair: Pair) -> None:
-    pair.key.unlink()
-    check = pair.play("--check")
-    assert result(check)["changes"] == [f"release {OLD} -> {NEW}", f"the API needs the new key in {pair.key} on one"]
-    assert not pair.key.exists()
-
-
 @pytest.mark.long  # two runs of all tasks
 def test_release_and_its_inputs_are_the_same_for_another_generated_key(pair: Pair) -> None:
     named: tuple[list[str], list[Any]] = ([], [])
@@ -361,39 +330,6 @@ def test_release_and_its_inputs_are_the_same_for_another_generated_key(pair: Pai
         named[1].append([pair.manifest(host, named[0][-1])["inputs"] for host in ("one", "two")])
     assert named[0][0] == named[0][1] != OLD
     assert named[1][0] == named[1][1]
-
-
-@pytest.mark.long  # test_api_key.py finds such a container
-def test_container_with_another_key_than_the_file_is_a_reason_for_a_start(pair: Pair) -> None:
-    done = pair.play(release=OLD, variables={"__vllm_tp2_key": {"path": str(pair.key), "new": True}})
-    assert result(done)["changes"] == [f"the API needs the new key in {pair.key} on one"]
-    assert pair.log[0] == f"one desires serving {OLD}"
-
-
-@pytest.mark.long  # test_api_key.py has each form of the file
-def test_key_alone_in_the_file_is_kept(pair: Pair) -> None:
-    pair.key.write_text("a-key-of-an-earlier-run\n", encoding="utf-8")
-    done = pair.play()
-    assert result(done)["changes"] == [f"release {OLD} -> {NEW}"]
-    assert pair.key.read_text(encoding="utf-8") == "VLLM_API_KEY=a-key-of-an-earlier-run\n"
-
-
-@pytest.mark.long  # a row of tests/acceptance asserts it
-@pytest.mark.parametrize("given", [{"vllm_tp2_api_key": "key-7c1f2e9d"}, {"vllm_tp2_secret_env": {"VLLM_API_KEY": "key-7c1f2e9d"}}])
-def test_key_of_the_inventory_reaches_the_head_alone(pair: Pair, given: dict[str, Any]) -> None:
-    pair.key.unlink()
-    secret = {"HF_TOKEN": "hf_of_both"}
-    done = pair.play("-vvvv", "--diff", variables={**given, "vllm_tp2_secret_env": {**given.get("vllm_tp2_secret_env", {}), **secret}})
-    assert done.rc == 0, done.stdout[-3000:]
-    assert "key-7c1f2e9d" not in done.text()
-    folders = [pair.folder / f"nodes/{host}/pair1/releases/{NEW}" for host in ("one", "two")]
-    assert pair.files_with("key-7c1f2e9d") == [folders[0] / "secrets.env"]
-    assert [folder.joinpath("secrets.env").read_text(encoding="utf-8") for folder in folders] == [
-        "HF_TOKEN='hf_of_both'\nVLLM_API_KEY='key-7c1f2e9d'\n", "HF_TOKEN='hf_of_both'\n",
-    ]  # fmt: skip
-    assert [pair.compose(host)["env_file"] for host in ("one", "two")] == [["secrets.env"], ["secrets.env"]]
-    assert [pair.manifest(host)["has_key"] for host in ("one", "two")] == [True, False]
-    assert not pair.key.exists(), "no key is made"
 
 
 # tests/unit/plugins/modules/test_api_key.py has each of them.
@@ -412,14 +348,6 @@ def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair, text: 
     assert f"Remove {pair.key}: the next run makes a new key" in sentence
     assert pair.log + pair.installed == []
     assert not pair.written("one"), "nothing was written"
-
-
-@pytest.mark.long  # a run of all tasks for one word
-@pytest.mark.parametrize("value", ["false", "no"])
-def test_open_api_that_is_switched_off_on_the_command_line_has_a_key(pair: Pair, value: str) -> None:
-    done = pair.play(variables={"vllm_tp2_api_open": value})
-    assert result(done)["key"] is True
-    assert pair.manifest("one")["has_key"] is True
 
 
 @pytest.mark.long
@@ -442,15 +370,6 @@ def test_failed_boot_fails_all_ranks_with_one_sentence_and_copies_the_evidence(p
     assert pair.evidence(NEW) == {f"rank{rank}-{host}.txt": f"shown by {host}\n" for rank, host in enumerate(("one", "two"))}
     assert ACKNOWLEDGED in pair.log
     assert list((pair.folder / "receipts/pair1").glob("*-failed.json"))
-
-
-@pytest.mark.long  # a run of all tasks; tests/vm has heads that are lost
-def test_head_that_does_not_answer_fails_all_ranks(pair: Pair) -> None:
-    done = pair.play(one_on_desired_state="dark")
-    assert done.rc != 0
-    lost = "one does not answer, and it is not known whether its agent has received the change. Run site.yml again."
-    assert messages(done) == dict.fromkeys(("one", "two"), lost)
-    assert not any("follow" in line for line in pair.log)
 
 
 @pytest.mark.long
@@ -500,25 +419,6 @@ def test_second_run_with_another_release_is_refused_or_takes_over(pair: Pair, ho
     )
     assert pair.log + pair.installed == []
     assert not pair.written("one"), "refused before anything is written"
-
-
-@pytest.mark.long  # tests/vm/test_serve.py asserts it with a killed run
-def test_second_run_with_the_same_release_follows_the_first(pair: Pair) -> None:
-    done = pair.play(state={"desired": desired(), "outcome": outcome(None, final=False, phase="starting")})
-    found = result(done)
-    assert (found["changes"], found["followed"]) == ([], "the start that admin@ctl began at 10:02:31")
-    assert (found["unserved_seconds"], found["receipt"]["release"]) == (48, NEW)
-    assert pair.log == [*follows(0, 1), ACKNOWLEDGED]
-    assert done.changed == set()
-
-
-@pytest.mark.long  # tests/sim/test_actor.py has what the agent does then
-def test_pair_that_was_started_by_hand_after_a_stop_is_asked_for_without_a_reason(pair: Pair) -> None:
-    state = {"desired": desired(OLD, state="stopped"), "outcome": outcome(None, result="stopped", delivered=True)}
-    done = pair.play(state=state, release=OLD, follow=[reply(outcome(None, result="serves", unserved_seconds=0.0), desired(OLD))])
-    found = result(done)
-    assert (found["changes"], found["unserved_seconds"], found["receipt"]["release"]) == ([], 0, OLD)
-    assert pair.log == [f"one desires serving {OLD}", *follows(0), ACKNOWLEDGED]
 
 
 @pytest.mark.long
@@ -632,39 +532,3 @@ def test_rollback_that_the_head_refuses_shows_the_kept_releases_and_ends_all_ran
     assert [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")] == [document]
     assert messages(done) == dict.fromkeys(("one", "two"), "pair1: it is not kept.")
     assert (pair.log, done.changed) == ([], set())
-
-
-BENCH = {"bench_depths": "0,64", "bench_concurrency": "1"}
-
-
-def figures(pair: Pair) -> tuple[list[str], dict[str, Any]]:
-    """The text and the JSON that a measurement has written."""
-    [text], [data] = (list((pair.folder / "bench").glob(f"pair1-*.{suffix}")) for suffix in ("txt", "json"))
-    return text.read_text(encoding="utf-8").splitlines(), json.loads(data.read_text(encoding="utf-8"))
-
-
-@pytest.mark.long  # tests/lab/test_d_operate.py measures and writes
-def test_bench_writes_what_it_has_measured_before_a_level_fails(pair: Pair) -> None:
-    (pair.folder / f"nodes/one/pair1/releases/{OLD}/receipt.json").write_text('{"passed": true, "profile": "dspark-nvfp4-1m-seed"}', encoding="utf-8")
-    done = pair.play(tasks="bench", fails=64, variables={**BENCH, "bench_depths": "0,64,128", "gb10_bench": str(pair.folder / "bench")})
-    assert messages(done) == {"one": "pair1: one: vllm bench serve: no tokenizer."}
-    assert [line for line in pair.log if "measures" in line] == ["one measures [0] for 0 s", "one measures [64] for 0 s"]
-    text, data = figures(pair)
-    assert [row["depth"] for row in data["rows"]] == [0]
-    assert "single_stream_tok_s: 59.6, published 54.22 (+10 %)" in text
-    assert done.changed == set()
-
-
-@pytest.mark.long  # six rounds; test_vllm_bench.py has the floor
-def test_soak_ends_when_the_memory_of_a_rank_without_an_api_is_low(pair: Pair) -> None:
-    given = {**BENCH, "bench_seconds": 600, "bench_memory_floor": 8, "gb10_bench": str(pair.folder / "bench")}
-    done = pair.play(tasks="bench", two_on_gib=10, variables=given)
-    assert messages(done) == {"one": "pair1: two: 7.0 GiB of memory were available, and bench_memory_floor is 8 GiB"}
-    measured = sorted(line for line in pair.log if "measures" in line)
-    assert measured == [*["one measures [0, 64] for 60 s"] * 3, *["two measures [] for 60 s"] * 3]
-    text, data = figures(pair)
-    assert len(data["rows"]) == 6
-    assert text[-2:] == [
-        "one: lowest MemAvailable 47.0 GiB, lowest MemFree 47.0 GiB; +2,048 MiB in 8 requests, +256.00 MiB a request",
-        "two: lowest MemAvailable 7.0 GiB, lowest MemFree 7.0 GiB; +2,048 MiB in 8 requests, +256.00 MiB a request",
-    ]

@@ -160,16 +160,5 @@ def test_a_new_answer_changes_its_line_and_shows_it(written: Written) -> None:
     assert path.read_text(encoding="utf-8") == before.replace("fp8-512k", "fp8-1m")
 
 
-@pytest.mark.long  # two more runs; tests/unit/plugins/action/test_setup_access.py has the answers that are refused
-def test_a_refused_or_declined_answer_leaves_the_file(written: Written) -> None:
-    path = written.edited(("b12x-fp8-1m", "fp8-1m  # mine"))
-    before = path.read_text(encoding="utf-8")
-    refused = written.setup.run(setup_profile="fp8-2m", setup_write="no")
-    assert refused.last_message.startswith("setup_profile is 'fp8-2m', expected one of b12x-fp8-1m")
-    declined = written.setup.run(setup_profile="fp8-512k", setup_write="no")
-    assert declined.last_message.startswith("Nothing was written")
-    assert path.read_text(encoding="utf-8") == before
-
-
 def test_git_does_not_see_the_users_inventory() -> None:
     assert "/inventories/mine/" in (REPO / ".gitignore").read_text(encoding="utf-8").splitlines()

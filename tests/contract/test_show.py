@@ -117,11 +117,3 @@ def test_status_is_one_table_of_all_groups_with_the_verdicts_first(tmp_path: Pat
     verdicts = [number for number, line in enumerate(lines) if line.startswith(("NEVER SERVED  ", "UNKNOWN  "))]  # with and without a Docker Engine here
     assert verdicts == [lines.index(rows[0]) - 4, lines.index(rows[0]) - 3]
     assert "\\n" not in "".join(lines[verdicts[0] :])
-
-
-@pytest.mark.long  # tests/unit/plugins/action/test_show.py has one document a group
-def test_status_is_a_document_for_each_group_as_json(tmp_path: Path) -> None:
-    found = documents(play(tmp_path, "status", "-e", "output=json", "-e", "vllm_tp2_status_fail=false", hosts=TWO_GROUPS))
-    assert [(each["schema"], each["group"]) for each in found] == [("gb10.cluster/status/1", "pair1"), ("gb10.cluster/status/1", "pair2")]
-    assert [(rank["rank"], rank["host"]) for rank in found[1]["ranks"]] == [(0, "a-long-name"), (1, "four")]
-    assert all(rank["memory_kib"]["total"] > 0 for each in found for rank in each["ranks"][:1])
