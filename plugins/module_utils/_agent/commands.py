@@ -11,11 +11,12 @@ import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, status, verbs_change, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import check, client, config, status, verbs_change, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import LONGEST_CALL, CommandError, Group, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.load_test import LEVELS
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,6 +75,13 @@ def parser() -> Parser:
     found = commands.add_parser("key", help="the key of the API, on the head")
     found.add_argument("--header", action="store_true", help="as a header of HTTP, such as for `curl -H @-`")
     found.set_defaults(run=verbs_read.key)
+    found = commands.add_parser("check", help="send prompts to the model and judge the replies; exit code 2 if one is bad")
+    found.add_argument("--concurrency", default=",".join(map(str, LEVELS)), metavar="N,N", help="how many at once, one level after the other (%(default)s)")
+    found.add_argument("--streams", action="store_true", help="a line for each reply instead of each level")
+    found.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds that one request may take (600)")
+    found.add_argument("--prompts", default="", metavar="FILE", help="a JSON list of prompts of your own; - reads standard input")
+    found.add_argument("--json", action="store_true", help="print one document instead of text")
+    found.set_defaults(run=check.check)
     commands.add_parser("why", help="the last verdict, its evidence, and what was done").set_defaults(run=verbs_read.why)
     for name, run, text in (("stop", verbs_change.stop, "stop the group"), ("start", verbs_change.start, "start the release that was desired last")):
         found = commands.add_parser(name, help=text)
