@@ -60,7 +60,7 @@ attributes:
     details:
       - Every run measures again. It reports no change.
 seealso:
-  - module: gb10.cluster.sanity_bench
+  - module: gb10.cluster.gb10
 """
 
 EXAMPLES = r"""

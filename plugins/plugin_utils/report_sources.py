@@ -23,7 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.group import
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
 CACHE = "report-nodes.json"
-SPEED, MOST_LEVELS = "speed.json", 16
+SPEEDS, MOST_LEVELS = "speed-*.json", 16
 MOST_FILES = 200
 RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
 RAIL = ("netdev", "hca", "ipv4", "carrier", "speed_mbps", "mtu", "gid_index")
@@ -58,21 +58,15 @@ def bench_in(folder: Path, group: str) -> dict[str, Any]:
 
 
 def speeds_in(folder: Path) -> dict[str, Any]:
-    """Return what smoke.yml and sanity.yml have measured of a group's last measured release: `release`, `profile`, `levels`; empty without a file."""
-    return _load(folder / SPEED) or {}
+    """Return what smoke.yml and sanity.yml have measured of a group's last measured release: `release`, `profile`, `levels`; empty without a file.
 
-
-def keep_speeds(folder: Path, release: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], at: str) -> None:
-    """Write the speed of each level of `rows`, as sanity_bench returns them. Other levels of this release stay, the newest ones. Raises OSError."""
-    about = {key: str(release.get(key) or "") for key in ("release", "profile")}
-    new = [{"concurrency": row["concurrency"], "at": at, "tok_s": row["aggregate_tok_s"]} for row in rows if row["aggregate_tok_s"]]
-    kept = speeds_in(folder)
-    old = kept["levels"] if kept and {key: kept[key] for key in about} == about else []
-    seen = {each["concurrency"] for each in new}
-    levels = [*(each for each in old if each["concurrency"] not in seen), *new][-MOST_LEVELS:]
-    if new:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(str(folder / SPEED), json.dumps({**about, "levels": levels}) + "\n", 0o600)
+    Each file has the levels of one run. The last result of each level counts, and of the levels the newest ones.
+    """
+    found = (each for each in map(_load, sorted(folder.glob(SPEEDS))[:MOST_FILES]) if each and each.get("levels"))
+    read = sorted(found, key=lambda each: str(each["levels"][0]["at"]))
+    about = {key: read[-1][key] for key in ("release", "profile")} if read else {}
+    levels = {level["concurrency"]: level for each in read if {**each, **about} == each for level in each["levels"]}
+    return {**about, "levels": sorted(levels.values(), key=lambda level: str(level["at"]))[-MOST_LEVELS:]} if read else {}
 
 
 def _problem(result: Mapping[str, Any]) -> str:

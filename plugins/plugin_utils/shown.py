@@ -12,7 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import logs
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import check, logs
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import PLAYBOOK_SPEC
@@ -27,6 +27,7 @@ TEXTS: dict[str, Callable[[list[Any]], list[str]]] = {
     "gb10.cluster/rollback/1": lambda found: [line for each in found for line in status.rollback_lines(each)],
     "gb10.cluster/validate/1": lambda found: [line for each in found for line in profiles.validated_lines(each)],
     logs.SCHEMA: lambda found: [line for each in found for line in logs.document_lines(each)],
+    check.SCHEMA: lambda found: [line for each in found for line in check.lines(each)],
     "gb10.cluster/import/1": lambda found: [line for each in found for line in profiles.imported_lines(each)],
     "gb10.cluster/profiles/1": lambda found: [line for each in found for line in profiles.lines(each, Display().columns)],
 }

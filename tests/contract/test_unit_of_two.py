@@ -44,7 +44,7 @@ def test_one_rank_alone_is_refused_before_anything(tmp_path: Path, tasks: str, a
     assert not (tmp_path / "node").exists()
 
 
-@pytest.mark.parametrize("tasks", ["smoke", "sanity", "bench"])
+@pytest.mark.parametrize("tasks", ["check", "bench"])
 def test_run_without_head_asks_no_rank_and_reports_it(tmp_path: Path, tasks: str) -> None:
     done = play(tmp_path, tasks, "--limit", "two")
     assert done.rc != 0

@@ -8,14 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, rollback, status, verbs_change, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import check, client, config, rollback, status, verbs_change, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import LONGEST_CALL, CommandError, Group, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.load_test import LEVELS
+
+#: Names and settings of an argument, as argparse takes them.
+Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,66 +56,72 @@ def agent(group: Group, _options: argparse.Namespace) -> int:
     return Service(group.config).run()
 
 
+def _flag(name: str, text: str, **more: Any) -> Argument:
+    return (name,), {"action": "store_true", "help": text, **more}
+
+
+def _number(*names: str, default: float, text: str) -> Argument:
+    return names, {"type": type(default), "default": default, "help": f"{text} ({default:g})"}
+
+
+_JSON = _flag("--json", "as one JSON document")
+_CHANGE = [_flag("--takeover", "replace a change that is under way"), _flag("--no-wait", "return at once", action="store_false", dest="wait")]
+_WAIT = _flag("--wait", "follow until it is done (default)", default=True)
+#: By name: what runs it, its help, and its arguments.
+COMMANDS: dict[str, tuple[Callable[[Group, argparse.Namespace], int], str, list[Argument]]] = {
+    "status": (status.status, "what the group does; exit code 2 if that is not as it should be, 3 if a rank was not read", [
+        _JSON, _flag("--no-completion", "do not ask the API", action="store_false", dest="completion"),
+        _number("--timeout", default=10.0, text="seconds until a completion counts as late"),
+        _number("--completion-timeout", default=120.0, text="seconds that a completion may take"),
+        (("--lost",), {"default": "", "help": argparse.SUPPRESS}),  # why the head is not known, on a worker
+    ]),
+    "why": (verbs_read.why, "the last verdict, its evidence, and what was done", [_JSON]),
+    "events": (verbs_read.events, "what the agent did", [_JSON, _number("-n", "--number", default=20, text="how many of the last events")]),
+    "logs": (verbs_read.print_logs, "the container logs of all ranks, by time", [
+        _JSON, _number("-n", "--number", default=0, text="only the last lines, this many; 0 is all"),
+        (("--since",), {"default": "10m", "help": "90s, 10m, 2h, 1d (10m)"}),
+        (("--grep",), {"default": "", "metavar": "RE", "help": "only lines that match this regular expression"}),
+    ]),
+    "evidence": (verbs_read.print_evidence, "what this node shows of its rank, or what was kept of it, without secrets", [
+        _JSON, _flag("--list", "the labels of what is kept, the newest first"),
+        (("label",), {"nargs": "?", "default": "", "metavar": "LABEL", "help": "print what is kept under this label"}),
+    ]),
+    "key": (verbs_read.key, "the key of the API, on the head", [_flag("--header", "as a header of HTTP, such as for `curl -H @-`")]),
+    "check": (check.check, "send prompts to the model and judge the replies; exit code 2 if one is bad", [
+        _JSON, _flag("--streams", "a line for each reply instead of each level"),
+        (("--concurrency",), {
+            "default": ",".join(map(str, LEVELS)), "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)",
+        }),
+        _number("--timeout", default=600.0, text="seconds that one request may take"),
+        (("--prompts",), {"default": "", "metavar": "FILE", "help": "a JSON list of prompts of your own; - reads standard input"}),
+    ]),
+    "stop": (verbs_change.stop, "stop the group", [*_CHANGE, _WAIT, _flag("--here", "on a worker: stop only this rank, if the head is down")]),
+    "start": (verbs_change.start, "start the release that was desired last", [*_CHANGE, _WAIT]),
+    "rollback": (rollback.rollback, "go to the last good release that is not current, or to another kept one", [
+        *_CHANGE, _JSON, (("release",), {"nargs": "?", "default": "", "metavar": "RELEASE"}),
+        _flag("--list", "list the releases that are kept, and change nothing"), _flag("--check", "print what would be done, and change nothing"),
+        _flag("--again", "also if this release has failed, and nothing of it has changed"),
+        (("--by",), {"default": "", "metavar": "WHO", "help": "who asks, for messages to other runs"}),
+    ]),
+    "follow": (follow, "one long poll of events, as JSON", [
+        (("--generation",), {"type": int, "default": 0}), (("--since",), {"type": int, "default": 0}), (("--wait",), {"type": float, "default": 0.0}),
+    ]),
+    "call": (call, "send a verb to the agent, and print the result as JSON", [
+        (("verb",), {}), (("arguments",), {"nargs": "?", "default": "{}", "metavar": "JSON"}),
+    ]),
+    "agent": (agent, "run the service", []),
+}  # fmt: skip
+
+
 def parser() -> Parser:
     """Return the parser of the command line."""
     out = Parser(prog="gb10", description="The serving group of this node.")
     commands = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    found = commands.add_parser("status", help="what the group does; exit code 2 if that is not as it should be, 3 if a rank was not read")
-    found.add_argument("--json", action="store_true", help="as one JSON document")
-    found.add_argument("--no-completion", action="store_false", dest="completion", help="do not ask the API")
-    found.add_argument("--timeout", type=float, default=10.0, help="seconds until a completion counts as late (10)")
-    found.add_argument("--completion-timeout", type=float, default=120.0, help="seconds that a completion may take (120)")
-    found.add_argument("--lost", default="", help=argparse.SUPPRESS)  # why the head is not known, on a worker
-    found.set_defaults(run=status.status)
-    found = commands.add_parser("events", help="what the agent did")
-    found.add_argument("-n", "--number", type=int, default=20, help="how many of the last events (20)")
-    found.add_argument("--json", action="store_true", help="as one JSON document")
-    found.set_defaults(run=verbs_read.events)
-    found = commands.add_parser("logs", help="the container logs of all ranks, by time")
-    found.add_argument("--since", default="10m", help="90s, 10m, 2h, 1d (10m)")
-    found.add_argument("--grep", default="", metavar="RE", help="only lines that match this regular expression")
-    found.add_argument("-n", "--number", type=int, default=0, help="only the last lines, this many (0: all)")
-    found.add_argument("--json", action="store_true", help="as one document")
-    found.set_defaults(run=verbs_read.print_logs)
-    found = commands.add_parser("evidence", help="what this node shows of its rank, or what was kept of it, without secrets")
-    found.add_argument("label", nargs="?", default="", metavar="LABEL", help="print what is kept under this label")
-    found.add_argument("--list", action="store_true", help="the labels of what is kept, the newest first")
-    found.add_argument("--json", action="store_true", help="as one document")
-    found.set_defaults(run=verbs_read.print_evidence)
-    found = commands.add_parser("key", help="the key of the API, on the head")
-    found.add_argument("--header", action="store_true", help="as a header of HTTP, such as for `curl -H @-`")
-    found.set_defaults(run=verbs_read.key)
-    found = commands.add_parser("why", help="the last verdict, its evidence, and what was done")
-    found.add_argument("--json", action="store_true", help="as one JSON document")
-    found.set_defaults(run=verbs_read.why)
-    for name, run, text in (("stop", verbs_change.stop, "stop the group"), ("start", verbs_change.start, "start the release that was desired last")):
+    for name, (run_it, text, arguments) in COMMANDS.items():
         found = commands.add_parser(name, help=text)
-        found.add_argument("--wait", action="store_true", default=True, help="follow until it is done (default)")
-        found.add_argument("--no-wait", action="store_false", dest="wait", help="return at once")
-        found.add_argument("--takeover", action="store_true", help="replace a change that is under way")
-        found.set_defaults(run=run)
-        if name == "stop":
-            found.add_argument("--here", action="store_true", help="on a worker: stop only this rank, if the head is down")
-    found = commands.add_parser("rollback", help="go to the last good release that is not current, or to another kept one")
-    found.add_argument("release", nargs="?", default="", metavar="RELEASE")
-    found.add_argument("--list", action="store_true", help="list the releases that are kept, and change nothing")
-    found.add_argument("--check", action="store_true", help="print what would be done, and change nothing")
-    found.add_argument("--json", action="store_true", help="print one JSON document")
-    found.add_argument("--no-wait", action="store_false", dest="wait", help="return at once")
-    found.add_argument("--takeover", action="store_true", help="replace a change that is under way")
-    found.add_argument("--again", action="store_true", help="also if this release has failed, and nothing of it has changed")
-    found.add_argument("--by", default="", metavar="WHO", help="who asks, for messages to other runs")
-    found.set_defaults(run=rollback.rollback)
-    found = commands.add_parser("follow", help="one long poll of events, as JSON")
-    found.add_argument("--generation", type=int, default=0)
-    found.add_argument("--since", type=int, default=0)
-    found.add_argument("--wait", type=float, default=0.0)
-    found.set_defaults(run=follow)
-    found = commands.add_parser("call", help="send a verb to the agent, and print the result as JSON")
-    found.add_argument("verb")
-    found.add_argument("arguments", nargs="?", default="{}", metavar="JSON")
-    found.set_defaults(run=call)
-    commands.add_parser("agent", help="run the service").set_defaults(run=agent)
+        for names, given in arguments:
+            found.add_argument(*names, **given)
+        found.set_defaults(run=run_it)
     commands.add_parser("connect", help="copy standard input and output to the session socket")
     return out
 

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Ask a vLLM server on this node for its models, its pool and completions: what the module vllm_probe returns.
+"""PRIVATE. Ask a vLLM server on this node for its models, its pool and completions.
 
 Nothing of Ansible's is imported.
 """
@@ -99,7 +99,11 @@ class Server:
         return sample * (tokens // counted) or sample[:tokens]
 
     def complete(self, model: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask for one completion and return it as the module documents it under RETURN."""
+        """Ask for one completion and return it as reply_of() does.
+
+        A request has `prompt`, and may have `chat` (false), `max_tokens` (64), `body` (more keys; the temperature is 0 without one) and `prompt_tokens`:
+        a prompt of this many tokens is sent instead, or as the system's message before a chat, with `cold` one that no prefix cache has.
+        """
         body: dict[str, Any] = {"model": model, "max_tokens": request.get("max_tokens", 64), "temperature": 0}
         if request.get("chat"):
             path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": request["prompt"]}]
@@ -183,7 +187,13 @@ def ask(
     url: str = "http://127.0.0.1:8000", env_file: list[str] | None = None, requests: list[dict[str, Any]] | None = None, model: str | None = None,
     concurrency: int = 1, timeout: float = 120.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what the module documents under RETURN; raise OSError where the key cannot be read."""
+    """Return what came back, and judge nothing. `timeout` is that of one request, in seconds. Raises OSError where the key cannot be read.
+
+    models: `id` and `max_model_len` of each, empty if /v1/models does not answer; error: why, as a sentence; http_status: its status, 0 without an answer.
+    version: the server's, empty without one. metrics: the labels of vllm:cache_config_info, one entry for each engine, every value a text.
+    speculation: what the counters of speculative decoding grew by, requests of other clients included; empty without requests.
+    replies: one for each request, in their order, as reply_of() returns it. /health is not requested: with a dead rank it answers 200.
+    """
     key = read_key(env_file)
     server = Server(url, key, timeout)
     status, text = server.call("GET", "/v1/models", timeout=min(10.0, timeout))

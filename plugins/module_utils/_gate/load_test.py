@@ -12,7 +12,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.table import 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.table import table as columns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import reply
 
-# The server's own sampling, which is what an agent gets; vllm_probe asks with temperature 0 otherwise.
+# The server's own sampling, which is what an agent gets; api_probe asks with temperature 0 otherwise.
 _OWN_SAMPLING: dict[str, Any] = {"temperature": None}
 
 # Longer than 411 tokens, from which on the reply is garbled if the KV cache has the wrong layout (seed 003); the answer stands in the middle.
@@ -126,7 +126,7 @@ def cut(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def requests_of(prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what vllm_probe is asked."""
+    """Return what api_probe is asked."""
     return [{key: prompt[key] for key in ("prompt", "chat", "max_tokens", "body")} for prompt in prompts]
 
 

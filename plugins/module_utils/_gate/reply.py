@@ -81,7 +81,7 @@ def _holds(text: str, expect: str) -> bool:
 
 
 def shown(reply: dict[str, Any]) -> str:
-    """Return the text of a reply of vllm_probe, else its reasoning."""
+    """Return the text of a reply of api_probe, else its reasoning."""
     text = str(reply.get("text") or "")
     return text if not _blank(text) else str(reply.get("reasoning") or text)
 
@@ -121,7 +121,7 @@ def remedy(found: list[str]) -> str:
 
 
 def faults(prompt: str, reply: dict[str, Any], expect: str | None = None) -> list[str]:
-    """Return what is wrong with a reply of vllm_probe, one short phrase each; empty for a good one.
+    """Return what is wrong with a reply of api_probe, one short phrase each; empty for a good one.
 
     `expect` is the known answer, which the reply must contain. A reply that was cut at its length before its answer is judged by its reasoning,
     which may be in any language, and the answer is not known.

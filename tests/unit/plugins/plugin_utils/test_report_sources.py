@@ -89,21 +89,20 @@ def test_last_readable_bench_of_the_group_counts(tmp_path: Path) -> None:
     assert report_sources.bench_in(tmp_path, "pair2") == {}
 
 
-def test_last_speed_of_each_level_of_one_release_is_kept(tmp_path: Path) -> None:
-    folder, release = tmp_path / "pair1", {"release": "4f0c", "profile": "p", "port": 8888}
+def test_last_speed_of_each_level_of_the_last_release_counts(tmp_path: Path) -> None:
+    def keep(name: str, at: str, speeds: dict[int, float], release: str = "4f0c") -> list[tuple[int, str, float]]:
+        levels = [{"concurrency": number, "at": at, "tok_s": speed} for number, speed in speeds.items()]
+        put(tmp_path, f"speed-{name}.json", {"release": release, "profile": "p", "levels": levels})
+        return [tuple(each.values()) for each in report_sources.speeds_in(tmp_path)["levels"]]
 
-    def keep(at: str, speeds: dict[int, float], **more: str) -> list[tuple[int, str, float]]:
-        report_sources.keep_speeds(folder, {**release, **more}, [{"concurrency": n, "aggregate_tok_s": speed} for n, speed in speeds.items()], at)
-        return [tuple(each.values()) for each in report_sources.speeds_in(folder)["levels"]]
-
-    assert report_sources.speeds_in(folder) == {}
-    assert keep("first", {1: 50.0, 2: 60.0}) == [(1, "first", 50.0), (2, "first", 60.0)]
-    assert keep("second", {2: 61.0, 4: 0.0}) == [(1, "first", 50.0), (2, "second", 61.0)], "a level without a token is not a speed"
-    assert len(keep("third", dict.fromkeys(range(1, 40), 5.0))) == 16
-    assert keep("fourth", {1: 51.0}, release="9b1e") == [(1, "fourth", 51.0)], "another release"
-    (folder / "speed.json").write_text('{"levels": ', encoding="utf-8")
-    assert keep("fifth", {1: 52.0}) == [(1, "fifth", 52.0)]
-    assert (folder / "speed.json").stat().st_mode & 0o777 == 0o600
+    assert report_sources.speeds_in(tmp_path) == {}
+    assert keep("1-2", "2026-11-25T07", {1: 50.0, 2: 60.0}) == [(1, "2026-11-25T07", 50.0), (2, "2026-11-25T07", 60.0)]
+    assert keep("1", "2026-11-25T08", {1: 51.0}) == [(2, "2026-11-25T07", 60.0), (1, "2026-11-25T08", 51.0)]
+    assert len(keep("1-40", "2026-11-25T06", dict.fromkeys(range(1, 40), 5.0))) == 16
+    assert keep("4", "2026-11-25T09", {4: 90.0}, release="9b1e") == [(4, "2026-11-25T09", 90.0)], "another release"
+    put(tmp_path, "speed-6.json", '{"levels": ')
+    put(tmp_path, "speed-8.json", {"release": "9b1e", "levels": []})
+    assert report_sources.speeds_in(tmp_path)["release"] == "9b1e"
 
 
 def test_profile_without_figures_or_memory_has_no_estimate() -> None:

@@ -198,6 +198,23 @@ def test_status_on_a_worker_is_what_it_knows(group: Group) -> None:
     assert "pair1: lab-2 is rank 1, owned by the head a1b2c3 of pair1. Generation: 7. Head: lab-1." in out
 
 
+@pytest.mark.parametrize(
+    ("down", "sentence"),
+    [
+        ({"containers": []}, "pair1 does not serve: rank 1 on lab-2: no container exists. Run site.yml: it keeps evidence, restarts the release"),
+        ({"processes": {"fault": "no engine process runs"}}, "pair1 does not serve: rank 1 on lab-2: no engine process runs. Run site.yml"),
+        ({}, "lab-1 does not serve: http://127.0.0.1:1/v1/models does not answer"),
+    ],
+)
+def test_check_sends_no_request_while_a_rank_is_down(group: Group, down: dict[str, Any], sentence: str) -> None:
+    group.actor.outcome = dict(SERVES)
+    group.answers("look", LOOK, {**LOOK, **down})
+    current = Path(str(configuration(group.folder, 0)["directory"])) / "pair1/current"
+    current.mkdir(parents=True)
+    (current / "release.json").write_text(json.dumps({"port": 1}))
+    assert group.gb10("check", code=1).err.startswith(sentence)
+
+
 # --- events, why, logs
 
 
@@ -209,7 +226,7 @@ def test_events_prints_the_last_ones(group: Group) -> None:
     assert [each["text"] for each in json.loads(group.gb10("events", "-n", "1", "--json").out)["events"]] == ["step 4"]
 
 
-@pytest.mark.parametrize("command", ["events", "key", "why", "start", "rollback"])
+@pytest.mark.parametrize("command", ["check", "events", "key", "why", "start", "rollback"])
 def test_a_worker_names_the_head(group: Group, command: str) -> None:
     assert group.gb10(command, rank=1, code=1).err == f"lab-2 is rank 1 of pair1. Run `gb10 {command}` on the head lab-1.\n"
 

@@ -9,7 +9,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_tes
 
 
 def good(text: str, tokens: int = 10, seconds: float = 2.0) -> dict[str, Any]:
-    """A reply as vllm_probe returns it."""
+    """A reply as api_probe returns it."""
     return {"ok": True, "status": 200, "text": text, "completion_tokens": tokens, "seconds": seconds, "error": ""}
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.modules import vllm_probe
 
 METRICS = (
     "# HELP vllm:cache_config_info x\n"
@@ -59,15 +57,9 @@ def server() -> Iterator[tuple[type[Handler], str]]:
     httpd.server_close()
 
 
-def ask(capsys: pytest.CaptureFixture[str], **arguments: Any) -> dict[str, Any]:
-    with patch_module_args(arguments), pytest.raises(SystemExit):
-        vllm_probe.main()
-    return dict(json.loads(capsys.readouterr().out))
-
-
-def test_models_pool_and_completion(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_pool_and_completion(server: tuple[type[Handler], str]) -> None:
     kind, url = server
-    out = ask(capsys, url=url, requests=[{"prompt": "The capital of France is", "max_tokens": 8}])
+    out = api_probe.ask(url, requests=[{"prompt": "The capital of France is", "max_tokens": 8}])
     assert out["models"] == [{"id": "m", "max_model_len": 4096}, {"id": "lora", "max_model_len": None}]
     assert out["metrics"][0]["kv_cache_max_concurrency"] == "195.5"
     assert out["version"] == "0.32.0"
@@ -77,44 +69,42 @@ def test_models_pool_and_completion(server: tuple[type[Handler], str], capsys: p
     assert kind.seen == [{"path": "/v1/completions", "model": "m", "max_tokens": 8, "temperature": 0, "prompt": "The capital of France is"}]
 
 
-def test_a_chat_request(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chat_request(server: tuple[type[Handler], str]) -> None:
     kind, url = server
     kind.completion = (200, json.dumps({"choices": [{"message": {"content": "42"}, "finish_reason": "stop"}]}))
-    out = ask(capsys, url=url, model="m", requests=[{"prompt": "6*7?", "chat": True, "body": {"temperature": 0.6}}])
+    out = api_probe.ask(url, model="m", requests=[{"prompt": "6*7?", "chat": True, "body": {"temperature": 0.6}}])
     assert out["replies"][0]["text"] == "42"
     assert kind.seen[0]["path"] == "/v1/chat/completions"
     assert kind.seen[0]["messages"] == [{"role": "user", "content": "6*7?"}]
     assert kind.seen[0]["temperature"] == 0.6
 
 
-def test_the_key_is_read_on_the_node_and_never_returned(server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_key_is_read_on_the_node_and_never_returned(server: tuple[type[Handler], str], tmp_path: Path) -> None:
     kind, url = server
     kind.key = "horse-battery"
     kind.completion = (200, json.dumps({"choices": [{"text": "the key is horse-battery"}]}))
     env = tmp_path / "secrets.env"
     env.write_text("VLLM_API_KEY='horse-battery'\n")
-    out = ask(capsys, url=url, env_file=str(env), requests=[{"prompt": "x"}])
+    out = api_probe.ask(url, env_file=[str(env)], requests=[{"prompt": "x"}])
     assert out["replies"][0]["ok"]
     assert "horse-battery" not in json.dumps(out)
 
 
 @pytest.mark.parametrize("before", [0, 285, 295])
-def test_a_key_in_an_error_is_masked_before_the_error_is_cut(
-    server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str], before: int
-) -> None:
+def test_a_key_in_an_error_is_masked_before_the_error_is_cut(server: tuple[type[Handler], str], tmp_path: Path, before: int) -> None:
     kind, url = server
     kind.completion = (500, "." * before + "no horse-battery here")
     env = tmp_path / "secrets.env"
     env.write_text("VLLM_API_KEY='horse-battery'\n")
-    assert "hors" not in json.dumps(ask(capsys, url=url, env_file=str(env), requests=[{"prompt": "x"}]))
+    assert "hors" not in json.dumps(api_probe.ask(url, env_file=[str(env)], requests=[{"prompt": "x"}]))
 
 
-def test_no_env_file_stands_for_no_key(server: tuple[type[Handler], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = ask(capsys, url=server[1], env_file=str(tmp_path / "none"))
+def test_no_env_file_stands_for_no_key(server: tuple[type[Handler], str], tmp_path: Path) -> None:
+    out = api_probe.ask(server[1], env_file=[str(tmp_path / "none")])
     assert out["error"] == ""
 
 
-def test_slow_reply_ends_at_deadline(server: tuple[Any, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_slow_reply_ends_at_deadline(server: tuple[Any, str]) -> None:
     """A server that sends a byte now and then resets a socket's timeout, and not the request's."""
 
     def trickle(handler: Any) -> None:
@@ -126,32 +116,32 @@ def test_slow_reply_ends_at_deadline(server: tuple[Any, str], capsys: pytest.Cap
     over = threading.Event()
     kind, url = server
     kind.do_POST = trickle
-    out = ask(capsys, url=url, requests=[{"prompt": "x"}, {"prompt": "y"}], concurrency=2, timeout=0.5)
+    out = api_probe.ask(url, requests=[{"prompt": "x"}, {"prompt": "y"}], concurrency=2, timeout=0.5)
     over.set()
     assert [(r["ok"], r["status"], r["error"]) for r in out["replies"]] == [(False, 0, "no reply within 0.5 s")] * 2
     assert max(r["seconds"] for r in out["replies"]) < 10
     assert out["models"]
 
 
-def test_silent_server_is_reported_with_deadline(server: tuple[Any, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_silent_server_is_reported_with_deadline(server: tuple[Any, str]) -> None:
     over = threading.Event()
     kind, url = server
     kind.do_POST = lambda _handler: over.wait(30)
-    out = ask(capsys, url=url, requests=[{"prompt": "x"}], timeout=0.3)
+    out = api_probe.ask(url, requests=[{"prompt": "x"}], timeout=0.3)
     over.set()
     assert (out["replies"][0]["status"], out["replies"][0]["error"]) == (0, "no reply within 0.3 s")
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
-def test_reasoning_is_returned(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str], key: str) -> None:
+def test_reasoning_is_returned(server: tuple[type[Handler], str], key: str) -> None:
     kind, url = server
     kind.completion = (200, json.dumps({"choices": [{"message": {"content": None, key: "17 + 25 is"}, "finish_reason": "length"}]}))
-    [reply] = ask(capsys, url=url, requests=[{"prompt": "x", "chat": True}])["replies"]
+    [reply] = api_probe.ask(url, requests=[{"prompt": "x", "chat": True}])["replies"]
     assert (reply["ok"], reply["text"], reply["reasoning"]) == (True, "", "17 + 25 is")
 
 
 @pytest.mark.parametrize(("digits", "tokenizes"), [(1, True), (3, True), (1, False), (3, False)])
-def test_long_prompt_is_counted_by_server(server: tuple[Any, str], capsys: pytest.CaptureFixture[str], digits: int, tokenizes: bool) -> None:
+def test_long_prompt_is_counted_by_server(server: tuple[Any, str], digits: int, tokenizes: bool) -> None:
     """The prompt has the size that was asked for, whether the tokenizer splits numbers into single digits or into threes."""
 
     def count(prompt: Any) -> int:
@@ -168,12 +158,12 @@ def test_long_prompt_is_counted_by_server(server: tuple[Any, str], capsys: pytes
 
     kind, url = server
     kind.do_POST = answer
-    [reply] = ask(capsys, url=url, requests=[{"prompt": "Count on.", "prompt_tokens": 28000}])["replies"]
+    [reply] = api_probe.ask(url, requests=[{"prompt": "Count on.", "prompt_tokens": 28000}])["replies"]
     assert reply["ok"]
     assert (reply["prompt_tokens"] == 28000) if tokenizes else (27000 < reply["prompt_tokens"] <= 28000)
 
 
-def test_cold_prompts_share_no_beginning(server: tuple[Any, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_cold_prompts_share_no_beginning(server: tuple[Any, str]) -> None:
     def answer(handler: Any) -> None:
         body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         kind.seen.append(body["prompt"])
@@ -185,7 +175,7 @@ def test_cold_prompts_share_no_beginning(server: tuple[Any, str], capsys: pytest
     kind, url = server
     kind.do_POST = answer
     for _again in range(2):
-        assert ask(capsys, url=url, requests=[{"prompt": "Count on.", "prompt_tokens": 300, "cold": True}])["replies"][0]["ok"]
+        assert api_probe.ask(url, requests=[{"prompt": "Count on.", "prompt_tokens": 300, "cold": True}])["replies"][0]["ok"]
     first, second = (bytes(prompt) for prompt in kind.seen if isinstance(prompt, list))
     assert len(first) == len(second) == 300
     assert first[:16] != second[:16]
@@ -193,7 +183,7 @@ def test_cold_prompts_share_no_beginning(server: tuple[Any, str], capsys: pytest
 
 
 @pytest.mark.parametrize("tokenizes", [True, False], ids=["by /tokenize", "by the usage"])
-def test_cold_chat_has_the_long_prompt_as_the_message_of_the_system(server: tuple[Any, str], capsys: pytest.CaptureFixture[str], tokenizes: bool) -> None:
+def test_cold_chat_has_the_long_prompt_as_the_message_of_the_system(server: tuple[Any, str], tokenizes: bool) -> None:
     def answer(handler: Any) -> None:
         body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         kind.seen.append(body)
@@ -206,7 +196,7 @@ def test_cold_chat_has_the_long_prompt_as_the_message_of_the_system(server: tupl
     kind, url = server
     kind.do_POST = answer
     request = {"prompt": "What is 17 + 25?", "chat": True, "prompt_tokens": 20000, "cold": True, "body": {"tools": [{"type": "function"}]}}
-    replies = [ask(capsys, url=url, requests=[request])["replies"][0] for _again in range(2)]
+    replies = [api_probe.ask(url, requests=[request])["replies"][0] for _again in range(2)]
     assert all(reply["text"] == "42" and 19000 < reply["prompt_tokens"] <= 20000 for reply in replies)
     chats = [body for body in kind.seen if "messages" in body]
     assert [[message["role"] for message in chat["messages"]] for chat in chats] == [["system", "user"]] * 2
@@ -214,7 +204,7 @@ def test_cold_chat_has_the_long_prompt_as_the_message_of_the_system(server: tupl
     assert all(chat["tools"] == [{"type": "function"}] and "prompt" not in chat for chat in chats)
 
 
-def test_growth_of_the_counters_of_speculation_is_returned(server: tuple[Any, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_growth_of_the_counters_of_speculation_is_returned(server: tuple[Any, str]) -> None:
     def page(handler: Any) -> None:
         asked = len(kind.seen)
         text = f"vllm:spec_decode_num_drafts_total {50 * asked}\nvllm:spec_decode_num_draft_tokens_total {100 * asked}\n"
@@ -225,15 +215,15 @@ def test_growth_of_the_counters_of_speculation_is_returned(server: tuple[Any, st
     kind, url = server
     kind.do_GET = page
     kind.seen.append({})  # what another client asked before
-    found = ask(capsys, url=url, requests=[{"prompt": "x"}])["speculation"]
+    found = api_probe.ask(url, requests=[{"prompt": "x"}])["speculation"]
     assert found == {"drafts": 50, "draft_tokens": 100, "accepted_tokens": 60, "accepted_per_position": [60], "generated_tokens": 0}
-    assert ask(capsys, url=url)["speculation"] == {}, "nothing was asked"
+    assert api_probe.ask(url)["speculation"] == {}, "nothing was asked"
 
 
-def test_server_that_counts_no_tokens_is_reported(server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_that_counts_no_tokens_is_reported(server: tuple[type[Handler], str]) -> None:
     kind, url = server
     kind.completion = (200, json.dumps({"choices": [{"text": " 5"}]}))
-    [reply] = ask(capsys, url=url, requests=[{"prompt": "Count on.", "prompt_tokens": 28000}])["replies"]
+    [reply] = api_probe.ask(url, requests=[{"prompt": "Count on.", "prompt_tokens": 28000}])["replies"]
     assert not reply["ok"]
     assert "the server counts no tokens" in reply["error"]
 
@@ -265,20 +255,18 @@ UNHAPPY = [
 
 
 @pytest.mark.parametrize(("attributes", "sentence", "status"), [u[1:] for u in UNHAPPY], ids=[u[0] for u in UNHAPPY])
-def test_models_that_do_not_answer(
-    server: tuple[type[Handler], str], capsys: pytest.CaptureFixture[str], attributes: dict[str, Any], sentence: str, status: int
-) -> None:
+def test_models_that_do_not_answer(server: tuple[type[Handler], str], attributes: dict[str, Any], sentence: str, status: int) -> None:
     kind, url = server
     for name, value in attributes.items():
         setattr(kind, name, value)
-    out = ask(capsys, url=url, requests=[{"prompt": "x"}])
+    out = api_probe.ask(url, requests=[{"prompt": "x"}])
     assert sentence in out["error"]
     assert out["http_status"] == status
     assert out["replies"] == []
 
 
-def test_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    out = ask(capsys, url="http://127.0.0.1:1", requests=[{"prompt": "x"}])
+def test_nothing_listens() -> None:
+    out = api_probe.ask("http://127.0.0.1:1", requests=[{"prompt": "x"}])
     assert "does not answer (ConnectionRefusedError" in out["error"]
     assert out["http_status"] == 0
 

@@ -1,0 +1,88 @@
+"""What smoke.yml and sanity.yml print and keep, and how they end. Both hosts are this machine; the API is one of the test."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_sources
+from playbook import LOCAL_PAIR, REPO, Run
+from warm_playbook import run
+
+pytestmark = pytest.mark.slow
+
+
+class Api(http.server.BaseHTTPRequestHandler):
+    """A model that gives one answer."""
+
+    answer = "Paris."
+
+    def _send(self, found: dict[str, Any]) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(found).encode())
+
+    def do_GET(self) -> None:
+        self._send({"data": [{"id": "m"}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._send({"choices": [{"message": {"content": self.answer}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}})
+
+    def log_message(self, *_args: Any) -> None:
+        """Write no log."""
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[type[Api]]:
+    kind = type("OneApi", (Api,), {})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        current = tmp_path / "node/pair1/current"
+        current.mkdir(parents=True)
+        (current / "release.json").write_text(json.dumps({"release": "4f0c", "profile": "mine", "port": server.server_address[1]}), encoding="utf-8")
+        yield kind
+        server.shutdown()
+
+
+def play(folder: Path, name: str, *arguments: str) -> Run:
+    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
+    given = {
+        "gb10_profile": "b12x-fp8-1m", "vllm_tp2_directory": f"{folder}/node", "gb10_receipts": f"{folder}/receipts",
+        "vllm_tp2_sanity_prompts": [{"prompt": "The capital of France is", "expect": "Paris"}],
+    }  # fmt: skip
+    return run(folder, f"playbooks/{name}.yml", folder / "hosts.yml", *arguments, variables=given, env={"ANSIBLE_CONFIG": str(REPO / "ansible.cfg")})
+
+
+def test_smoke_prints_the_streams_and_both_keep_their_speeds(api: type[Api], tmp_path: Path) -> None:
+    smoke = play(tmp_path, "smoke", "-e", "smoke_requests=2")
+    assert smoke.rc == 0, smoke.stdout
+    assert "pair1: 2 replies, none bad." in smoke.stdout
+    assert any(line.split()[:1] == ["2"] and line.endswith("Paris.") for line in smoke.stdout.splitlines()), smoke.stdout
+    sanity = play(tmp_path, "sanity", "-e", "sanity_concurrency=1,3", "-e", "output=json")
+    assert sanity.rc == 0, sanity.stdout
+    [document] = [json.loads(line) for line in sanity.stdout.splitlines() if line.startswith("{")]
+    assert (document["schema"], document["passed"], [row["requests"] for row in document["rows"]]) == ("gb10.cluster/sanity/1", True, [1, 3])
+    kept = report_sources.speeds_in(tmp_path / "receipts/pair1")
+    assert (kept["release"], sorted(each["concurrency"] for each in kept["levels"])) == ("4f0c", [1, 2, 3])
+    assert smoke.changed == sanity.changed == set()
+
+
+def test_a_bad_reply_fails_the_run_and_a_receipts_folder_that_cannot_be_written_does_not(api: type[Api], tmp_path: Path) -> None:
+    (tmp_path / "receipts").mkdir()
+    (tmp_path / "receipts/pair1").write_text("a file", encoding="utf-8")
+    good = play(tmp_path, "sanity")
+    assert good.rc == 0, good.stdout
+    assert "pair1: The speeds are not kept for report.yml: " in good.stdout
+    (tmp_path / "receipts/pair1").unlink()
+    api.answer = "Rome."
+    bad = play(tmp_path, "sanity")
+    assert bad.rc == 2
+    assert bad.last_message.startswith("pair1: 13 of 13 replies are bad: at 1 at once, to 'The capital of France is': ")
+    assert not (tmp_path / "receipts/pair1").exists(), "speeds of bad replies are not kept"
