@@ -127,7 +127,7 @@ def main() -> None:
     result = {"document": document, "lines": lines, "problems": problems, "rc": rc}
     if rc == 1:
         module.fail_json(msg=" ".join(problems) or f"gb10 {argv[0]} failed without a message.", **result)
-    module.exit_json(changed=bool(document.get("changed")), **result)
+    module.exit_json(changed=bool(document.get("changed")), failed=False, **result)  # without `failed`, Ansible fails a task whose rc is not 0
 
 
 if __name__ == "__main__":

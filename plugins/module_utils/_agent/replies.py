@@ -13,7 +13,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 _HELLO = {"host": str, "owner": dict, "generation": int, "stopped": str, "stop_generation": int}
 #: By verb. A verb that is missing here is asked of rank 0 only, which is the agent itself.
 TYPES: dict[str, dict[str, type]] = {
-    "hello": _HELLO, "claim": _HELLO, "slice": {}, "record": {}, "watch": {"hello": dict, "sample": dict}, "phase": {}, "reclaim": {"note": str},
+    "hello": _HELLO, "claim": _HELLO, "slice": {}, "watch": {"hello": dict, "sample": dict}, "phase": {}, "reclaim": {"note": str},
     "start": {}, "halt": {"left": list},
     "look": {
         "containers": list, "engine_error": str, "memory": dict, "current": str, "releases": list, "stopped": str, "processes": dict, "missing": list,

@@ -71,7 +71,7 @@ def test_fills_the_envelope_and_wakes_the_actor(wire: Wire) -> None:
 
 def test_carries_large_requests_and_replies(wire: Wire) -> None:
     text = "x" * (protocol.MAX_LINE - 1000)
-    assert len(wire.ask("probe", receipt=text)["request"]["receipt"]) == len(text)
+    assert len(wire.ask("record", receipt=text)["request"]["receipt"]) == len(text)
 
 
 def test_a_verb_that_fails_is_the_error_of_a_rank_that_answers(wire: Wire) -> None:
