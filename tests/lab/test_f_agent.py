@@ -51,7 +51,7 @@ def test_a_failing_release_leaves_the_last_good_one_and_gb10_tells_why(served: L
     for part in ("bad_argument", "decisive line", f"evidence: {FOLDER}/evidence/{label}/ on each node", f"then: pair1 goes back to release {good}"):
         assert part in text
     code, text = gb10(served, "status")
-    assert code == 2, "another release serves than the desired one"
+    assert code == 0, "another release than the desired one serves"
     assert f"outcome: failed, release {good}." in text
     code, text = gb10(served, "logs --since 20m --grep 'Using max model len'")
     assert code == 0, text

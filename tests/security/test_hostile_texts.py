@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, gate, measures, metrics, reply, speculation
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, gate, liveness, measures, metrics, reply, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
 from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
-from ansible_collections.gb10.cluster.plugins.modules import vllm_liveness
 from hostile import ANY_JSON, FEW, MANY, places, replaced
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,19 +57,8 @@ def test_any_reply_of_the_api_is_used_or_refused_with_a_sentence(data: st.DataOb
         json.dumps(measures.decode_checks(next((measures.speed(each) for each in found["replies"]), None), {"published_tok_s": 5.0}), allow_nan=False)
         ranks = Judge("pair1", ["one"], "", {}).states
         assert gate.checks(ranks, found, {"context": 4096, "served_names": ["m"], "effective_tokens": {"min": 5}, "concurrency": {"min": 1}})
-        module = SimpleNamespace(
-            params={
-                "url": "http://x",
-                "idle_power_w": 5.0,
-                "idle_power_file": None,
-                "request": {"prompt": "x"},
-                "timeout": 5.0,
-                "wedge_seconds": 1.0,
-                "completion_timeout": 5.0,
-            },
-            get_bin_path=lambda _name: None,
-        )
-        alive = vllm_liveness.Watch(module, "").check()
+        ask = liveness.Ask("http://x", request={"prompt": "x"}, timeout=5.0, wedge_seconds=1.0, completion_timeout=5.0, idle_power_w=5.0)
+        alive = liveness.Watch(ask, lambda *_words, **_more: (127, "", "")).check()
     json.dumps(alive, allow_nan=False)
 
 

@@ -86,12 +86,13 @@ def test_status_on_the_head(lab: VmLab, followed: Run) -> None:
     done = lab.try_on(1, "gb10 status")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("pair1: desired serving, release ")
-    assert "outcome: serves" in lines[1]
-    assert lines[2].startswith("watch: serving since ")
-    assert lines[3] == "API key: sudo gb10 key"
-    assert [line.split(":")[0] for line in lines[4:]] == ["rank 0 vm-1", "rank 1 vm-2"]
-    assert all(" running since " in line for line in lines[4:])
+    assert lines[1].startswith("SERVES  pair1 serves: ")
+    notes = [line for line in lines if line.startswith("pair1: ")]
+    assert notes[0].startswith("pair1: desired serving, release ")
+    assert "outcome: serves" in notes[1]
+    assert notes[2].startswith("pair1: watch: serving since ")
+    assert notes[3] == "pair1: API key: sudo gb10 key"
+    assert [line.split()[1:3] for line in lines if " running since " in line] == [["0", "vm-1"], ["1", "vm-2"]]
 
 
 def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab, followed: Run) -> None:

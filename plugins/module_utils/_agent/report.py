@@ -21,9 +21,8 @@ def desired_line(desired: Mapping[str, Any]) -> str:
     if not state:
         return "no desired state is set. Run site.yml."
     what = f"serving, release {desired.get('release')}" if state == "serving" else str(state)
-    by = f"by {desired['by']}, " if desired.get("by") else ""
-    reasons = "; ".join(str(reason) for reason in desired.get("reasons") or [])
-    return f"desired {what} (generation {desired.get('generation')}, {by}{desired.get('at')}){': ' + reasons if reasons else ''}."
+    by = f", by {desired['by']}" if desired.get("by") else ""
+    return f"desired {what} (since {desired.get('at')}{by})."
 
 
 def outcome_line(outcome: Mapping[str, Any]) -> str:

@@ -98,7 +98,7 @@ def test_status_is_the_account_of_the_group_and_code_0_if_it_serves(group: Group
     assert lines[1] == f"SERVES  pair1 serves: {alive['text']}, release abc."
     assert [line.split()[:5] for line in lines if " running since " in line] == [["pair1", str(rank), f"lab-{rank + 1}", "running", "since"] for rank in (0, 1)]
     for note in (
-        "desired serving, release abc (generation 7, by admin@ctl, 2026-11-23T05:00:00Z).",
+        "desired serving, release abc (since 2026-11-23T05:00:00Z, by admin@ctl).",
         "outcome: serves, release abc. pair1 serves: every criterion holds.",
     ):
         assert f"pair1: {note}" in lines
