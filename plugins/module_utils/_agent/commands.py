@@ -103,6 +103,11 @@ COMMANDS: dict[str, tuple[Callable[[Group, argparse.Namespace], int], str, list[
         _flag("--again", "also if this release has failed, and nothing of it has changed"),
         (("--by",), {"default": "", "metavar": "WHO", "help": "who asks, for messages to other runs"}),
     ]),
+    "hold": (verbs_change.hold, "keep the agent from starting the group while this node is changed", [
+        (("name",), {"metavar": "NAME"}), (("--reason",), {"required": True, "help": "for status, doctor and other runs"}),
+        _number("--seconds", default=3600, text="when it ends by itself"),
+    ]),
+    "release": (verbs_change.release, "end a hold", [(("name",), {"metavar": "NAME"})]),
     "follow": (follow, "one long poll of events, as JSON", [
         (("--generation",), {"type": int, "default": 0}), (("--since",), {"type": int, "default": 0}), (("--wait",), {"type": float, "default": 0.0}),
     ]),

@@ -616,6 +616,27 @@ def test_rollback_without_an_agent_names_the_node_and_lists_what_it_keeps(tmp_pa
     assert capsys.readouterr().out.splitlines() == ["", "pair1 keeps 0 releases on lab-1."]
 
 
+@pytest.mark.parametrize(("seconds", "code"), [("60", 0), ("0", 1), ("604801", 1)])
+def test_a_hold_has_its_reason_and_its_end(group: Group, seconds: str, code: int) -> None:
+    group.ranks[1].answers["hold"] = lambda _request: protocol.success({"holds": []})
+    text = group.gb10("hold", "docker", "--reason", "an upgrade", "--seconds", seconds, rank=1, code=code)
+    if code:
+        assert text.err == f"{seconds} is not a valid number of seconds. Use 1 to 604800.\n"
+        return
+    asked = group.ranks[1].requests[-1]
+    assert (asked["name"], asked["reason"], asked["seconds"], asked["by"]) == ("docker", "an upgrade", 60, "admin@lab-1")
+    group.ranks[1].answers["release_hold"] = lambda _request: protocol.success({"holds": [], "released": False})
+    assert group.gb10("release", "docker", rank=1).out == "lab-2 does not have the hold docker.\n"
+
+
+def test_an_agent_that_has_just_been_started_gets_ten_seconds(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    group.services[1].close()
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    assert "The agent is not running" in group.gb10("hold", "docker", "--reason", "x", rank=1, code=1).err
+    assert sum(slept) == 10
+
+
 # --- machines
 
 
