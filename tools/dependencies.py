@@ -70,7 +70,7 @@ NODE_IMPORTS = {
     "jmespath": "plugins/module_utils/_agent/service.py",
     "netaddr": "plugins/module_utils/_inventory/fabric.py",
 }
-CONTROLLER_IMPORTS = {"ansible", "jinja2", "jmespath", "netaddr", "pygal", "rich", "yaml"}
+CONTROLLER_IMPORTS = {"ansible", "jinja2", "jmespath", "netaddr", "pygal", "yaml"}
 
 
 def declared(name: str) -> set[str]:

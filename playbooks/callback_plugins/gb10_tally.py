@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -34,7 +33,6 @@ class CallbackModule(CallbackBase):
         """Start the count of this run."""
         super().__init__()
         RUN.kept = True
-        RUN.terminal = sys.stdout.isatty()
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002  the signature of CallbackBase
         """Add the start of a role."""

@@ -15,7 +15,7 @@ from ansible.errors import AnsibleError
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._common import progress
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
-from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import QUIET_SHOW_SECONDS
+from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import SHOW_SECONDS
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
@@ -109,12 +109,12 @@ class ActionModule(NodeResults):
                 Display().display(f"[{self.group} +{float(event.get('seconds') or 0.0):4.0f} s] {text}")
 
     def _is_news(self, line: str) -> bool:
-        """Return whether a line is to be shown: the percentage of a stage is not, off a terminal, within 30 s of the one before."""
+        """Return whether a line is to be shown: the percentage of a stage is not within 30 s of the one before."""
         seen = progress.parse(line)
         if seen is None:
             return True
         now, (stage, at) = time.monotonic(), self.stages.get(seen.host, ("", 0.0))
-        if seen.what == stage and not RUN.terminal and now - at < QUIET_SHOW_SECONDS:
+        if seen.what == stage and now - at < SHOW_SECONDS:
             return False
         self.stages[seen.host] = (seen.what, now)
         return True

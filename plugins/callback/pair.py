@@ -11,9 +11,8 @@ type: stdout
 short_description: A run as a report
 description:
   - Prints one line for each role when it is over, each change once, and each fault once, in at most eight lines.
-  - On a terminal, one live line shows each role and host at work, with a progress bar for loads, copies, downloads and builds. This needs the Python
-    package C(rich).
-  - Elsewhere, and without C(rich), a line reports long tasks every 30 seconds.
+  - Loads, copies, downloads and builds print a line of progress for each new stage, and every 30 seconds.
+  - A task without output has a line every 30 seconds, with its hosts, its time and its last progress.
   - With C(-v) or more, the output is that of P(ansible.builtin.default#callback).
   - With the extra variable C(output=json), only lines of JSON are written to stdout. A fault is an object with the key C(failed).
 author:
@@ -25,9 +24,7 @@ extends_documentation_fragment:
   - result_format_callback
 options:
   heartbeat_seconds:
-    description:
-      - The longest time without output, in seconds, while a task runs. 0 for no limit.
-      - It does not apply on a terminal with live lines.
+    description: The longest time without output, in seconds, while a task runs. 0 for no limit.
     type: float
     default: 30
     env:
@@ -35,15 +32,6 @@ options:
     ini:
       - section: callback_pair
         key: heartbeat_seconds
-  motion:
-    description: Whether a terminal has live lines.
-    type: bool
-    default: true
-    env:
-      - name: GB10_MOTION
-    ini:
-      - section: callback_pair
-        key: motion
   output:
     description: V(json) for machines. The default is for people.
     type: str
@@ -61,7 +49,6 @@ defaults: |
 
 import atexit
 import functools
-import os
 import sys
 import textwrap
 import threading
@@ -77,7 +64,8 @@ from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.plugins.loader import filter_loader, lookup_loader, test_loader
 from ansible.utils import color as ansible_color
 from ansible_collections.gb10.cluster.plugins.module_utils._common import progress
-from ansible_collections.gb10.cluster.plugins.plugin_utils import fault_text, live_area
+from ansible_collections.gb10.cluster.plugins.plugin_utils import fault_text
+from ansible_collections.gb10.cluster.plugins.plugin_utils.output_stream import Stream, is_json
 from ansible_collections.gb10.cluster.plugins.plugin_utils.run_report import Line, RunReport
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
@@ -85,7 +73,6 @@ SHOW = "gb10.cluster.show"
 SUMMARY = "gb10.cluster.site_summary"
 UNCOUNTED = ("ansible.builtin.validate_argument_spec", "ansible.builtin.meta")
 DEBUG = ("ansible.builtin.debug", "debug")
-FRAME_SECONDS = 0.25
 IDLE_SECONDS = 1.0
 STOP_SECONDS = 2.0
 
@@ -153,8 +140,7 @@ class CallbackModule(Default):
         """Prepare the report. The options are read when the playbook begins."""
         super().__init__()
         self._report = RunReport()
-        self._area: live_area.LiveArea | None = None
-        self._streams: list[live_area.Stream] = []
+        self._stream: Stream | None = None
         self._as_json = self._is_own = False
         self._heartbeat = 0.0
         self._names: dict[str, str] = {}
@@ -174,76 +160,55 @@ class CallbackModule(Default):
         self._is_own = False
 
     def _take(self, text: str) -> bool:
-        """Return whether a line of output is not to be written: progress with live lines, and everything but JSON for machines."""
+        """Keep the progress that a line of output has. Return whether the line is not to be written: everything but JSON, for machines."""
         if self._is_own:
             return False
         line = text.rstrip("\n")
-        if self._as_json and not live_area.is_json(line):
+        if self._as_json and not is_json(line):
             sys.stderr.write(text)
             return True
         seen = progress.parse(line)
         if seen is not None:
             self._report.progress(seen)
-        return seen is not None and self._area is not None
+        return False
 
     def _begin(self) -> None:
-        """Take the streams and start the ticker. Both need the options, which are not read before the first play."""
-        if self._streams:
+        """Take stdout and start the ticker. Both need the options, which are not read before the first play."""
+        if self._stream is not None:
             return
         cli = context.CLIARGS
         self._as_json = str(self.get_option("output")).lower() == "json"
         self._heartbeat = 0.0 if self._as_json else float(self.get_option("heartbeat_seconds"))
         is_check, is_diff = bool(cli.get("check")), bool(cli.get("diff"))
         self._report = RunReport(as_json=self._as_json, is_check=is_check, whole_diff=is_diff and not is_check)
-        is_terminal = sys.stdout.isatty() and os.environ.get("TERM") not in ("", "dumb", None)
-        if is_terminal and live_area.HAS_RICH and self.get_option("motion") and not self._as_json and not cli.get("step"):
-            self._area = live_area.LiveArea(sys.stdout, lambda text: ansible_color.stringc(text, C.COLOR_OK), is_coloured=ansible_color.ANSIBLE_COLOR)
         RUN.shows = not self._as_json
         self._over = threading.Event()
-        lock = self._display._lock
-        self._streams = [live_area.Stream("stdout", self._area, lock, take=self._take)]
-        if self._area is not None and sys.stderr.isatty():
-            self._streams.append(live_area.Stream("stderr", self._area, lock))
+        self._stream = Stream(self._display._lock, self._take)
         atexit.register(self._finish)
-        self._ticker = threading.Thread(target=self._tick, name="gb10-pair", daemon=True)
+        self._ticker = threading.Thread(target=self._tick, args=(self._stream,), name="gb10-pair", daemon=True)
         self._ticker.start()
 
-    def _tick(self) -> None:
-        """Print what is due, and redraw the live lines or report long tasks."""
-        pause = FRAME_SECONDS if self._area is not None else min(IDLE_SECONDS, self._heartbeat or IDLE_SECONDS)
-        while not self._over.wait(pause):
+    def _tick(self, stream: Stream) -> None:
+        """Print what is due, and report long tasks."""
+        while not self._over.wait(min(IDLE_SECONDS, self._heartbeat or IDLE_SECONDS)):
+            now = time.monotonic()  # before the lock: a task that asks a person a question holds it until the answer
             with self._display._lock:
                 if self._over.is_set():
                     return
                 self._print(self._report.due())
-                if self._area is not None:
-                    self._draw(self._area)
-                elif self._heartbeat and time.monotonic() - self._streams[0].written_at >= self._heartbeat:
+                if self._heartbeat and now - stream.written_at >= self._heartbeat:
                     self._print(self._report.heartbeat())
 
-    def _draw(self, area: live_area.LiveArea) -> None:
-        if not all(stream.is_quiet() for stream in self._streams):
-            return
-        try:
-            area.draw(self._report.rows())
-        except Exception:  # noqa: BLE001  the report goes on without live lines
-            self._area = None
-            for stream in self._streams:
-                stream.area = None
-
     def _finish(self) -> None:
-        """Leave a clean terminal. This also runs at the exit of a run that was interrupted. The lock is not held: the ticker may wait for it."""
+        """Print the rest and give stdout back. This also runs at the exit of a run that was interrupted. The lock is not held: the ticker may wait for it."""
         self._over.set()
         if self._ticker is not None:
             self._ticker.join(STOP_SECONDS)
         with self._display._lock:
-            if self._streams:
+            if self._stream is not None:
                 self._print(self._report.rest())
-            if self._area is not None:
-                self._area.erase()
-            for stream in self._streams:
-                stream.release()
-            self._area, self._ticker, self._streams = None, None, []
+                self._stream.release()
+            self._stream = self._ticker = None
 
     # events
 

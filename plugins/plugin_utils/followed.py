@@ -13,10 +13,8 @@ from typing import Any
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import Pace, text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
-from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
-SHOW_SECONDS = 5.0
-QUIET_SHOW_SECONDS = 30.0  # off a terminal
+SHOW_SECONDS = 30.0
 LOST_AFTER = 5
 RETRY_SECONDS = 2.0
 
@@ -69,7 +67,7 @@ class FollowedAction(NodeResults):
                 time.sleep(RETRY_SECONDS)
                 continue
             misses, done = 0, report["state"] == "done"
-            if done or time.monotonic() - shown_at >= (SHOW_SECONDS if RUN.terminal else QUIET_SHOW_SECONDS):
+            if done or time.monotonic() - shown_at >= SHOW_SECONDS:
                 values = self.progress(report)
                 if values:
                     Display().display(plain(text(host, **{"what": self.what(), **values})))

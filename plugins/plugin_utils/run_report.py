@@ -34,16 +34,6 @@ class Line(NamedTuple):
     text: str
 
 
-class Row(NamedTuple):
-    """A host at work, for the live area and the heartbeat."""
-
-    part: str
-    host: str
-    seconds: float
-    step: str
-    progress: Progress | None
-
-
 @dataclass
 class Part:
     """A role or a play in its run over the hosts of a play."""
@@ -137,7 +127,7 @@ def short_diff(text: str) -> list[str]:
 
 
 class RunReport:
-    """The state of a run, for what is printed and for what is shown while it runs."""
+    """The state of a run."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, as_json: bool = False, is_check: bool = False, whole_diff: bool = True) -> None:
         """Start the report of a run."""
@@ -260,29 +250,20 @@ class RunReport:
         """Return what was not printed yet, for a run that ends before its time."""
         return self._settle(always=True)
 
-    def rows(self) -> list[Row]:
-        """Return the hosts at work, with their progress."""
-        now = self._clock()
-        rows = [
-            Row(part.name, host, now - began, _PREFIX.sub("", task), self._progress.get(host)) for (host, _key), (part, task, began) in self._flight.items()
-        ]
-        others = [progress for host, progress in self._progress.items() if host not in {row.host for row in rows}]
-        return rows + [Row(rows[0].part, each.host, rows[0].seconds, rows[0].step, each) for each in others if rows]
-
     def heartbeat(self) -> list[Line]:
-        """Return a line for each task at work."""
-        tasks: dict[tuple[str, str], list[Row]] = {}
-        for row in self.rows():
-            tasks.setdefault((row.part, row.step), []).append(row)
+        """Return a line for each task at work, with the last progress of its hosts. The first task also has the progress of hosts without a task."""
+        tasks: dict[tuple[str, str], dict[str, float]] = {}
+        for (host, _key), (part, task, began) in self._flight.items():
+            tasks.setdefault((part.name, _PREFIX.sub("", task)), {}).setdefault(host, began)
+        others = [host for host in self._progress if host not in {each for each, _key in self._flight}]
         lines = []
-        for (part, step), rows in tasks.items():
-            known = []
-            for row in rows:
-                if row.progress is not None:
-                    percent = f" {row.progress.percent} %" if row.progress.percent is not None else ""
-                    known.append(f"{row.host} {row.progress.what}{percent}{', ' if row.progress.detail else ''}{row.progress.detail}")
-            text = f"{part:<11} {hosts_text(row.host for row in rows)}: {_PREFIX.sub('', step)}, {duration(max(row.seconds for row in rows))}"
-            lines.append(Line("plain", printable("; ".join([text, *known]))))
+        for (name, step), starts in tasks.items():
+            hosts, others = [*starts, *others], []
+            known = [self._progress[host] for host in hosts if host in self._progress]
+            shown = [f"{each.host} {each.what}{'' if each.percent is None else f' {each.percent} %'}" for each in known]
+            texts = [", ".join(filter(None, (text, each.detail))) for text, each in zip(shown, known)]
+            lead = f"{name:<11} {hosts_text(hosts)}: {step}, {duration(self._clock() - min(starts.values()))}"
+            lines.append(Line("plain", printable("; ".join([lead, *texts]))))
         return lines
 
     def finish(self, failed: Iterable[str]) -> list[Line]:

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 class Tally:
     """Tasks that changed something, by host; unreachable hosts; roles with their start. `kept` is False if no callback writes it.
 
-    `shows` is True if the stdout callback prints what M(gb10.cluster.show) returns, `terminal` if a person sees stdout as it is written.
+    `shows` is True if the stdout callback prints what M(gb10.cluster.show) returns.
     """
 
     kept: bool = False
     shows: bool = False
-    terminal: bool = False
     changed: dict[str, list[str]] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
     roles: list[tuple[str, float]] = field(default_factory=list)

@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def detail(self) -> str:
-        """What stands next to a progress bar."""
+        """The remaining time, the amounts and the notes."""
         amounts = f"{self.done} of {self.total}" if self.total else self.done
         left = f"{duration(self.seconds_left)} left" if self.seconds_left is not None else ""
         return ", ".join(each for each in (left, amounts, *self.notes) if each)

@@ -90,12 +90,10 @@ def test_returns_the_verdict_as_soon_as_it_is_there_and_keeps_the_receipt(follow
     assert json.loads((tmp_path / "pair1/last-good.json").read_text(encoding="utf-8"))["path"] == found["receipt"]["path"]
 
 
-@pytest.mark.parametrize(("terminal", "shown"), [(True, 4), (False, 3)])
-def test_a_percentage_is_shown_every_thirty_seconds_off_a_terminal(followed: Followed, monkeypatch: pytest.MonkeyPatch, terminal: bool, shown: int) -> None:
-    monkeypatch.setattr(RUN, "terminal", terminal)
+def test_a_percentage_is_shown_every_thirty_seconds(followed: Followed) -> None:
     events = [event(number, f"rank 0  spark-1      load {number} %") for number in (1, 2)]
     followed.run(reply(outcome(), *events, event(3, "rank 0  spark-1      kv")), reply(outcome(True), event(4, "the verdict", "verdict")))
-    assert len(followed.lines) == shown
+    assert len(followed.lines) == 3
 
 
 @pytest.mark.parametrize("shows", [True, False])
