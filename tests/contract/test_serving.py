@@ -159,7 +159,7 @@ class Pair:
         faults = {key.replace("_on_", " "): value for key, value in scenario.items()}
         (self.folder / "scenario.json").write_text(json.dumps({"runs": [runs] if runs else [], "follow": SERVES, **faults}), encoding="utf-8")
         (self.folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
-        lock = f"models: {{{MODEL}: {{code: abc}}}}\nimages: {{'{IMAGE}': {{fingerprint: {scenario.pop('locked', 'f')}}}}}\n"  # as weights and image write it
+        lock = f"models: {{{MODEL}: {{code: abc}}}}\nimages: {{'{IMAGE}': {{fingerprint: f}}}}\n"  # as weights and image write it
         (self.folder / ".gb10.lock.yml").write_text(lock, encoding="utf-8")
         (self.folder / "play.yml").write_text(PLAY.format(folder=self.folder, tasks=tasks), encoding="utf-8")
         env = {
@@ -264,16 +264,6 @@ def test_node_without_an_rdma_device_is_refused_before_anything_stops(pair: Pair
     assert pair.log == []
 
 
-def test_image_that_differs_from_the_lock_file_stops_all_ranks_before_a_start(pair: Pair) -> None:
-    done = pair.play(locked="another")
-    assert done.rc != 0
-    assert f"{IMAGE} differs from images in" in messages(done)["one"]
-    assert set(messages(done)) == {"one", "two"}
-    assert not any("desired_state" in line for line in pair.log)
-    assert not pair.written("one")
-    assert not pair.written("two")
-
-
 def test_a_drafter_is_in_the_release_and_pinned_if_the_model_brings_code(pair: Pair) -> None:
     path = "/cache/huggingface/org/Draft"
     own: dict[str, Any] = {**NO_CACHES["gb10_profiles"]["bare"], "engine": {"args": {"speculative-config": {"model": path}}}}
@@ -332,14 +322,10 @@ def test_release_and_its_inputs_are_the_same_for_another_generated_key(pair: Pai
     assert named[1][0] == named[1][1]
 
 
-# tests/unit/plugins/modules/test_api_key.py has each of them.
-@pytest.mark.parametrize("text", [pytest.param("", marks=pytest.mark.long), pytest.param("short\n", marks=pytest.mark.long), None])
-def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair, text: str | None) -> None:
+# tests/unit/plugins/modules/test_api_key.py has the other forms.
+def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair) -> None:
     pair.key.unlink()
-    if text is None:
-        pair.key.symlink_to(pair.folder / "hosts.yml")
-    else:
-        pair.key.write_text(text, encoding="utf-8")
+    pair.key.symlink_to(pair.folder / "hosts.yml")
     done = pair.play()
     assert done.rc != 0
     assert set(messages(done)) == {"one", "two"}
@@ -348,16 +334,6 @@ def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair, text: 
     assert f"Remove {pair.key}: the next run makes a new key" in sentence
     assert pair.log + pair.installed == []
     assert not pair.written("one"), "nothing was written"
-
-
-@pytest.mark.long
-def test_missing_agent_is_installed_without_a_restart(pair: Pair) -> None:
-    (pair.folder / "two.agent").unlink()
-    done = pair.play(release=OLD)
-    assert result(done)["changes"] == []
-    assert pair.log == []
-    assert {host for host, task in done.changed if "Install" in task} == {"two"}
-    assert pair.play(release=OLD).changed == set()
 
 
 def test_failed_boot_fails_all_ranks_with_one_sentence_and_copies_the_evidence(pair: Pair) -> None:
@@ -373,45 +349,18 @@ def test_failed_boot_fails_all_ranks_with_one_sentence_and_copies_the_evidence(p
 
 
 @pytest.mark.long
-def test_stop_of_another_run_ends_the_gate_on_all_ranks(pair: Pair) -> None:
-    newer = {**desired(state="stopped", generation=8), "by": "root@ctl2"}
-    done = pair.play(follow=[reply(outcome(None, generation=8, final=False), newer)])
-    assert done.rc != 0
-    assert messages(done) == dict.fromkeys(("one", "two"), "pair1 was stopped by root@ctl2 at 2026-11-23T10:02:31Z. Run site.yml to serve again.")
-    assert ACKNOWLEDGED not in pair.log
-
-
-@pytest.mark.long
-def test_evidence_and_receipts_that_cannot_be_kept_do_not_change_the_verdict(pair: Pair) -> None:
-    (pair.folder / "receipts").write_text("a file", encoding="utf-8")
+def test_evidence_that_cannot_be_kept_does_not_change_the_verdict(pair: Pair) -> None:
     done = pair.play(follow=[reply(outcome(False, sentence=BACK, evidence=["../no-label", NEW]))], two_on_gb10="Permission denied")
     assert done.rc != 0
     assert pair.evidence(NEW) == {"rank0-one.txt": "shown by one\n", "rank1-two.txt": "No evidence could be read: Permission denied\n"}
     lacks = "(without two: the evidence could not be collected or written)"
     assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/ {lacks}")
-    assert "The receipt cannot be written below" in " ".join(done.stdout.split())
-    (pair.folder / f"evidence/pair1-{OLD}").write_text("a file", encoding="utf-8")
-    done = pair.play(follow=[reply(outcome(False, sentence=BACK, evidence=[OLD]))])
-    assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{OLD}/ {lacks.replace('two', 'one, two')}")
-    passed = pair.play()
-    assert result(passed)["receipt"]["warning"].startswith("The receipt cannot be written below")
 
 
-@pytest.mark.long
-def test_refused_change_of_state_is_the_sentence_of_all_ranks(pair: Pair) -> None:
-    done = pair.play(one_on_desired_state="pair1 is being changed to release cccc.")
-    assert done.rc != 0
-    assert messages(done) == dict.fromkeys(("one", "two"), "pair1 is being changed to release cccc.")
-    assert not any("follow" in line for line in pair.log)
-
-
-@pytest.mark.parametrize("how", ["refused", pytest.param("takeover", marks=pytest.mark.long)])
-def test_second_run_with_another_release_is_refused_or_takes_over(pair: Pair, how: str) -> None:
+# tests/lab/test_f_agent.py has the takeover.
+def test_second_run_with_another_release_is_refused(pair: Pair) -> None:
     state = {"desired": desired("cccccccccccc"), "outcome": outcome(None, final=False, phase="starting")}
-    done = pair.play(state=state, variables={"vllm_tp2_takeover": how == "takeover"})
-    if how == "takeover":
-        assert result(done)["changes"] == [f"release {OLD} -> {NEW}"]
-        return
+    done = pair.play(state=state)
     assert done.rc != 0
     assert messages(done) == dict.fromkeys(
         ("one", "two"),
@@ -419,43 +368,6 @@ def test_second_run_with_another_release_is_refused_or_takes_over(pair: Pair, ho
     )
     assert pair.log + pair.installed == []
     assert not pair.written("one"), "refused before anything is written"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("passed", [True, False])
-def test_verdict_that_no_run_has_read_is_printed_without_a_change(pair: Pair, passed: bool) -> None:
-    found = outcome(passed, sentence="pair1 serves." if passed else BACK, evidence=[] if passed else [NEW])
-    state = {"desired": desired(OLD if passed else NEW), "outcome": found}
-    done = pair.play(state=state, follow=[reply(found)], release=OLD if passed else NEW)
-    assert (done.rc == 0) is passed, done.stdout
-    assert done.changed == set()
-    assert pair.log[:2] == [*follows(0), ACKNOWLEDGED]
-    if passed:
-        assert result(done)["followed"] == "the start that admin@ctl began at 10:02:31"
-    else:
-        assert set(messages(done).values()) == {f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/"}
-        read = {"desired": desired(), "outcome": {**found, "delivered": True}}
-        same = pair.play(state=read)
-        assert set(messages(same).values()) == {
-            f"pair1: release {NEW} failed at 2026-11-23T10:03:00Z, and nothing of it has changed: {FAILED.rstrip('.')}. To boot it again: -e again=true."
-        }
-        assert pair.log == [], "nothing was started"
-        assert result(pair.play(state=read, variables={"again": True}))["changes"] == [f"release {OLD} -> {NEW}"]
-
-
-@pytest.mark.long
-def test_release_of_the_same_inputs_stays_until_a_restart_is_asked_for(pair: Pair) -> None:
-    given = {"__vllm_tp2_inputs": "9c1f03d2a7be"}
-    done = pair.play(inputs="9c1f03d2a7be", variables=given)
-    found = result(done)
-    assert (found["release"], found["changes"]) == (OLD, [])
-    assert found["warnings"] == [
-        f"Another version of the collection rendered release {OLD} from the same configuration, so it stays. Today it is release {NEW}."
-        " To start that one: -e vllm_tp2_restart=true."
-    ]
-    assert done.changed == set()
-    restart = pair.play(inputs="9c1f03d2a7be", variables={**given, "vllm_tp2_restart": True})
-    assert result(restart)["changes"] == [f"release {OLD} -> {NEW}"]
 
 
 STOPPED = [reply(outcome(None, result="stopped", sentence="pair1 is stopped."), desired(state="stopped"))]
@@ -477,17 +389,6 @@ def test_stop_without_the_head_stops_the_other_rank(pair: Pair) -> None:
 
 
 @pytest.mark.long
-def test_stop_with_a_silent_engine_fails_that_rank_alone(pair: Pair) -> None:
-    sentence = "pair1 is not stopped on all ranks: rank 1 on two."
-    done = pair.play(tasks="stop", follow=[reply(outcome(None, sentence=sentence), desired(state="stopped"))], two_on_engine="The Docker Engine is off.")
-    assert done.rc != 0
-    output = "two: The Docker Engine is off. Then run this again: nothing was removed on two, and it may still have its rank of pair1."
-    assert messages(done) == {"two": output}
-    other = pair.play(tasks="stop", follow=[reply(outcome(None, sentence=sentence), desired(state="stopped"))])
-    assert messages(other) == {"one": sentence}
-
-
-@pytest.mark.long
 def test_stop_installs_a_missing_agent(pair: Pair) -> None:
     for host in ("one", "two"):
         (pair.folder / f"{host}.agent").unlink()
@@ -495,17 +396,6 @@ def test_stop_installs_a_missing_agent(pair: Pair) -> None:
     assert done.rc == 0, done.stdout
     assert pair.log == ["one desires stopped", *follows(0), ACKNOWLEDGED], done.stdout
     assert len(pair.installed) == 2
-
-
-@pytest.mark.long
-def test_absent_stops_and_removes_the_agent_and_the_folder(pair: Pair) -> None:
-    done = pair.play(follow=STOPPED, variables={"vllm_tp2_state": "absent"})
-    assert done.rc == 0, done.stdout
-    assert pair.log == ["one desires stopped", *follows(0), ACKNOWLEDGED]
-    assert sorted(pair.installed) == ["one agent absent", "two agent absent"]
-    assert not (pair.folder / "nodes/one/pair1").exists()
-    again = pair.play(runs="", variables={"vllm_tp2_state": "absent"})
-    assert (again.rc, again.changed, pair.log) == (0, set(), [])
 
 
 DOCUMENT = {

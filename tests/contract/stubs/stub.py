@@ -136,7 +136,7 @@ class ActionModule(ActionBase):
         }  # fmt: skip
         return {
             "changed": False, "current": current, "releases": releases, "containers": containers,
-            "engine_error": self.scenario.get(f"{self.host} engine", ""), "agent": agent, "inputs": self.scenario.get("inputs", ""),
+            "engine_error": "", "agent": agent, "inputs": "",
             "receipt": json.loads(receipt.read_text(encoding="utf-8")) if receipt.is_file() else {},
             "stopped": "", "processes": {"count": 1, "fault": ""}, "image": {"exists": True, "id": "sha256:1", "name": "i", "fingerprint": "f"},
             "weights": {}, "weights_differ": [], "model_config": {}, "memory": {}, "boot_log": {}, "records": {},

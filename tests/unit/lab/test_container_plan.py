@@ -79,19 +79,6 @@ def test_networks_of_all_instances_are_apart() -> None:
         assert plan.collisions([net], [(other.name, other.subnet) for j, other in enumerate(nets) if j != i]) == []
 
 
-def test_head_and_worker_of_each_pair() -> None:
-    assert [(n.name, n.pair, n.rails) for n in plan.nodes(4)] == [
-        ("lab-1", 1, ("192.168.200.11", "192.168.201.11")),
-        ("lab-2", 1, ("192.168.200.12", "192.168.201.12")),
-        ("lab-3", 2, ("192.168.210.11", "192.168.211.11")),
-        ("lab-4", 2, ("192.168.210.12", "192.168.211.12")),
-    ]
-
-
-def test_interfaces_are_named_like_a_sparks() -> None:
-    assert plan.nodes(2)[1].interfaces == "enP7s7=172.30.70.12 enp1s0f0np0=192.168.200.12 enP2p1s0f0np0=192.168.201.12"
-
-
 def test_fabric_is_internal_and_jumbo_and_management_is_neither() -> None:
     management, *rails = plan.networks(4)
     assert (management.mtu, management.internal) == (1500, False)

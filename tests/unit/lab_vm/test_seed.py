@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import stat
 
-import pytest
-import yaml
-
 from lab.vm import seed
 
 KEYS = {"authorized": "ssh-ed25519 AAAA admin\n", "host_private": "PRIVATE\n", "host_public": "ssh-ed25519 BBBB host\n"}
@@ -14,18 +11,6 @@ KEYS = {"authorized": "ssh-ed25519 AAAA admin\n", "host_private": "PRIVATE\n", "
 
 def planted(node: int) -> dict[str, seed.Entry]:
     return {entry.path: entry for entry in seed.entries(node, **KEYS)}
-
-
-@pytest.mark.parametrize(("node", "renderer", "unit"), [(1, "NetworkManager", "NetworkManager.service"), (2, "networkd", "systemd-networkd.service")])
-def test_each_node_has_its_own_renderer_and_only_its_daemon(node: int, renderer: str, unit: str) -> None:
-    files = planted(node)
-    plans = [entry for path, entry in files.items() if path.startswith("seed/etc/netplan/")]
-    assert [stat.S_IMODE(entry.mode) for entry in plans if stat.S_ISREG(entry.mode)] == [0o600]
-    network = yaml.safe_load(next(entry.data for entry in plans if stat.S_ISREG(entry.mode)))["network"]
-    assert network["renderer"] == renderer
-    assert list(network["ethernets"]) == ["enP7s7"], "the rails are the roce role's work"
-    wanted = [path.rsplit("/", 1)[1] for path in files if "/multi-user.target.wants/" in path]
-    assert wanted == [unit]
 
 
 def test_the_nodes_differ_in_everything_that_must_be_unique() -> None:

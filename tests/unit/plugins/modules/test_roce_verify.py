@@ -181,9 +181,3 @@ def test_check_mode_returns_failures_instead_of_failing(make: Any) -> None:
     assert any("MTU 1500" in sentence and "roce_mtu" in sentence for sentence in result["failures"])
     assert not any("25000" in sentence for sentence in result["failures"]), "a slow link works"
     assert node.call(addresses=ADDRESSES)["failed"] is True
-
-
-def test_the_documented_keys_are_those_that_are_returned(make: Any) -> None:
-    import yaml
-
-    assert set(make().call(addresses=ADDRESSES)) - {"changed", "invocation"} == set(yaml.safe_load(roce_verify.RETURN))
