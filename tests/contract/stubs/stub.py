@@ -80,7 +80,7 @@ class ActionModule(ActionBase):
     def gb10(self, args: dict[str, Any]) -> dict[str, Any]:
         """Answer a subcommand with what the scenario has under its name or under "HOST gb10 SUBCOMMAND". By default no rank is down, and there is evidence."""
         receipts = (self.folder / f"nodes/{self.host}/pair1/releases").glob("*/receipt.json")
-        receipt = next((json.loads(each.read_text(encoding="utf-8")) for each in receipts), {})
+        receipt: dict[str, Any] = next((json.loads(each.read_text(encoding="utf-8")) for each in receipts), {})
         status = {"faults": [], "sentence": "", "group": "pair1", "release": "4f0c", "ranks": [{"receipt": receipt}]}
         document = {**status, "text": f"shown by {self.host}\n", "figures": ""}
         verb = args["argv"][0]

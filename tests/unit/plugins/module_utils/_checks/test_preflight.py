@@ -784,9 +784,7 @@ def test_an_agent_that_may_not_be_asked_is_skipped(pair: Pair) -> None:
     facts = pair.facts(0) | {"agent": preflight_facts.gather(Node(str(serve(pair, 0).write())), failing(PermissionError()))}
     verdict = verdict_on([Rank("spark-1", 0, facts), Rank("spark-2", 1, pair.facts(1))])
     assert verdict.findings == []
-    assert {entry.id: entry.reason for entry in verdict.skipped} == dict.fromkeys(
-        ("agent_down", "agent_path", "agent_sshd"), "only root may ask the agent"
-    )
+    assert {entry.id: entry.reason for entry in verdict.skipped} == dict.fromkeys(("agent_down", "agent_path", "agent_sshd"), "only root may ask the agent")
 
 
 @pytest.mark.parametrize(
