@@ -19,13 +19,13 @@ LOST = {**MODEL, "proof": "2", "files": {"a": [-1, ""]}}
 OTHER = {**MODEL, "folders": ["/other"]}
 
 
-def look(current: str = "new", missing: Sequence[str] = (), weights: Mapping[str, Any] = MODEL, **releases: str) -> dict[str, Any]:
+def look(current: str = "new", missing: Sequence[str] = (), weights: Mapping[str, Any] | None = None, **releases: str) -> dict[str, Any]:
     """What a rank shows. The value of a release, the newest first: good, new, gone (its image)."""
     found = [
         {"id": name, "good": kind != "new", "profile": "p", "files": {}, "image": {"reference": "vllm:1", "id": f"sha256:{name}", "gone": kind == "gone"}}
         for name, kind in releases.items()
     ]
-    return {"current": current, "releases": found, "missing": list(missing), "weights": weights, "receipt": {"weights": MODEL}}
+    return {"current": current, "releases": found, "missing": list(missing), "weights": MODEL if weights is None else weights, "receipt": {"weights": MODEL}}
 
 
 @pytest.mark.parametrize(
