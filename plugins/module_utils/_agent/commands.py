@@ -73,6 +73,8 @@ COMMANDS: dict[str, tuple[Callable[[Group, argparse.Namespace], int], str, list[
         _JSON, _flag("--no-completion", "do not ask the API", action="store_false", dest="completion"),
         _number("--timeout", default=10.0, text="seconds until a completion counts as late"),
         _number("--completion-timeout", default=120.0, text="seconds that a completion may take"),
+        _number("--wedge-seconds", default=20.0, text="seconds after which tokens that stand still are a fault"),
+        (("--idle-power",), {"type": float, "metavar": "W", "help": "power of an idle GPU; by default what was measured"}),
         (("--lost",), {"default": "", "help": argparse.SUPPRESS}),  # why the head is not known, on a worker
     ]),
     "why": (verbs_read.why, "the last verdict, its evidence, and what was done", [_JSON]),

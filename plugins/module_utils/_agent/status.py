@@ -20,7 +20,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import status as documents
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
-from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
 
 
 def status(group: Group, options: argparse.Namespace) -> int:
@@ -52,12 +51,12 @@ def document(group: Group, options: argparse.Namespace) -> dict[str, Any]:
 def ask_of(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     """Return what is asked of the API of the current release, see liveness.Ask."""
     release = node.read_json(os.path.join(group.folder, "current", "release.json"))
-    watch = settings.usable(group.config.get("watch"))[0]
     given = (release.get("criteria") or {}).get("completion") or {}
     return {
         "url": api_probe.api_url({"host": "", "port": 8000, **release}),
         "request": {key: given[key] for key in ("prompt", "chat", "max_tokens", "body") if key in given} or {"prompt": "Hello"},
-        "timeout": options.timeout, "wedge_seconds": float(watch["wedge_seconds"]), "completion_timeout": options.completion_timeout,
+        "timeout": options.timeout, "wedge_seconds": options.wedge_seconds, "completion_timeout": options.completion_timeout,
+        "idle_power_w": options.idle_power,
     }  # fmt: skip
 
 
