@@ -25,7 +25,7 @@ INFO = {"containers": [], "processes": {"fault": ""}, "memory": {}}
 def page(records: Any) -> str:
     """Return the page if rank 0 returns this, as the action makes it."""
     with tempfile.TemporaryDirectory() as folder:
-        nodes = report_sources.nodes_of(report_pages.HOSTS, {"spark-1": {"records": records, "fabric": {}, "info": INFO}}, Path(folder))
+        nodes = report_sources.nodes_of(report_pages.HOSTS, {"spark-1": {"fabric": {}, "info": {**INFO, "records": records}}}, Path(folder))
     return report_page.render(report_data.plan(**{**report_pages.pair(), "receipts": [], "nodes": nodes}))
 
 
