@@ -340,7 +340,8 @@ class World:
     def _ask(self, state: str, release: str, by: str, reasons: list[str], takeover: bool, options: dict[str, Any]) -> dict[str, Any] | None:
         assert self.actor is not None
         now, busy = self.actor.desired(), self.actor.state()["busy"]
-        must_refuse = busy and state == "serving" and not takeover and (now["state"], now["release"]) != (state, release)
+        alone = busy and not takeover and not now["auto"]  # a restart by the agent gives way to a person
+        must_refuse = alone and state == "serving" and (now["state"], now["release"]) != (state, release)
         try:
             answer = self.actor.desire(state, release, by, reasons, options, takeover)
         except Refused as refused:
