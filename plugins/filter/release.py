@@ -35,7 +35,7 @@ def run_plan(infos: Any, group: Mapping[str, Any], wanted: Mapping[str, Any], fo
     """Return what a run does with a group; what has happened to the way back is warned of at once, since the boot that needs it may come next."""
     release = plan.named(infos, str(wanted["release"]), wanted["inputs"], bool(wanted["restart"]))
     judged = releases.judged_receipt(infos, release, _kept_on_controller(folder, release))
-    found = plan.of_run(infos, [str(host) for host in group["hosts"]], str(group["name"]), int(group["rank"]), wanted, judged)
+    found = plan.of_run(infos, [str(host) for host in group["hosts"]], str(group["name"]), int(group["rank"]), release, wanted, judged)
     for sentence in found["lost"]:
         Display().warning(f"{group['name']}: {sentence}")
     return found

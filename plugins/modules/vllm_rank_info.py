@@ -350,7 +350,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._transfer import mani
 
 def main() -> None:
     """Read, and return what is there."""
-    ask = {
+    asked = {
         "url": {"type": "str", "default": "http://127.0.0.1:8000"},
         "request": {"type": "dict", "default": {"prompt": "Hello"}},
         "timeout": {"type": "float", "default": 10.0},
@@ -367,7 +367,7 @@ def main() -> None:
             "drafter": {"type": "str", "default": ""},
             "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
             "head": {"type": "dict", "default": {}, "options": {"name": {"type": "str"}, "address": {"type": "str"}}},
-            "ask": {"type": "dict", "options": ask},
+            "ask": {"type": "dict", "options": asked},
             "boot_log": {"type": "bool", "default": False},
             "records": {"type": "bool", "default": False},
         },

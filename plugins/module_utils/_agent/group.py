@@ -46,7 +46,7 @@ class Group:
                 raise
             self.strange = str(error)
         if given and self.strange:
-            self.config = {"peers": [], "watch": {}, "head_id": "", **given}
+            self.config = {"peers": [], "head_id": "", **given}
         self.name, self.rank, self.hosts = str(self.config["group"]), int(self.config["rank"]), list(self.config["hosts"])
         self.host = str(self.hosts[self.rank])
         self.folder = config.group_folder(self.config)

@@ -26,14 +26,15 @@ def named(infos: Infos, release: str, inputs: Sequence[str], restart: bool) -> s
     return current.pop() if stays else release
 
 
-def of_run(infos: Infos, hosts: Sequence[str], name: str, rank: int, wanted: Mapping[str, Any], judged: Mapping[str, Any]) -> dict[str, Any]:
+def of_run(
+    infos: Infos, hosts: Sequence[str], name: str, rank: int, release: str, wanted: Mapping[str, Any], judged: Mapping[str, Any]
+) -> dict[str, Any]:  # fmt: skip
     """Return what the run does on this rank and for its group.
 
-    `infos` is what vllm_rank_info returned on each rank, the head first. `wanted` is what the inventory asks for: release, inputs (by rank), files (mode and
-    hash of those of this rank), keep (releases), options, criteria, restart, takeover, again, new_key (a phrase; empty if the API's key stays). `judged` is
-    the receipt of the release that must serve, if it has passed its gate.
+    `infos` is what vllm_rank_info returned on each rank, the head first. `release` is the one that must serve, see named(). `wanted` is what the inventory
+    asks for: release, inputs (by rank), files (mode and hash of those of this rank), keep (releases), options, criteria, restart, takeover, again, new_key
+    (a phrase; empty if the API's key stays). `judged` is the receipt of `release`, if it has passed its gate.
     """
-    release = named(infos, str(wanted["release"]), wanted["inputs"], bool(wanted["restart"]))
     stands = release != wanted["release"]
     probe = infos[0].get("alive") or None
     reasons = [
