@@ -603,6 +603,16 @@ def test_a_rank_that_dies_while_the_receipt_is_recorded_is_started_again() -> No
     assert "killed" in found["warnings"][0]
 
 
+def test_a_head_without_docker_while_the_receipt_is_recorded_does_not_serve() -> None:
+    world = pair(new=["good"])
+    during(world, "recording", lambda: world.stop_docker(0, 30.0))
+    during(world, "recording", lambda: world.cut(1, 30.0), 3.0)
+    found = world.change("new")
+    assert (found["result"], found["attempt"]) == ("serves", 2), "neither rank could be read, and the API did not answer"
+    assert world.serves("new")
+    assert "its rank could not be read for 20 s" in found["warnings"][0]
+
+
 def test_the_result_of_the_collective_test_is_in_the_receipt_of_its_release_alone() -> None:
     tested = {"class": "", "failed": False, "msg": "gloo over TCP.", "gb_s": 0.5}
     world = pair(new=["good"])

@@ -29,6 +29,15 @@ def take_looks(judge: Judge, looks: Sequence[Result], seconds: float) -> None:
             judge.container(number, look["containers"], seconds)
 
 
+def take_misses(judge: Judge, looks: Sequence[Result]) -> None:
+    """Pass the ranks that could not be read for LOST_SECONDS to the judge."""
+    for number, look in enumerate(looks):
+        if not readable(look):
+            why = look["engine_error"] if isinstance(look, dict) else str(look)
+            for seconds in (0.0, LOST_SECONDS):
+                judge.missed(number, why, not isinstance(look, RankLost), seconds)
+
+
 class Boot:
     """The following of one boot: a slice of each rank's log is always under way."""
 

@@ -16,7 +16,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import ladder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import ATTEMPTS, Actor, Rank, Superseded
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority, passed_before
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import Boot, take_looks
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import Boot, readable, take_looks, take_misses
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import LOST_SECONDS, POLL_SECONDS, READ_LIMIT, TICK_SECONDS, Failed, lost, problem
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
@@ -440,7 +440,10 @@ class Converge(Authority):
                 self.actor.warn(text)
         self._record(release, verdict)
         judge = Judge(self.group, [rank.host for rank in self.ranks], release, {})
-        take_looks(judge, self.readable(), 0.0)
+        looks = self.readable()
+        take_looks(judge, looks, 0.0)
+        if not all(map(readable, looks)) and not self._answers(release):
+            take_misses(judge, looks)
         ended = gate.findings(judge.states)
         return judge.failed(ended[0], verdict["seconds"]) if ended else verdict
 
