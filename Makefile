@@ -48,7 +48,6 @@ lint-quick:
 	@$(PY) tools/words.py
 	@$(PY) tools/docs.py --check
 	@$(PY) tools/failures_doc.py --check
-	@$(PY) tools/seeds_doc.py --check
 	@$(PY) tools/acceptance.py
 types:
 	@$(BIN)/mypy plugins tests lab tools benchmarks

@@ -79,10 +79,26 @@ gb10_profiles:
 - The image has the name of its base, without the registry, and `-mods-` with 12 digits of the hash of the mods. A changed mod is another image.
 - A base without a digest is recorded in the lock file when it is pulled.
 
-### Seeds and deviations
+### Sources and deviations
 
-A seed is the public text that a profile is made from, with the files of its repository at that state. `sources` names them. Each argument and variable
-that differs is in `deviations`. These are the same in all profiles, and not repeated there:
+A source is the public text that a profile is made from, with the files of its repository at that state. `sources` names them. Each argument and variable
+that differs is in `deviations`. The five that the first profiles and most settings of the hosts come from, by the names that they have here:
+
+| name | title, author | address |
+|---|---|---|
+| GanyX19 | DeepSeek-V4-Flash on 2x DGX Spark (GB10): Reproducible vLLM Serving Recipe up to 1M Token Context; GanyX19 | [forum][ganyx] |
+| the Aiden thread | DeepSeek v4 Flash (Aiden Recipe from Reddit), 1M token session operational; a recipe of aidendle94 | [forum][aiden] |
+| 11_p's thread | DeepSeek-V4-Flash (official FP8) running across 2x DGX Spark, TP=2, MTP, 200K ctx, recipe + numbers; 11_p and others | [forum][11p] |
+| tonyd2wild | DeepSeek-v4-Flash-DSpark-1M-NVFP4-KV-2x-DGX-Spark; tonyd2wild | [repository][tony] |
+| Tobias Weiss | Two-Node DGX Spark Cluster: Running DeepSeek V4 Flash at 20 TPS; Tobias Weiss | [page][weiss] |
+
+[ganyx]: https://forums.developer.nvidia.com/t/guide-deepseek-v4-flash-on-2x-dgx-spark-gb10-reproducible-vllm-serving-recipe-up-to-1m-token-context/374742
+[aiden]: https://forums.developer.nvidia.com/t/deepseek-v4-flash-aiden-recipe-from-reddit-1m-token-session-operational-cuda-12-1-tailored-for-dgx-spark-gb10/372268
+[11p]: https://forums.developer.nvidia.com/t/deepseek-v4-flash-official-fp8-running-across-2x-dgx-spark-tp-2-mtp-200k-ctx-recipe-numbers/370309
+[tony]: https://github.com/tonyd2wild/DeepSeek-v4-Flash-DSpark-1M-NVFP4-KV-2x-DGX-Spark
+[weiss]: https://tobias-weiss.org/content/ai/2-node-dgx-spark-deepseek-v4-cluster
+
+These differences are the same in all profiles, and not repeated there:
 
 - The collection names the container, the project and the labels, and rotates the log. `restart` is `no`, because the agent restarts the pair as a whole.
 - It writes the address, the port, the served name, the ranks and the rendezvous as arguments, and `NODE_RANK`, `HEADLESS`, `MASTER_ADDR`, `MASTER_PORT` and
@@ -124,7 +140,7 @@ gb10_profiles:
 - An unknown key, a value of the wrong type or a contradiction is an error with the key, the value and what is expected.
 - What contains the weights is mounted read-only (`"{{model_store}}:/models:ro"`), and each cache apart (`"{{model_store}}/vllm-cache:/models/vllm-cache"`).
 - A profile must not contain secrets. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
-- The shipped profiles listen on all addresses of the head, as their seeds do. The first run makes an API key; see [security.md](security.md).
+- The shipped profiles listen on all addresses of the head, as their sources do. The first run makes an API key; see [security.md](security.md).
 
 - A profile can also be a file, `own-profiles/mine.yml`, with the keys below `mine` and without the line `mine:`. `gb10_profiles_directory` is the folder.
 
@@ -169,23 +185,23 @@ A profile of your own without a shipped one below it gets what every pair needs.
 
 | default | why |
 |---|---|
-| `UCX_MEM_MMAP_HOOK_MODE=none`, `UCX_RCACHE_MAX_UNRELEASED=1024` | without this pair each request leaks about 14 MB until the node freezes (seed 000) |
-| `NCCL_IB_DISABLE=0` | RDMA, also if the image turns it off (seeds 001, 002) |
+| `UCX_MEM_MMAP_HOOK_MODE=none`, `UCX_RCACHE_MAX_UNRELEASED=1024` | without this pair each request leaks about 14 MB until the node freezes (GanyX19) |
+| `NCCL_IB_DISABLE=0` | RDMA, also if the image turns it off (the Aiden thread, 11_p's thread) |
 | `NCCL_DEBUG=INFO`, `NCCL_DEBUG_SUBSYS=INIT,NET` | NCCL names its transport at this level alone, and the gate reads it |
 | `NCCL_NVLS_ENABLE=0` | a GB10 has no NVLink, and NCCL 2.30.4 hangs while a pair loads experts |
 | `HF_HUB_OFFLINE=1` | only if the container mounts the model store: the role `weights` has proven the model |
-| `default-chat-template-kwargs: {{thinking: false, enable_thinking: false}}` | seed 003; only with the tokenizer or reasoning parser `deepseek_v4` |
+| `default-chat-template-kwargs: {{thinking: false, enable_thinking: false}}` | tonyd2wild; only with the tokenizer or reasoning parser `deepseek_v4` |
 
-`NCCL_NET`, `NCCL_CROSS_NIC`, `NCCL_CUMEM_ENABLE` and `NCCL_IGNORE_CPU_AFFINITY` are not defaults: only some seeds set them, without a reason.
+`NCCL_NET`, `NCCL_CROSS_NIC`, `NCCL_CUMEM_ENABLE` and `NCCL_IGNORE_CPU_AFFINITY` are not defaults: only some sources set them, without a reason.
 
 ### Memory of the host
 
 CPU and GPU of a GB10 share one memory. A node without free memory freezes, and a person has to power-cycle it. The inventory check, `validate.yml` and
 the plan of `site.yml` refuse the settings that are reported to freeze nodes:
 
-- `gpu-memory-utilization` above 0.82 (seed 000), above the profile's `plan.utilization_limit`, or above its own value in a shipped profile. vLLM's
+- `gpu-memory-utilization` above 0.82 (GanyX19), above the profile's `plan.utilization_limit`, or above its own value in a shipped profile. vLLM's
   default, 0.9 or 0.92, counts if the argument is missing.
-- `custom_ops: [all]` on a profile whose measured boot compiled without it (seed 004).
+- `custom_ops: [all]` on a profile whose measured boot compiled without it (Tobias Weiss).
 
 If the profile pins the KV size (`kv-cache-memory-bytes` or `kv-cache-memory`), vLLM does not size the pool by the utilization. What stays free decides then,
 and 0.85 or 0.87 is accepted if it is as much as 0.82 leaves, about 5 GiB:
@@ -202,10 +218,10 @@ and 0.85 or 0.87 is accepted if it is as much as 0.82 leaves, about 5 GiB:
 vLLM's start check still compares the free memory with `utilization x MemTotal`. If a node has less, the plan names the utilization that starts.
 
 The message names the memory that would stay free: what the utilization leaves, less {outside:.1f} GiB for the host and the engine's use outside its
-share. This figure is from seed 000, where 8 GB stayed free at 0.80. It gives {at_85:.1f} GiB at 0.85, where the seed reports about 1 GB.
+share. This figure is from GanyX19, where 8 GB stayed free at 0.80. It gives {at_85:.1f} GiB at 0.85, where the source reports about 1 GB.
 `vllm_tp2_allow_unsafe_memory: true` makes the refusal a warning. `vllm_tp2_plan: report` does not.
-The plan also warns if a node is smaller than 121.7 GiB, or has too little memory for the peak of the load. This is 33 GiB next to the weights (seed 002).
-No seed names a context that freezes a node: the context takes memory from the pool, not from the host.
+The plan also warns if a node is smaller than 121.7 GiB, or has too little memory for the peak of the load. This is 33 GiB next to the weights (11_p's thread).
+No source names a context that freezes a node: the context takes memory from the pool, not from the host.
 
 ### Arguments
 
@@ -242,7 +258,7 @@ With `executor: ray` the head's container starts Ray's head, then the engine; th
 
 The lab cannot test it: with Ray 2.60 and a running cluster, vLLM 0.32 for CPU ends its boot with `ValueError: current platform cpu does not support ray.`
 (`initialize_ray_cluster`; only CUDA, ROCm and XPU name a Ray resource). Tried on 2026-11-21.
-The rendered files are tested against the seed's, argument by argument.
+The rendered files are tested against the source's, argument by argument.
 
 ## The plan: the estimated pool
 
@@ -264,12 +280,12 @@ QWEN2_7B = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_h
 QWEN3_235B = {"num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "torch_dtype": "bfloat16"}
 # A profile's whole plan on two DGX Sparks, against a measured pool.
 POOLS = (
-    ("seed 003, 2026-06-30", "dspark-nvfp4-1m-seed", 1990142),
-    ("seed 003, 2026-06-29", "dspark-nvfp4-1m-seed", 2044166),
-    ("seed 003, code microbench", "dspark-nvfp4-1m-seed", 1901239),
-    ("seed 000, 1M", "fp8-1m", 1430000),
-    ("the repository of seed 000, 512K", "fp8-512k", 1180000),
-    ("seed 004", "piecewise-200k", 865000),
+    ("tonyd2wild, 2026-06-30", "dspark-nvfp4-1m-seed", 1990142),
+    ("tonyd2wild, 2026-06-29", "dspark-nvfp4-1m-seed", 2044166),
+    ("tonyd2wild, code microbench", "dspark-nvfp4-1m-seed", 1901239),
+    ("GanyX19, 1M", "fp8-1m", 1430000),
+    ("GanyX19's repository, 512K", "fp8-512k", 1180000),
+    ("Tobias Weiss", "piecewise-200k", 865000),
 )
 # Bytes a token alone: KV memory in GiB, against a measured pool.
 TOKENS = (

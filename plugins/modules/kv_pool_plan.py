@@ -105,7 +105,7 @@ unsafe:
   returned: always
   type: str
   sample: >-
-    mine: gpu-memory-utilization 0.92 is above 0.82, the highest that the seeds report to serve. Of 121.7 GiB on spark-a, 9.7 GiB stay for the host,
+    mine: gpu-memory-utilization 0.92 is above 0.82, the highest that the sources report to serve. Of 121.7 GiB on spark-a, 9.7 GiB stay for the host,
     which uses about 16.9: nothing remains free. A node without free memory freezes until it is power-cycled. Set gpu-memory-utilization
     (vllm_tp2_gpu_memory_utilization) to 0.82 or less, or accept the risk with vllm_tp2_allow_unsafe_memory: true.
 warnings_found:

@@ -44,7 +44,7 @@ SHORT = {
     **dict.fromkeys(("request_rate", "output_tokens", "ttft_ms", "prefill_tok_s", "itl_ms", "acceptance_percent")),
     "depth": 0, "prefix": "cold", "varied": False,
 }  # fmt: skip
-PUBLISHED, LEAST, ESTIMATE = "published by the seed", "the gate's minimum", "the profile's estimate"
+PUBLISHED, LEAST, ESTIMATE = "published by the source", "the gate's minimum", "the profile's estimate"
 
 
 def epoch(stamp: object) -> float:

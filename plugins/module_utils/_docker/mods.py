@@ -15,7 +15,7 @@ from typing import Any
 
 PLACE = "/workspace/mods"
 _SOURCES = "/opt/gb10-source"
-# Where vLLM is installed, without an import of it. Images of the seeds have it in an environment that need not be in PATH.
+# Where vLLM is installed, without an import of it. Images of the sources have it in an environment that need not be in PATH.
 _SITE = "import importlib.util as u, os; print(os.path.dirname(os.path.dirname(u.find_spec('vllm').origin)))"
 _PYTHONS = "/opt/env/bin/python /opt/venv/bin/python python3"
 

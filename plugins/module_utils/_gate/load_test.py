@@ -15,7 +15,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import reply
 # The server's own sampling, which is what an agent gets; api_probe asks with temperature 0 otherwise.
 _OWN_SAMPLING: dict[str, Any] = {"temperature": None}
 
-# Longer than 411 tokens, from which on the reply is garbled if the KV cache has the wrong layout (seed 003); the answer stands in the middle.
+# Longer than 411 tokens, from which on the reply is garbled if the KV cache has the wrong layout (tonyd2wild); the answer stands in the middle.
 _LONG_PROMPT = (
     "\n".join(
         f"Entry {number}: {'the code of the archive is 4711-K' if number == 30 else f'shelf {number} holds {number * 7 % 50} boxes of cables'}."

@@ -22,7 +22,7 @@ LARGEST = 3
 def reclaim(node: Node) -> str:
     """Write dirty pages to the disks, drop the page cache, and compact memory. Return why that is not possible; empty if it is done.
 
-    Level 3, as in the seeds and the guard, also drops dentries and inodes, which compaction cannot move. With 8 GiB of cache it freed 0.2 GiB more
+    Level 3, as in the sources and the guard, also drops dentries and inodes, which compaction cannot move. With 8 GiB of cache it freed 0.2 GiB more
     than level 1 in the same time (0.7 s; 2 cores, Linux 6.18, 2026-11-25).
     """
     fallback = "It is not dropped before the start, and MemAvailable is waited for instead of MemFree."

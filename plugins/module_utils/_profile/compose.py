@@ -4,7 +4,7 @@
 """Render one rank of a serving group from a resolved profile: argv, environment, secrets and Compose file. Name the release of all ranks.
 
 Environment, weakest first: what the collection adds (see :mod:`caches`); ``env`` of the profile; ``head_env`` or ``worker_env``; the fabric variables of
-this rank (``rank["env"]``, which also *removes* every other fabric variable of the profile, so that a seed's interface names never mix with this node's);
+this rank (``rank["env"]``, which also *removes* every other fabric variable of the profile, so that a source's interface names never mix with this node's);
 the rank's own NODE_RANK, HEADLESS, MASTER_ADDR, MASTER_PORT, VLLM_HOST_IP; and the user's ``extra_env`` over all.
 """
 
@@ -26,7 +26,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
 
-# One rank's fabric variables replace all of these: a GID index that the fabric omits on purpose must not come from a seed.
+# One rank's fabric variables replace all of these: a GID index that the fabric omits on purpose must not come from a source.
 FABRIC_ENV = (
     "NCCL_IB_HCA",
     "NCCL_IB_GID_INDEX",
@@ -54,7 +54,7 @@ class ServingError(ValueError):
 
 
 def compact_json(value: Any) -> str:
-    """Return JSON as the seeds write it: no spaces, no escaped letters."""
+    """Return JSON as the sources write it: no spaces, no escaped letters."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -1,14 +1,14 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a boot leaves to the host of a GB10, whose CPU and GPU share one memory, and which settings the seeds report to freeze nodes. Pure.
+"""What a boot leaves to the host of a GB10, whose CPU and GPU share one memory, and which settings the sources report to freeze nodes. Pure.
 
 A node without free memory freezes: no SSH, no OOM kill, and a person has to power-cycle it. The figures are those of the seeds:
 
 - 0.80 to 0.82 is the practical maximum of gpu-memory-utilization (000:57).
 - At 0.80 about 8 GB stay free while 1M tokens of context are served, at 0.85 about 1 GB (000:52, 000:57). Both agree with a fixed use outside the
   engine's share: 20 % of 121.69 GiB less 7.45 GiB is 16.9 GiB, which at 0.85 leaves 1.4 GiB.
-- Above 0.78 with a drafter, or with custom_ops, both nodes of seed 004 froze (004:112, 004:159). Its profile has the limit in its plan.
+- Above 0.78 with a drafter, or with custom_ops, both nodes of Tobias Weiss froze (his page, Stability and Conclusion). Its profile has the limit in its plan.
 - Loading and profiling need about 33 GiB for a time, next to the weights (002:376).
 """
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 ALLOW = "vllm_tp2_allow_unsafe_memory"
 PRACTICAL = 0.82
-SPARK_GIB = 121.69  # MemTotal of a node of the seeds; some have 119.6
+SPARK_GIB = 121.69  # MemTotal of a node of the sources; some have 119.6
 FREE_AT_080_GIB = 7.45  # 8 GB
 OUTSIDE_GIB = (1 - 0.80) * SPARK_GIB - FREE_AT_080_GIB  # what the host and the engine use outside its share
 LOAD_PEAK_GIB = 33.0
@@ -72,7 +72,7 @@ def judge(share: float, limit: float | None, what: str, remedy: str, rows: Seque
 
 
 def _highest(limit: float | None) -> str:
-    whose = "that the seeds report to serve" if limit is None else "that this profile is reported to serve"
+    whose = "that the sources report to serve" if limit is None else "that this profile is reported to serve"
     return f"{PRACTICAL if limit is None else limit:g}, the highest {whose}"
 
 
@@ -82,7 +82,7 @@ def judge_pinned(
     """Tell whether enough stays free next to a KV pool of a pinned size, which vLLM does not size by the utilization.
 
     :param needs: weights, then the reserve, in GiB a rank, by their keys of the profile's plan. If one is not known (None), the utilization also counts.
-    :param limit: the profile's own limit of the utilization. If it is lower than that of the seeds, the share of a pinned pool has it too.
+    :param limit: the profile's own limit of the utilization. If it is lower than that of the sources, the share of a pinned pool has it too.
     :param what: what sets the utilization, as it begins a sentence. ``why`` is the reason why figures of the plan do not count.
     :param rows: as of ``judge``.
     """
@@ -113,7 +113,7 @@ def judge_pinned(
 
 def custom_ops(args: Mapping[str, Any], measured: Mapping[str, Any], reported: bool) -> Finding:
     """Refuse custom_ops [all] if the profile's measured boot compiled without it. Warn if no boot of the profile is ``reported``."""
-    seen = "custom_ops [all] froze both nodes of seed 004 while the operators compiled, with about 3 GiB free"
+    seen = "custom_ops [all] froze both nodes of Tobias Weiss while the operators compiled, with about 3 GiB free"
     if not _CUSTOM_OPS.search(str(args.get("compilation-config"))):
         return Finding()
     if "compilation-config" in measured and not _CUSTOM_OPS.search(str(measured["compilation-config"])):
@@ -134,5 +134,5 @@ def load_peak(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         f"{row['host']} has {row['available_gib']:.1f} GiB for the load. {row['weights_gib']:.1f} GiB of weights and the peak of loading and profiling "
-        f"({LOAD_PEAK_GIB:g} GiB, seed 002) need {-left:.1f} GiB more. Drop the page cache and stop what else uses memory there."
+        f"({LOAD_PEAK_GIB:g} GiB, 11_p's thread) need {-left:.1f} GiB more. Drop the page cache and stop what else uses memory there."
     ]

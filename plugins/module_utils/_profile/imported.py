@@ -281,7 +281,7 @@ def set_store(out: Imported, volumes: list[tuple[str, str, str, bool]]) -> None:
     box.update(volumes=[*own, f"{on_node}:{cache}"], cache_dirs=[on_node])
     keys = ["container.volumes", "container.cache_dirs", *(f"env.{key}" for key in env if key not in given), "gate.transport"]
     why = "The container reads the weights below gb10_model_store and cannot change them. It writes its compile caches and the model's Python modules apart."
-    out.profile["deviations"] = [{"keys": keys, "seed": None, "why": why}]
+    out.profile["deviations"] = [{"keys": keys, "original": None, "why": why}]
     texts = [text_of(each) for table in (out.profile["engine"]["args"], env) for each in table.values()]
     for where, source, target, _ro in volumes:
         named = bool(source) and not source.startswith((".", "/", "~", "\ue000"))

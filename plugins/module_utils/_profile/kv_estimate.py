@@ -37,7 +37,7 @@ UNCERTAIN = {
     "speculative-config": 8.0,
     "max-model-len": 2.0,
 }
-# An argument with so many points also changes the reserve, by so many percent a point: with neither drafter nor graphs and a smaller batch, seed 004
+# An argument with so many points also changes the reserve, by so many percent a point: with neither drafter nor graphs and a smaller batch, Tobias Weiss
 # booted with about half the reserve.
 RESERVE_POINTS, RESERVE_PERCENT_A_POINT = 6.0, 2.0
 # If one of these differs, the memory cannot be compared, and nothing is estimated.
@@ -357,7 +357,7 @@ def make_plan(
         the old engine holds of it) are there if the GPU has its own memory, and are used then.
     :param version: the image's vLLM version if known; decides which figure its start check reads.
     :param config: the model's config.json, for bytes a token if the profile has none.
-    :param allow_unsafe: settings that the seeds report to freeze nodes are a warning.
+    :param allow_unsafe: settings that the sources report to freeze nodes are a warning.
     :returns: ``verdict`` (ok, refused, unknown), ``msg``, ``unsafe`` (why the boot may freeze the nodes, or None), ``warnings``,
         ``expected_tokens``, ``error_percent``, ``low_tokens``, ``high_tokens``, ``needed_tokens``, ``short_rank`` (the one that decides), ``remedy``,
         ``utilization``, ``kv_bytes_per_token`` and ``ranks``.

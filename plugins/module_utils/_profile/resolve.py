@@ -37,15 +37,15 @@ OF_ONE_MODEL = ("plan", "published")
 OF_ONE_IMAGE = ("digest", "size_gib", "download_gib", "build_minutes", "build", "mods")
 # What every pair needs. A profile of the user with no shipped one below it gets these, unless one of its layers sets them, to null as well.
 PAIR_ENV = {
-    "UCX_MEM_MMAP_HOOK_MODE": "none",  # seed 000: without this pair each request leaks about 14 MB
+    "UCX_MEM_MMAP_HOOK_MODE": "none",  # GanyX19: without this pair each request leaks about 14 MB
     "UCX_RCACHE_MAX_UNRELEASED": "1024",
-    "NCCL_IB_DISABLE": "0",  # seeds 001 and 002: RDMA, also if the image turns it off
+    "NCCL_IB_DISABLE": "0",  # the Aiden thread and 11_p's thread: RDMA, also if the image turns it off
     "NCCL_NVLS_ENABLE": "0",  # a GB10 has no NVLink, and NCCL 2.30.4 hangs while a pair loads experts (github.com/NVIDIA/nccl/issues/2167)
     "NCCL_DEBUG": "INFO",  # NCCL names its transport at this level alone, and the gate reads it
     "NCCL_DEBUG_SUBSYS": "INIT,NET",
 }
 OFFLINE_ENV = {"HF_HUB_OFFLINE": "1"}  # the role weights proves the weights before a start
-# Seed 003 sets both switches. Only the tokenizer of this family is known to read them; another model keeps its own default.
+# tonyd2wild sets both switches. Only the tokenizer of this family is known to read them; another model keeps its own default.
 THINKING = {"thinking": False, "enable_thinking": False}
 THINKING_FAMILY = "deepseek_v4"
 THINKING_FLAG = "default-chat-template-kwargs"
@@ -189,7 +189,7 @@ def resolve(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any] | No
 
 
 def _with_own_limit(raw: dict[str, Any]) -> dict[str, Any]:
-    """Let a shipped profile serve at its own utilization, which is that of its seed, and no profile on top of it at more."""
+    """Let a shipped profile serve at its own utilization, which is that of its source, and no profile on top of it at more."""
     try:
         own = float(str(_at(raw, "engine", "args", "gpu-memory-utilization")))
     except ValueError:

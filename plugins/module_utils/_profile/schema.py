@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.image_names i
 # The fewest steps to a first boot: an image and weights that are downloaded, both pinned (docs/profiles.md).
 DEFAULT_PROFILE = "b12x-fp8-1m"
 
-# Arguments that the collection writes itself, and the placeholder that puts them at a seed's place in the order.
+# Arguments that the collection writes itself, and the placeholder that puts them at a source's place in the order.
 PLACEHOLDERS = {
     "served-model-name": "{served_names}",
     "host": "{host}",
@@ -115,12 +115,12 @@ SCHEMA = _table(
     notes=_strings("What to know before using it."),
     deviations=Field(
         "list",
-        "Where the profile differs from the text of its seed, or adds to it, and why.",
+        "Where the profile differs from the text of its source, or adds to it, and why.",
         [],
         element=_table(
             "",
             keys=_strings("The keys, as paths.", required=True),
-            seed=_text("The seed's text; null if it has none.", nullable=True),
+            original=_text("The source's text; null if it has none.", nullable=True),
             why=_text("The reason.", required=True),
         ),
     ),
@@ -191,7 +191,7 @@ SCHEMA = _table(
         ),
         api=_table(
             "Where rank 0 listens.",
-            host=_text("Address to bind.", "0.0.0.0"),  # noqa: S104  the seeds serve other machines; docs/profiles.md describes how to restrict it
+            host=_text("Address to bind.", "0.0.0.0"),  # noqa: S104  the sources serve other machines; docs/profiles.md describes how to restrict it
             port=Field("int", "TCP port.", 8000, minimum=1, maximum=65535),
         ),
         master_port=Field("int", "Rendezvous port on rank 0.", 25000, minimum=1, maximum=65535),

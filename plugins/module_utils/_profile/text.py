@@ -197,7 +197,7 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
     parts = (
         ("Default of the collection", defaults),
         ("Know", profile["notes"]),
-        ("Differs from its seed", deviation_lines(profile)),
+        ("Differs from its source", deviation_lines(profile)),
         ("Sources", profile["sources"]),
     )
     for title, items in parts:
@@ -218,7 +218,7 @@ def _shown(profile: Mapping[str, Any], path: str) -> str:
 def deviation_lines(profile: Mapping[str, Any]) -> list[str]:
     """Return the deviations, one line each."""
     return [
-        "{}: {} {}".format(", ".join(d["keys"]), f"the seed has {d['seed']!r}." if d["seed"] is not None else "not in the seed.", d["why"])
+        "{}: {} {}".format(", ".join(d["keys"]), f"the source has {d['original']!r}." if d["original"] is not None else "not in the source.", d["why"])
         for d in profile["deviations"]
     ]
 

@@ -18,7 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "completion_seconds": 45.0,  # with the time-out below 75 s until an idle wedge is noticed
     "completion_timeout": 30.0,
     "lost_seconds": 3.0,  # ssh reports a silent node after 6 s; these come on top
-    "memory_drop_gib": 4.0,  # the seeds keep 8 GiB free while serving; nodes froze below 2 GiB
+    "memory_drop_gib": 4.0,  # the sources keep 8 GiB free while serving; nodes froze below 2 GiB
     "memory_floor_gib": 1.5,
     "memory_fall_seconds": 2.0,  # one reading ahead: a node with 10 GiB froze 3 s later
     "restarts": 5,

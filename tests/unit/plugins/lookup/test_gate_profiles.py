@@ -12,7 +12,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Ju
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from shared_samples import needs_shared, samples
 
-# Published pool in tokens with the profile's own arguments: seeds 000, 003 and 004, for 512K the repository of seed 000, and public recipes.
+# Published pool in tokens with the profile's own arguments: GanyX19, tonyd2wild and Tobias Weiss, for 512K GanyX19's repository, and public recipes.
 # None: no such pool is published.
 EVIDENCE: dict[str, int | None] = {
     "dspark-nvfp4-1m-seed": 1_990_142, "dspark-nvfp4-1m": None,
@@ -131,7 +131,7 @@ def test_every_shipped_profile_refuses_a_drafter_that_accepts_nothing(name: str)
 
     assert fault([0] * 5) == "drafter_dead"
     assert fault([70, 50, 30, 20, 10]) == ""
-    assert (fault([84, 63, 1, 1, 0]) == "acceptance_low") is name.startswith("dspark-"), "seed 003 requires the positions 0 to 4"
+    assert (fault([84, 63, 1, 1, 0]) == "acceptance_low") is name.startswith("dspark-"), "tonyd2wild requires the positions 0 to 4"
 
 
 def without_lines(facts: Any) -> Any:

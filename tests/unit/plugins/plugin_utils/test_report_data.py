@@ -83,12 +83,12 @@ def test_pool_is_next_to_published_gate_and_estimate_of_the_boots_own_profile() 
     figure = part("pool")["figures"][0]
     assert figure["labels"] == ["4f0c61d2 dspark-nvfp4-1m-seed", "9b1e61d2 dspark-nvfp4-1m-seed"], "the failed boot has no pool"
     assert dict(figure["series"]) == {
-        "measured": [1900142, 1990142], "published by the seed": [1990142] * 2, "the gate's minimum": [1890000] * 2,
+        "measured": [1900142, 1990142], "published by the source": [1990142] * 2, "the gate's minimum": [1890000] * 2,
         "the profile's estimate": [1990269] * 2,
     }  # fmt: skip
     receipts = report_pages.pair()["receipts"]
     receipts[0]["profile"] = "one-that-is-gone"
-    assert dict(part("pool", receipts=receipts)["figures"][0]["series"])["published by the seed"] == [None, 1990142]
+    assert dict(part("pool", receipts=receipts)["figures"][0]["series"])["published by the source"] == [None, 1990142]
 
 
 def test_only_the_last_boot_of_a_release_counts_and_the_newest_releases() -> None:

@@ -49,7 +49,7 @@ def test_slow_pair_is_refused_by_the_bound_of_its_owner() -> None:
 
 
 def test_speed_far_below_the_published_one_is_a_warning() -> None:
-    """Published 54.22: 32.7 is what seed 003's authors measured with a drafter that lacked its fix."""
+    """Published 54.22: 32.7 is what tonyd2wild measured with a drafter that lacked its fix."""
     [check] = measures.decode_checks(32.7, {"published_tok_s": 54.22})
     assert (check["ok"], check["warning"], check["wanted"]) == (False, True, "38.0 or more (published: 54.22)")
     assert gate.first_fault([check], strict=True) is None

@@ -107,7 +107,7 @@ def test_too_few_drafts_are_not_known(found: dict[str, Any]) -> None:
 
 
 def test_low_acceptance_among_requests_of_others_is_not_known() -> None:
-    """The counters are server-wide: seed 002 measures alone."""
+    """The counters are server-wide: 11_p's thread measures alone."""
     [_dead, share] = speculation.checks(total(200, 20, [15, 5], alone=False), {"min": 0.5}, True)
     assert share["ok"] is None
     assert speculation.checks(total(200, 120, [80, 40], alone=False), {"min": 0.5}, True)[1]["ok"] is True

@@ -44,7 +44,7 @@ def folder(over: dict[str, Any] | None = None, number: int = 0, size: int = 2, *
     ],
 )  # fmt: skip
 def test_another_image_or_shape_has_another_cache(over: dict[str, Any], options: dict[str, Any]) -> None:
-    """Seeds 002 and 004: stale artifacts give garbled text without a crash."""
+    """11_p's thread and Tobias Weiss: stale artifacts give garbled text without a crash."""
     assert folder(over, **options) != folder()
 
 

@@ -150,7 +150,7 @@ def test_reports_all_faults_at_once() -> None:
         "env": {"HF_TOKEN": "x", "A": 1, "B-C": "1"},
         "container": {"volumes": ["/a", "b:/c", "/ok:/ok"]},
         "image": {"reference": "a b", "pull": "yes"},
-        "deviations": [{"keys": ["a"]}, {"keys": 1, "seed": "s", "why": "w"}],
+        "deviations": [{"keys": ["a"]}, {"keys": 1, "original": "s", "why": "w"}],
     }
     with pytest.raises(c.ProfileError) as caught:
         checked(**over)

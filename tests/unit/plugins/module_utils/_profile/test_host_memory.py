@@ -1,4 +1,4 @@
-"""Settings that the seeds report to freeze nodes, and the memory that stays for the host."""
+"""Settings that the sources report to freeze nodes, and the memory that stays for the host."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_warns_about_custom_ops_of_a_profile_of_ones_own() -> None:
     args = {"gpu-memory-utilization": "0.8", "compilation-config": CUSTOM_OPS}
     found = make_plan(resolve("own", SHIPPED, {"own": {**LEAST, "engine": {"args": args}}}), ranks(SPARK, SPARK))
     assert found["unsafe"] is None
-    assert [text for text in found["warnings"] if "custom_ops [all] froze both nodes of seed 004" in text]
+    assert [text for text in found["warnings"] if "custom_ops [all] froze both nodes of Tobias Weiss" in text]
 
 
 def test_pinned_memory_counts_instead_of_the_utilization() -> None:
@@ -97,7 +97,7 @@ def test_pinned_memory_counts_instead_of_the_utilization() -> None:
 
 WEIGHTS, RESERVE = {"weights_gib_per_rank": 80.0}, {"reserve_gib": 8.0}
 BOTH, UTILIZATION = {**WEIGHTS, **RESERVE}, "gpu-memory-utilization 0.85 with a KV pool of "
-UNKNOWN = "is above 0.82, the highest that the seeds report to serve. With a KV pool of 6.0 GiB, what stays free decides, and it is not known: "
+UNKNOWN = "is above 0.82, the highest that the sources report to serve. With a KV pool of 6.0 GiB, what stays free decides, and it is not known: "
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_warns_if_the_peak_of_the_load_does_not_fit() -> None:
     own = resolve("dspark-nvfp4-1m-seed", SHIPPED)
     short = make_plan(own, ranks(SPARK, SPARK, available=104.0, free=103.0))
     (text,) = [text for text in short["warnings"] if "peak" in text]
-    assert "spark-a has 104.0 GiB for the load. 75.0 GiB of weights and the peak of loading and profiling (33 GiB, seed 002) need 4.0 GiB more." in text
+    assert "spark-a has 104.0 GiB for the load. 75.0 GiB of weights and the peak of loading and profiling (33 GiB, 11_p's thread) need 4.0 GiB more." in text
     assert short["verdict"] == "ok", "one report does not refuse a boot"
     for entries in (ranks(SPARK, SPARK), ranks(SPARK, SPARK, available=20.0, free=20.0, engine_running=True)):
         assert [text for text in make_plan(own, entries)["warnings"] if "peak" in text] == []

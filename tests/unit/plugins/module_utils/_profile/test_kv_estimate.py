@@ -43,12 +43,12 @@ def error(expected: float, measured: float) -> float:
 @pytest.mark.parametrize(
     ("name", "measured", "off"),
     [
-        ("dspark-nvfp4-1m-seed", 1990142, 0.0),  # seed 003, 2026-06-30
-        ("dspark-nvfp4-1m-seed", 2044166, -2.64),  # seed 003, 2026-06-29
-        ("dspark-nvfp4-1m-seed", 1901239, 4.68),  # seed 003, code microbench
-        ("fp8-1m", 1430000, 0.0),  # seed 000
-        ("fp8-512k", 1180000, 0.03),  # the repository of seed 000
-        ("piecewise-200k", 865000, -0.03),  # seed 004
+        ("dspark-nvfp4-1m-seed", 1990142, 0.0),  # tonyd2wild, 2026-06-30
+        ("dspark-nvfp4-1m-seed", 2044166, -2.64),  # tonyd2wild, 2026-06-29
+        ("dspark-nvfp4-1m-seed", 1901239, 4.68),  # tonyd2wild, code microbench
+        ("fp8-1m", 1430000, 0.0),  # GanyX19
+        ("fp8-512k", 1180000, 0.03),  # GanyX19's repository
+        ("piecewise-200k", 865000, -0.03),  # Tobias Weiss
         ("pr41834-ray-200k", 1096000, 0.0),  # bjk110/spark_vllm_docker, docs/dsv4-flash-tp2.md: 5.48 x 200,000
     ],
 )
@@ -359,7 +359,7 @@ def test_arguments_that_differ_from_the_measured_boot_increase_the_error() -> No
 
 
 def test_configuration_far_from_the_measured_one_is_not_refused() -> None:
-    """Seed 004 before its changes: 0.70, eager, one sequence, no drafter. It booted with 482K tokens, where the measured reserve leaves none."""
+    """Tobias Weiss before its changes: 0.70, eager, one sequence, no drafter. It booted with 482K tokens, where the measured reserve leaves none."""
     dropped = dict.fromkeys(("speculative-config", "compilation-config", "enable-expert-parallel"))
     args = {"gpu-memory-utilization": "0.70", "enforce-eager": True, "max-num-seqs": 1, "max-num-batched-tokens": 4096, **dropped}
     bounds = {"effective_tokens": {"min": 400000}, "concurrency": None}

@@ -131,7 +131,7 @@ def test_a_sheet_of_a_profile_with_mods_has_them_and_the_image_below() -> None:
 
 def test_sheet_quotes_the_seed_if_the_profile_differs() -> None:
     text = "\n".join(t.sheet(PROFILES["piecewise-200k"]))
-    assert "engine.args.enable-prefix-caching: the seed has '--prefix-caching'." in text
+    assert "engine.args.enable-prefix-caching: the source has '--prefix-caching'." in text
     assert "container memory limit: 100G" in text
     assert "None" not in text
 

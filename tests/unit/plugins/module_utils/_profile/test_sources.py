@@ -1,4 +1,4 @@
-"""The shipped profiles against their seeds, argument by argument and variable by variable, and what a new owner needs for their images."""
+"""The shipped profiles against their sources, argument by argument and variable by variable, and what a new owner needs for their images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema impor
 from shipped_profiles import IMAGES, SHIPPED, arguments, place
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "profiles"
-SEEDS: dict[str, dict[str, Any]] = yaml.safe_load((FIXTURES / "seeds.yml").read_text())
+SOURCES: dict[str, dict[str, Any]] = yaml.safe_load((FIXTURES / "sources.yml").read_text())
 PROFILES = {name: resolve(name, SHIPPED) for name in SHIPPED}
 # Profiles whose image is not available. They go to profiles/examples/, or get one.
 # The collection writes these for every profile, and docs/profiles.md names them once.
@@ -24,8 +24,8 @@ KEYS = {"served-model-name": "model.served_names", "revision": "model.revision"}
 
 
 def given(name: str) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
-    """Return what a seed gives: its arguments, its environment, and its model and image."""
-    own = SEEDS[name]
+    """Return what a source gives: its arguments, its environment, and its model and image."""
+    own = SOURCES[name]
     args, env, rest = given(own["like"]) if "like" in own else ({}, {}, {})
     args = {**args, **dict(arguments(shlex.split(own.get("arguments", ""))))}
     env = {**env, **dict(word.split("=", 1) for word in shlex.split(own.get("environment", "")))}
@@ -39,14 +39,14 @@ def listed(profile: dict[str, Any]) -> set[str]:
 
 
 def differences(name: str) -> set[str]:
-    """Return the keys of a profile that differ from its seed."""
+    """Return the keys of a profile that differ from its source."""
     profile, (args, env, rest) = PROFILES[name], given(name)
     own = dict(arguments(compose.build_argv(profile, place(0))))
-    seed_texts = " ".join(each["seed"] or "" for each in profile["deviations"])
+    texts = " ".join(each["original"] or "" for each in profile["deviations"])
     found = set()
     for flag in set(own) | set(args):
         written_by_us = flag in WIRING and flag not in args and flag != "distributed-executor-backend"
-        quoted = flag not in own and f"--{flag}" in seed_texts
+        quoted = flag not in own and f"--{flag}" in texts
         if own.get(flag) != args.get(flag) and not written_by_us and not quoted:
             found.add(KEYS.get(flag, f"engine.args.{flag}"))
     found |= {f"env.{key}" for key in set(profile["env"]) | set(env) if profile["env"].get(key) != env.get(key) and key not in FABRIC}
@@ -57,17 +57,17 @@ def differences(name: str) -> set[str]:
     return found
 
 
-def test_every_profile_has_a_seed_or_a_source_file() -> None:
-    assert set(SEEDS) <= set(SHIPPED)
+def test_every_profile_has_a_source_or_a_source_file() -> None:
+    assert set(SOURCES) <= set(SHIPPED)
     assert all(profile["sources"] for profile in PROFILES.values())
 
 
-@pytest.mark.parametrize("name", sorted(SEEDS))
-def test_each_difference_from_the_seed_is_a_listed_deviation(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_each_difference_from_the_source_is_a_listed_deviation(name: str) -> None:
     assert differences(name) - listed(PROFILES[name]) == set()
 
 
-@pytest.mark.parametrize("name", sorted(SEEDS))
+@pytest.mark.parametrize("name", sorted(SOURCES))
 def test_each_listed_deviation_is_a_difference(name: str) -> None:
     compared = {key for key in listed(PROFILES[name]) if key.startswith(("engine.args.", "env."))} - {f"env.{key}" for key in FABRIC}
     assert compared - differences(name) == set()
@@ -122,5 +122,5 @@ WITH_CUSTOM_OPS = [name for name, profile in sorted(PROFILES.items()) if "custom
 
 
 @pytest.mark.parametrize("name", WITH_CUSTOM_OPS)
-def test_custom_ops_come_with_the_warning_of_seed_004(name: str) -> None:
+def test_custom_ops_come_with_the_warning_of_its_source(name: str) -> None:
     assert any("custom_ops" in note and "froze both nodes" in note for note in PROFILES[name]["notes"])
