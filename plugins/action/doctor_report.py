@@ -22,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import p
 from ansible_collections.gb10.cluster.plugins.plugin_utils.preflight_ranks import NEEDS, rank_of, requirements
 
 _ROLES = ("sysctl", "readahead", "gpu", "docker")
-_NAMES = ("preflight", "node", "rank", "decision", "bandwidth", *_ROLES)
+_NAMES = ("preflight", "rank", "decision", "bandwidth", *_ROLES)
 _SPEC: dict[str, Any] = {
     "group": {"type": "dict", "required": True},
     "register": {"type": "dict", "required": True, "options": {name: {"type": "str", "default": ""} for name in _NAMES}},
@@ -76,19 +76,11 @@ def _ran(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(result) if isinstance(result, Mapping) and not result.get("skipped") else {}
 
 
-def _read(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the same; empty also if the task has failed."""
-    result = _ran(values, name)
-    return {} if result.get("failed") or result.get("unreachable") else result
-
-
 def _rank(rank: Rank, values: Mapping[str, Any], names: Mapping[str, str]) -> Rank:
     """Return a rank with what the other readers returned. Why the first one failed stands for the others, which did not run."""
     first, info = _ran(values, names["preflight"]), _ran(values, names["rank"])
     return rank._replace(
-        node=_read(values, names["node"]),
         info=info or (first if first.get("unreachable") or first.get("failed") else {}),
-        log=info.get("boot_log") or {},
         repairs=[str(each) for each in _ran(values, names["decision"]).get("repairs") or []],
         settings={role: _ran(values, names[role]) for role in _ROLES},
     )

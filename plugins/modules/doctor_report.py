@@ -22,7 +22,7 @@ options:
     required: true
   register:
     description:
-      - Names of the variables that the tasks have registered on each rank, C(preflight), C(node), C(rank), C(decision),
+      - Names of the variables that the tasks have registered on each rank, C(preflight), C(rank), C(decision),
         C(bandwidth), and C(sysctl), C(readahead), C(gpu) and C(docker) of the roles in check mode. A rank without one was not read.
     type: dict
     required: true

@@ -54,6 +54,10 @@ options:
     description: Whether to read the log of the rank's container too. See RV(boot_log).
     type: bool
     default: false
+  health:
+    description: Whether to read kernel logs, power and temperatures of the node too, and the newest boot log that the agent has kept. See RV(health).
+    type: bool
+    default: false
   records:
     description: Whether to return receipts, events and memory of the past too. See RV(records).
     type: bool
@@ -308,6 +312,45 @@ boot_log:
   type: dict
   returned: always
   sample: {state: ready, stage: ready, failure: null}
+health:
+  description: What the node reports of itself; empty without O(health). Each command ends after 15 seconds.
+  returned: always
+  type: dict
+  contains:
+    kernel:
+      description:
+        - Faults in the kernel logs. C(events) has one entry for each kind and boot, V(0) for this boot and V(-1) for the one before.
+        - C(skipped) has for each log that was not read the reason. C(unclean) is the time of the last message of the previous boot if no shutdown
+          ended it, otherwise empty.
+      returned: always
+      type: dict
+      sample:
+        events:
+          - {id: oom_killed, boot: -1, count: 1, first: "2026-11-22T20:15:00+00:00", last: "2026-11-22T20:15:00+00:00", line: "Out of memory: Killed process 1"}
+        skipped: {}
+        unclean: ""
+    gpus:
+      description: Temperature, power, utilization, SM clock and reasons of a lower clock for each GPU; null for a figure that the driver does not report.
+      returned: always
+      type: list
+      elements: dict
+      sample: [{temperature_c: 45.0, power_w: 11.2, utilization: 0.0, sm_mhz: 208.0, max_mhz: 3003.0, reasons: 1}]
+    gpu_error:
+      description: Why there are no figures of a GPU; empty if there are.
+      returned: always
+      type: str
+      sample: nvidia-smi is not installed
+    zones:
+      description: The thermal zones of the kernel, in °C.
+      returned: always
+      type: list
+      elements: dict
+      sample: [{name: acpitz, temperature_c: 52.1, critical_c: 105.0}]
+    boot:
+      description: State, stage and failure of the boot log in the newest evidence. C(label) is empty without any.
+      returned: always
+      type: dict
+      sample: {label: boot-7, state: failed, stage: weights, failure: {class: weights_missing, line: does not appear to have a file named config.json}}
 records:
   description: What the node keeps of the group; empty without O(records).
   type: dict
@@ -369,12 +412,14 @@ def main() -> None:
             "head": {"type": "dict", "default": {}, "options": {"name": {"type": "str"}, "address": {"type": "str"}}},
             "ask": {"type": "dict", "options": asked},
             "boot_log": {"type": "bool", "default": False},
+            "health": {"type": "bool", "default": False},
             "records": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     given = dict(module.params)
     ask, wants_log, wants_records, engine = given.pop("ask"), given.pop("boot_log"), given.pop("records"), given.pop("docker_socket")
+    wants_health = given.pop("health")
     folder = os.path.join(given["directory"], given["group"])
     rank = look.read(machine=Node("/", runner(module, optional=True)), engine=engine, **given)
     if rank["weights_differ"]:
@@ -387,6 +432,7 @@ def main() -> None:
         changed=False,
         boot_log=look.boot_log(rank["containers"], engine) if wants_log else {},
         alive=look.alive(folder, ask, keep=not module.check_mode) if ask and look.may_ask(rank) else {},
+        health=look.health_of(folder) if wants_health else {},
         records=look.records(folder) if wants_records else {},
         **rank,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.report import why_lines
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import kernel
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import SimJob
 from sim.world import World
@@ -361,7 +361,7 @@ def test_lines_of_a_driver_without_memory_are_an_event_where_the_doctor_reports_
     world.run(3)
     assert len(events(world, "kernel")) == expected
     message = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from _memdescAllocInternal(pMemDesc)"
-    assert len(kernel.summarize([message] * count, 0)) == expected
+    assert len(kernel.summarize(f"{message}\n" * count)) == expected
 
 
 def test_kernel_events_are_reported_after_the_clock_was_set_back() -> None:

@@ -18,7 +18,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import log as container_log
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, liveness
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import health
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
@@ -50,6 +52,12 @@ def boot_log(containers: list[dict[str, Any]], engine: str = client.DEFAULT_SOCK
     except client.DockerError:  # removed meanwhile, or the engine has ended
         pass
     return {}
+
+
+def health_of(folder: str) -> dict[str, Any]:
+    """Return the health of this node, as module vllm_rank_info documents it. `folder` is the group's folder."""
+    node_now = Node("/", lambda argv: run_command(argv, health.SECONDS))
+    return health.gather(node_now, run_command, os.path.join(folder, config.EVIDENCE))
 
 
 def brief_log(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL
 
 #: A record of /dev/kmsg (priority, sequence, microseconds, flags), or the stamp of dmesg, and the caller.
 _LINE = re.compile(r"(?:(?P<priority>\d{1,4}),\d+,\d+,[^;]*;)?(?:\[[^\]]{1,40}\]\s*)?(?:\[ *[TC]\d+\]\s*)?(?P<message>.*)")
 _compiled = lru_cache(maxsize=128)(re.compile)
+CLIP = 200  # characters that are kept of a line
+#: `journalctl --output=short-iso --dmesg`: stamp, host, message.
+_STAMPED = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S{0,6}) \S{1,255} kernel: (?P<message>.*)")
+_SHUTDOWN = re.compile(r"Journal stopped|systemd-shutdown|Reached target .{0,40}(?:[Ss]hutdown|[Rr]eboot|[Pp]ower.?[Oo]ff|Final Step)")
 
 
 class Kind(NamedTuple):
@@ -29,6 +33,11 @@ class Kind(NamedTuple):
     command: str = ""
     least: int = 1
     block: str = ""
+
+    @property
+    def helps(self) -> str:
+        """The command that helps, or prints the lines of this kind in the kernel log of a boot."""
+        return self.command or f"{{on}} 'sudo journalctl -k -b {{boot}} | grep -iE \"{self.show}\"'"
 
     def matches(self, message: str) -> bool:
         """Return whether a message is of this kind."""
@@ -48,3 +57,24 @@ def message_of(line: str) -> str:
 def kind_of(message: str) -> str:
     """Return the kind of a message; empty for a healthy one."""
     return next((name for name, kind in KINDS.items() if kind.matches(message)), "")
+
+
+def summarize(text: str, boot: int = 0) -> list[dict[str, Any]]:
+    """Return {id, boot, count, first, last, line} of each kind in the log of a boot: 0 is this one, -1 the one before. `line` is the last one."""
+    stamped = [(_STAMPED.match(line), line) for line in text.splitlines()]
+    rows = [(match["at"], message_of(match["message"])) if match else ("", message_of(line)) for match, line in stamped]
+    whole, blocks = "\n".join(message for _at, message in rows), [(name, kind.block) for name, kind in KINDS.items() if kind.block]
+    found: dict[str, dict[str, Any]] = {}
+    for name, at, message in (
+        *((kind_of(message), at, message) for at, message in rows),
+        *((name, "", match["line"]) for name, block in blocks for match in re.finditer(block, whole)),
+    ):
+        if name:
+            entry = found.setdefault(name, {"id": name, "boot": boot, "count": 0, "first": at, "last": at, "line": ""})
+            entry.update(count=entry["count"] + 1, last=at or entry["last"], line=message.strip()[:CLIP])
+    return [entry for name, entry in found.items() if entry["count"] >= KINDS[name].least]
+
+
+def ended_by_shutdown(tail: str) -> bool:
+    """Whether the last lines of a boot's journal show a shutdown. Without one, the power was lost, or the node froze or reset."""
+    return bool(_SHUTDOWN.search(tail))

@@ -63,9 +63,7 @@ class Rank(NamedTuple):
     unreachable: bool = False
     in_run: bool = True
     remedy: str = ""  # what to do about a node that is not reached
-    node: Mapping[str, Any] = {}  # doctor_info
     info: Mapping[str, Any] = {}  # vllm_rank_info
-    log: Mapping[str, Any] = {}  # vllm_boot_log_info
     repairs: Sequence[str] = ()  # what the rank has lost of its release
     settings: Mapping[str, Mapping[str, Any]] = {}  # by role, what it returned in check mode
 
@@ -73,6 +71,16 @@ class Rank(NamedTuple):
     def read(self) -> bool:
         """Whether there are facts."""
         return self.in_run and not self.failure and not self.unreachable
+
+    @property
+    def health(self) -> Mapping[str, Any]:
+        """Kernel logs, power, temperatures and the newest kept boot log."""
+        return self.info.get("health") or {}
+
+    @property
+    def log(self) -> Mapping[str, Any]:
+        """The facts of the boot log of its container."""
+        return self.info.get("boot_log") or {}
 
     @property
     def container(self) -> str:

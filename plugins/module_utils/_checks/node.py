@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import RANK, Event, Group, Rank, check, skip
 from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import WARNING, Finding, found
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import command_of
 
 # Bits of the reasons, as nvml.h defines them.
 IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0x80
@@ -22,9 +21,9 @@ WORKS, SLOW = 50.0, 0.4  # utilization in percent, share of the highest clock
 @check("kernel_log", "kernel", WARNING, command="{on} sudo dmesg")
 def kernel_log(rank: Rank, _group: Group) -> Iterator[Event]:
     """uncorrected PCIe errors, a lost GPU (Xid 79, 119 and others), Wi-Fi oopses since the boot; the 27 W line and single `NV_ERR_NO_MEMORY` are healthy"""
-    if rank.node and "this boot" not in rank.node["kernel"]["skipped"]:
+    if rank.health and "this boot" not in rank.health["kernel"]["skipped"]:
         return  # the journal has more
-    if rank.container and not rank.node:
+    if rank.container and not rank.health:
         yield skip(f"a container ({rank.container}) has the kernel, firmware, memory and links of its host")
         return
     for entry in rank.facts["kernel_log"]:
@@ -44,10 +43,10 @@ def kernel_log(rank: Rank, _group: Group) -> Iterator[Event]:
     command="{on} 'grep . /sys/class/thermal/thermal_zone*/temp'", of=RANK, looks="a sensor is within 5 °C of its critical temperature")  # fmt: skip
 def heat(rank: Rank, _group: Group) -> Iterator[Event]:
     """Power, clocks and temperatures."""
-    if not rank.node:
+    if not rank.health:
         yield skip(rank.not_read)
         return
-    gpus, zones = rank.node["gpus"], rank.node["zones"]
+    gpus, zones = rank.health["gpus"], rank.health["zones"]
     for gpu in gpus:
         reasons, units = int(gpu["reasons"]), (("temperature_c", "°C"), ("power_w", "W"), ("sm_mhz", "MHz"))
         shown = "GPU at " + ", ".join(f"{gpu[name]:g} {unit}" for name, unit in units if gpu[name] is not None)
@@ -66,23 +65,23 @@ def heat(rank: Rank, _group: Group) -> Iterator[Event]:
     figures += [f"hottest sensor {max(each['temperature_c'] for each in zones):g} °C"] if zones else []
     if figures:
         yield f"{rank.host}: {', '.join(figures)}"
-    if rank.node["gpu_error"]:
-        yield skip(rank.node["gpu_error"])
+    if rank.health["gpu_error"]:
+        yield skip(rank.health["gpu_error"])
 
 
 @check(
     "unclean_end", "kernel", WARNING, "the node lost its power, froze or reset: memory, power supply and heat are the usual causes",
     command="{on} sudo journalctl -b -1 -e", of=RANK, looks="the previous boot ended without a shutdown: power loss, freeze or reset")  # fmt: skip
 def kernel_logs(rank: Rank, _group: Group) -> Iterator[Event]:
-    """The faults of _doctor/kernel.py, with their own IDs, and the end of the previous boot."""
-    if not rank.node:
+    """The kinds of failures.yml, with their own IDs, and the end of the previous boot."""
+    if not rank.health:
         yield skip(rank.not_read)
         return
-    logs = rank.node["kernel"]
+    logs = rank.health["kernel"]
     for event in logs["events"]:
         kind, old = KINDS[event["id"]], event["boot"] < 0
         text = f"{kind.found}{' in the previous boot' if old else ''}: {event['count']} line(s), the last at {event['last'] or 'unknown'}: {event['line']}"
-        command = command_of(kind).replace("{boot}", str(event["boot"]))
+        command = kind.helps.replace("{boot}", str(event["boot"]))
         yield Finding(event["id"], "kernel", WARNING if old else kind.severity, (), text, kind.matters, "", command)
     if logs["unclean"]:
         yield found(f"the previous boot ended without a shutdown, its last message is of {logs['unclean']}")

@@ -38,7 +38,7 @@ def boot_failed(head: Rank, group: Group) -> Iterator[Event]:
 @check("boot_log", "boot", ERROR, _AGAIN, command="{play}evidence{end}", of=RANK)
 def boot_log(rank: Rank, group: Group) -> Iterator[Event]:
     """a failure in the log of a container, or in the newest evidence if no container exists; a warning while the group serves"""
-    verdict, kept = _verdict(group), rank.node.get("boot") or {}
+    verdict, kept = _verdict(group), rank.health.get("boot") or {}
     kept = {} if rank.info.get("containers") or rank.info.get("stopped") or not kept.get("label") else kept
     log = rank.log or kept
     failure = log.get("failure")

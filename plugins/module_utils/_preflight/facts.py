@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
@@ -318,6 +319,6 @@ def gather(
         "model": {"path": options["model_path"], "present_gib": round(sum(present_gib(node, options[key]) for key in ("model_path", "drafter_path")), 2)},
         "listening": listening(node, options["ports"], containers),
         "memlock": memlock(node),
-        "kernel_log": parse.kernel_log(log) if log_rc == 0 else [],
+        "kernel_log": [each for each in kernel.summarize(log) if kernel.KINDS[each["id"]].preflight] if log_rc == 0 else [],
         "suspends": [] if container else sleep.reasons(node, log if log_rc == 0 else ""),
     }

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS, message_of
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 Record = dict[str, Any]
@@ -230,24 +229,6 @@ def memlock(text: str | None, status: str | None) -> Record:
         "bytes": int(hard) if hard.isdigit() else None,
         "may_raise": bool(int(bounding.group(1), 16) >> 24 & 1) if bounding else True,  # CAP_SYS_RESOURCE
     }
-
-
-MASK_SLEEP = "sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target"
-#: The kinds of faults in the kernel log that preflight reports.
-LOG_SIGNS = {name: kind for name, kind in KINDS.items() if kind.preflight}
-
-
-def kernel_log(text: str) -> list[Record]:
-    """Return {id, count, line (the last)} of each kind of fault in the kernel log."""
-    found = []
-    messages = [message_of(line) for line in text.splitlines()]
-    for name, kind in LOG_SIGNS.items():
-        lines = [message for message in messages if kind.matches(message)]
-        if kind.block:
-            lines += [message_of(match["line"]) for match in re.finditer(kind.block, text)]
-        if lines:
-            found.append({"id": name, "count": len(lines), "line": lines[-1].strip()[:200]})
-    return found
 
 
 def reboot_reasons(facts: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge,
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import AREAS, PAIR, Group, Rank
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
 from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor.kernel import command_of
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
 from unit.fixtures.node_facts import facts
 
@@ -37,8 +36,9 @@ def info(rank: int, **more: Any) -> dict[str, Any]:
 
 
 def rank(number: int, **more: Any) -> Rank:
-    values: dict[str, Any] = {"facts": facts(rails=1), "node": node(), "info": info(number), "log": {"state": "ready", "failure": None}}
-    return Rank(HOSTS[number], number, **(values | more))
+    values: dict[str, Any] = {"facts": facts(rails=1), "node": node(), "info": info(number), "log": {"state": "ready", "failure": None}, **more}
+    seen = {**values.pop("info"), "health": values.pop("node"), "boot_log": values.pop("log")}
+    return Rank(HOSTS[number], number, info=seen, **values)
 
 
 def lost(number: int, **failure: Any) -> Rank:
@@ -48,7 +48,7 @@ def lost(number: int, **failure: Any) -> Rank:
 def group(first: Rank | None = None, second: Rank | None = None, **more: Any) -> Group:
     ranks = [first or rank(0), second or rank(1)]
     values: dict[str, Any] = {"liveness": SERVES, "named": "4f0c", **more}
-    head = {**ranks[0].info, "alive": values["liveness"], "boot_log": ranks[0].log}
+    head = {**ranks[0].info, "alive": values["liveness"]}
     status = group_status([head, *(each.info for each in ranks[1:])], "pair1", HOSTS)
     return Group("pair1", ranks, status=status, **values)
 
@@ -72,7 +72,7 @@ def test_a_pair_that_serves_has_one_line_for_each_area() -> None:
 
 
 def test_every_finding_has_an_area_and_a_command() -> None:
-    for name, template in [*((each.id, each.command) for each in CHECKS.values()), *((name, command_of(kind)) for name, kind in KINDS.items())]:
+    for name, template in [*((each.id, each.command) for each in CHECKS.values()), *((name, kind.helps) for name, kind in KINDS.items())]:
         filled = PLACES.command(template.replace("{boot}", "0"), ["spark-2"], ["spark-1", "spark-2"])
         assert filled, name
         assert "{" not in filled, (name, filled)

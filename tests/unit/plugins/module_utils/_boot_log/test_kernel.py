@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import kernel
 from shared_samples import needs_shared, samples
 
 STAMP = "2026-11-22T20:15:00+00:00 spark-1 kernel: "
@@ -36,25 +36,25 @@ HEALTHY = (
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_kind_is_found_with_its_stamp(name: str) -> None:
-    (event,) = kernel.summarize([STAMP + "Linux version 6.17", STAMP + FAULTS[name]], -1)
+    (event,) = kernel.summarize(f"{STAMP}Linux version 6.17\n{STAMP}{FAULTS[name]}\n", -1)
     assert (event["id"], event["boot"], event["count"], event["last"]) == (name, -1, 1, "2026-11-22T20:15:00+00:00")
-    assert event["line"] == FAULTS[name][: kernel.LINE]
+    assert event["line"] == FAULTS[name][: kernel.CLIP]
 
 
 @pytest.mark.parametrize("line", HEALTHY)
 def test_a_healthy_line_is_not_a_fault(line: str) -> None:
-    assert kernel.summarize([STAMP + line], 0) == []
+    assert kernel.summarize(STAMP + line) == []
 
 
 def test_a_boot_and_one_replug_are_healthy_and_more_losses_are_not() -> None:
-    down = STAMP + "mlx5_core 0000:01:00.0 enp1s0f0np0: Link down"
-    assert kernel.summarize([down] * 4, 0) == []
-    (event,) = kernel.summarize([down] * 9, 0)
+    down = STAMP + "mlx5_core 0000:01:00.0 enp1s0f0np0: Link down\n"
+    assert kernel.summarize(down * 4) == []
+    (event,) = kernel.summarize(down * 9)
     assert (event["id"], event["count"]) == ("link_flap", 9)
 
 
 def test_many_failed_allocations_of_the_driver_are_a_fault() -> None:
-    (event,) = kernel.summarize([STAMP + NO_MEMORY] * 12, 0)
+    (event,) = kernel.summarize(f"{STAMP}{NO_MEMORY}\n" * 12)
     assert (event["id"], event["count"]) == ("driver_no_memory", 12)
 
 
@@ -79,4 +79,4 @@ def test_a_boot_without_a_shutdown_is_noticed(tail: str, clean: bool) -> None:
 @pytest.mark.parametrize("name", ["dmesg.cx7-hotplug-plugin.txt", "dmesg.mlx5-benign.txt", "dmesg.nvrm-no-memory.txt"])
 def test_the_kernel_logs_of_healthy_nodes_have_no_fault(name: str) -> None:
     sample = samples() / name
-    assert kernel.summarize(sample.read_text(encoding="utf-8").splitlines(), 0) == []
+    assert kernel.summarize(sample.read_text(encoding="utf-8")) == []

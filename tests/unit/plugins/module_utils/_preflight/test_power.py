@@ -8,12 +8,12 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.node import heat
 from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import power
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import health
 
 
 def judged(gpus: list[dict[str, Any]], zones: list[Any]) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the findings and the figures."""
-    events = list(heat(Rank("one", 0, node={"gpus": gpus, "zones": zones, "gpu_error": ""}), Group("pair1", [])))
+    events = list(heat(Rank("one", 0, info={"health": {"gpus": gpus, "zones": zones, "gpu_error": ""}}), Group("pair1", [])))
     return [(each.id or "gpu_hot", each.found) for each in events if isinstance(each, Finding)], [each for each in events if isinstance(each, str)]
 
 
@@ -21,13 +21,13 @@ IDLE = "45, 11.20, 0, 208, 3003\n"
 
 
 def test_reads_figures_and_leaves_out_what_the_driver_does_not_report() -> None:
-    (gpu,) = power.gpus("45, 11.20, 0, [N/A], 3003\n", "0x0000000000000001\n")
+    (gpu,) = health.gpus("45, 11.20, 0, [N/A], 3003\n", "0x0000000000000001\n")
     assert gpu == {"temperature_c": 45.0, "power_w": 11.2, "utilization": 0.0, "sm_mhz": None, "max_mhz": 3003.0, "reasons": 1}
 
 
 @pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", "[N/A], [N/A], [N/A], [N/A], [N/A]\n"])
 def test_a_message_of_the_driver_is_not_a_gpu(text: str) -> None:
-    assert power.gpus(text, "") == []
+    assert health.gpus(text, "") == []
 
 
 @pytest.mark.parametrize(
@@ -44,23 +44,23 @@ def test_a_message_of_the_driver_is_not_a_gpu(text: str) -> None:
     ],
 )
 def test_each_problem_is_named(row: str, reasons: str, problem: str) -> None:
-    assert [name for name, _text in judged(power.gpus(row, reasons), [])[0]] == ([problem] if problem else [])
+    assert [name for name, _text in judged(health.gpus(row, reasons), [])[0]] == ([problem] if problem else [])
 
 
 def test_a_sensor_near_its_critical_temperature_is_a_problem() -> None:
-    near = power.zone("acpitz\n", "101000\n", {"critical": "105000\n", "passive": "95000\n"})
-    far = power.zone("acpitz\n", "52100\n", {"critical": "105000\n"})
-    unknown = power.zone("acpitz\n", "52100\n", {})
-    assert power.zone("acpitz\n", "", {}) is None
+    near = health.zone("acpitz\n", "101000\n", {"critical": "105000\n", "passive": "95000\n"})
+    far = health.zone("acpitz\n", "52100\n", {"critical": "105000\n"})
+    unknown = health.zone("acpitz\n", "52100\n", {})
+    assert health.zone("acpitz\n", "", {}) is None
     assert [name for name, _text in judged([], [each for each in (near, far, unknown) if each])[0]] == ["sensor_hot"]
 
 
 def test_shows_the_figures_in_a_few_words() -> None:
-    zone = power.zone("acpitz", "52100", {})
-    assert judged(power.gpus(IDLE, "0x1"), [zone])[1] == ["one: GPU 45 °C, 11.2 W, hottest sensor 52.1 °C"]
+    zone = health.zone("acpitz", "52100", {})
+    assert judged(health.gpus(IDLE, "0x1"), [zone])[1] == ["one: GPU 45 °C, 11.2 W, hottest sensor 52.1 °C"]
     assert judged([], []) == ([], [])
 
 
 def test_a_figure_that_the_driver_does_not_report_is_left_out() -> None:
-    ((_name, text),) = judged(power.gpus("[N/A], [N/A], 96, 1500, 3003", "0x20"), [])[0]
+    ((_name, text),) = judged(health.gpus("[N/A], [N/A], 96, 1500, 3003", "0x20"), [])[0]
     assert text == "the GPU is hot and slows down (GPU at 1500 MHz)"

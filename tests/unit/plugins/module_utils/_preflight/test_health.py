@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._doctor import node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import LATE
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import health
 
 OOM = "2026-11-22T20:15:00+0000 spark-1 kernel: Out of memory: Killed process 4711 (VLLM) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:0\n"
 LOG = "(EngineCore) ERROR 11-22 20:15:00 [core.py:1] Traceback\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -32,7 +32,7 @@ def test_both_boots_are_read_and_an_end_without_shutdown_is_noticed() -> None:
     run = Commands(
         {"--lines=100": (0, OOM, ""), "--boot=0": (0, "2026-11-23T08:00:00+0000 spark-1 kernel: Linux version 6.17\n", ""), "--boot=-1": (0, OOM, "")}
     )
-    logs = node.kernel_logs(run)
+    logs = health.kernel_logs(run)
     assert [(event["id"], event["boot"]) for event in logs["events"]] == [("oom_killed", -1)]
     assert (logs["skipped"], logs["unclean"]) == ({}, "2026-11-22T20:15:00+0000")
 
@@ -47,7 +47,7 @@ def test_both_boots_are_read_and_an_end_without_shutdown_is_noticed() -> None:
     ],
 )
 def test_a_journal_that_cannot_be_read_has_a_reason(answer: tuple[int, str, str], reason: str) -> None:
-    logs = node.kernel_logs(Commands({"journalctl": answer}))
+    logs = health.kernel_logs(Commands({"journalctl": answer}))
     assert (logs["events"], logs["unclean"]) == ([], "")
     assert set(logs["skipped"].values()) == {reason}
 
@@ -63,7 +63,7 @@ def test_a_journal_that_cannot_be_read_has_a_reason(answer: tuple[int, str, str]
     ],
 )
 def test_a_gpu_without_figures_has_a_reason(answer: tuple[int, str, str], error: str) -> None:
-    found, why = node.gpu_power(Commands({"nvidia-smi": answer}))
+    found, why = health.gpu_power(Commands({"nvidia-smi": answer}))
     assert (len(found), why) == (0 if error else 1, error)
 
 
@@ -72,7 +72,7 @@ def test_thermal_zones_have_their_critical_temperature(tmp_path: Path) -> None:
     zone.mkdir(parents=True)
     for name, text in {"type": "acpitz", "temp": "52100", "trip_point_0_type": "critical", "trip_point_0_temp": "105000"}.items():
         (zone / name).write_text(f"{text}\n", encoding="ascii")
-    assert node.temperatures(Node(str(tmp_path), no_commands)) == [{"name": "acpitz", "temperature_c": 52.1, "critical_c": 105.0}]
+    assert health.temperatures(Node(str(tmp_path), no_commands)) == [{"name": "acpitz", "temperature_c": 52.1, "critical_c": 105.0}]
 
 
 def test_the_boot_log_of_the_newest_evidence_is_parsed(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_boot_log_of_the_newest_evidence_is_parsed(tmp_path: Path) -> None:
         body = LOG if label == "new-1" else "nothing\n"
         (folder / "rank0-one.txt").write_text(f"== container gb10-pair1-rank0: log\n{body}\n== /proc/meminfo\nMemTotal: 1 kB\n", encoding="utf-8")
         os.utime(folder, (1e9 - age, 1e9 - age))
-    found = node.kept_boot_log(str(tmp_path / "evidence"))
+    found = health.kept_boot_log(str(tmp_path / "evidence"))
     assert (found["label"], found["state"]) == ("new-1", "failed")
     assert "OutOfMemoryError" in found["failure"]["line"]
 
@@ -91,13 +91,13 @@ def test_the_boot_log_of_the_newest_evidence_is_parsed(tmp_path: Path) -> None:
 def test_without_evidence_there_is_no_boot_log(tmp_path: Path, made: list[str]) -> None:
     for folder in made:
         (tmp_path / folder).mkdir(parents=True)
-    assert node.kept_boot_log(str(tmp_path / "evidence")) == node.NO_BOOT
+    assert health.kept_boot_log(str(tmp_path / "evidence")) == health.NO_BOOT
 
 
 def test_a_container_has_the_kernel_of_its_host(tmp_path: Path) -> None:
     (tmp_path / ".dockerenv").touch()
     run = Commands({})
-    found = node.gather(Node(str(tmp_path), no_commands), run, str(tmp_path / "evidence"))
+    found = health.gather(Node(str(tmp_path), no_commands), run, str(tmp_path / "evidence"))
     assert set(found["kernel"]["skipped"]) == {"this boot", "the previous boot"}
     assert found["zones"] == []
     assert not [argv for argv in run.asked if argv[0] == "journalctl"]
