@@ -14,8 +14,8 @@ author:
 description:
   - Reads the machine, its kernel, driver, firmware, DGX OS version, memory, fabric, Docker Engine, containers, disks, ports and clock.
   - Calls the agent of a serving group, if one is installed. The agent on the head calls the workers over the rail, for at most 17 seconds.
-  - Reports the problems of memory and fabric. M(gb10.cluster.preflight_report) checks all ranks.
-  - Changes nothing. The action plugin of the same name adds the time of the call on the controller, to compare the clocks.
+  - Reports the problems of memory and fabric. M(gb10.cluster.checks_report) checks all ranks.
+  - Changes nothing. RV(clock) has the time of the call on the controller.
 requirements:
   - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
 extends_documentation_fragment:
@@ -245,12 +245,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture as roce_capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
-from ansible_collections.gb10.cluster.plugins.module_utils._host import command
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts, parse
 
 
 def main() -> None:
@@ -272,20 +267,10 @@ def main() -> None:
     root = module.params["root"]
     if not os.path.isdir(root):
         module.fail_json(msg=f"root is {root}, which is not a folder on this machine. Set the folder that has proc/, sys/ and cmd/")
-
-    capture = roce_capture.read_tree(root)
-    if root == "/":
-        roce_capture.run_commands(capture, command.run_command, module.get_bin_path)
-        ssh = roce_capture.find_ssh_connection()
-    else:
-        ssh = capture.commands.get("ssh-connection")
-    node = Node(root, facts.live_runner(module.get_bin_path) if root == "/" else no_commands)
     try:
-        foreign = foreign_config(capture)
+        module.exit_json(changed=False, **preflight_facts.read(module.params, module.get_bin_path, root))
     except NoYamlError as exc:
         module.fail_json(msg=str(exc))
-    result = {**facts.gather(node, capture, ssh, foreign, module.params), "agent": preflight_facts.gather(node)}
-    module.exit_json(changed=False, reboot_reasons=parse.reboot_reasons(result), **result)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ All modules of the collection that have no other action are run this way.
 from __future__ import annotations
 
 import shlex
+import time
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
@@ -23,21 +24,22 @@ class NodeAction(NodeResults):
 
     _supports_async = True
 
-    found = ""  # what keeps the module from running
-
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the module's result; sudo, Python and disk space are named in `msg` if they keep the module from running."""
+        """Return the module's result; sudo, Python and disk space are named in `msg` and `access` if they keep the module from running."""
         out: dict[str, Any] = super().run(tmp, task_vars)
+        before = time.time()
         result, text, cause = self._once(task_vars)
         if cause is access.PROMPT and getattr(self._connection, "transport", "") == "ssh":
             # A connection that was kept while a link was down blocks until TCP sends again. A new one answers if the node does.
             self._connection.reset()
             result, text, cause = self._once(task_vars)
         if cause is not None:
-            self.found = access.finding(cause, text, self._full(text) if cause is access.SPACE else "")
+            found = result["access"] = access.finding(cause, text, self._full(text) if cause is access.SPACE else "")
             result.pop("exception", None)  # Ansible prints it in place of msg
-            result["msg"] = access.sentences(str((task_vars or {}).get("inventory_hostname")), self.found, cause)
+            result["msg"] = access.sentences(str((task_vars or {}).get("inventory_hostname")), found, cause)
             result.setdefault("failed", not result.get("unreachable"))
+        if "time" in result:  # of the node: if the clocks agree, it is between these two values
+            result["clock"] = {"before": before, "after": time.time()}
         if not self._task.async_val:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return {**out, **result}

@@ -34,14 +34,6 @@ def report(done: Run) -> dict[str, Any]:
     return found
 
 
-def page(done: Run) -> list[str]:
-    """The lines of the page."""
-    (result,) = [each["res"] for each in done._results("runner_on_ok") if "verdict" in (each.get("res") or {}) and "report" in each["res"]]
-    lines: list[str] = result["lines"]
-    assert "\n".join(lines) in done.stdout.replace("\r", "")
-    return lines
-
-
 @pytest.mark.parametrize("silent", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_pair_with_nothing_installed_is_reported_in_check_mode_too(tmp_path: Path, silent: bool) -> None:
     done = doctor(tmp_path, "--check", hosts=LOCAL_PAIR.replace("{{ansible_host: 127.0.0.2}}", SILENT) if silent else LOCAL_PAIR, output="json")

@@ -49,6 +49,13 @@ def call(group: Group, options: argparse.Namespace) -> int:
     return 0
 
 
+def doctor(group: Group, options: argparse.Namespace) -> int:
+    """Print what is wrong with the group. The agent does not need the checks in its memory."""
+    from ansible_collections.gb10.cluster.plugins.module_utils._agent.doctor import doctor as run_it
+
+    return run_it(group, options)
+
+
 def agent(group: Group, _options: argparse.Namespace) -> int:
     """Run the service."""
     from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
@@ -66,16 +73,21 @@ def _number(*names: str, default: float, text: str) -> Argument:
 
 _JSON = _flag("--json", "as one JSON document")
 _CHANGE = [_flag("--takeover", "replace a change that is under way"), _flag("--no-wait", "return at once", action="store_false", dest="wait")]
+_ASK = [
+    _number("--timeout", default=10.0, text="seconds until a completion counts as late"),
+    _number("--completion-timeout", default=120.0, text="seconds that a completion may take"),
+    _number("--wedge-seconds", default=20.0, text="seconds after which tokens that stand still are a fault"),
+    (("--idle-power",), {"type": float, "metavar": "W", "help": "power of an idle GPU; by default what was measured"}),
+]
 _WAIT = _flag("--wait", "follow until it is done (default)", default=True)
 #: By name: what runs it, its help, and its arguments.
 COMMANDS: dict[str, tuple[Callable[[Group, argparse.Namespace], int], str, list[Argument]]] = {
     "status": (status.status, "what the group does; exit code 2 if that is not as it should be, 3 if a rank was not read", [
         _JSON, _flag("--no-completion", "do not ask the API", action="store_false", dest="completion"),
-        _number("--timeout", default=10.0, text="seconds until a completion counts as late"),
-        _number("--completion-timeout", default=120.0, text="seconds that a completion may take"),
-        _number("--wedge-seconds", default=20.0, text="seconds after which tokens that stand still are a fault"),
-        (("--idle-power",), {"type": float, "metavar": "W", "help": "power of an idle GPU; by default what was measured"}),
-        (("--lost",), {"default": "", "help": argparse.SUPPRESS}),  # why the head is not known, on a worker
+        *_ASK, (("--lost",), {"default": "", "help": argparse.SUPPRESS}),  # why the head is not known, on a worker
+    ]),
+    "doctor": (doctor, "what is wrong with the group, and what to do; exit code 2 if there is an error", [
+        _JSON, *_ASK, _flag("--read", argparse.SUPPRESS),  # what this rank shows, for the head
     ]),
     "why": (verbs_read.why, "the last verdict, its evidence, and what was done", [_JSON]),
     "events": (verbs_read.events, "what the agent did", [_JSON, _number("-n", "--number", default=20, text="how many of the last events")]),

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Read what preflight judges of the agent of one node: whether it answers, and on both ends the head's path to the workers.
+"""PRIVATE. Read what preflight judges of one node: its facts (_preflight/facts.py), and its agent: whether it answers, and the head's path to the workers.
 
 Reads only. A captured tree has recorded answers below cmd/: agent-peers.json (head) or agent-hello.json (worker), and sshd.txt.
 """
@@ -10,19 +10,34 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, sshd
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture as roce_capture
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts, parse
 
 Record = dict[str, Any]
 Call = Callable[..., Record]
 
 HELLO_SECONDS = 5.0
 PEERS_SECONDS = 20.0  # more than the agent gives its workers
+
+
+def read(options: Mapping[str, Any], find: Callable[[str], str | None], root: str = "/") -> Record:
+    """Return what the module preflight_info documents. `options` are its own, `find` returns the path of a program. Raises NoYamlError."""
+    capture, live = roce_capture.read_tree(root), root == "/"
+    if live:
+        roce_capture.run_commands(capture, run_command, find)
+    ssh = roce_capture.find_ssh_connection() if live else capture.commands.get("ssh-connection")
+    node = Node(root, facts.live_runner(find) if live else no_commands)
+    found = {**facts.gather(node, capture, ssh, foreign_config(capture), options), "agent": gather(node)}
+    return {**found, "reboot_reasons": parse.reboot_reasons(found)}
 
 
 def recorded_call(node: Node) -> Call:

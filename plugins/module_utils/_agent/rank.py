@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, fabric, holds, info, look, protocol
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE, HOLDS, OWNER, RUN, STATE, STOPPED, group_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE, HOLDS, OWNER, PROGRAM, RUN, STATE, STOPPED, group_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.history import History
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import SESSION_VERBS, VERBS, Caller, take
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
 from ansible_collections.gb10.cluster.plugins.module_utils._host import start_memory
@@ -32,6 +33,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._watch.sampler import
 
 START_SECONDS = 180.0
 STOP_SECONDS = 120.0
+DOCTOR_SECONDS = 150.0
 LEFT_SECONDS = 30.0
 POLL_SECONDS = 1.0
 METRICS_SECONDS = 5.0
@@ -293,6 +295,13 @@ class RankService:
             "missing": self._missing(release, releases, manifest) if release else [],
             "blocked": "" if free_share is None else node.not_free(containers, memory, free_share, free_only and self._reclaimed, Node(self._root)),
         }
+
+    def _doctor(self) -> dict[str, Any]:
+        """Return what `gb10 doctor` judges of this rank, read by a process of its own: the agent keeps none of it in memory."""
+        code, text, error = self._run([PROGRAM, "doctor", "--read"], DOCTOR_SECONDS)
+        if code:
+            raise RankError(error.strip() or f"`gb10 doctor` on {self.host} ended with exit code {code}.")
+        return dict(loads(text))
 
     def _missing(self, release: str, releases: list[dict[str, Any]], manifest: Mapping[str, Any]) -> list[str]:
         """Return which parts of a release this node does not have, one phrase each."""

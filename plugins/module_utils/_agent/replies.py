@@ -14,7 +14,7 @@ _HELLO = {"host": str, "owner": dict, "generation": int, "stopped": str, "stop_g
 #: By verb. A verb that is missing here is asked of rank 0 only, which is the agent itself.
 TYPES: dict[str, dict[str, type]] = {
     "hello": _HELLO, "claim": _HELLO, "slice": {}, "watch": {"hello": dict, "sample": dict}, "phase": {}, "reclaim": {"note": str},
-    "start": {}, "halt": {"left": list},
+    "start": {}, "halt": {"left": list}, "doctor": {"facts": dict, "info": dict},
     "look": {
         "containers": list, "engine_error": str, "memory": dict, "current": str, "releases": list, "stopped": str, "processes": dict, "missing": list,
         "blocked": str,

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 
 #: read: not guarded, and it never waits. claim: by the method itself, one at a time. work: only the owner, one at a time. local: only local root.
 VERBS = {
-    "hello": "read", "claim": "claim", "look": "read", "slice": "read", "probe": "read", "reclaim": "work", "phase": "work", "start": "work",
+    "hello": "read", "claim": "claim", "look": "read", "doctor": "read", "slice": "read", "probe": "read", "reclaim": "work", "phase": "work", "start": "work",
     "halt": "work", "watch": "read", "engine": "read", "record": "work", "memory": "local", "stop_here": "local", "hold": "local",
     "release_hold": "local", "own": "local",
 }  # fmt: skip

@@ -19,9 +19,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import P
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.observation import Observation
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import kept
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.unserved import Unserved
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
-from ansible_collections.gb10.cluster.plugins.module_utils._watch import kernel_log, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._watch import rules
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.rules import Fault
 
 WATCH = "watch.json"
@@ -307,12 +308,12 @@ class Watch:
         for number, sample in self.observed.samples.items():
             known, self._kernel[number] = self._kernel.get(number), list(sample.get("kernel") or [])
             boot = str(self.observed.hellos[number].get("boot_id") or "")
-            for entry in kernel_log.news(known or [], self._kernel[number]):
+            for entry in kernel.news(known or [], self._kernel[number]):
                 if known is None and entry["at"] < self._since:
                     continue
                 key = (number, boot, str(entry["kind"]))
                 self._lines[key] = self._lines.get(key, 0) + 1
-                if kernel_log.due(key[2], self._lines[key]):
+                if kernel.due(key[2], self._lines[key]):
                     self.actor.event("kernel", f"{self.actor.ranks[number].host}: {entry['text']}", cause=key[2])
 
     def _report_versions(self) -> None:

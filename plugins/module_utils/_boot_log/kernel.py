@@ -1,15 +1,20 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: the kinds of faults in the kernel log. The section `kernel` of failures.yml has them and describes the fields."""
+"""PRIVATE: the kinds of faults in the kernel log, and which of them a log or a line has. Pure.
+
+The section `kernel` of failures.yml has the kinds and describes the fields.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import clip
 
 #: A record of /dev/kmsg (priority, sequence, microseconds, flags), or the stamp of dmesg, and the caller.
 _LINE = re.compile(r"(?:(?P<priority>\d{1,4}),\d+,\d+,[^;]*;)?(?:\[[^\]]{1,40}\]\s*)?(?:\[ *[TC]\d+\]\s*)?(?P<message>.*)")
@@ -46,6 +51,7 @@ class Kind(NamedTuple):
 
 #: By their names. A message is of the first kind that matches it.
 KINDS = {row["kind"]: Kind(**{**{key: row[key] for key in Kind._fields if key in row}, "patterns": tuple(row["patterns"])}) for row in KERNEL}
+_LEAST = {kind.watch: kind.least for kind in KINDS.values() if kind.watch}
 
 
 def message_of(line: str) -> str:
@@ -78,3 +84,25 @@ def summarize(text: str, boot: int = 0) -> list[dict[str, Any]]:
 def ended_by_shutdown(tail: str) -> bool:
     """Whether the last lines of a boot's journal show a shutdown. Without one, the power was lost, or the node froze or reset."""
     return bool(_SHUTDOWN.search(tail))
+
+
+# --- events of the watch
+
+
+def due(kind: str, count: int) -> bool:
+    """Return whether line number `count` of this kind in a boot is an event: each one, and of those that are healthy while they are few, the first too many."""
+    least = _LEAST.get(kind, 1)
+    return count == least if least > 1 else True
+
+
+def news(known: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return what a list of the last lines has more than an earlier state of it, by the order of the lines."""
+    common = next(count for count in range(min(len(known), len(lines)), -1, -1) if list(known[len(known) - count :]) == list(lines[:count]))
+    return lines[common:]
+
+
+def classify(line: str) -> tuple[str, str] | None:
+    """Return the name of the event and the message, without stamp and secrets; None for any other line."""
+    message = message_of(line)
+    name = kind_of(message)
+    return (KINDS[name].watch, clip(message)) if name and KINDS[name].watch else None

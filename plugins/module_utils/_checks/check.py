@@ -61,7 +61,7 @@ class Rank(NamedTuple):
     facts: Mapping[str, Any] = {}  # preflight_info
     failure: str = ""
     unreachable: bool = False
-    in_run: bool = True
+    absent: str = ""  # why it was not to be read
     remedy: str = ""  # what to do about a node that is not reached
     info: Mapping[str, Any] = {}  # vllm_rank_info
     repairs: Sequence[str] = ()  # what the rank has lost of its release
@@ -70,7 +70,7 @@ class Rank(NamedTuple):
     @property
     def read(self) -> bool:
         """Whether there are facts."""
-        return self.in_run and not self.failure and not self.unreachable
+        return not (self.absent or self.failure or self.unreachable)
 
     @property
     def health(self) -> Mapping[str, Any]:
@@ -90,7 +90,7 @@ class Rank(NamedTuple):
     @property
     def not_read(self) -> str:
         """Why there is nothing of it."""
-        return NOT_READ if self.in_run else NOT_IN_RUN
+        return self.absent or NOT_READ
 
 
 class Group(NamedTuple):

@@ -77,7 +77,7 @@ def _events(own: Sequence[Check], group: Group) -> Iterator[Finding | Skipped | 
                 yield Skipped(check.id, check.area, (rank.host,), reason)
     of, once = own[0].of, own[0].once
     for rank in group.ranks[:1] if once or of == HEAD else group.ranks:
-        if of not in PREFLIGHT or (rank.in_run if of == ACCESS else rank.read):
+        if of not in PREFLIGHT or (not rank.absent if of == ACCESS else rank.read):
             impossible = {check.id for check in own if _impossible(check, rank)}
             for event in own[0].run(rank, group):
                 named = event if isinstance(event, str) else _completed(event, own[0], group.hosts if once else (rank.host,))
@@ -87,7 +87,7 @@ def _events(own: Sequence[Check], group: Group) -> Iterator[Finding | Skipped | 
 
 def _impossible(check: Check, rank: Rank) -> str:
     """Return why a check of preflight is not made on a rank; empty if it is."""
-    if check.of not in PREFLIGHT or (check.of == ACCESS and rank.in_run):
+    if check.of not in PREFLIGHT or (check.of == ACCESS and not rank.absent):
         return ""
     if check.physical and rank.container:
         return f"a container ({rank.container}) has the kernel, firmware, memory and links of its host"

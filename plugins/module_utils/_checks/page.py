@@ -33,12 +33,12 @@ class Places:
 
     def __init__(self, inventory: Sequence[str], checkout: bool, ssh: Mapping[str, Sequence[str]]) -> None:
         """`ssh` has for each host the words of ssh, such as USER@ADDRESS, empty for a node that is the controller itself."""
-        option = " ".join(f"-i {shlex.quote(each)}" for each in inventory)
+        option = "".join(f" -i {shlex.quote(each)}" for each in inventory)
         run = "ansible-playbook"
         self.words = {
-            "site": f"{run} site.yml {option}" if checkout else f"{run} gb10.cluster.site {option}",
+            "site": f"{run} site.yml{option}" if checkout else f"{run} gb10.cluster.site{option}",
             "play": f"{run} playbooks/" if checkout else f"{run} gb10.cluster.",
-            "end": f".yml {option}" if checkout else f" {option}",
+            "end": f".yml{option}" if checkout else option,
         }
         self.ssh = ssh
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
@@ -23,7 +24,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import GIB_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
-from ansible_collections.gb10.cluster.plugins.module_utils._watch import kernel_log
 
 INTERVAL = 2.0
 QUICK = 0.5  # while the memory is short or falls fast, and after a change of an engine process
@@ -214,7 +214,7 @@ class Sampler:
             if not record:
                 return
             taken += len(record)
-            found = kernel_log.classify(record.decode("utf-8", "replace").partition(";")[2].partition("\n")[0])
+            found = kernel.classify(record.decode("utf-8", "replace").partition(";")[2].partition("\n")[0])
             if found is not None:
                 self._kernel.append({"at": utc.stamp(time.time()), "kind": found[0], "text": found[1]})
 

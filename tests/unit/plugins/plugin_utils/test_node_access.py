@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +44,12 @@ def test_replaces_a_blocked_connection_and_runs_the_module_again(monkeypatch: py
     assert run(monkeypatch, BLOCKED, GOOD) == (GOOD, ["module", "reset", "module"])
 
 
+def test_the_clock_of_the_controller_is_read_around_a_module_that_reads_that_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    clock = run(monkeypatch, {**GOOD, "time": 5.0})[0]["clock"]
+    assert now <= clock["before"] <= clock["after"] <= time.time()
+
+
 def test_reports_a_node_that_blocks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     out, did = run(monkeypatch, BLOCKED, BLOCKED)
     assert did == ["module", "reset", "module"]
@@ -55,6 +62,7 @@ def test_other_causes_are_not_repeated(monkeypatch: pytest.MonkeyPatch, answer: 
     out, did = run(monkeypatch, answer, transport=transport)
     assert did == ["module"]
     assert "spark-2" in out["msg"]
+    assert out["access"] in out["msg"]
 
 
 def test_an_unknown_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, logs, look, protocol, report, verbs_change, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, doctor, logs, look, protocol, report, verbs_change, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import group as place
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
@@ -24,6 +25,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import log_slice
 from shared_samples import needs_shared, samples
+from unit.fixtures import node_facts
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, fake_ssh
 from unit.fixtures.docker.engine import serving
 
@@ -81,14 +83,14 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         service.close()
 
 
-# --- status
+# --- status and doctor
 
 
 @pytest.fixture
 def alive(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the API answers."""
     found = {"outcome": "serves", "text": "a completion came back in 0.2 s"}
-    monkeypatch.setattr(look, "alive", lambda *_arguments: found)
+    monkeypatch.setattr(look, "alive", lambda *_arguments, **_more: found)
     return found
 
 
@@ -117,6 +119,75 @@ def test_status_of_a_group_that_does_not_serve_is_code_2_with_its_cause(group: G
 def test_status_is_code_3_if_a_rank_does_not_answer(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SSH_MODE", "Permission denied (publickey).")
     assert "Rank 1 on lab-2 is not known: no reply (Permission denied (publickey))." in group.gb10("status", code=3).out
+
+
+READING = {
+    "facts": node_facts.facts(rails=1, agent={"installed": True, "group": "pair1", "rank": 0, "active": True, "error": "", "peers": [], "sshd_problems": []}),
+    "info": {
+        **LOOK, "memory": {"available_kib": 20 << 20, "free_kib": 8 << 20}, "agent": {"version": "1", "state": {}, "converges": False},
+        "receipt": {}, "image": {}, "weights_differ": [], "boot_log": {"state": "ready"},
+        "health": {"kernel": {"events": [], "skipped": {}, "unclean": ""}, "gpus": [], "gpu_error": "", "zones": [], "boot": {}},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def readings(group: Group, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What each rank reads of itself: the head in this process, the worker through its agent."""
+    found = [copy.deepcopy(READING), copy.deepcopy(READING)]
+    found[1]["facts"]["agent"]["rank"] = 1
+    monkeypatch.setattr(doctor, "reading", lambda own: found[own.rank])
+    group.answers("doctor", *found)
+    return found
+
+
+@pytest.mark.usefixtures("alive", "readings")
+def test_doctor_of_a_healthy_pair_is_a_page_without_findings(group: Group) -> None:
+    lines = group.gb10("doctor").out.splitlines()
+    assert lines[0] == "pair1: no problem found. It serves."
+    assert "ok           engine       pair1 serves: a completion came back in 0.2 s, release abc" in lines
+    assert "not checked  drift (lab-1, lab-2: the release was not rendered)" in lines
+
+
+@pytest.mark.usefixtures("alive")
+def test_doctor_names_the_finding_of_the_other_node_with_a_command_and_no_secret(group: Group, readings: list[dict[str, Any]]) -> None:
+    secret = "tEa7Jq93kd02"
+    (group.folder / "groups/pair1").mkdir(parents=True)
+    (group.folder / "groups/pair1/api_key").write_text(f"VLLM_API_KEY={secret}\n")
+    event = {"id": "gpu_lost", "boot": 0, "count": 1, "first": "", "last": "2026-11-22T20:15:00+0000", "line": f"NVRM: Xid 79, {secret}"}
+    readings[1]["info"]["health"]["kernel"]["events"] = [event]
+    lines = group.gb10("doctor", code=2).out.splitlines()
+    assert lines[0] == "pair1: 1 error. It serves."
+    assert lines[2].startswith("error gpu_lost (lab-2): the GPU was lost: 1 line(s), the last at 2026-11-22T20:15:00+0000: NVRM: Xid 79, ")
+    assert "    run: ssh -t 192.168.200.12 sudo shutdown -h now  # then unplug the power for a minute" in lines
+    document = group.gb10("doctor", "--json", code=2).out
+    assert json.loads(document)["counts"] == {"error": 1, "warning": 0, "info": 0}
+    assert secret not in document + "".join(lines)
+
+
+@pytest.mark.usefixtures("alive", "readings")
+def test_doctor_judges_the_head_if_a_rank_does_not_answer(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_SSH_MODE", "Permission denied (publickey).")
+    document = json.loads(group.gb10("doctor", "--json", code=2).out)
+    found = {each["id"]: each for each in document["findings"]}
+    assert found["reachable"]["hosts"] == ["lab-2"]
+    assert found["reachable"]["found"].startswith("it cannot be reached: no reply (")
+    assert "Rank 1 on lab-2 is not known: no reply" in document["sentence"]
+
+
+@pytest.mark.usefixtures("readings")
+def test_doctor_of_a_worker_judges_what_it_has(group: Group) -> None:
+    document = json.loads(group.gb10("doctor", "--json", rank=1, code=2).out)
+    assert {each["id"] for each in document["findings"]} == {"engine_unknown"}
+    assert {each["reason"] for each in document["not_checked"] if each["hosts"] == ["lab-1"]} == {"a worker does not ask the other ranks"}
+
+
+def test_what_a_rank_reads_of_itself_is_json_for_its_head(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "read", lambda *_words, **_more: {**READING["info"], "weights": {"files": {}}, "model_config": {}})
+    found = json.loads(group.gb10("doctor", "--read").out)
+    assert set(READING["facts"]) - {"changed", "invocation", "clock"} <= set(found["facts"])
+    assert {"kernel", "gpus", "zones", "boot"} <= set(found["info"]["health"])
+    assert "weights" not in found["info"]
 
 
 @pytest.mark.usefixtures("alive")

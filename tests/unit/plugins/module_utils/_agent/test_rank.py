@@ -42,6 +42,7 @@ class Machine:
         self.commands: list[str] = []
         self.failures: dict[str, str] = {}
         self.kept_running = False
+        self.reading = (0, '{"facts": {}, "info": {}}', "")
         self.now = 1_795_000_000.0
         self.gate: threading.Event | None = None
         (folder / "root/proc").mkdir(parents=True)
@@ -55,6 +56,8 @@ class Machine:
 
     def run(self, argv: Any, timeout: float = 60.0, cwd: str | None = None, env: Any = None) -> tuple[int, str, str]:
         line = " ".join(argv)
+        if argv[1:] == ["doctor", "--read"]:
+            return self.reading
         if argv[0] != "docker":
             return 127, "", f"{argv[0]}: not here"
         self.commands.append(line)
@@ -270,6 +273,12 @@ def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(owned: Machine, 
 
 
 # Start, halt, record.
+
+
+def test_the_doctor_of_the_head_gets_what_a_process_of_its_own_has_read(owned: Machine) -> None:
+    assert owned.do("doctor") == {"facts": {}, "info": {}}
+    owned.reading = (1, "", "PyYAML is missing.\n")
+    assert owned.ask("doctor") == {"ok": False, "error": "PyYAML is missing.", "kind": "failed"}
 
 
 def test_a_start_removes_the_mark_and_runs_compose_in_the_folder_of_the_release(owned: Machine) -> None:

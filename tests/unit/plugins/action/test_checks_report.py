@@ -1,4 +1,4 @@
-"""The action preflight_report: what the instance of a rank returns, prints and writes."""
+"""The action checks_report: what the instance of a rank returns, prints and writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.action import preflight_report as plugin
+from ansible_collections.gb10.cluster.plugins.action import checks_report as plugin
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from unit.fixtures import node_facts
 
@@ -34,12 +34,25 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def call(host: str, nodes: dict[str, Any], limit: list[str] | None = None, **options: Any) -> dict[str, Any]:
     """One instance, its arguments as given."""
-    defaults = {name: spec.get("default") for name, spec in plugin._SPEC.items()} | {"group": GROUP, "register": "node"}
+    needs = {name: options.pop(name, spec["default"]) for name, spec in plugin._NEEDS.items()}
+    register = dict.fromkeys(plugin._SPEC["register"]["options"]) | {"preflight": "node", "rank": "rank"}
+    defaults = {name: spec.get("default") for name, spec in plugin._SPEC.items()} | {"group": GROUP, "register": register, "needs": needs}
     action = plugin.ActionModule.__new__(plugin.ActionModule)
     action._task, action._loader = SimpleNamespace(check_mode=False), None
     action.validate_argument_spec = lambda **_more: (None, defaults | options)
     hostvars = {name: ({"node": value} if value is not None else {}) for name, value in nodes.items()}
     return action.run(task_vars={"inventory_hostname": host, "hostvars": hostvars, "ansible_play_hosts_all": limit or list(GROUP["hosts"])})
+
+
+def test_the_page_of_the_doctor_names_the_node_that_is_lost_and_never_fails(screen: list[str]) -> None:
+    nodes = {"spark-1": facts(), "spark-2": {"unreachable": True, "msg": "spark-2: sudo", "access": "sudo asks for a password (Missing sudo password)"}}
+    found = call("spark-1", nodes, doctor={"release": "", "bandwidth_not": "check mode measures nothing", "collective": {}})
+    assert (found["changed"], "failed" in found, screen) == (False, False, [])
+    lost = next(each for each in found["report"]["findings"] if each["hosts"] == ["spark-2"])
+    assert (lost["id"], lost["found"]) == ("sudo", "its facts could not be read: sudo asks for a password (Missing sudo password)")
+    assert "Rank 1 on spark-2 is not known: the node is unreachable." in found["report"]["sentence"]
+    assert found["verdict"] == found["lines"][0]
+    assert {"area": "fabric", "hosts": GROUP["hosts"], "reason": "bandwidth test: check mode measures nothing"} in found["report"]["not_checked"]
 
 
 def test_reports_the_findings_of_all_hosts(screen: list[str], tmp_path: Path) -> None:
@@ -48,7 +61,7 @@ def test_reports_the_findings_of_all_hosts(screen: list[str], tmp_path: Path) ->
         "spark-2": {"failed": True, "msg": "Missing sudo password"},
     }
     report = tmp_path / "deep" / "preflight.json"
-    head = call("spark-1", nodes, report=str(report), head_ports={"8888": "the API"})
+    head = call("spark-1", nodes, file=str(report), head_ports={"8888": "the API"})
     assert head["failed"] is True
     assert head["msg"].splitlines()[0] == "pair1 is not ready, 2 errors (sudo, ports_free); nothing was changed."
     assert "error sudo (spark-2)" in head["msg"]
@@ -64,7 +77,7 @@ def test_reports_the_findings_of_all_hosts(screen: list[str], tmp_path: Path) ->
 
 def test_the_other_ranks_fail_and_name_the_first(screen: list[str], tmp_path: Path) -> None:
     nodes = {"spark-1": facts(), "spark-2": {"unreachable": True, "msg": "timed out"}}
-    worker = call("spark-2", nodes, report=str(tmp_path / "p.json"))
+    worker = call("spark-2", nodes, file=str(tmp_path / "p.json"))
     assert (worker["failed"], worker["changed"]) == (True, False)
     assert worker["msg"].endswith("They are listed at spark-1.")
     assert screen == []
@@ -116,7 +129,7 @@ def test_checks_the_known_versions_of_the_user(screen: list[str]) -> None:
 
 def test_a_report_that_cannot_be_written_fails(screen: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    head = call("spark-1", {"spark-1": facts(), "spark-2": facts()}, report=str(tmp_path / "file" / "p.json"))
+    head = call("spark-1", {"spark-1": facts(), "spark-2": facts()}, file=str(tmp_path / "file" / "p.json"))
     assert head["failed"] is True
     assert head["msg"].startswith(f"preflight_report is {tmp_path}/file/p.json, which cannot be written on the controller (")
 

@@ -1,0 +1,198 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Make the checks of preflight, or all of doctor.yml, on what was read of the ranks of a serving group. See the module of the same name."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import page
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import NOT_IN_RUN, Group, Rank, Requirements
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import Verdict, judge, skipped_lines, unknown_ids
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.versions import COMPONENTS
+from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, SEVERITIES, counts
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
+from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
+
+SKIPPED_LINES = 2
+_ROLES = ("sysctl", "readahead", "gpu", "docker")
+_KNOWN_VERSION: dict[str, Any] = {
+    "component": {"type": "str", "required": True, "choices": list(COMPONENTS)},
+    **{name: {"type": "str"} for name in ("match", "below", "line", "source", "id")},
+    "also": {"type": "dict"},
+    "unless": {"type": "list", "elements": "str"},
+    "severity": {"type": "str", "required": True, "choices": list(SEVERITIES)},
+    **{name: {"type": "str", "required": True} for name in ("matters", "remedy")},
+}
+_NEEDS: dict[str, Any] = {
+    "require_gb10": {"type": "bool", "default": False},
+    "head_ports": {"type": "dict", "default": {}},
+    "open_port": {"type": "int", "default": 0},
+    "image": {"type": "str", "default": ""},
+    "image_gib": {"type": "float", "default": 0},
+    "model_gib": {"type": "float", "default": 0},
+    "free_gib": {"type": "float", "default": 5},
+    "clock_skew_seconds": {"type": "float", "default": 5},
+    "known_versions": {"type": "list", "elements": "dict", "default": [], "options": _KNOWN_VERSION},
+}
+_SPEC: dict[str, Any] = {
+    "group": {"type": "dict", "required": True},
+    "register": {"type": "dict", "required": True, "options": {name: {"type": "str"} for name in ("preflight", "rank", "decision", "bandwidth", *_ROLES)}},
+    "needs": {"type": "dict", "default": {}, "apply_defaults": True, "options": _NEEDS},
+    "ignore": {"type": "list", "elements": "str", "default": []},
+    "strict": {"type": "bool", "default": False},
+    "file": {"type": "path", "default": ""},
+    "doctor": {"type": "dict", "options": {
+        "release": {"type": "str", "default": ""}, "bandwidth_not": {"type": "str", "default": ""}, "collective": {"type": "dict", "default": {}},
+    }},
+}  # fmt: skip
+
+
+class ActionModule(ActionBase):
+    """Each host of the group has one instance. All have the same verdict; that of preflight is reported by the first host in the run."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Check all ranks together."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, options = self.validate_argument_spec(argument_spec=_SPEC)
+        variables = task_vars or {}
+        result["changed"] = False
+        in_run = set(variables.get("ansible_play_hosts_all") or options["group"]["hosts"])
+        hosts = [str(each) for each in options["group"]["hosts"]]
+        read = {host: variables["hostvars"][host] if host in in_run else {} for host in hosts}
+        ranks = [_rank(read[host], options["register"], host, number, host in in_run) for number, host in enumerate(hosts)]
+        ports = {int(port): str(what) for port, what in options["needs"]["head_ports"].items()}
+        group = Group(str(options["group"]["name"]), ranks, Requirements(**{**options["needs"], "head_ports": ports}))
+        return {**result, **(self._preflight(group, options, variables) if options["doctor"] is None else _doctor(group, options, variables, read))}
+
+    def _preflight(self, group: Group, options: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
+        """Print the verdict of preflight, write the report, and fail if there are errors."""
+        faults = [*_version_faults(options["needs"]["known_versions"]), *unknown_ids(options["ignore"])]
+        if faults:
+            return {"failed": True, "findings": [], "ignored": [], "not_checked": [], "msg": ". ".join(faults) + "."}
+        verdict, host = judge(group, options["ignore"], options["strict"]), str(variables["inventory_hostname"])
+        result, file = verdict.data(), options["file"]
+        is_first = host == next((rank.host for rank in group.ranks if not rank.absent), host)
+        errors = [each for each in verdict.findings if each.severity == ERROR]
+        if is_first and file:
+            try:
+                _write(file, group, verdict)
+            except OSError as error:
+                text = f"preflight_report is {file}, which cannot be written on the controller ({error.strerror or error})"
+                return {**result, "failed": True, "msg": f"{text}: choose another path, or empty for no report."}
+        if is_first:
+            document = _document(group, verdict) | {"report": file}
+            color = "yellow" if any(each.severity != INFO for each in verdict.findings) else None
+            shown.show(_text(group, verdict, file), document, shown.wants_json(self._loader), color)
+        if errors:
+            names = ", ".join(dict.fromkeys(each.id for each in errors))
+            head = f"{group.name} is not ready, {_count(len(errors), 'error')} ({names}); nothing was changed."
+            listed = "".join(f"\n{each.line()}" for each in errors) if is_first else f" They are listed at {group.ranks[0].host}."
+            return {**result, "failed": True, "msg": head + listed}
+        return {**result, "msg": f"{group.name}: no error, {_count(len(verdict.findings), 'finding')}."}
+
+
+def _doctor(group: Group, options: Mapping[str, Any], variables: Mapping[str, Any], read: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the page of doctor.yml."""
+    given, infos = options["doctor"], [rank.info for rank in group.ranks]
+    measured = {host: _ran(values, options["register"]["bandwidth"]) for host, values in read.items()}
+    group = group._replace(
+        status=group_status(infos, group.name, group.hosts),
+        liveness=infos[0].get("alive") or {},
+        named=given["release"],
+        bandwidth={host: each for host, each in measured.items() if "bandwidth_class" in each or each.get("failed")},
+        bandwidth_not=given["bandwidth_not"],
+        collective=given["collective"],
+    )
+    sources = [str(each) for each in variables.get("ansible_inventory_sources") or ()]
+    checkout = Path("playbooks/doctor.yml").is_file() and Path("site.yml").is_file()
+    typed = [short(Path(each)) if os.path.isabs(each) else each for each in sources]
+    places = page.Places(typed, checkout, {host: ssh_words(variables["hostvars"][host], host) for host in group.hosts})
+    report = plain(page.report(group, judge(group, options["ignore"], preflight=False), places, utc.stamp()))
+    return {"verdict": page.verdict(report), "lines": page.lines(report), "report": report}
+
+
+def _ran(values: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    """Return what a task registered; empty if it did not run."""
+    result = values.get(name) if name else None
+    return dict(result) if isinstance(result, Mapping) and not result.get("skipped") else {}
+
+
+def _rank(values: Mapping[str, Any], names: Mapping[str, Any], host: str, number: int, in_run: bool) -> Rank:
+    """Return what was read of a rank, or why nothing. Why the first reader failed stands for the others, which did not run."""
+    facts, info = _ran(values, names["preflight"]), _ran(values, names["rank"])
+    failed = bool(facts.get("failed") or facts.get("unreachable"))
+    failure = str(facts.get("found") or facts.get("access") or facts.get("msg") or "no reason given") if failed else ""
+    if failure.startswith("MODULE FAILURE"):
+        failure = str(facts.get("module_stderr") or failure)
+    return Rank(
+        host,
+        number,
+        facts,
+        failure if facts or not in_run else "it left the run before it was read",
+        bool(facts.get("unreachable")),
+        "" if in_run else NOT_IN_RUN,
+        str(facts.get("remedy") or ""),
+        info or (facts if failed else {}),
+        [str(each) for each in _ran(values, names["decision"]).get("repairs") or []],
+        {role: _ran(values, names[role]) for role in _ROLES},
+    )
+
+
+def _version_faults(entries: list[dict[str, Any]]) -> list[str]:
+    """Return a sentence for each of the user's known versions without a version."""
+    return [
+        f"preflight_known_versions[{number}] has neither match nor below with a version"
+        for number, entry in enumerate(entries)
+        if not numbers(str(entry.get("match") or entry.get("below") or ""))
+    ]
+
+
+def _text(group: Group, verdict: Verdict, report: str) -> list[str]:
+    """Return everything but errors, which are in the message of the failure."""
+    number = counts(verdict.findings)
+    where = f"; report: {report}" if report else ""
+    out = [f"preflight of {group.name}: {_count(number['error'], 'error')}, {_count(number['warning'], 'warning')}, {number['info']} for information{where}"]
+    out += [each.line() for each in verdict.findings if each.severity != ERROR]
+    out += [f"ignored {each.id} ({', '.join(each.hosts)}): {each.found}." for each in verdict.ignored]
+    skipped = skipped_lines(verdict.skipped)
+    if len(skipped) > SKIPPED_LINES and not Display().verbosity:
+        checks = len({each.id for each in verdict.skipped})
+        skipped = [f"skipped: {_count(checks, 'check')}, for {len(skipped)} reasons ({'in the report' if report else '-v prints them'})"]
+    return out + skipped
+
+
+def _document(group: Group, verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict of a group for programs."""
+    ready = not counts(verdict.findings)[ERROR]
+    return {"schema": "gb10.cluster/preflight/2", "time": utc.stamp(), "group": group.name, "hosts": list(group.hosts), "ready": ready, **verdict.data()}
+
+
+def _write(path: str, group: Group, verdict: Verdict) -> None:
+    """Write the report. Raises OSError."""
+    facts = {rank.host: {key: value for key, value in rank.facts.items() if key not in ("invocation", "changed", "warnings")} for rank in group.ranks}
+    target = Path(os.path.expanduser(path)).absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    document = {**_document(group, verdict), "facts": facts}
+    write_atomically(str(target), json.dumps(document, indent=2, sort_keys=True, default=str) + "\n", 0o600)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
