@@ -41,7 +41,7 @@ def doctor(group: Group, options: argparse.Namespace) -> int:
         show(json.dumps(reading(group)))
         return 0
     found = report(group, options)
-    answer(options, found, page.lines(found))
+    answer(options, found, page.lines(found, "--json"))
     return DIFFERS if found["counts"]["error"] else 0
 
 

@@ -297,7 +297,7 @@ class RankService:
         }
 
     def _doctor(self) -> dict[str, Any]:
-        """Return what `gb10 doctor` judges of this rank, read by a process of its own: the agent keeps none of it in memory."""
+        """Return what `gb10 doctor` judges of this rank, read by a process of its own, which gives its memory back."""
         code, text, error = self._run([PROGRAM, "doctor", "--read"], DOCTOR_SECONDS)
         if code:
             raise RankError(error.strip() or f"`gb10 doctor` on {self.host} ended with exit code {code}.")

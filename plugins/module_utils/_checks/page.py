@@ -83,14 +83,17 @@ def verdict(data: Mapping[str, Any]) -> str:
     return f"{data['group']}: {', '.join(parts) or 'no problem found'}. {_STATES[data['state']]}."
 
 
-def lines(data: Mapping[str, Any]) -> list[str]:
-    """Return the page: verdict, findings worst first, what passed, what was not checked. Findings without room have one line, the last ones are counted."""
+def lines(data: Mapping[str, Any], more: str = "-e output=json") -> list[str]:
+    """Return the page: verdict, findings worst first, what passed, what was not checked. Findings without room have one line, the last ones are counted.
+
+    `more` is the option that prints all of it.
+    """
     areas = [f"ok           {AREAS[area]:<12} {clipped(text)}" for area, text in data["passed"].items()]
     skipped: dict[str, list[str]] = {}
     for each in data["not_checked"]:
         skipped.setdefault(f"{', '.join(each['hosts'])}: {each['reason']}", []).append(AREAS[each["area"]])
     rest = [f"not checked  {', '.join(dict.fromkeys(names))} ({clipped(why)})" for why, names in skipped.items()]
-    tail = [*areas, *rest[:8], *([f"not checked  {len(rest) - 8} more, see -e output=json"] if len(rest) > 8 else [])]
+    tail = [*areas, *rest[:8], *([f"not checked  {len(rest) - 8} more, see {more}"] if len(rest) > 8 else [])]
     room = LINES - len(tail) - 3
     body: list[str] = []
     findings = [Finding(**{**each, "hosts": tuple(each["hosts"])}) for each in data["findings"]]
@@ -99,7 +102,7 @@ def lines(data: Mapping[str, Any]) -> list[str]:
         if len(body) + len(block) + min(later, 4) > room:
             block = [finding.title()]
         if len(body) + len(block) + (1 if later else 0) > room:
-            body.append(f"and {later + 1} more, see -e output=json")
+            body.append(f"and {later + 1} more, see {more}")
             break
         body += block
     return [verdict(data), *([""] if body else []), *body, *([""] if tail else []), *tail]
