@@ -195,19 +195,13 @@ class CallbackModule(Default):
         self._play = play
         self._print(self._report.play([host.name for host in play.get_variable_manager()._inventory.get_hosts()]))
 
-    def _task(self, task: Any) -> None:
+    @quietly
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool = False) -> None:  # noqa: ARG002  the signature of CallbackBase
+        """Begin a task or a handler."""
         self._names[task._uuid] = task.name or task.action  # only this event has its name without templates
         self._print(self._report.task(self._part(task), task._role is not None))
 
-    @quietly
-    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002  the signature of CallbackBase
-        """Begin a task."""
-        self._task(task)
-
-    @quietly
-    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
-        """Begin a handler."""
-        self._task(task)
+    v2_playbook_on_handler_task_start = quietly(v2_playbook_on_task_start, "v2_playbook_on_handler_task_start")
 
     def _part(self, task: Any) -> str:
         """Return the name of the part of the run that a task belongs to. A role of the agent is a step of the role that includes it."""
@@ -288,16 +282,6 @@ class CallbackModule(Default):
             self._debug(result)
 
     @quietly
-    def v2_runner_item_on_failed(self, result: Any) -> None:
-        """Print only its warnings: the task reports its items."""
-        self._warn(result)
-
-    @quietly
-    def v2_runner_item_on_skipped(self, result: Any) -> None:
-        """Print only its warnings."""
-        self._warn(result)
-
-    @quietly
     def v2_on_file_diff(self, result: Any) -> None:
         """Keep a difference until its change is printed."""
         for each in result.result["results"] if result.task.loop and "results" in result.result else [result.result]:
@@ -335,4 +319,4 @@ def _nothing(_callback: CallbackModule, *_args: Any, **_kwargs: Any) -> None:
 
 
 for _event in [each for each in vars(Default) if each.startswith("v2_") and each not in vars(CallbackModule)]:
-    setattr(CallbackModule, _event, quietly(_nothing, _event))
+    setattr(CallbackModule, _event, quietly(CallbackModule._warn if _event.startswith("v2_runner_item_") else _nothing, _event))
