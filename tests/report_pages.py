@@ -102,7 +102,7 @@ def pair() -> dict[str, Any]:
             boot("4f0c61d2a9be", "2026-11-20T10:00:00Z", 812.4, 1900142, 52.1), boot("77aa02c3b1d4", "2026-11-22T10:00:00Z", 610.4, 0, 0.0, "kv_too_small"),
             boot("9b1e61d2a9be", "2026-11-24T10:00:00Z", 790.4, 1990142, 54.9),
         ],
-        "known": report_data.Known(profiles, {PROFILE: 1990269.0}),
+        "profiles": profiles, "estimates": {PROFILE: 1990269.0},
         "bench": {"at": "2026-11-24 11:00", "release": "9b1e61d2a9be", "rows": [level(1, 53.9), level(2, 62.1), level(4, 80.0), level(6, 101.2)]},
         "speeds": {"release": "9b1e61d2a9be", "profile": PROFILE, "levels": [
             {"concurrency": 6, "at": "2026-11-24T12:00:00Z", "tok_s": 98.4}, {"concurrency": 1, "at": "2026-11-24T11:50:00Z", "tok_s": 52.0},
@@ -126,5 +126,5 @@ def recorded(state: str) -> dict[str, Any]:
         nodes[host]["problem"] = problem
     return {
         "group": "pair1", "hosts": hosts, "made": "2026-11-25 08:00", "status": found, "nodes": nodes, "receipts": receipts,
-        "known": report_data.Known({}, {}), "bench": report_sources.bench_in(folder, "pair1"), "speeds": {}, "notes": [note] if note else [],
+        "profiles": {}, "estimates": {}, "bench": report_sources.bench_in(folder, "pair1"), "speeds": {}, "notes": [note] if note else [],
     }  # fmt: skip

@@ -48,7 +48,7 @@ class ActionModule(NodeResults):
             return {"changed": False, "skipped": True, "msg": "Check mode: there is no boot to judge."}
         self.generation, self.group, self.settled = int(args["generation"]), str(args["group"]), args["until"] == "settled"
         self.host = str((task_vars or {}).get("inventory_hostname"))
-        self.stages: dict[str, tuple[str, float]] = {}
+        self.stages: dict[tuple[str, str], float] = {}
         self.since, self.misses, self.missed_at, self.problem = int(args["since"]), 0, 0.0, ""
         parent = os.getppid()
         while True:
@@ -110,13 +110,12 @@ class ActionModule(NodeResults):
 
     def _is_news(self, line: str) -> bool:
         """Return whether a line is to be shown: the percentage of a stage is not within 30 s of the one before."""
-        seen = progress.parse(line)
+        seen, now = progress.boot_stage(line), time.monotonic()
         if seen is None:
             return True
-        now, (stage, at) = time.monotonic(), self.stages.get(seen.host, ("", 0.0))
-        if seen.what == stage and now - at < SHOW_SECONDS:
+        if now - self.stages.get(seen, float("-inf")) < SHOW_SECONDS:
             return False
-        self.stages[seen.host] = (seen.what, now)
+        self.stages[seen] = now
         return True
 
     def _decided(self, outcome: dict[str, Any]) -> bool:

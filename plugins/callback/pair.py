@@ -12,7 +12,7 @@ short_description: A run as a report
 description:
   - Prints one line for each role when it is over, each change once, and each fault once, in at most eight lines.
   - Loads, copies, downloads and builds print a line of progress for each new stage, and every 30 seconds.
-  - A task without output has a line every 30 seconds, with its hosts, its time and its last progress.
+  - A task without output has a line every 30 seconds, with its hosts and its time.
   - With C(-v) or more, the output is that of P(ansible.builtin.default#callback).
   - With the extra variable C(output=json), only lines of JSON are written to stdout. A fault is an object with the key C(failed).
 author:
@@ -48,12 +48,15 @@ defaults: |
 """
 
 import atexit
+import contextlib
 import functools
+import json
+import re
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ansible import constants as C  # noqa: N812  its usual name
@@ -62,10 +65,7 @@ from ansible.playbook.block import Block
 from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.plugins.loader import filter_loader, lookup_loader, test_loader
-from ansible.utils import color as ansible_color
-from ansible_collections.gb10.cluster.plugins.module_utils._common import progress
 from ansible_collections.gb10.cluster.plugins.plugin_utils import fault_text
-from ansible_collections.gb10.cluster.plugins.plugin_utils.output_stream import Stream, is_json
 from ansible_collections.gb10.cluster.plugins.plugin_utils.run_report import Line, RunReport
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
@@ -73,23 +73,23 @@ SHOW = "gb10.cluster.show"
 SUMMARY = "gb10.cluster.site_summary"
 UNCOUNTED = ("ansible.builtin.validate_argument_spec", "ansible.builtin.meta")
 DEBUG = ("ansible.builtin.debug", "debug")
-IDLE_SECONDS = 1.0
-STOP_SECONDS = 2.0
+TICK_SECONDS = 1.0
+_COLOUR = re.compile("\x1b\\[[\\d;]*m")  # of Ansible's differences; the report has its own
 
 
-def quietly(method: Callable[..., None]) -> Callable[..., None]:
-    """Return the method for a run without -v. With -v, Ansible's own method runs, in the same order as without this callback."""
+def quietly(method: Callable[..., None], name: str = "") -> Callable[..., None]:
+    """Return the method for a run without -v. With -v, Ansible's own method runs."""
+    name = name or method.__name__
 
-    @functools.wraps(method)
     def chosen(self: CallbackModule, *args: Any, **kwargs: Any) -> None:
         if self._display.verbosity > 0:
-            getattr(Default, method.__name__)(self, *args, **kwargs)
+            getattr(Default, name)(self, *args, **kwargs)
             return
         # Two threads call this, and the ticker reads what it changes. Ansible forks under the same lock, so no fork inherits it from a thread.
         with self._display._lock:
             method(self, *args, **kwargs)
             if context.CLIARGS.get("step"):  # the next task waits for a person, who reads this first
-                self._print(self._report.rest())
+                self._print(self._report.flush())
 
     return chosen
 
@@ -102,31 +102,23 @@ def load_plugins() -> None:
     lookup_loader.get("gb10.cluster.serving_group", class_only=True)
 
 
-def part_of(task: Any, play: Any) -> tuple[str, bool]:
-    """Return the name of the part of the run that a task belongs to, and whether it is a role."""
-    role = getattr(task, "_role", None)
-    if role is None:
-        return play.get_name().strip() if play else "", False
-    name = role.get_name().rpartition(".")[2]
-    within = task.get_dep_chain() if name == "agent" else None  # a step of the role that includes it
-    return within[0].get_name().rpartition(".")[2] if within else name, True
+def is_json(line: str) -> bool:
+    """Return whether a line is an object or a list of JSON."""
+    with contextlib.suppress(ValueError):
+        return isinstance(json.loads(line), (dict, list))
+    return False
 
 
-def blocks_of(task: Any) -> Iterable[tuple[Any, Any]]:
-    """Yield each block around a task, from the inside, with the task or block in it."""
-    child, parent = task, getattr(task, "_parent", None)
+def blocks_of(task: Any) -> tuple[str, list[str]]:
+    """Return the ID of the block that rescues a failure of the task, empty if there is none, and those of all blocks around it."""
+    rescuer, around, child, parent = "", [], task, getattr(task, "_parent", None)
     while parent is not None:
         if isinstance(parent, Block):
-            yield parent, child
+            around.append(str(parent._uuid))
+            if not rescuer and parent.rescue and any(each._uuid == child._uuid for each in parent.block):
+                rescuer = around[-1]
         child, parent = parent, getattr(parent, "_parent", None)
-
-
-def rescuer(task: Any) -> str:
-    """Return the ID of the block that rescues a failure of the task, empty if there is none."""
-    for block, child in blocks_of(task):
-        if block.rescue and any(each._uuid == child._uuid for each in block.block):
-            return str(block._uuid)
-    return ""
+    return rescuer, around
 
 
 class CallbackModule(Default):
@@ -140,270 +132,191 @@ class CallbackModule(Default):
         """Prepare the report. The options are read when the playbook begins."""
         super().__init__()
         self._report = RunReport()
-        self._stream: Stream | None = None
-        self._as_json = self._is_own = False
-        self._heartbeat = 0.0
         self._names: dict[str, str] = {}
-        self._over = threading.Event()
-        self._ticker: threading.Thread | None = None
+        self._over: threading.Event | None = None  # of a run that has begun
 
     # output
 
     def _print(self, lines: Iterable[Line]) -> None:
         colours = {
             "ok": C.COLOR_OK, "changed": C.COLOR_CHANGED, "failed": C.COLOR_ERROR, "unreachable": C.COLOR_UNREACHABLE, "skipped": C.COLOR_SKIP,
-            "added": C.COLOR_DIFF_ADD, "removed": C.COLOR_DIFF_REMOVE,
+            "+": C.COLOR_DIFF_ADD, "-": C.COLOR_DIFF_REMOVE,
         }  # fmt: skip
-        self._is_own = True
         for line in lines:
             self._display.display(line.text, color=colours.get(line.kind))
-        self._is_own = False
-
-    def _take(self, text: str) -> bool:
-        """Keep the progress that a line of output has. Return whether the line is not to be written: everything but JSON, for machines."""
-        if self._is_own:
-            return False
-        line = text.rstrip("\n")
-        if self._as_json and not is_json(line):
-            sys.stderr.write(text)
-            return True
-        seen = progress.parse(line)
-        if seen is not None:
-            self._report.progress(seen)
-        return False
 
     def _begin(self) -> None:
-        """Take stdout and start the ticker. Both need the options, which are not read before the first play."""
-        if self._stream is not None:
-            return
-        cli = context.CLIARGS
+        """Observe Ansible's output and start the ticker. Both need the options, which are not read before the first play."""
         self._as_json = str(self.get_option("output")).lower() == "json"
-        self._heartbeat = 0.0 if self._as_json else float(self.get_option("heartbeat_seconds"))
-        is_check, is_diff = bool(cli.get("check")), bool(cli.get("diff"))
-        self._report = RunReport(as_json=self._as_json, is_check=is_check, whole_diff=is_diff and not is_check)
+        self._report = RunReport(as_json=self._as_json, is_check=bool(context.CLIARGS.get("check")))
         RUN.shows = not self._as_json
-        self._over = threading.Event()
-        self._stream = Stream(self._display._lock, self._take)
+        self._displays, self._written_at, self._over = self._display.display, time.monotonic(), threading.Event()
+        self._display.display = self._write
         atexit.register(self._finish)
-        self._ticker = threading.Thread(target=self._tick, args=(self._stream,), name="gb10-pair", daemon=True)
-        self._ticker.start()
+        threading.Thread(target=self._tick, args=(self._over,), name="gb10-pair", daemon=True).start()
 
-    def _tick(self, stream: Stream) -> None:
+    def _write(self, msg: str, color: str | None = None, stderr: bool = False, *args: Any, **kwargs: Any) -> None:
+        """Write what Ansible displays at once. In a run for machines, all but JSON is written to stderr."""
+        stderr = stderr or (self._as_json and not all(map(is_json, msg.splitlines())))
+        with contextlib.suppress(BrokenPipeError):  # the reader has enough, such as `head`
+            self._displays(msg, color, stderr, *args, **kwargs)
+            if not self._display._final_q:  # of a fork, whose output the main process writes
+                self._written_at = time.monotonic()
+                sys.stdout.flush()
+
+    def _tick(self, over: threading.Event) -> None:
         """Print what is due, and report long tasks."""
-        while not self._over.wait(min(IDLE_SECONDS, self._heartbeat or IDLE_SECONDS)):
+        heartbeat = 0.0 if self._as_json else float(self.get_option("heartbeat_seconds"))
+        while not over.wait(min(TICK_SECONDS, heartbeat or TICK_SECONDS)):
             now = time.monotonic()  # before the lock: a task that asks a person a question holds it until the answer
             with self._display._lock:
-                if self._over.is_set():
+                if over.is_set():
                     return
-                self._print(self._report.due())
-                if self._heartbeat and now - stream.written_at >= self._heartbeat:
+                self._print(self._report.flush(always=False))
+                if heartbeat and now - self._written_at >= heartbeat:
                     self._print(self._report.heartbeat())
 
     def _finish(self) -> None:
-        """Print the rest and give stdout back. This also runs at the exit of a run that was interrupted. The lock is not held: the ticker may wait for it."""
-        self._over.set()
-        if self._ticker is not None:
-            self._ticker.join(STOP_SECONDS)
+        """Print the rest and give the output back. This also runs at the exit of a run that was interrupted."""
         with self._display._lock:
-            if self._stream is not None:
-                self._print(self._report.rest())
-                self._stream.release()
-            self._stream = self._ticker = None
+            if self._over is not None:
+                self._over.set()
+                self._print(self._report.flush())
+                self._display.display, self._over = self._displays, None
 
     # events
-
-    @quietly
-    def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Print nothing."""
 
     @quietly
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Begin a play or a batch of its hosts."""
         load_plugins()
-        self._begin()
+        if self._over is None:
+            self._begin()
         self._play = play
-        hosts = [host.name for host in play.get_variable_manager()._inventory.get_hosts()]
-        self._print(self._report.play(play.strategy.rpartition(".")[2] in ("linear", "debug"), hosts))
+        self._print(self._report.play([host.name for host in play.get_variable_manager()._inventory.get_hosts()]))
 
     @quietly
-    def v2_playbook_on_no_hosts_matched(self) -> None:
-        """Print nothing: Ansible warns about a pattern that does not match."""
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool = False) -> None:  # noqa: ARG002  the signature of CallbackBase
+        """Begin a task or a handler."""
+        self._names[task._uuid] = task.name or task.action  # only this event has its name without templates
+        self._print(self._report.task(self._part(task), task._role is not None))
 
-    @quietly
-    def v2_playbook_on_no_hosts_remaining(self) -> None:
-        """Print nothing: the fault of each host is printed."""
+    v2_playbook_on_handler_task_start = quietly(v2_playbook_on_task_start, "v2_playbook_on_handler_task_start")
 
-    @quietly
-    def v2_playbook_on_include(self, included_file: Any) -> None:
-        """Print nothing."""
+    def _part(self, task: Any) -> str:
+        """Return the name of the part of the run that a task belongs to. A role of the agent is a step of the role that includes it."""
+        if task._role is None:
+            return str(self._play.get_name().strip())
+        role = task._role.get_name().rpartition(".")[2]
+        within = task.get_dep_chain() if role == "agent" else None
+        return str(within[0].get_name().rpartition(".")[2] if within else role)
 
-    @quietly
-    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002  the signature of CallbackBase
-        """Begin a task. Only this event has its name without templates."""
-        self._names[task._uuid] = task.name or task.action
-        self._print(self._report.task(*part_of(task, self._play)))
-
-    @quietly
-    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
-        """Begin a handler."""
-        self._names[task._uuid] = task.name or task.action
-        self._print(self._report.task(*part_of(task, self._play)))
-
-    def _name(self, task: Any) -> str:
-        return self._names.get(task._uuid) or task.name or task.action
+    def _where(self, host: str, task: Any) -> tuple[str, str, str, str]:
+        """Return part, host, key and name of a task for the report."""
+        return self._part(task), host, task._uuid, self._names.get(task._uuid) or task.name or task.action
 
     @quietly
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Begin a task on a host."""
-        self._report.start(*part_of(task, self._play), host.get_name(), task._uuid, self._name(task))
+        self._report.start(*self._where(host.get_name(), task))
 
-    def _end(self, result: Any, state: str) -> None:
-        action = result.task.resolved_action or result.task.action
-        counted = "" if action in UNCOUNTED and state != "failed" else state
-        self._report.end(*part_of(result.task, self._play), result.host.get_name(), result.task._uuid, counted)
+    def _warn(self, result: Any) -> None:
+        """Print warnings, without what only a developer can correct."""
+        result.result.pop("deprecations", None)
+        self._handle_warnings(result.result)
+
+    def _end(self, result: Any, state: str) -> str:
+        """End a task on a host, and return the name of its action."""
+        self._warn(result)
+        action = str(result.task.resolved_action or result.task.action)
+        is_counted = state == "failed" or not (action in UNCOUNTED or isinstance(result.task, TaskInclude))
+        self._report.end(result.host.get_name(), result.task._uuid, state if is_counted else "")
+        return action
 
     @quietly
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Note a task that is ok or has changed something, and print what `debug` prints."""
-        self._handle_warnings(self._without_deprecations(result))
-        if isinstance(result.task, TaskInclude):
-            self._end(result, "")
-            return
-        is_changed = bool(result.result.get("changed"))
-        self._end(result, "changed" if is_changed else "ok")
-        action = result.task.resolved_action or result.task.action
-        if is_changed:
-            self._report.change(self.host_label(result), result.task._uuid, self._name(result.task))
-        part = part_of(result.task, self._play)[0]
-        if action == SUMMARY and result.result.get("lines"):
-            self._report.reported(part)
-        if RUN.shows and action == SHOW:
-            self._report.text(part, result.host.get_name(), result.task._uuid, result.result.get("lines") or [], is_report=True)
+        """Note a task that is ok or has changed something, and print what `debug` and `show` print."""
+        action, lines = self._end(result, "changed" if result.result.get("changed") else "ok"), result.result.get("lines") or []
+        if result.result.get("changed") and not isinstance(result.task, TaskInclude):
+            self._report.change(*self._where(self.host_label(result), result.task))
+        if action == SUMMARY:
+            self._report.report(lines, is_summary=bool(lines))
+        elif RUN.shows and action == SHOW:
+            self._report.report(lines)
+            self._text(result, lines)
         elif action in DEBUG and not (result.task.loop and "results" in result.result):
             self._debug(result)
 
     @quietly
     def v2_runner_on_skipped(self, result: Any) -> None:
         """Note a task that was skipped."""
-        self._handle_warnings(self._without_deprecations(result))
         self._end(result, "skipped")
 
     @quietly
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Note a fault, or a failure that a block rescues."""
-        self._handle_warnings(self._without_deprecations(result))
-        block = rescuer(result.task)
-        self._end(result, "ok" if block else "failed")
-        if ignore_errors:
-            return
-        task, host = result.task, result.host.get_name()
-        name = self._name(task)
-        arguments = (part_of(task, self._play)[0], host, task._uuid, name, fault_text.failure(name, result.result))
-        if block:
-            self._report.rescued(*arguments, block)
-        else:
-            self._report.fault(*arguments, within=[str(each._uuid) for each, _child in blocks_of(task)])
+        rescuer, around = blocks_of(result.task)
+        self._end(result, "ok" if rescuer else "failed")
+        where = self._where(result.host.get_name(), result.task)
+        lines = fault_text.failure(where[-1], result.result)
+        if rescuer and not ignore_errors:
+            self._report.rescued(*where, lines, rescuer)
+        elif not ignore_errors:
+            self._report.fault("failed", *where, lines, around)
 
     @quietly
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Note a host that is unreachable."""
-        self._handle_warnings(self._without_deprecations(result))
         self._end(result, "unreachable")
-        if not result.task.ignore_unreachable:
-            task, host = result.task, result.host.get_name()
+        task, host = result.task, result.host.get_name()
+        if not task.ignore_unreachable:
             values = {} if task.delegate_to else self._play.get_variable_manager().get_vars(play=self._play, host=result.host, include_hostvars=False)
             lines = fault_text.unreachable(result.result, str(task.delegate_to or host), values)
-            self._report.fault(part_of(task, self._play)[0], host, task._uuid, self._name(task), lines, kind="unreachable")
-
-    @quietly
-    def v2_runner_retry(self, result: Any) -> None:
-        """Print no attempt: the task reports its last one."""
-
-    @quietly
-    def v2_runner_on_async_poll(self, result: Any) -> None:
-        """Print no poll."""
-
-    @quietly
-    def v2_runner_on_async_ok(self, result: Any) -> None:
-        """Print nothing: the task reports its job."""
-
-    @quietly
-    def v2_runner_on_async_failed(self, result: Any) -> None:
-        """Print nothing: the task reports its job."""
+            self._report.fault("unreachable", *self._where(host, task), lines)
 
     @quietly
     def v2_runner_item_on_ok(self, result: Any) -> None:
         """Print what `debug` prints for an item."""
-        self._handle_warnings(self._without_deprecations(result))
+        self._warn(result)
         if (result.task.resolved_action or result.task.action) in DEBUG:
             self._debug(result)
 
     @quietly
-    def v2_runner_item_on_failed(self, result: Any) -> None:
-        """Print only its warnings: the task reports its items."""
-        self._handle_warnings(self._without_deprecations(result))
-
-    @quietly
-    def v2_runner_item_on_skipped(self, result: Any) -> None:
-        """Print only its warnings."""
-        self._handle_warnings(self._without_deprecations(result))
-
-    @quietly
     def v2_on_file_diff(self, result: Any) -> None:
         """Keep a difference until its change is printed."""
-        values = result.result.get("results") if result.task.loop and "results" in result.result else [result.result]
-        for each in values or []:
+        for each in result.result["results"] if result.task.loop and "results" in result.result else [result.result]:
             if each.get("diff") and each.get("changed"):
-                text = self._plain_diff(each["diff"])
-                self._report.diff(self.host_label(result), result.task._uuid, self._name(result.task), text)
+                lines = _COLOUR.sub("", self._get_diff(each["diff"])).rstrip().splitlines()
+                self._report.add("changed", *self._where(self.host_label(result), result.task), lines)
 
+    @quietly
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Print the end of the report."""
-        if self._display.verbosity > 0:
-            super().v2_playbook_on_stats(stats)
-            return
-        with self._display._lock:
-            failed = [host for host in stats.processed if stats.summarize(host)["failures"]]
-            self._print(self._report.finish(failed))
+        self._print(self._report.finish([host for host in stats.processed if stats.summarize(host)["failures"]]))
         self._finish()
 
-    # helpers
+    # texts
 
-    def _without_deprecations(self, result: Any) -> Any:
-        """Return the result without what only a developer can correct; -v prints it."""
-        result.result.pop("deprecations", None)
-        return result.result
-
-    def _plain_diff(self, diff: Any) -> str:
-        """Return Ansible's own text of a difference, without colours: the report has its own."""
-        coloured, ansible_color.ANSIBLE_COLOR = ansible_color.ANSIBLE_COLOR, False
-        try:
-            return str(self._get_diff(diff))
-        finally:
-            ansible_color.ANSIBLE_COLOR = coloured
+    def _text(self, result: Any, lines: list[str]) -> None:
+        self._report.add("text", *self._where(result.host.get_name(), result.task), lines)
 
     def _debug(self, result: Any) -> None:
-        """Print a message or variable as text, a list with one element in a line."""
+        """Print a message as text, a list of texts with one in a line, and anything else as YAML."""
         if self._as_json or result.result.get("_ansible_no_log"):
             return
         self._clean_results(result.result, "debug")
-        hidden = ("exception", "warnings", "failed_when_result")
-        lines: list[str] = []
         for key, value in result.result.items():
-            if key.startswith("_ansible_") or key in hidden:
-                continue
-            found = self._value_lines(value)
-            lines += found if key == "msg" else [f"{key}: {found[0]}"] if len(found) == 1 else [f"{key}:", *(f"  {line}" for line in found)]
-        self._report.text(part_of(result.task, self._play)[0], result.host.get_name(), result.task._uuid, lines)
+            texts = value if isinstance(value, (list, tuple)) else [value]
+            if key == "msg" and not any(isinstance(each, (dict, list, tuple)) for each in texts):
+                self._text(result, [line for each in texts for line in str(each).splitlines() or [""]])
+            elif not key.startswith("_ansible_") and key not in ("exception", "warnings", "failed_when_result"):
+                shown = value if key == "msg" and isinstance(value, dict) else {key: value}
+                self._text(result, textwrap.dedent(self._dump_results(shown, indent=2)).strip("\n").splitlines())
 
-    def _value_lines(self, value: Any) -> list[str]:
-        """Return a text, a list with one element in a line, or anything else as YAML."""
-        if isinstance(value, Mapping):
-            return textwrap.dedent(self._dump_results(value, indent=2)).strip("\n").splitlines() if value else ["{}"]
-        values = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(each, (Mapping, list, tuple)) for each in values):
-            return [line for each in values for line in self._item_lines(each)]
-        return [line for each in values for line in str(each).splitlines() or [""]] or ["[]"]
 
-    def _item_lines(self, value: Any) -> list[str]:
-        return [f"{'  ' if number else '- '}{line}" for number, line in enumerate(self._value_lines(value))]
+def _nothing(_callback: CallbackModule, *_args: Any, **_kwargs: Any) -> None:
+    """Print nothing for an event."""
+
+
+for _event in [each for each in vars(Default) if each.startswith("v2_") and each not in vars(CallbackModule)]:
+    setattr(CallbackModule, _event, quietly(CallbackModule._warn if _event.startswith("v2_runner_item_") else _nothing, _event))

@@ -12,9 +12,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
 
-LONGEST = 8
-_ITEMS = 40
-_EXCERPT = 4
+_LONGEST, _LONGEST_LIST, _EXCERPT = 8, 160, 4
 _CORE = re.compile(
     r"\A(?:(?:Task failed|Action failed|Module failed|Unexpected AnsibleActionFail error|Failed to connect to the host via ssh): ?)*"
     # The sentence of a lookup of this collection is complete.
@@ -39,27 +37,15 @@ def sentences(text: Any) -> list[str]:
     found: list[str] = []
     for line in _lines(text):
         for part in sorted(_PARTS.split(line), key=lambda part: (part.startswith("Remedy: "), part.startswith("Evidence: "))):
-            found.append(part)
-            if part.startswith("Remedy: "):
-                found += [f"    {command}" for command in dict.fromkeys(_COMMAND.findall(part)) if " " in command]
-    if found:
-        found[0] = _CORE.sub("", found[0]) or found[0]
-    return found
+            commands = dict.fromkeys(_COMMAND.findall(part)) if part.startswith("Remedy: ") else ()
+            found += [part, *(f"    {command}" for command in commands if " " in command)]
+    return [_CORE.sub("", found[0]) or found[0], *found[1:]] if found else []
 
 
-def _cut(lines: Sequence[str], limit: int) -> list[str]:
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Return at most 8 lines, or 160 of a list of several faults."""
+    limit = _LONGEST if sum(bool(_NUMBERED.match(line)) for line in lines) < 2 else _LONGEST_LIST
     return list(lines) if len(lines) <= limit else [*lines[: limit - 1], f"... {len(lines) - limit + 1} more lines; -v prints them"]
-
-
-def shortened(lines: Sequence[str], limit: int = LONGEST) -> list[str]:
-    """Return at most `limit` lines. In a list of several faults, the limit is for each of them, and 40 are shown."""
-    starts = [number for number, line in enumerate(lines) if _NUMBERED.match(line)]
-    if len(starts) < 2:
-        return _cut(lines, limit)
-    found = list(lines[: starts[0]])
-    for start, end in list(zip(starts, [*starts[1:], len(lines)]))[:_ITEMS]:
-        found += _cut(lines[start:end], limit)
-    return [*found, f"... and {len(starts) - _ITEMS} more"] if len(starts) > _ITEMS else found
 
 
 def unreachable(result: Mapping[str, Any], host: str, values: Mapping[str, Any]) -> list[str]:
@@ -68,14 +54,13 @@ def unreachable(result: Mapping[str, Any], host: str, values: Mapping[str, Any])
     :param values: variables of the host; those that are templates are left out of the remedy.
     """
     result = next((each for each in result.get("results") or [] if isinstance(each, Mapping) and each.get("unreachable")), result)  # of a loop
-    text = printable(str(result.get("msg") or ""))
-    way = {name: str(values.get(f"ansible_{name}") or "") for name in ("host", "user", "port")}
-    address, user = ("" if "{" in way[name] else way[name] for name in ("host", "user"))
+    text = printable(str(result.get("msg") or "no reason given"))
+    address, user, port = ("" if "{" in value else value for value in (str(values.get(f"ansible_{name}") or "") for name in ("host", "user", "port")))
     found = str(result.get("found") or ssh_failure.found(text))
-    remedy = str(result.get("remedy") or ssh_failure.remedy(text, host, address, user, int(way["port"]) if way["port"].isdecimal() else 22))
+    remedy = str(result.get("remedy") or ssh_failure.remedy(text, host, address, user, int(port) if port.isdecimal() else 22))
     if found and remedy:
         return sentences(f"{found}. Remedy: {remedy}.")
-    lines = [_CORE.sub("", line) for line in _lines(result.get("msg") or "no reason given")]
+    lines = [_CORE.sub("", line) for line in _lines(text)]
     reason = next((line for line in reversed(lines) if re.search(r"(?i)denied|refused|timed out|no route|verification failed|resolve|closed", line)), lines[-1])
     return [re.sub(r"\A(?:.*? over ssh: )?(?:ssh: )?", "", reason)]
 
@@ -86,19 +71,15 @@ def failure(task: str, result: Mapping[str, Any]) -> list[str]:
         return [f"{task}: failed; its output is hidden (no_log)."]
     items = [each for each in result.get("results") or [] if isinstance(each, Mapping) and (each.get("failed") or "exception" in each)]
     if items:
-        found: list[str] = []
-        for each in items:
-            found += [line for line in failure(task, each) if line not in found]
-        return found
+        return list(dict.fromkeys(line for each in items for line in failure(task, each)))
     message = sentences(result.get("msg") or "")
     if message and (message[0].startswith(_CRASH) or str(result.get("msg")).startswith(_RAISED)):
         output = _lines(result.get("module_stderr") or result.get("module_stdout") or "")
         return [f"{task}: {message[0].rstrip('.')}.", *output[-_EXCERPT:], "Run again with -vvv for the traceback."]
     if "cmd" in result and result.get("rc") not in (0, None):
         output = _lines(result.get("stderr") or result.get("stdout") or "")
-        command = result["cmd"] if isinstance(result["cmd"], str) else " ".join(str(each) for each in result["cmd"])
-        first = printable(command).splitlines()[0][:200] if command else ""
-        return [f"{task}: exit code {result['rc']}", f"    {first}", *output[-_EXCERPT:]]
+        command = _lines(result["cmd"] if isinstance(result["cmd"], str) else " ".join(map(str, result["cmd"])))
+        return [f"{task}: exit code {result['rc']}", f"    {''.join(command[:1])[:200]}", *output[-_EXCERPT:]]
     if len(message) == 1 and not message[0].rstrip().endswith("."):
         return [f"{task}: {message[0]}"]
     return message or [f"{task}: failed without a message; -v prints the result."]

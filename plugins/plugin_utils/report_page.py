@@ -35,11 +35,6 @@ def library() -> Any:
     return pygal
 
 
-def number(value: Any) -> str:
-    """Return a value for a label."""
-    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
-
-
 def ticks(low: float, high: float) -> list[float]:
     """Return the round times between two times."""
     step = next((each for each in STEPS if (high - low) / each <= TICKS), math.ceil((high - low) / TICKS))
@@ -65,7 +60,7 @@ def chart(figure: Mapping[str, Any]) -> Any:
         "max_scale": 6, "min_scale": 3,
         "legend_at_bottom": True, "legend_at_bottom_columns": max(3, min(4, len(series))), "legend_box_size": 10, "truncate_legend": -1, "truncate_label": 28,
         "style": pygal.style.Style(label_font_size=12, major_label_font_size=12, legend_font_size=12),
-        "value_formatter": lambda value: f"{number(value)} {figure['unit']}",
+        "value_formatter": lambda value: f"{value or 0:{',.0f' if abs(value or 0) >= 1000 else ',.4g'}} {figure['unit']}",
     }  # fmt: skip
     if kind == "stages":
         made = pygal.HorizontalStackedBar(**{**common, "value_formatter": duration}, height=EDGE_HEIGHT + STAGES_HEIGHT + STAGES_HEIGHT * rows)
@@ -86,23 +81,19 @@ def chart(figure: Mapping[str, Any]) -> Any:
     return made
 
 
-def _tag(node: Any) -> str:
-    return str(node.tag).rpartition("}")[2]
-
-
 def _cleaned(node: Any) -> None:
     """Remove scripts, styles and helpers of pygal's scripts; a value becomes the title that browsers show and screen readers read."""
     for child in list(node):
-        if not isinstance(child.tag, str) or _tag(child) in ("script", "style", "defs", "desc") or child.get("class") == "tooltip":  # or a comment
+        tag = str(child.tag).rpartition("}")[2] if isinstance(child.tag, str) else "comment"
+        if tag in ("comment", "script", "style", "defs", "desc") or child.get("class") == "tooltip":
             node.remove(child)
             continue
-        values = [each.text for each in child if _tag(each) == "desc" and each.get("class") == "value"]
-        labels = [each.text for each in child if _tag(each) == "desc" and each.get("class") == "x_label"]
+        texts = {each.get("class"): each.text for each in reversed(child) if str(each.tag).rpartition("}")[2] == "desc"}
         child.attrib.pop("id", None)
         _cleaned(child)
-        if values and values[0]:
+        if texts.get("value"):
             title = child.makeelement("title", {})
-            title.text = ": ".join(filter(None, [*labels[:1], values[0]]))
+            title.text = ": ".join(filter(None, [texts.get("x_label"), texts["value"]]))
             child.insert(0, title)
 
 
@@ -123,8 +114,8 @@ def svg(figure: Mapping[str, Any], name: str) -> str:
 def render(page: Mapping[str, Any]) -> str:
     """Return the HTML of a page of report_data.plan(). Raises ReportError."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    sections = []
-    for part in page["sections"]:
-        figures = [{**figure, "svg": svg(figure, f"{part['id']}-{place}")} for place, figure in enumerate(part["figures"])]
-        sections.append({**part, "figures": figures})
+    sections = [
+        {**part, "figures": [{**figure, "svg": svg(figure, f"{part['id']}-{place}")} for place, figure in enumerate(part["figures"])]}
+        for part in page["sections"]
+    ]
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(page={**page, "sections": sections})

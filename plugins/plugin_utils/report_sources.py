@@ -23,38 +23,32 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.group import
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
 CACHE = "report-nodes.json"
-SPEEDS, MOST_LEVELS = "speed-*.json", 16
-MOST_FILES = 200
+MOST_LEVELS, MOST_FILES = 16, 200
 RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
-RAIL = ("netdev", "hca", "ipv4", "carrier", "speed_mbps", "mtu", "gid_index")
 RECEIPT_NAME = re.compile(r"[0-9A-Za-z]{1,40}-[0-9A-Za-z]{1,40}-(passed|failed)\.json")
 
 
-def _load(path: Path) -> dict[str, Any] | None:
-    """Return the object of a JSON file, with printable texts and without secrets; None if it cannot be read."""
+def _load(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file, with printable texts and without secrets; empty if it cannot be read."""
     try:
         found = redact.masked(plain(json.loads(bounded.text(str(path)))))
     except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def receipts_in(folder: Path) -> tuple[list[dict[str, Any]], str]:
     """Return the briefs of the newest receipts in a group's folder, and a sentence about those that cannot be read."""
     paths = sorted(path for path in folder.glob("*.json") if RECEIPT_NAME.fullmatch(path.name))[-MOST_FILES:]
-    good = [brief(each) for each in map(_load, paths) if each is not None]
+    good = [brief(each) for each in map(_load, paths) if each]
     lost = len(paths) - len(good)
     return good, f"{lost} of {len(paths)} receipts in {folder} cannot be read and are left out." if lost else ""
 
 
 def bench_in(folder: Path, group: str) -> dict[str, Any]:
     """Return the last result of bench.yml of a group, with its time; empty without one."""
-    for path in sorted(folder.glob(f"{group}-????????T??????Z.json"), reverse=True):
-        found = _load(path)
-        if found is not None:
-            stamp = path.stem[-16:]
-            return {**found, "at": f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]} {stamp[9:11]}:{stamp[11:13]}"}
-    return {}
+    files = ((_load(path), path.stem[-16:]) for path in sorted(folder.glob(f"{group}-????????T??????Z.json"), reverse=True))
+    return next(({**found, "at": f"{at[:4]}-{at[4:6]}-{at[6:8]} {at[9:11]}:{at[11:13]}"} for found, at in files if found), {})
 
 
 def speeds_in(folder: Path) -> dict[str, Any]:
@@ -62,7 +56,7 @@ def speeds_in(folder: Path) -> dict[str, Any]:
 
     Each file has the levels of one run. The last result of each level counts, and of the levels the newest ones.
     """
-    found = (each for each in map(_load, sorted(folder.glob(SPEEDS))[:MOST_FILES]) if each and each.get("levels"))
+    found = (each for each in map(_load, sorted(folder.glob("speed-*.json"))[:MOST_FILES]) if each.get("levels"))
     read = sorted(found, key=lambda each: str(each["levels"][0]["at"]))
     about = {key: read[-1][key] for key in ("release", "profile")} if read else {}
     levels = {level["concurrency"]: level for each in read if {**each, **about} == each for level in each["levels"]}
@@ -75,31 +69,16 @@ def _problem(result: Mapping[str, Any]) -> str:
         return "it is not in this run"
     if result.get("unreachable"):
         return "the node is unreachable"
-    if result.get("failed"):
-        return str(result.get("msg") or "no reason is given").strip().splitlines()[0][:300].rstrip(".")
-    return ""
+    return str(result.get("msg") or "no reason is given").strip().splitlines()[0][:300].rstrip(".") if result.get("failed") else ""
 
 
-def _state(info: Mapping[str, Any]) -> str:
-    """Return what runs on a rank, in words."""
-    if unread(info):
-        return f"not known: {unread(info)}"
+def node_of(fabric: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what this run has read of a node, as it is kept for later reports."""
     available = (info.get("memory") or {}).get("available_kib")
     memory = f", {available / 2**20:.1f} GiB of memory available" if available else ""
-    return (rank_fault(info) or "its container runs") + memory
-
-
-def node_of(fabric: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what this run has read of a node, as it is kept for later reports; None if it read nothing."""
-    if _problem(info):
-        return None
-    records = info["records"]
-    rails: dict[str, Any] = {}
-    if "rails" in fabric:  # the task's failure is ignored
-        rails["rails"] = [{key: rail.get(key) for key in RAIL} for rail in fabric["rails"]]
-        rails["problems"] = [{key: str(each.get(key) or "") for key in ("message", "remedy")} for each in fabric.get("problems") or []]
-    found = {**{key: records[key] for key in RECORDS}, "state": _state(info), "fabric": rails}
-    return dict(redact.masked(found))
+    state = f"not known: {unread(info)}" if unread(info) else (rank_fault(info) or "its container runs") + memory
+    rails = {key: fabric.get(key) or [] for key in ("rails", "problems")} if "rails" in fabric else {}  # the task's failure is ignored
+    return dict(redact.masked({**{key: info["records"][key] for key in RECORDS}, "state": state, "fabric": rails}))
 
 
 def nodes_of(hosts: Sequence[str], results: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, dict[str, Any]]:
@@ -107,28 +86,22 @@ def nodes_of(hosts: Sequence[str], results: Mapping[str, Mapping[str, Any]], fol
 
     `results` are, by host, `fabric` and `info`: the results of roce_info and vllm_rank_info. Raises OSError.
     """
-    kept = _load(folder / CACHE) or {}
-    kept = {host: kept[host] for host in hosts if host in kept}
-    now: dict[str, dict[str, Any]] = {}
-    problems: dict[str, str] = {}
-    for host in hosts:
-        found = results.get(host) or {}
-        node = node_of(found.get("fabric") or {}, found.get("info") or {})
-        if node is None:
-            problems[host] = _problem(found.get("info") or {})
-        else:
-            now[host] = node
+    problems = {host: _problem((results.get(host) or {}).get("info") or {}) for host in hosts}
+    now = {host: node_of(results[host].get("fabric") or {}, results[host]["info"]) for host in hosts if not problems[host]}
+    known = {**{host: node for host, node in _load(folder / CACHE).items() if host in hosts}, **now}
     if now:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(str(folder / CACHE), json.dumps({**kept, **now}) + "\n", 0o600)
-    return {host: {**kept.get(host, {}), **now.get(host, {}), "problem": problems.get(host, "")} for host in hosts}
+        write_atomically(str(folder / CACHE), json.dumps(known) + "\n", 0o600)
+    return {host: {**known.get(host, {}), "problem": problems[host]} for host in hosts}
 
 
 def estimates_of(profile: Mapping[str, Any], receipts: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Return the estimated KV pool of the inventory's profile for the memory of its last boot, by its name."""
-    boots = [each for each in receipts if each.get("profile") == profile.get("name") and each.get("ranks")]
-    last = boots[-1]["ranks"] if boots else []
-    ranks = [{"rank": number, "host": each.get("host"), "engine_running": True, **(each.get("memory") or {})} for number, each in enumerate(last)]
+    boots = [each["ranks"] for each in receipts if each.get("profile") == profile.get("name") and each.get("ranks")]
+    ranks = [
+        {"rank": number, "host": each.get("host"), "engine_running": True, **(each.get("memory") or {})}
+        for number, each in enumerate(boots[-1] if boots else [])
+    ]
     try:
         return {str(profile["name"]): kv_estimate.make_plan(profile, ranks)["expected_tokens"]} if ranks else {}
     except (kv_estimate.PlanError, ProfileError, KeyError, TypeError, ValueError):  # the receipt has no memory, or the profile no figures

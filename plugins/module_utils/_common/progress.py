@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The progress of long work as one line of text, the parser of that line, and the remaining time. Pure.
+"""PRIVATE. The progress of long work as one line of text, and the remaining time. Pure.
 
 Two or more spaces separate the parts of a line::
 
@@ -14,40 +14,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 _SHORT, _MINUTE, _HOUR = 100, 60, 3600
-_LONGEST = 2000
-_UNITS = {"s": 1, "min": _MINUTE, "h": _HOUR}
-_WORK = re.compile(r"\A  (?P<host>[^\s:\[]{1,255}): (?P<what>\S.*)\Z")
-_BOOT = re.compile(r"\A(?:\[[^\]\n]{1,100}\] )?rank \d{1,3}  (?P<host>\S{1,255}) +(?P<what>[a-z][a-z ]{0,40}?)(?: (?P<percent>\d{1,3}) %)?\Z")
-_PERCENT = re.compile(r"\A(\d{1,3}) %\Z")
-_ELAPSED = re.compile(r"\A\d+ s\Z")
-_AMOUNTS = re.compile(r"\A(\d[\d.,]*(?: [A-Za-z]+)?) of (\d[\d.,]*(?: [A-Za-z]+)?)\Z")
-_LEFT = re.compile(r"\A(\d{1,9}) (s|min|h) left\Z")
+_BOOT = re.compile(r"rank \d{1,3}  (\S{1,255}) +([a-z][a-z ]{0,40}?)(?: \d{1,3} %)?(?:  |\Z)")
 
 #: A rate is known after this many seconds and this share of the work.
 _KNOWN_SECONDS, _KNOWN_SHARE = 10.0, 0.01
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Work on a host. `percent` and `seconds_left` are None if they are not known. `done` and `total` are amounts with their unit."""
-
-    host: str
-    what: str
-    percent: int | None = None
-    done: str = ""
-    total: str = ""
-    seconds_left: int | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def detail(self) -> str:
-        """The remaining time, the amounts and the notes."""
-        amounts = f"{self.done} of {self.total}" if self.total else self.done
-        left = f"{duration(self.seconds_left)} left" if self.seconds_left is not None else ""
-        return ", ".join(each for each in (left, amounts, *self.notes) if each)
 
 
 class Pace:
@@ -103,29 +75,7 @@ def boot_text(rank: int, host: str, stage: str, percent: float | None = None, me
     return f"rank {rank}  {host:<12} {stage}{share}{f'  {memory}' if memory else ''}{left}"
 
 
-def parse(line: str) -> Progress | None:
-    """Return the progress that a line of `text` or `boot_text` has; None for any other line."""
-    if len(line) > _LONGEST or "\n" in line:
-        return None
-    boot = re.match(r"(?:\[[^\]\n]{1,100}\] )?rank \d{1,3}  \S{1,255} +", line)
-    start = boot.end() if boot else 2
-    cut = re.search(r" {2,}", line[start:])
-    lead, rest = (line[: start + cut.start()], re.split(r" {2,}", line[start + cut.end() :])) if cut else (line, [])
-    match = _BOOT.match(lead) or _WORK.match(lead)
-    if match is None:
-        return None
-    percent, done, total, left, notes, is_progress = match.groupdict().get("percent"), "", "", None, [], boot is not None
-    for part in rest:
-        share, amounts, remaining = _PERCENT.match(part), _AMOUNTS.match(part), _LEFT.match(part)
-        is_progress = is_progress or bool(share or remaining or _ELAPSED.match(part)) or (amounts is not None and "files" not in part)
-        if share:
-            percent = share[1]
-        elif amounts and not total and "files" not in part:
-            done, total = amounts.groups()
-        elif remaining:
-            left = int(remaining[1]) * _UNITS[remaining[2]]
-        else:
-            notes.append(part)
-    if not is_progress:
-        return None
-    return Progress(match["host"], match["what"], _bounded(int(percent)) if percent else None, done, total, left, tuple(notes))
+def boot_stage(line: str) -> tuple[str, str] | None:
+    """Return the host and the stage of a line of `boot_text`; None for any other line."""
+    found = _BOOT.match(line)
+    return (found[1], found[2]) if found else None
