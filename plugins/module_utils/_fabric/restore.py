@@ -63,7 +63,7 @@ def restore_script(files: Mapping[str, str | None], sysctls: Mapping[str, str], 
             *_addresses_back(item),
             f"ip link set dev {dev} {'up' if item.up else 'down'}",
         ]
-    out += [f"[ ! -e {quote(path)} ] || [ \"$(cat {quote(path)})\" = {quote(value)} ] || echo {quote(value)} >{quote(path)}" for path, value in sysctls.items()]
+    out += [f'[ ! -e {quote(path)} ] || [ "$(cat {quote(path)})" = {quote(value)} ] || echo {quote(value)} >{quote(path)}' for path, value in sysctls.items()]
     for item in protected:
         out += [f"ip link set dev {quote(item.name)} up"] if item.up else []
         out += [*_addresses_back(item), *(f"ip route replace {shlex.join(route.split())}" for route in item.routes)]
