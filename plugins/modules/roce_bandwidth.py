@@ -197,8 +197,6 @@ def command(module: AnsibleModule, tool: str, rail: dict[str, Any], port: int) -
         tool,
         "-d",
         rail["hca"],
-        "-i",
-        str(rail["hca_port"]),
         "-x",
         str(rail["gid_index"]),
         "-p",

@@ -17,7 +17,7 @@ description:
   - The GID index of a rail is the one whose type is C(RoCE v2) and whose GID is C(::ffff:<the rail's IPv4 address>).
     If there is none, or more than one, there is no index, and RV(problems) has the reason.
   - A GB10 powers its ConnectX-7 down while no cable is plugged, so "no device" means "no cable".
-  - Changes nothing. Reads sysfs, C(ip -j -d addr), C(ip -j route), C(rdma -j link), C(ibv_devinfo) and the network configuration files.
+  - Changes nothing. Reads sysfs, C(ip -j -d addr), C(ip -j route), C(rdma -j link) and the network configuration files.
     RV(problems) names what is missing or unreadable. The rest is used.
 requirements:
   - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
@@ -29,7 +29,7 @@ options:
     description:
       - Root of the tree to read. V(/) is this machine.
       - Any other folder is a captured tree with C(sys/), C(proc/), C(etc/) and recorded command output below C(cmd/)
-        (C(ip-addr.json), C(ip-route.json), C(rdma-link.json); optional C(ibv_devinfo.txt) and C(ethtool-<interface>.txt)).
+        (C(ip-addr.json), C(ip-route.json), C(rdma-link.json)).
         No command is run then, and nothing outside of the folder is read.
     type: path
     default: /
@@ -37,8 +37,8 @@ options:
     description:
       - This node's wanted fabric addresses, one per rail, with or without a prefix length.
       - Without them and without O(fabric_cidrs), the rails are the ports that have a link or an IPv4 address, with their twins.
-        What sits on an addressed port (a VLAN, a macvlan) is not a rail then, nor is a cage
-        whose ports carry default routes while another cage carries the fabric.
+        A bond or VLAN is a rail only if O(interfaces) names it or it has one of the addresses. A cage whose ports carry default routes is not a rail
+        while another cage carries the fabric.
     type: list
     elements: str
     default: []
@@ -116,14 +116,13 @@ rails:
     index: {description: Number of the rail., type: int, sample: 0}
     netdev: {description: Network device., type: str, sample: enp1s0f0np0}
     hca: {description: RDMA device; null where there is none., type: str, sample: rocep1s0f0}
-    hca_port: {description: Port of the RDMA device., type: int, sample: 1}
     cage: {description: "Cage, 0 is the one nearest to the RJ45 socket.", type: int, sample: 0}
     pci: {description: PCI address., type: str, sample: "0000:01:00.0"}
     state: {description: RDMA state of the port; from the carrier where there is no RDMA device., type: str, sample: ACTIVE}
     carrier: {description: Whether the network device has a carrier., type: bool, sample: true}
     speed_mbps: {description: Link speed in Mb/s; null if it is unknown., type: int, sample: 200000}
     mtu: {description: MTU of the network device in bytes., type: int, sample: 9000}
-    active_mtu: {description: RDMA MTU in bytes; of ibv_devinfo if it is there else as the kernel derives it., type: int, sample: 4096}
+    active_mtu: {description: RDMA MTU in bytes, as the kernel derives it from the MTU., type: int, sample: 4096}
     ipv4: {description: The fabric address without prefix; null if there is none., type: str, sample: 192.168.100.10}
     prefix: {description: Its prefix length; null if not known., type: int, sample: 24}
     addresses: {description: All addresses with prefix., type: list, elements: str, sample: [192.168.100.10/24]}
@@ -136,7 +135,7 @@ rails:
 ports:
   description:
     - Every port of the card, with or without link, by cage and PCIe segment, with the keys of a rail and
-      C(segment), C(phys_state), C(link_layer), C(linked), C(mac), C(driver), C(master), C(lower), C(protected).
+      C(segment), C(phys_state), C(linked), C(mac), C(driver), C(master), C(lower), C(protected).
   returned: always
   type: list
   elements: dict
@@ -207,9 +206,9 @@ problems:
   description:
     - What is wrong, each with a stable C(id), the C(message), the C(remedy) and the C(interface) it belongs to.
     - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(pcie_degraded), C(no_rdma), C(rdma_unreadable), C(no_ipv4), C(link_local_only),
-      C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small), C(active_mtu_small), C(mtu_mismatch),
+      C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small), C(mtu_mismatch),
       C(one_subnet_for_both_rails), C(subnet_of_management), C(subnet_of_another), C(rails_crossed), C(ports_asymmetric),
-      C(rail_unplaced), C(rail_is_management), C(interface_missing), C(infiniband_mode), C(hca_without_netdev), C(netdev_by_name),
+      C(rail_unplaced), C(rail_is_management), C(interface_missing), C(hca_without_netdev),
       C(foreign_netplan), C(bad_input), C(unreadable)."
   returned: always
   type: list

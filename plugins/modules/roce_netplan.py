@@ -15,7 +15,7 @@ description:
   - Finds the rails, plans one netplan file (C(/etc/netplan/60-gb10-cluster.yaml), mode 0600) and one sysctl drop-in
     (C(/etc/sysctl.d/60-gb10-roce.conf)), validates the result offline, and applies it.
   - Before anything changes, a timer on the node is armed that puts everything back. It is cancelled by O(state=confirmed),
-    which is to be called over a new connection. A node that restarts in between puts everything back as well.
+    which is to be called over a new connection. A node that restarts in between keeps the change, which then waits for its confirmation.
   - Refuses, with nothing changed, what would touch an interface with the default route or the SSH session, networks that overlap
     others of this node, a changed rail that a running process uses for RDMA, and configuration files of others (see O(foreign)).
   - What only drifted (an MTU or an address that is gone, a kernel setting) is put right on the rail itself, without netplan.
@@ -160,7 +160,7 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import restore
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.apply import Change
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import RefusedError, in_container
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
@@ -185,7 +185,7 @@ def confirm(module: AnsibleModule, change: Change, restored: dict[str, Any] | No
     done = change.pending.confirm()
     restored = restored or change.pending.restored()
     if restored is not None:
-        msg = f"{restored['message']} The fabric is not as configured: look at {commit_confirm.STATE_DIR}/restore.log on the node."
+        msg = f"{restored['message']} The fabric is not as configured: look at {restore.STATE_DIR}/restore.log on the node."
         module.fail_json(msg=msg, restored=restored, pending=False, managed=True)
     if not done and not module.check_mode:
         module.fail_json(

@@ -1,13 +1,9 @@
-"""The roce role does not lock the owner out: H6 (policy `replace`) and M4 (a restore that is cut)."""
+"""The roce role does not lock the owner out: H6 (policy `replace`)."""
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm, netplan
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.commit_confirm import Interface, Snapshot
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import other_changes
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig
 
@@ -109,56 +105,3 @@ WAIT = "/run/systemd/system/systemd-networkd-wait-online.service.d/10-netplan.co
 )
 def test_a_change_of_generated_files_of_other_interfaces_is_found(before: dict[str, str], after: dict[str, str], changed: list[str]) -> None:
     assert other_changes(before, after, [RAIL], DEVICES) == changed
-
-
-def _steps() -> list[str]:
-    """The lines of a restore."""
-    return commit_confirm.restore_script(SNAPSHOT).splitlines()
-
-
-def _moved(text: str, root: Path) -> str:
-    """A script with its absolute paths below a folder."""
-    for prefix in ("/var/lib/gb10-cluster", "/etc/"):
-        text = text.replace(prefix, f"{root}{prefix}")
-    return text.replace("PATH=/usr/sbin", f"PATH={root}/bin:/usr/sbin")
-
-
-SNAPSHOT = Snapshot({"/etc/netplan/a.yaml": "aa", "/etc/netplan/new.yaml": None}, {}, [], [Interface("enP7s7", True, 1500, (), ("default via $(id);x",))])
-
-
-@pytest.mark.parametrize("cut", range(len(_steps()) + 1))
-def test_a_restore_that_is_cut_is_completed_at_boot(cut: int, tmp_path: Path) -> None:
-    """The power fails before each line of the script; in a folder that a line has moved or removed, the unit's conditions decide."""
-    (tmp_path / "bin").mkdir()
-    for tool in ("ip", "systemctl", "sleep", "sync"):
-        (tmp_path / "bin" / tool).write_text("#!/bin/sh\n" + (f'printf "%s|" "$@" >> {tmp_path}/calls\n' if tool == "ip" else "exit 1\n"))
-        (tmp_path / "bin" / tool).chmod(0o755)
-    pending, restoring = (Path(f"{tmp_path}{name}") for name in (commit_confirm.PENDING, commit_confirm.RESTORING))
-    (pending / "files").mkdir(parents=True)
-    (pending / "files" / "aa").write_text("before\n")
-    script = _moved(commit_confirm.restore_script(SNAPSHOT), tmp_path)
-    (pending / "restore.sh").write_text(script)
-    netplan_folder = tmp_path / "etc/netplan"
-    netplan_folder.mkdir(parents=True)
-    for name in ("a.yaml", "new.yaml"):
-        (netplan_folder / name).write_text("changed\n")
-    unit = Path(f"{tmp_path}{commit_confirm.BOOT_UNIT}")
-    unit.parent.mkdir(parents=True)
-    unit.write_text("x")
-    lines = script.splitlines()
-    if cut < len(lines) and not _open_block(lines[:cut]):
-        subprocess.run(["sh", "-c", "\n".join([*lines[:cut], "kill -9 $$"]), "restore.sh", "timer"], check=False)
-    if (pending / "restore.sh").exists() or (restoring / "restore.sh").exists():
-        assert unit.exists()
-        subprocess.run(["sh", "-c", _moved(commit_confirm.boot_command(), tmp_path)], check=True)
-    assert (netplan_folder / "a.yaml").read_text() == "before\n"
-    assert sorted(path.name for path in netplan_folder.iterdir()) == ["a.yaml"]
-    assert not pending.exists()
-    assert not restoring.exists()
-    assert Path(f"{tmp_path}{commit_confirm.RESTORED}").exists()
-    assert "|replace|default|via|$(id);x|" in (tmp_path / "calls").read_text()
-
-
-def _open_block(lines: list[str]) -> bool:
-    """Whether the lines end in an open `case`."""
-    return sum(line.startswith("case ") for line in lines) > sum(line == "esac" for line in lines)

@@ -23,7 +23,6 @@ PROBLEMS = {
     "ports_asymmetric": "twins",
     "no_rdma": "rdma",
     "rdma_unreadable": "rdma",
-    "infiniband_mode": "rdma",
     "rail_is_management": "fabric_is_management",
     "subnet_of_management": "fabric_subnet",
     "subnet_of_another": "fabric_subnet",

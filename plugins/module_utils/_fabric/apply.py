@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: apply a network change to the live node, and undo it.
 
-`present()`: plan (netplan.py), let netplan generate its files in a folder, save the state and start the timer (pending.py), write, and wait
+`present()`: plan (netplan.py), let netplan generate its files in a folder, save the state and start the timer (restore.py), write, and wait
 until the rails have their addresses. Only the generated files of the rails are installed: those of every other interface, above all the
 one that carries this SSH session, are not written.
 """
@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import commit_confirm, netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, restore
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import gather
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import config_texts, other_changes
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import Live, RefusedError
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.pending import PendingChange
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import PendingChange
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange
 
@@ -162,7 +162,7 @@ class Change:
         if work.before != plan.text:
             self.changes.file(FileChange(self.own, work.before, plan.text), f"{'write' if plan.text is not None else 'remove'} {self.own}")
         for path in plan.moves:
-            self.changes.file(FileChange(f"/{path}", live.text(f"/{path}"), None), f"move /{path} to {commit_confirm.BACKUP_DIR}")
+            self.changes.file(FileChange(f"/{path}", live.text(f"/{path}"), None), f"move /{path} to {restore.BACKUP_DIR}")
         if work.sysctl_text is not None:
             self.changes.file(FileChange(self.drop_in, live.text(self.drop_in), work.sysctl_text), f"write {self.drop_in}")
         for path, value in work.sysctls.items():
@@ -179,14 +179,14 @@ class Change:
         live, names = self.live, work.names
         linked = {name for name in names if live.node.port(name).linked}
         given = live.configured_addresses({netplan.OWN_PATH: work.before})
-        backups = {f"/{path}": f"{commit_confirm.BACKUP_DIR}/{path.replace('/', '_')}" for path in work.plan.moves}
+        backups = {f"/{path}": f"{restore.BACKUP_DIR}/{path.replace('/', '_')}" for path in work.plan.moves}
         touched = sorted({*names, *(name for name, _address in given)})
         if work.files_change:
             run_files = sorted({*self._run_files(touched), *generated})
-            self.pending.arm([self.own, self.drop_in, commit_confirm.BASELINE, *backups, *run_files], touched, f"write {self.own} for {', '.join(names)}")
+            self.pending.arm([self.own, self.drop_in, restore.BASELINE, *backups, *run_files], touched, f"write {self.own} for {', '.join(names)}")
         self._save_baseline(names, backups)
         for path, backup in backups.items():
-            Path(commit_confirm.BACKUP_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
+            Path(restore.BACKUP_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
             shutil.copy2(path, backup)
             Path(path).unlink()
         if work.sysctl_text is not None:
@@ -209,9 +209,16 @@ class Change:
     def _save_baseline(self, names: list[str], backups: Mapping[str, str]) -> None:
         """Record the state before the first change, for `absent()`."""
         live = self.live
-        baseline = commit_confirm.merge_baseline(live.record(commit_confirm.BASELINE), live.sysctls(names), [live.interface(name) for name in names], backups)
-        Path(commit_confirm.STATE_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
-        live.write(commit_confirm.BASELINE, json.dumps(baseline, indent=1, sort_keys=True) + "\n", 0o600)
+        rails = {name: live.interface(name) for name in names}
+        now: dict[str, dict[str, Any]] = {
+            "sysctls": live.sysctls(names),
+            "rails": {name: {"up": found.up, "mtu": found.mtu, "addresses": list(found.addresses)} for name, found in rails.items()},
+            "moves": dict(backups),
+        }
+        known = live.record(restore.BASELINE) or {}
+        baseline = {key: {**found, **known.get(key, {})} for key, found in now.items()}
+        Path(restore.STATE_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
+        live.write(restore.BASELINE, json.dumps(baseline, indent=1, sort_keys=True) + "\n", 0o600)
 
     def _settle(self, rails: list[RailConfig], linked: set[str]) -> None:
         """Wait until the rails with a link have address and MTU; then set what is missing."""
@@ -236,7 +243,7 @@ class Change:
         live = self.live
         live.read()
         before = live.text(self.own)
-        baseline = live.record(commit_confirm.BASELINE)
+        baseline = live.record(restore.BASELINE)
         if before is None and live.text(self.drop_in) is None and baseline is None:
             return
         record = baseline or {"sysctls": {}, "rails": {}, "moves": {}}
@@ -260,7 +267,7 @@ class Change:
             return
         given = live.configured_addresses(running if before is None else {netplan.OWN_PATH: before})
         if netplan_change:
-            files = {self.own, self.drop_in, commit_confirm.BASELINE, *back, *back.values(), *running, *generated}
+            files = {self.own, self.drop_in, restore.BASELINE, *back, *back.values(), *running, *generated}
             self.pending.arm(sorted(files), rails, f"remove {self.own}")
         for path in (self.own, self.drop_in):
             Path(path).unlink(missing_ok=True)
@@ -277,7 +284,7 @@ class Change:
             if name in live.node.netdevs:
                 live.restore_interface(name, record["rails"][name])
         live.restore_sysctls(record["sysctls"])
-        Path(commit_confirm.BASELINE).unlink(missing_ok=True)
+        Path(restore.BASELINE).unlink(missing_ok=True)
         if netplan_change:
             self.pending.extend()
 
@@ -293,7 +300,7 @@ class Change:
         for path, backup in back.items():
             self.changes.file(FileChange(path, None, live.text(backup)), f"move {backup} back to {path}")
         if recorded:
-            self.changes.step(f"forget {commit_confirm.BASELINE}")
+            self.changes.step(f"forget {restore.BASELINE}")
         return back
 
     # generated files

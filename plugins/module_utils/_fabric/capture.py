@@ -21,34 +21,31 @@ COMMANDS: dict[str, list[str]] = {
     "ip-addr": ["ip", "-j", "-d", "addr"],
     "ip-route": ["ip", "-j", "route"],
     "rdma-link": ["rdma", "-j", "link"],
-    "ibv_devinfo": ["ibv_devinfo"],
 }
 PCIE_FILES = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
 CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkManager/", "etc/systemd/network/")
 
 # Files that may be unreadable in normal operation: a virtual device has no phys_port_name, a link that is down has no speed.
 _OPTIONAL = (
-    *(f"sys/class/net/*/{name}" for name in ("mtu", "address", "carrier", "operstate", "speed", "phys_port_name", "device/vendor", "device/uevent")),
+    *(f"sys/class/net/*/{name}" for name in ("address", "carrier", "speed", "phys_port_name", "device/vendor", "device/uevent")),
     *(f"sys/class/net/*/device/{name}" for name in PCIE_FILES),
-    *(f"sys/class/infiniband/*/{name}" for name in ("parent", "fw_ver", "device/uevent", "ports/*/active_mtu")),
+    *(f"sys/class/infiniband/*/{name}" for name in ("parent", "fw_ver")),
 )
 _REQUIRED = (
-    *(f"sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "rate", "link_layer")),
+    *(f"sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "rate")),
     *(f"{folder}/netplan/*.yaml" for folder in ("lib", "etc", "run")),
     "etc/NetworkManager/system-connections/*.nmconnection",
     "etc/systemd/network/*.network",
 )
-_LINKS = ("sys/class/net/*", "sys/class/net/*/device/physfn", "sys/class/infiniband/*")
-_FOLDERS = ("sys/class/net", "sys/class/infiniband", "sys/class/infiniband/*/ports", "sys/class/infiniband/*/device/net")
+_FOLDERS = ("sys/class/net", "sys/class/infiniband", "sys/class/infiniband/*/device/net")
 
 
 @dataclass
 class Capture:
-    """State of one node: file texts, folder listings, link targets, command output, and what could not be read (path -> reason)."""
+    """State of one node: file texts, folder listings, command output, and what could not be read (path -> reason)."""
 
     files: dict[str, str] = field(default_factory=dict)
     dirs: dict[str, list[str]] = field(default_factory=dict)
-    links: dict[str, str] = field(default_factory=dict)
     commands: dict[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
 
@@ -116,7 +113,7 @@ def _read_hotplug(capture: Capture, reader: TreeReader) -> None:
 
 
 def _read_recorded_commands(capture: Capture, reader: TreeReader) -> None:
-    """Read cmd/ of a captured tree: `ip-addr.json`, `ip-route.json`, `rdma-link.json`, `ethtool-<interface>.txt`."""
+    """Read cmd/ of a captured tree: `ip-addr.json`, `ip-route.json`, `rdma-link.json`."""
     for path in reader.find("cmd/*"):
         text = _read(capture, reader, path, required=True)
         if text is not None:
@@ -130,10 +127,6 @@ def read_tree(root: str) -> Capture:
     for pattern in _FOLDERS:
         for folder in reader.find(pattern):
             capture.dirs[folder] = [path.rpartition("/")[2] for path in reader.find(f"{folder}/*")]
-    for pattern in _LINKS:
-        for path in reader.find(pattern):
-            if (reader.root / path).is_symlink():
-                capture.links[path] = os.readlink(reader.root / path)
     for patterns, required in ((_OPTIONAL, False), (_REQUIRED, True)):
         for pattern in patterns:
             for path in reader.find(pattern):

@@ -33,7 +33,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
 __all__ = ["DesiredState", "Node", "environment", "gather", "repairs_of", "sentence_of"]
 
 _PRIVATE_KEYS = ("mellanox", "soft", "admin_up")
-_RAIL_KEYS = ("netdev", "hca", "hca_port", "cage", "pci", "carrier", "speed_mbps", "mtu", "active_mtu")
+_RAIL_KEYS = ("netdev", "hca", "cage", "pci", "carrier", "speed_mbps", "mtu", "active_mtu")
 
 
 def environment(rails: Sequence[Rail]) -> dict[str, str]:
@@ -47,7 +47,7 @@ def environment(rails: Sequence[Rail]) -> dict[str, str]:
     ready = sorted((r for r in with_hca if r.gid_index is not None), key=lambda r: r.port.sort_key())
     env: dict[str, str] = {}
     if ready:
-        env["NCCL_IB_HCA"] = ",".join(dict.fromkeys(r.port.hca_spec for r in ready))
+        env["NCCL_IB_HCA"] = ",".join(dict.fromkeys(str(r.port.hca) for r in ready))
     if ready and len({r.gid_index for r in with_hca}) == 1:
         env["NCCL_IB_GID_INDEX"] = str(ready[0].gid_index)
     elif with_hca:
@@ -86,9 +86,9 @@ def gather(capture: Capture, desired: DesiredState, ssh_connection: str | None =
     wanted, bad_input = desired_rails(desired)
     placed = assign(node, wanted, mgmt["protected"], desired.follow_link)
     if wanted:
-        rails = [resolve(node, placed[rail.index], rail.index, rail) for rail in wanted if rail.index in placed]
+        rails = [resolve(placed[rail.index], rail.index, rail) for rail in wanted if rail.index in placed]
     else:
-        rails = [resolve(node, port, index, None) for index, port in enumerate(derive(node, mgmt["protected"]))]
+        rails = [resolve(port, index, None) for index, port in enumerate(derive(node, mgmt["protected"]))]
     unplaced = [rail for rail in wanted if rail.index not in placed]
     fabric = Fabric(node, rails, desired, unplaced, mgmt, hotplug_state(capture), list(foreign))
     twins: dict[str, list[str]] = {}

@@ -6,19 +6,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, find_ssh_connection, rdma_users, read_node
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.commit_confirm import Interface
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import management
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 
 _ROUTE_WORDS = (("gateway", "via"), ("dev", "dev"), ("metric", "metric"), ("prefsrc", "src"), ("protocol", "proto"))
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Live state of an interface: up or not, MTU in bytes, IPv4 addresses with prefix, routes as `ip route replace` takes them."""
+
+    name: str
+    up: bool
+    mtu: int | None
+    addresses: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
 
 
 class RefusedError(Exception):

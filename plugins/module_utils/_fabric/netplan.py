@@ -86,7 +86,7 @@ class ConfigFile:
 def _strings(value: Any) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)):
         return tuple(str(next(iter(item), "")) if isinstance(item, dict) else str(item) for item in value)
-    return (str(value),) if value not in (None, "") else ()
+    return (value,) if isinstance(value, str) and value not in ("", "~", "null") else ()
 
 
 def _matches(key: str, body: Mapping[str, Any], device: Device) -> bool:
@@ -124,7 +124,8 @@ def _read_netplan(path: str, text: str, devices: Sequence[Device]) -> ConfigFile
     for section, entries in network.items():
         for key, body in (entries or {}).items() if isinstance(entries, dict) else ():
             body = body if isinstance(body, dict) else {}
-            hit = [d for d in devices if section in ("ethernets", "nm-devices") and _matches(str(key), body, d)]
+            physical = section in ("ethernets", "nm-devices")
+            hit = [d for d in devices if (_matches(key, body, d) if physical else section in ("bonds", "bridges", "vlans") and key == d.name)]
             for member in _strings(body.get("interfaces")) if section in ("bonds", "bridges") else ():
                 hit += [d for d in devices if d.name == member]
             claims += [_claim(device.name, body) for device in hit]
@@ -137,8 +138,8 @@ def _read_netplan(path: str, text: str, devices: Sequence[Device]) -> ConfigFile
 
 
 def _claim(name: str, body: Mapping[str, Any]) -> Claim:
-    mtu = body.get("mtu")
-    return Claim(name, _strings(body.get("addresses")), mtu if isinstance(mtu, int) else None, body.get("dhcp4") in (True, "yes", "true"))
+    mtu, dhcp4 = str(body.get("mtu", "")), str(body.get("dhcp4", ""))
+    return Claim(name, _strings(body.get("addresses")), int(mtu) if mtu.isdigit() else None, dhcp4.lower() in ("true", "yes", "on", "y"))
 
 
 def _unparsed(path: str, own: bool, writer: str | None, text: str, devices: Sequence[Device], error: str) -> ConfigFile:

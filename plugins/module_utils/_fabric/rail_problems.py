@@ -143,7 +143,7 @@ def _gid_missing(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     port, name = rail.port, rail.port.netdev
     if port.hca is None or port.cage in spare_cages(fabric.rails) or rail.gid_index is not None or len(rail.candidates) > 1 or rail.matches:
         return
-    at = f"/sys/class/infiniband/{port.hca}/ports/{port.hca_port}"
+    at = f"/sys/class/infiniband/{port.hca}/ports/1"
     untyped = [f"{g.index}" for g in port.gids if g.type is None and g.ipv4 is not None and g.ipv4 == rail.ipv4]
     others = {g.index: f" of {g.netdev}" for g in port.gids if g.netdev not in (None, name)}
     table = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}{others.get(g.index, '')}" for g in port.gids)
@@ -189,17 +189,5 @@ def _mtu_small(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         )
 
 
-def _active_mtu_small(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
-    port, name = rail.port, rail.port.netdev
-    if port.mtu is None or port.mtu < fabric.desired.mtu or port.active_mtu is None or port.hca is None or not port.linked:
-        return
-    if port.active_mtu < rdma_mtu(port.mtu):
-        yield Problem(
-            "active_mtu_small",
-            f"{port.hca} uses RDMA MTU {port.active_mtu} although {name} has MTU {port.mtu} (expected {rdma_mtu(port.mtu)}).",
-            f"Set the link down and up once (`ip link set {name} down`, `up`) while nothing serves.",
-        )
-
-
 _RAIL = (_no_rdma, _link_down, _speed_degraded, _no_ipv4, _link_local_only, _gid_ambiguous, _gid_missing)
-_COUNTED_RAIL = (_pcie_degraded, _mtu_small, _active_mtu_small)  # only of rails that count for NCCL
+_COUNTED_RAIL = (_pcie_degraded, _mtu_small)  # only of rails that count for NCCL

@@ -82,7 +82,7 @@ class Fabric:
     def rdma_unknown(self) -> bool:
         """Return whether no source could be read that names RDMA devices; an empty answer of `rdma link` is such a source."""
         answer = self.node.capture.commands.get("rdma-link")
-        answered = answer is not None and (lists_nothing(answer) or not answer.strip())
+        answered = answer is not None and lists_nothing(answer)
         return not self.node.hcas() and "sys/class/infiniband" not in self.node.capture.dirs and not answered
 
 
@@ -122,9 +122,9 @@ def management(node: Node, ssh_connection: str | None) -> Record:
 
 
 def _only_addressed(node: Node) -> str | None:
-    """Return the one device with an address that is neither virtual nor a port nor on top of one; a wired one is preferred to Wi-Fi."""
-    ports = {name for port in node.ports for name in (port.netdev, port.lower, port.master) if name is not None}
-    others = [name for name in node.netdevs if name not in ports and not node.virtual(name) and node.lower(name) not in ports]
+    """Return the one device with an address that is neither virtual nor a port; a wired one is preferred to Wi-Fi."""
+    ports = {port.netdev for port in node.ports}
+    others = [name for name in node.netdevs if name not in ports | {"lo"} and node.kind(name) is None]
     found = [name for name in others if any(a.scope == "global" for a in node.addresses(name))]
     best = [name for name in found if not name.startswith("wl")] or found
     return best[0] if len(best) == 1 else None
@@ -184,13 +184,6 @@ def desired_rails(desired: DesiredState) -> tuple[list[DesiredRail], list[Proble
     return rails, problems
 
 
-def _carriers(node: Node) -> list[Port]:
-    """Return the ports that can carry RoCE, and the VLANs, bonds and bridges on top of them."""
-    ports = {port.netdev: port for port in node.ports if port.ethernet}
-    stacked = [name for name in node.netdevs if name not in ports and node.carrier(name) in ports]
-    return [*ports.values(), *(node.port(name) for name in stacked)]
-
-
 def is_link_local(address: str) -> bool:
     """Return whether an address is link-local."""
     return ipaddress.ip_address(address).is_link_local
@@ -205,17 +198,15 @@ def assign(node: Node, desired: Sequence[DesiredRail], protected: Sequence[str],
     """
     alive = {port.cage for port in node.ports if port.linked and port.netdev not in protected}
     dark = {port.netdev for port in node.ports if follow_link and alive and port.cage not in alive and not port.linked}
-    pool = _carriers(node)
     placed: dict[int, Port] = {}
 
     def free(*excluded: str) -> list[Port]:
         used = {port.netdev for port in placed.values()} | set(excluded)
-        return sorted((port for port in pool if port.netdev not in used), key=lambda port: not port.linked)
+        return sorted((port for port in node.ports if port.netdev not in used), key=lambda port: not port.linked)
 
     for rail in desired:
         if rail.interface is not None:
-            name = node.real_name(rail.interface)
-            placed[rail.index] = next((port for port in pool if port.netdev == name), None) or node.port(name)
+            placed[rail.index] = node.port(rail.interface)
     for rail in desired:
         if rail.index not in placed and rail.address is not None:
             match = next((port for port in free(*dark) if rail.address in [a.local for a in port.addresses]), None)
@@ -232,7 +223,7 @@ def assign(node: Node, desired: Sequence[DesiredRail], protected: Sequence[str],
             if len(inside) == 1 or (inside and node.ports):
                 placed[rail.index] = inside[0]
     for rail in desired:
-        rest = [port for port in free(*protected) if port in node.ports and port.master is None]
+        rest = [port for port in free(*protected) if port.master is None]
         if rail.index not in placed and rest:
             placed[rail.index] = min(rest, key=lambda port: _cage_rank(node, port, list(placed.values())))
     return placed
@@ -249,32 +240,20 @@ def _cage_rank(node: Node, port: Port, placed: Sequence[Port]) -> tuple[bool, in
 def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     """Return the rails of a node without a desired state: ports with a link or an address, and the twins of such ports.
 
-    A bond or bridge replaces its members unless they have addresses. A device on top of an addressed port (a VLAN, the macvlan of a
-    container) is not a rail, because an HCA counts once. An RDMA device on the NIC of the default route is a rail only on a machine that
-    has no other.
+    A bond or a VLAN is a rail only if it is named. An RDMA device on the NIC of the default route is a rail only on a machine that has no other.
     """
-    pool = [p for p in _carriers(node) if p.lower is None or p.netdev not in protected]
-    names = {port.netdev for port in pool}
-    members = {p.netdev for p in pool if p.master in names and not p.usable_ipv4}
-    masters = {p.master for p in pool if p.master is not None and p.netdev not in members}
-    vlan_parents = {p.lower for p in pool if p.lower is not None and p.usable_ipv4}
-    pool = [p for p in pool if p.netdev not in members and (p.netdev not in masters or p.usable_ipv4)]
-    active = [p for p in pool if p.usable_ipv4 or (p.linked and p.lower is None and p.netdev not in vlan_parents)]
-    settled = {p.netdev for p in active if _has_real_address(p)}
-    below = {p.lower for p in active if p.netdev in settled}
-    active = [p for p in active if p.lower not in settled and (p.netdev not in below or p.netdev in settled)]
+    active = [p for p in node.ports if p.usable_ipv4 or (p.linked and p.master is None)]
     fabric = [p for p in active if p.netdev not in protected or p.mellanox or has_spark_name(p)]
     active = _exclude_uplink_cages(node, fabric or active)
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active} | set(protected)
-    twins = [p for p in pool if p.netdev not in names and p.cage in cages and p.lower is None and p.netdev not in vlan_parents]
-    return sorted(active + twins, key=Port.sort_key)
+    return sorted(active + [p for p in node.ports if p.netdev not in names and p.cage in cages], key=Port.sort_key)
 
 
 def _exclude_uplink_cages(node: Node, ports: Sequence[Port]) -> list[Port]:
     """Leave out the cages of the default routes, if nothing else in them and a linked port in another cage has a real address."""
     uplinks = {name for route in node.default_routes() for name in node.closure(route["dev"])}
-    cages = {p.cage for p in ports if p.cage is not None and p.netdev in uplinks}
+    cages = {p.cage for p in node.ports if p.cage is not None and p.netdev in uplinks}
     cages -= {p.cage for p in ports if p.netdev not in uplinks and _has_real_address(p)}
     other = [p for p in ports if p.cage not in cages]
     return other if any(p.linked and _has_real_address(p) for p in other) else list(ports)
@@ -292,12 +271,12 @@ def has_spark_name(port: Port) -> bool:
 # --- GID index -----------------------------------------------------------------------------------------------------------------
 
 
-def resolve(node: Node, port: Port, index: int, desired: DesiredRail | None) -> Rail:
+def resolve(port: Port, index: int, desired: DesiredRail | None) -> Rail:
     """Return the rail with its IPv4 address and the index of the one RoCE v2 GID of this address. More or less than one: no index."""
     chosen = _fabric_addresses(port.usable_ipv4, desired)
     candidates = tuple(dict.fromkeys(a.local for a in chosen))
     ipv4 = candidates[0] if candidates else None
-    own = [g for g in port.gids if g.netdev is None or node.real_name(g.netdev) in (port.netdev, port.master)]
+    own = [g for g in port.gids if g.netdev in (None, port.netdev, port.master)]
     matches = tuple(g.index for g in own if g.type == ROCE_V2 and g.ipv4 is not None and g.ipv4 == ipv4)
     exact = len(matches) == len(candidates) == 1
     return Rail(port, index, desired, ipv4, chosen[0].prefix if chosen else None, matches[0] if exact else None, candidates, matches)

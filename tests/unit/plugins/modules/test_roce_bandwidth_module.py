@@ -61,7 +61,7 @@ def test_the_server_listens_once_per_rail_and_client(make: Any, monkeypatch: pyt
     started = node.ran("systemd-run")
     ports = [re.findall(r"--unit=gb10-roce-bandwidth-(\d+)", line) for line in started]
     assert ports == [["18600"], ["18601"], ["18602"], ["18603"]]
-    assert "-d roceP2p1s0f0 -i 1 -x 3 -p 18601 -s 65536 -D 3 -F --report_gbits" in started[1]
+    assert "-d roceP2p1s0f0 -x 3 -p 18601 -s 65536 -D 3 -F --report_gbits" in started[1]
     assert "--property=RuntimeMaxSec=106" in started[0]
     assert node.commands[0] == "systemctl stop gb10-roce-bandwidth-*"
 
@@ -112,7 +112,7 @@ def test_a_healthy_fabric_leaves_a_receipt(make: Any, tmp_path: Path) -> None:
     assert (result["changed"], result["bandwidth_class"], result["remedy"]) == (False, "healthy", "")
     assert [(r["hca"], r["gbps"], r["reason"]) for r in result["rails"]] == [("rocep1s0f0", 95.1, None), ("roceP2p1s0f0", 96.2, None)]
     script = node.ran("/bin/sh -c")[0]
-    assert "timeout -k 5 34 /bin/ib_write_bw -d rocep1s0f0 -i 1 -x 3 -p 18602 -s 65536 -D 4 -F --report_gbits 192.168.100.11 >" in script
+    assert "timeout -k 5 34 /bin/ib_write_bw -d rocep1s0f0 -x 3 -p 18602 -s 65536 -D 4 -F --report_gbits 192.168.100.11 >" in script
     assert "-p 18603" in script
     kept = receipt(tmp_path)
     assert kept["key"] == sorted([["rocep1s0f0", "192.168.100.10"], ["roceP2p1s0f0", "192.168.101.10"]])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, commit_confirm, live, netplan, netplan_yaml, pending
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, netplan, netplan_yaml, restore
 from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
 from unit.fixtures.roce.node import FakeNode
 from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, bare, spark
@@ -31,19 +31,18 @@ class Machine(FakeNode):
     def start(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Move every absolute path of the module below `root`."""
         self.root = root
-        for name in ("STATE_DIR", "PENDING", "BOOT_ID", "SNAPSHOT", "RESTORING", "RESTORED", "BASELINE", "BACKUP_DIR", "BOOT_UNIT", "BOOT_WANTS"):
-            monkeypatch.setattr(commit_confirm, name, f"{root}{getattr(commit_confirm, name)}")
+        for name in ("STATE_DIR", "PENDING", "RESTORING", "RESTORED", "BASELINE", "BACKUP_DIR"):
+            monkeypatch.setattr(restore, name, f"{root}{getattr(restore, name)}")
         plain, real = netplan.OWN_PATH, netplan.read_files
         monkeypatch.setattr(netplan, "read_files", lambda files, devices: real({plain if p == netplan.OWN_PATH else p: t for p, t in files.items()}, devices))
         for name in ("OWN_PATH", "SYSCTL_PATH"):
             monkeypatch.setattr(netplan, name, f"{root}/{getattr(netplan, name)}".lstrip("/"))
-        Path(commit_confirm.STATE_DIR).mkdir(parents=True)
+        Path(restore.STATE_DIR).mkdir(parents=True)
         monkeypatch.setattr(apply, "RUN_FOLDERS", (f"{root}/run/systemd/network", f"{root}/run/NetworkManager/system-connections"))
         monkeypatch.setattr(apply, "GENERATORS", ())
         monkeypatch.setattr(apply, "SETTLE_SECONDS", 3)
         monkeypatch.setattr(roce_netplan, "in_container", lambda: None)
         monkeypatch.setattr("os.geteuid", lambda: 0)
-        monkeypatch.setattr(pending.PendingChange, "boot_id", staticmethod(lambda: "boot-1\n"))
         self.before_read = self.own_file
         self.answers += [
             ("^netplan generate", self.generate),
@@ -153,9 +152,8 @@ def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -
     assert "--on-active=120s" in lines[-1]
     connections = Path(apply.RUN_FOLDERS[1])
     assert sorted(path.name for path in connections.iterdir()) == [f"netplan-{RAIL1}.nmconnection", f"netplan-{RAIL0}.nmconnection"]
-    assert (Path(commit_confirm.PENDING) / "restore.sh").exists()
-    assert Path(commit_confirm.BOOT_WANTS).is_symlink()
-    baseline = json.loads(Path(commit_confirm.BASELINE).read_text())
+    assert (Path(restore.PENDING) / "restore.sh").exists()
+    baseline = json.loads(Path(restore.BASELINE).read_text())
     assert baseline["rails"][RAIL0] == {"addresses": [], "mtu": 1500, "up": True}
     assert result["diff"][0]["after"] == node.own
 
@@ -165,9 +163,8 @@ def test_confirmed_takes_the_way_back_away_and_the_second_run_changes_nothing(ma
     present(node)
     done = node.call(state="confirmed")
     assert (done["confirmed"], done["pending"], done["changed"]) == (True, False, False)
-    assert not Path(commit_confirm.PENDING).exists()
-    assert not Path(commit_confirm.BOOT_WANTS).is_symlink()
-    assert node.ran(f"systemctl stop {commit_confirm.TIMER}.timer")
+    assert not Path(restore.PENDING).exists()
+    assert node.ran(f"systemctl stop {restore.TIMER}.timer")
     node.commands.clear()
     again = present(node)
     assert (again["changed"], again["actions"], again["diff"], again["pending"]) == (False, [], [], False)
@@ -180,7 +177,7 @@ def test_check_mode_shows_the_change_and_makes_none(make: Any) -> None:
     assert (result["changed"], result["pending"], node.own) == (True, False, None)
     assert any(f"give {RAIL0} 192.168.100.10/24 and MTU 9000 (now: no address, MTU 1500)" in action for action in result["actions"])
     assert not node.ran("systemd-run|nmcli|^/bin/ip")
-    assert not Path(commit_confirm.BASELINE).exists()
+    assert not Path(restore.BASELINE).exists()
 
 
 def test_drift_is_put_right_on_the_rail_without_netplan(make: Any) -> None:
@@ -220,9 +217,9 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
     assert (checked["changed"], node.own is not None) == (True, True)
     result = node.call(state="absent")
     assert (result["changed"], result["pending"], node.own) == (True, True, None)
-    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", f"forget {commit_confirm.BASELINE}"]
+    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", f"forget {restore.BASELINE}"]
     assert (node.link(RAIL0)["addr_info"], node.link(RAIL0)["mtu"]) == ([], 1500)
-    assert not Path(commit_confirm.BASELINE).exists()
+    assert not Path(restore.BASELINE).exists()
     assert node.call(state="confirmed")["confirmed"] is True
     assert node.call(state="absent")["changed"] is False
 
@@ -383,9 +380,9 @@ def test_a_configuration_that_cannot_be_read(make: Any) -> None:
 
 def test_a_baseline_that_cannot_be_read(make: Any) -> None:
     node = make()
-    Path(commit_confirm.BASELINE).write_text("{cut")
+    Path(restore.BASELINE).write_text("{cut")
     result = node.call(state="absent")
-    assert result["msg"].startswith(f"{commit_confirm.BASELINE} cannot be read (")
+    assert result["msg"].startswith(f"{restore.BASELINE} cannot be read (")
     assert result["msg"].endswith("It has the earlier state of this node: repair it or move it away.")
 
 
@@ -427,78 +424,37 @@ def test_nothing_waits_for_a_confirmation(make: Any) -> None:
 
 def test_a_restore_is_reported_once(make: Any) -> None:
     node = make()
-    record = {"when": "2026-11-20T10:00:00Z", "why": "the change was not confirmed within 120 s", "change": {"summary": "write x", "seconds": 120}}
     sentence = "At 2026-11-20T10:00:00Z this node put its network back as it was before (write x), because the change was not confirmed within 120 s."
-    Path(commit_confirm.RESTORED).write_text(json.dumps(record))
+    record = {"when": "2026-11-20T10:00:00Z", "message": sentence}
+    Path(restore.RESTORED).write_text(json.dumps(record))
     confirmed = node.call(state="confirmed")
-    assert confirmed["msg"] == f"{sentence} The fabric is not as configured: look at {commit_confirm.STATE_DIR}/restore.log on the node."
-    assert not Path(commit_confirm.RESTORED).exists()
-    Path(commit_confirm.RESTORED).write_text(json.dumps(record))
+    assert confirmed["msg"] == f"{sentence} The fabric is not as configured: look at {restore.STATE_DIR}/restore.log on the node."
+    assert not Path(restore.RESTORED).exists()
+    Path(restore.RESTORED).write_text(json.dumps(record))
     result = present(node)
     assert (node.warnings, result["restored"]["message"]) == ([sentence], sentence)
     assert present(node)["restored"] is None
 
 
-def test_an_unreadable_record_of_a_restore_is_reported_too(make: Any) -> None:
-    node = make()
-    Path(commit_confirm.RESTORED).write_text("{cut")
-    assert "At an unknown time this node put its network back" in node.call(state="confirmed")["msg"]
-
-
-def test_a_node_that_restarted_half_way_is_not_confirmed(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_no_run_has_confirmed_is_confirmed_by_the_next_one(make: Any) -> None:
+    """Also after a restart of the node, which ends the timer."""
     node = make()
     present(node)
-    monkeypatch.setattr(pending.PendingChange, "boot_id", staticmethod(lambda: "boot-2\n"))
-
-    def restored(_argv: list[str]) -> tuple[int, str, str]:
-        Path(commit_confirm.PENDING).rename(commit_confirm.RESTORING)
-        Path(commit_confirm.RESTORED).write_text(json.dumps({"when": "now", "why": "the node restarted before the change was confirmed"}))
-        for path in sorted(Path(commit_confirm.RESTORING).rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        Path(commit_confirm.RESTORING).rmdir()
-        return 0, "", ""
-
-    node.answers.insert(0, ("restore.sh boot", restored))
-    result = node.call(state="confirmed")
-    assert result["failed"] is True
-    assert "because the node restarted before the change was confirmed." in result["msg"]
-
-
-def test_a_second_change_before_the_confirmation_is_reverted_with_the_first(make: Any) -> None:
-    node = make(up=(RAIL0, RAIL1, "enp1s0f1np1", "enP2p1s0f1np1"))
-    other = ["enp1s0f1np1", "enP2p1s0f1np1"]
-    present(node, interfaces=[RAIL0, RAIL1])
-    result = present(node, interfaces=other, addresses=["192.168.110.10/24", "192.168.111.10/24"])
-    assert (result.get("failed"), result["pending"]) == (None, True), result
-    script = (Path(commit_confirm.PENDING) / "restore.sh").read_text()
-    for name in (RAIL0, RAIL1, *other):
-        assert f"ip link set dev {name} mtu 1500" in script
-    assert f"rm -f /{netplan.OWN_PATH}" in script, "the file of the first change is not what stood before it"
-    assert f"rm -f {apply.RUN_FOLDERS[1]}/netplan-{other[0]}.nmconnection" in script
-
-
-def test_a_second_change_waits_for_the_first_where_its_record_is_lost(make: Any) -> None:
-    node = make()
-    present(node)
-    text = node.own
-    Path(commit_confirm.SNAPSHOT).write_text("{cut")
+    again = present(node)
+    assert (again["changed"], again["pending"]) == (False, True)
+    script = (Path(restore.PENDING) / "restore.sh").read_text()
     result = present(node, mtu=4000)
-    assert result["failed"] is True
-    assert "nothing else was changed. Run the roce role again." in result["msg"]
-    assert node.own == text
-    assert "--on-active=1s" in next(line for line in reversed(node.commands) if "systemd-run" in line)
+    assert (result.get("failed"), result["pending"]) == (None, True)
+    assert f"rm -f /{netplan.OWN_PATH}" in script
+    assert f"rm -f /{netplan.OWN_PATH}" not in (Path(restore.PENDING) / "restore.sh").read_text(), "the first change stays"
+    assert node.call(state="confirmed")["confirmed"] is True
 
 
-def test_a_second_change_that_cannot_be_kept_does_not_leave_the_first_without_a_timer(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_runs_is_not_disturbed(make: Any) -> None:
     node = make()
-    present(node)
-    text = node.own
-
-    def full(_snapshot: commit_confirm.Snapshot) -> str:
-        raise live.RefusedError("No space is left.")
-
-    monkeypatch.setattr(commit_confirm, "snapshot_text", full)
-    result = present(node, mtu=4000)
-    assert result["failed"] is True
-    assert node.own == text
-    assert "--on-active=1s" in next(line for line in reversed(node.commands) if "systemd-run" in line)
+    Path(restore.RESTORING).mkdir()
+    result = present(node)
+    assert result["msg"] == "The node restores its network after an unconfirmed change; nothing was changed. Run the roce role again."
+    assert node.own is None
+    node.answers.insert(0, (f"is-active --quiet {restore.TIMER}", (3, "", "")))
+    assert present(node).get("failed") is None, "a restart of the node has cut it off"

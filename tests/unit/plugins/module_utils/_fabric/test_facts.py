@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from unit.fixtures.roce.tree import (
     Tree,
     bare,
     from_pair,
+    from_rdma_link,
     from_show_gids,
     gid,
     ids,
@@ -73,14 +75,6 @@ def test_the_port_without_cable_of_pair_a_is_known_and_is_no_rail(tmp_path: Path
     assert (dark["state"], dark["linked"], dark["active_mtu"], dark["speed_mbps"], dark["cage"]) == ("DOWN", False, 1024, None, 1)
 
 
-@needs_shared
-def test_stderr_noise_in_front_of_json_changes_nothing(tmp_path: Path) -> None:
-    noise = (samples() / "pairA-f0f0/worker/ethtool-nonroot.stderr.txt").read_text()
-    clean = run(from_pair(samples() / "pairA-f0f0" / "worker", tmp_path / "clean").write())
-    noisy = run(from_pair(samples() / "pairA-f0f0" / "worker", tmp_path / "noisy").write(noise=noise + "[sudo] Passwort: {oops [1]\n"))
-    assert noisy == clean
-
-
 def tree_of_gb10_1(root: Path, link: str = "gb10-1.rdma-link.txt") -> Tree:
     """gb10-1: rdma link in its text form, show_gids, 192.168.100.10 and .14 on the twins."""
     tree = spark(root, {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.100.14/24"]}, mtu=1500)
@@ -89,8 +83,8 @@ def tree_of_gb10_1(root: Path, link: str = "gb10-1.rdma-link.txt") -> Tree:
             for entry in sorted((root / f"sys/class/infiniband/{hca}/ports/1/{kind}").iterdir()):
                 entry.rmdir() if entry.is_dir() else entry.unlink()
     from_show_gids(tree, (samples() / "gb10-1.show_gids.txt").read_text())
-    tree.write(rdma=False)
-    tree.file("cmd/rdma-link.json", (samples() / link).read_text())
+    from_rdma_link(tree, (samples() / link).read_text())
+    tree.write()
     return tree
 
 
@@ -109,8 +103,9 @@ def test_both_rails_in_one_subnet_are_named_and_still_resolved(tmp_path: Path) -
 @needs_shared
 def test_two_cables_with_one_addressed(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR, up=ALL_FOUR)
-    tree.write(rdma=False)
-    tree.file("cmd/rdma-link.json", (samples() / "rdma-link.two-cables.txt").read_text())
+    from_rdma_link(tree, (samples() / "rdma-link.two-cables.txt").read_text())
+    assert len(tree.rdma) == 4
+    tree.write()
     result = run(tmp_path)
     assert [r["netdev"] for r in result["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1"]
     assert result["env"]["NCCL_IB_HCA"] == BOTH
@@ -134,11 +129,11 @@ def test_gid_dump_of_a_real_card_skips_the_zero_entry(tmp_path: Path) -> None:
 
 
 @needs_shared
-def test_mtu_1500_of_a_real_ip_addr_in_text_form(tmp_path: Path) -> None:
-    tree = spark(tmp_path, {}, up=("enp1s0f0np0",), gids={"enp1s0f0np0": v4_gids("192.168.100.10")})
-    tree.write(addr=False)
-    tree.file("cmd/ip-addr.json", (samples() / "ip-addr.mtu1500-noprefixroute.txt").read_text())
-    rail = by_name(run(tmp_path))["enp1s0f0np0"]
+def test_mtu_1500_of_a_real_node(tmp_path: Path) -> None:
+    text = (samples() / "ip-addr.mtu1500-noprefixroute.txt").read_text()
+    addresses, mtu = re.findall(r"inet6? (\S+)", text), int(re.findall(r" mtu (\d+)", text)[0])
+    tree = spark(tmp_path, {RAIL0: addresses}, up=(RAIL0,), mtu=mtu, gids={RAIL0: v4_gids("192.168.100.10")})
+    rail = by_name(run(tree.write()))["enp1s0f0np0"]
     assert (rail["ipv4"], rail["prefix"], rail["mtu"], rail["active_mtu"], rail["gid_index"]) == ("192.168.100.10", 24, 1500, 1024, 3)
 
 
@@ -245,13 +240,13 @@ def test_a_gid_of_a_vlan_on_the_same_card_does_not_count(tmp_path: Path) -> None
     assert by_name(run(tree.write()))["enp1s0f0np0"]["gid_index"] == 3
 
 
-def test_rail_on_a_vlan(tmp_path: Path) -> None:
+def test_rail_on_a_vlan_that_is_named_or_has_the_address(tmp_path: Path) -> None:
     tree = spark(tmp_path, {"enP2p1s0f0np0": ["192.168.101.10/24"]}, gids={"enp1s0f0np0": v4_gids(None)})
     tree.netdev("enp1s0f0np0.100", ["192.168.100.10/24"], mtu=9000, link="enp1s0f0np0", kind="vlan")
     for index, kind in ((4, V1), (5, V2)):
         gid(tree, HCA0, index, kind, mapped("192.168.100.10"), "enp1s0f0np0.100")
-    choices: list[dict[str, Any]] = [{}, {"addresses": ["192.168.100.10", "192.168.101.10"]}, {"cidrs": CIDRS}]
-    for desired in choices:
+    named: dict[str, Any] = {"interfaces": ["enp1s0f0np0.100", "enP2p1s0f0np0"]}
+    for desired in ({"addresses": ADDRESSES}, named, {**named, "cidrs": CIDRS}):
         result = run(tree.write(), **desired)
         rail = by_name(result)["enp1s0f0np0.100"]
         assert (rail["hca"], rail["gid_index"], rail["ipv4"]) == ("rocep1s0f0", 5, "192.168.100.10")
@@ -303,6 +298,18 @@ def test_missing_parts(tmp_path: Path, case: str) -> None:
         assert "NCCL_IB_GID_INDEX" not in result["env"]
     missing = [p for p in result["problems"] if p["id"] == "unreadable"]
     assert len(missing) == len(left_out)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [('[{"ifname":"lo"},{"ifna', "is not understood (starts with '[{\"ifname"), ("", "lists nothing"), ("[{}]", "lists nothing")]
+)
+def test_output_of_ip_that_is_not_understood_is_reported_and_gives_no_index(tmp_path: Path, text: str, words: str) -> None:
+    tree = spark(tmp_path, PAIR)
+    root = tree.write()
+    tree.file("cmd/ip-addr.json", text)
+    result = run(root)
+    assert [(rail["netdev"], rail["ipv4"], rail["gid_index"]) for rail in result["rails"]] == [(RAIL0, None, None), ("enP2p1s0f0np0", None, None)]
+    assert f"`ip -j -d addr` {words}" in next(found["message"] for found in result["problems"] if found["id"] == "unreadable")
 
 
 def test_older_hotplug_interface(tmp_path: Path) -> None:
@@ -468,6 +475,15 @@ def test_members_of_a_bond_with_the_default_route_are_protected(tmp_path: Path) 
     tree.default_route("bond0", "10.0.2.1", metric=1)
     result = run(tree.write())
     assert {"bond0", "enp1s0f0np0", "enp1s0f1np1"} <= set(result["management"]["protected"])
+
+
+def test_the_only_addressed_interface_without_a_default_route(tmp_path: Path) -> None:
+    tree = spark(tmp_path, PAIR)
+    tree.routes = []
+    management = run(tree.write())["management"]
+    assert (management["interface"], management["reason"], management["protected"]) == ("enP7s7", "only addressed interface", [])
+    tree.netdev("eno2", ["10.44.0.1/24"])
+    assert run(tree.write())["management"]["interface"] is None
 
 
 def test_multipath_default_route(tmp_path: Path) -> None:

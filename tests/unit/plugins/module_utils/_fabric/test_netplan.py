@@ -147,6 +147,15 @@ def test_adopt_keeps_a_file_that_gives_what_is_wanted() -> None:
     assert result == netplan.Plan()
 
 
+@pytest.mark.parametrize("body", [f"  vlans:\n    fab0: {{id: 7, link: {P0}, ", f"  bonds:\n    fab0: {{interfaces: [{P0}], "])
+def test_adopt_keeps_the_file_of_a_named_vlan_or_bond(body: str) -> None:
+    files = {"etc/netplan/40-x.yaml": f"network:\n{body}mtu: 9000, addresses: [192.168.100.10/24]}}\n"}
+    read = netplan.read_files(files, [Device("fab0")])
+    rails = [RailConfig("fab0", "192.168.100.10/24", 9000)]
+    assert netplan.plan(rails, read, "adopt", "networkd") == netplan.Plan()
+    assert "/etc/netplan/40-x.yaml configures fab0: 192.168.100.10/24" in netplan.plan(rails, read, "refuse", "networkd").refusals[0]
+
+
 def test_adopt_reports_the_differences() -> None:
     result = plan({"etc/netplan/40-cx7.yaml": GOOD.replace("mtu: 9000", "dhcp4: true")}, "adopt")
     assert result.refusals == ()

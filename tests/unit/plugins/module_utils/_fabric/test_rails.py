@@ -36,16 +36,14 @@ from unit.fixtures.roce.tree import (
 WANTED = ["192.168.100.0/24", "192.168.101.0/24"]
 
 
-def renamed(root: Path, names: dict[str, str], *, phys: bool = True, altnames: bool = False) -> Tree:
+def renamed(root: Path, names: dict[str, str]) -> Tree:
     """A Spark whose rails have other names everywhere."""
     tree = bare(root)
     for number, (netdev, hca, pci, port) in enumerate(SPARK):
         name = names.get(netdev, netdev)
         mine = PAIR.get(netdev, [])
         up = bool(mine)
-        tree.netdev(name, mine, mtu=9000, up=up, speed=200000 if up else -1, phys=port if phys else None, pci=pci, vendor="0x15b3", driver="mlx5_core")
-        if altnames:
-            tree.addr[-1]["altnames"] = [netdev]
+        tree.netdev(name, mine, mtu=9000, up=up, speed=200000 if up else -1, phys=port, pci=pci, vendor="0x15b3", driver="mlx5_core")
         tree.hca(hca, name, active=up, gids=v4_gids(mine[0].split("/")[0] if mine else None, number))
     return tree
 
@@ -56,25 +54,15 @@ BARE = {row[0]: row[0][:-3] for row in SPARK}
 RAILS = {RAIL0: "rail0", RAIL1: "rail1", "enp1s0f1np1": "spare0", "enP2p1s0f1np1": "spare1"}
 
 
-@pytest.mark.parametrize("phys", [True, False])
 @pytest.mark.parametrize("names", [BARE, RAILS], ids=["no npN", "udev"])
-def test_other_names(tmp_path: Path, names: dict[str, str], phys: bool) -> None:
-    result = run(renamed(tmp_path, names, phys=phys).write())
+def test_other_names(tmp_path: Path, names: dict[str, str]) -> None:
+    result = run(renamed(tmp_path, names).write())
     assert netdevs(result) == [names[RAIL0], names[RAIL1]]
     assert [(rail["hca"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [(HCA0, 0, 3), (HCA1, 0, 3)]
     assert result["twins"] == {"0": [names[RAIL0], names[RAIL1]], "1": [names["enp1s0f1np1"], names["enP2p1s0f1np1"]]}
     assert result["env"]["NCCL_IB_HCA"] == f"{HCA0},{HCA1}"
     assert result["env"]["NCCL_SOCKET_IFNAME"] == names[RAIL0]
     assert result["problems"] == []
-
-
-def test_alternative_names_are_names(tmp_path: Path) -> None:
-    tree = renamed(tmp_path, RAILS, phys=False, altnames=True)
-    for row in tree.rdma:
-        row["netdev"] = {new: old for old, new in RAILS.items()}.get(row["netdev"], row["netdev"])  # recorded before the renaming
-    root = tree.write()
-    assert netdevs(run(root)) == ["rail0", "rail1"]
-    assert netdevs(run(root, interfaces=[RAIL1, RAIL0])) == ["rail1", "rail0"]
 
 
 # --- cages, cables and twins -----------------------------------------------------------------------------------------------------
@@ -250,49 +238,27 @@ def test_an_impossible_desired_rail_is_reported(tmp_path: Path, desired: dict[st
 
 
 @pytest.mark.parametrize("kind", ["bond", "bridge"])
-def test_a_bond_or_bridge_over_both_twins(tmp_path: Path, kind: str) -> None:
+def test_a_named_bond_or_bridge_over_both_twins(tmp_path: Path, kind: str) -> None:
     tree = spark(tmp_path, {}, gids={RAIL0: v4_gids(None), RAIL1: v4_gids(None)})
     tree.netdev("fabric0", ["192.168.100.10/24"], mtu=9000, kind=kind)
     for name in (RAIL0, RAIL1):
         link(tree, name)["master"] = "fabric0"
     gid(tree, HCA1, 4, V1, mapped("192.168.100.10"), "fabric0")
     gid(tree, HCA1, 5, V2, mapped("192.168.100.10"), "fabric0")
-    result = run(tree.write())
+    result = run(tree.write(), interfaces=["fabric0"])
     assert [(rail["netdev"], rail["hca"], rail["ipv4"], rail["gid_index"]) for rail in result["rails"]] == [("fabric0", HCA1, "192.168.100.10", 5)]
     assert result["env"] == {"NCCL_IB_HCA": HCA1, "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, "fabric0")}
 
 
-def test_a_vlan_on_a_bond(tmp_path: Path) -> None:
+def test_a_named_vlan_on_a_bond(tmp_path: Path) -> None:
     tree = spark(tmp_path, {}, gids={RAIL0: v4_gids(None), RAIL1: v4_gids(None)})
     tree.netdev("bond0", mtu=9000, kind="bond")
     tree.netdev("bond0.7", ["192.168.100.10/24"], mtu=9000, kind="vlan", link="bond0")
     for name in (RAIL0, RAIL1):
         link(tree, name)["master"] = "bond0"
     gid(tree, HCA0, 5, V2, mapped("192.168.100.10"), "bond0.7")
-    result = run(tree.write())
+    result = run(tree.write(), interfaces=["bond0.7"])
     assert [(rail["netdev"], rail["hca"], rail["gid_index"]) for rail in result["rails"]] == [("bond0.7", HCA0, 5)]
-
-
-def test_a_vrf_is_no_bond(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    tree.netdev("fabric", kind="vrf")
-    for name in (RAIL0, RAIL1):
-        link(tree, name)["master"] = "fabric"
-    result = run(tree.write())
-    assert netdevs(result) == [RAIL0, RAIL1]
-    assert result["env"]["NCCL_SOCKET_IFNAME"] == RAIL0
-    assert result["problems"] == []
-
-
-def test_open_vswitch_takes_the_addresses_and_stands_for_no_port(tmp_path: Path) -> None:
-    tree = spark(tmp_path, {})
-    tree.netdev("ovs-system", up=False, kind="openvswitch")
-    tree.netdev("br-fabric", PAIR[RAIL0], mtu=9000, kind="openvswitch")
-    for name in (RAIL0, RAIL1):
-        link(tree, name)["master"] = "ovs-system"
-    result = run(tree.write())
-    assert netdevs(result) == [RAIL0, RAIL1]
-    assert ids(result) == ["no_ipv4", "gid_missing"] * 2
 
 
 def test_macvlans_of_containers_change_nothing(tmp_path: Path) -> None:
@@ -314,13 +280,13 @@ def test_what_sits_on_an_addressed_port_is_no_rail(tmp_path: Path) -> None:
     assert netdevs(run(tmp_path, addresses=["10.100.0.5/24", "192.168.101.10/24"])) == [f"{RAIL0}.100", RAIL1]
 
 
-def test_a_vlan_with_a_real_address_stands_for_its_link_local_port(tmp_path: Path) -> None:
+def test_named_vlans_stand_for_their_link_local_ports(tmp_path: Path) -> None:
     tree = spark(tmp_path, {RAIL0: ["169.254.1.1/16"], RAIL1: ["169.254.2.2/16"]})
     for number, (name, hca) in enumerate(((RAIL0, HCA0), (RAIL1, HCA1))):
         tree.netdev(f"{name}.100", [f"192.168.10{number}.10/24"], kind="vlan", link=name, mtu=9000)
         for index, version in ((4, V1), (5, V2)):
             gid(tree, hca, index, version, mapped(f"192.168.10{number}.10"), f"{name}.100")
-    result = run(tree.write())
+    result = run(tree.write(), interfaces=[f"{RAIL0}.100", f"{RAIL1}.100"])
     assert (netdevs(result), indices(result), result["problems"]) == ([f"{RAIL0}.100", f"{RAIL1}.100"], [5, 5], [])
     assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, f"{RAIL0}.100")}
 
@@ -381,32 +347,32 @@ def test_pcie_lanes_behind_a_rail(tmp_path: Path, lanes: tuple[str, ...], shown:
         for item, value in zip(("current_link_width", "max_link_width", "current_link_speed", "max_link_speed"), values):
             tree.file(f"sys/class/net/{name}/device/{item}", value + "\n")
     tree.write()
-    found = [item for item in run(tmp_path)["problems"] if item["id"] == "pcie_degraded"]
+    named: dict[str, Any] = {"interfaces": ["bond0"]} if bond else {}
+    found = [item for item in run(tmp_path, **named)["problems"] if item["id"] == "pcie_degraded"]
     assert [item["interface"] for item in found] == ([] if shown is None else ["bond0" if bond else RAIL1])
     assert all(f"The PCIe link of {RAIL1} runs at {shown}," in item["message"] for item in found)
-    assert "pcie_degraded" not in ids(run(tmp_path, min_speed_mbps=0))
+    assert "pcie_degraded" not in ids(run(tmp_path, min_speed_mbps=0, **named))
 
 
 # --- soft-RoCE -------------------------------------------------------------------------------------------------------------------
 
 
-def soft(root: Path, *, parent: bool, names: tuple[str, str], **netdev_options: Any) -> Tree:
+def soft(root: Path, names: tuple[str, str], **netdev_options: Any) -> Tree:
     tree = Tree(root)
     tree.netdev("eth0", ["10.0.2.15/24"], **netdev_options)
     for number, hca in enumerate(names):
         netdev = f"enp1s0f{number}np{number}"
         tree.netdev(netdev, [f"10.77.{number}.1/24"], mtu=9000, **{"speed": 10000, **netdev_options})
         tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(f"10.77.{number}.1"))}, rate="10 Gb/sec (4X SDR)")
-        if parent:
-            tree.file(f"sys/class/infiniband/{hca}/parent", netdev + "\n")
+        tree.file(f"sys/class/infiniband/{hca}/parent", netdev + "\n")
     tree.default_route("eth0", "10.0.2.2")
     return tree
 
 
-@pytest.mark.parametrize(("parent", "names"), [(True, (HCA0, "rocep1s0f1")), (False, (HCA0, "rocep1s0f1")), (False, ("rxe0", "rxe1"))])
+@pytest.mark.parametrize("names", [(HCA0, "rocep1s0f1"), ("rxe0", "rxe1")])
 @pytest.mark.parametrize("kind", [None, "veth"])
-def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, parent: bool, names: tuple[str, str], kind: str | None) -> None:
-    result = run(soft(tmp_path, parent=parent, names=names, kind=kind).write())
+def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, names: tuple[str, str], kind: str | None) -> None:
+    result = run(soft(tmp_path, names, kind=kind).write())
     assert [(rail["netdev"], rail["hca"], rail["gid_index"]) for rail in result["rails"]] == [("enp1s0f0np0", names[0], 1), ("enp1s0f1np1", names[1], 1)]
     assert result["env"] == {"NCCL_IB_HCA": ",".join(names), "NCCL_IB_GID_INDEX": "1", **dict.fromkeys(SOCKETS, "enp1s0f0np0")}
     assert result["problems"] == []
@@ -414,7 +380,7 @@ def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, parent: bool,
 
 @pytest.mark.parametrize("rdma", [True, False])
 def test_soft_roce_of_a_virtual_machine_has_no_speed(tmp_path: Path, rdma: bool) -> None:
-    tree = soft(tmp_path, parent=True, names=(HCA0, "rocep1s0f1"), pci="0000:01:00.0", vendor="0x1af4", driver="virtio_net", speed=-1)
+    tree = soft(tmp_path, (HCA0, "rocep1s0f1"), pci="0000:01:00.0", vendor="0x1af4", driver="virtio_net", speed=-1)
     result = run(tree.write(rdma=rdma), cidrs=["10.77.0.0/24", "10.77.1.0/24"])
     assert [(rail["netdev"], rail["gid_index"], rail["ipv4"], rail["speed_mbps"]) for rail in result["rails"]] == [
         ("enp1s0f0np0", 1, "10.77.0.1", None),
@@ -450,26 +416,6 @@ def test_a_missing_interface_is_reported(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / f"sys/class/net/{RAIL1}")
     result = run(tree.write())
     assert ("hca_without_netdev", RAIL1) in [(found["id"], found["interface"]) for found in result["problems"]]
-
-
-# --- other RDMA devices ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_second_port_of_one_rdma_device(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    tree.netdev("eth0", ["10.0.2.15/24"])
-    for number in (1, 2):
-        tree.netdev(f"ens1f{number}", [f"192.168.10{number}.10/24"], mtu=9000, pci="0000:41:00.0", vendor="0x15b3", driver="mlx5_core", speed=200000)
-        at = f"sys/class/infiniband/mlx4_0/ports/{number}"
-        tree.rdma.append({"ifname": "mlx4_0", "port": number, "state": "ACTIVE", "physical_state": "LINK_UP", "netdev": f"ens1f{number}"})
-        tree.file(f"{at}/state", "4: ACTIVE\n")
-        for index, kind in ((2, V1), (3, V2)):
-            tree.file(f"{at}/gids/{index}", mapped(f"192.168.10{number}.10") + "\n")
-            tree.file(f"{at}/gid_attrs/types/{index}", kind + "\n")
-    tree.default_route("eth0", "10.0.2.2")
-    result = run(tree.write())
-    assert [(rail["hca"], rail["hca_port"], rail["gid_index"]) for rail in result["rails"]] == [("mlx4_0", 1, 3), ("mlx4_0", 2, 3)]
-    assert result["env"]["NCCL_IB_HCA"] == "mlx4_0,mlx4_0:2"
 
 
 # --- management ------------------------------------------------------------------------------------------------------------------
