@@ -69,7 +69,8 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.output_stream import 
 from ansible_collections.gb10.cluster.plugins.plugin_utils.run_report import Line, RunReport
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
-SHOW = "gb10.cluster.show"
+OURS = "gb10.cluster."
+SHOW = f"{OURS}show"
 SUMMARY = "gb10.cluster.site_summary"
 UNCOUNTED = ("ansible.builtin.validate_argument_spec", "ansible.builtin.meta")
 DEBUG = ("ansible.builtin.debug", "debug")
@@ -277,8 +278,9 @@ class CallbackModule(Default):
         part = part_of(result.task, self._play)[0]
         if action == SUMMARY and result.result.get("lines"):
             self._report.reported(part)
-        if RUN.shows and action == SHOW:
-            self._report.text(part, result.host.get_name(), result.task._uuid, result.result.get("lines") or [], is_report=True)
+        shown = result.result.get("lines" if action == SHOW else "shown") or []
+        if RUN.shows and (action == SHOW or (shown and action.startswith(OURS))):
+            self._report.text(part, result.host.get_name(), result.task._uuid, shown, is_report=True)
         elif action in DEBUG and not (result.task.loop and "results" in result.result):
             self._debug(result)
 
