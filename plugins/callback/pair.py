@@ -69,7 +69,8 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils import fault_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.run_report import Line, RunReport
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
-SHOW = "gb10.cluster.show"
+OURS = "gb10.cluster."
+SHOW = f"{OURS}show"
 SUMMARY = "gb10.cluster.site_summary"
 UNCOUNTED = ("ansible.builtin.validate_argument_spec", "ansible.builtin.meta")
 DEBUG = ("ansible.builtin.debug", "debug")
@@ -235,13 +236,14 @@ class CallbackModule(Default):
 
     @quietly
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Note a task that is ok or has changed something, and print what `debug` and `show` print."""
-        action, lines = self._end(result, "changed" if result.result.get("changed") else "ok"), result.result.get("lines") or []
+        """Note a task that is ok or has changed something, and print what `debug`, `show` and our modules print."""
+        action = self._end(result, "changed" if result.result.get("changed") else "ok")
         if result.result.get("changed") and not isinstance(result.task, TaskInclude):
             self._report.change(*self._where(self.host_label(result), result.task))
+        lines = result.result.get("lines" if action in (SHOW, SUMMARY) else "shown") or []
         if action == SUMMARY:
             self._report.report(lines, is_summary=bool(lines))
-        elif RUN.shows and action == SHOW:
+        elif RUN.shows and (action == SHOW or (lines and action.startswith(OURS))):
             self._report.report(lines)
             self._text(result, lines)
         elif action in DEBUG and not (result.task.loop and "results" in result.result):

@@ -12,13 +12,13 @@ short_description: Set the limits of Docker Engine that RDMA serving needs
 description:
   - Merges a few keys into C(/etc/docker/daemon.json), writes a systemd drop-in and a limits.d file, enables the CDI refresh of the
     NVIDIA container toolkit where it is installed, and starts and enables the engine.
-  - The earlier values are recorded in C(/var/lib/gb10-cluster/docker.json). O(state=absent) restores them, except keys that were changed since.
+  - The earlier file is recorded in C(/var/lib/gb10-cluster/docker.json). O(state=absent) restores it, unless others have changed the merged file since.
   - Limits and log options take effect at the next start of the daemon. Compose gives the same settings to each serving container, so they can wait.
     O(restart) decides when the daemon restarts. It never restarts while a serving container runs.
   - O(live_restore) takes effect without a restart, because the daemon is reloaded.
   - A key whose option is on the daemon's command line is left alone, because the daemon does not start with both.
-  - It never installs or replaces the engine; RV(packages) names what is missing. It removes packages only with O(remove_packages), and only
-    those that were installed for its caller.
+  - It never installs or replaces the engine. If RV(packages) names what is missing, nothing was changed, and the caller installs it and calls the
+    module again with O(installed). It removes packages only with O(remove_packages), and only those that were installed for its caller.
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -107,6 +107,11 @@ options:
       - Seconds to wait for the engine to answer after a start.
     type: int
     default: 120
+  look:
+    description:
+      - Only read, as in check mode, and report in RV(changes) what would change. The task is not changed and prints nothing.
+    type: bool
+    default: false
 author:
   - The gb10.cluster authors (@gb10-cluster)
 """
@@ -128,11 +133,6 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-engine:
-  description: The engine at the end; C(memlock) is the running daemon's hard limit in bytes, -1 for unlimited.
-  returned: success
-  type: dict
-  sample: {version: 28.2.2, compose: 2.26.1, active: true, enabled: true, pid: 812, memlock: -1}
 changes:
   description: The changes, also in check mode.
   returned: always
@@ -151,12 +151,6 @@ packages:
   type: list
   elements: str
   sample: [docker.io, docker-compose]
-serving:
-  description: Names of the running serving containers.
-  returned: always
-  type: list
-  elements: str
-  sample: [vllm-pair1-rank0]
 restart_required:
   description: Whether O(restart) asks for a restart of the daemon that could not happen in this run.
   returned: always
@@ -165,17 +159,18 @@ restarted:
   description: Whether the daemon was restarted, or would be.
   returned: always
   type: bool
-message:
-  description: Why the daemon was or was not restarted; empty if nothing waits for a restart.
+shown:
+  description: Which restart waits, and for what; with O(state=absent) also what stays. The task prints it.
   returned: always
-  type: str
-  sample: The Docker daemon was restarted for its new settings.
+  type: list
+  elements: str
+  sample: []
 """
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.setup import Setup
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import run_module
 
 
 def main() -> None:
@@ -196,19 +191,11 @@ def main() -> None:
             "serving_label": {"type": "str", "default": "gb10.cluster.group"},
             "restart": {"type": "str", "choices": ["needed", "idle", "never"], "default": "idle"},
             "start_timeout": {"type": "int", "default": 120},
+            "look": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
-    changes: list[str] = []
-    try:
-        setup = Setup(Node("/", runner(module, optional=True)), module.params, module.check_mode)
-        changes = setup.edit.changes.messages  # also of a run that fails later
-        result = setup.present() if module.params["state"] == "present" else setup.absent()
-    except (DockerError, RecordError) as error:
-        module.fail_json(msg=str(error), changes=changes)
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}). Run with become, and check whether the file system is read-only.")
-    module.exit_json(**result)
+    run_module(module, lambda edit: Setup(edit, module.params).run(), DockerError)
 
 
 if __name__ == "__main__":

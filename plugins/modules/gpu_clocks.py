@@ -11,10 +11,11 @@ module: gpu_clocks
 short_description: Set persistence mode and cap the clocks of the GPUs
 description:
   - Owners of GB10 machines report that a node powers off under load, and cap the GPU's clocks against it. Not run by us on a GB10.
-  - Sets both with C(nvidia-smi -pm 1) and C(nvidia-smi -lgc), reads them back, and writes the unit C(gb10-gpu-clocks.service), which sets them at boot.
+  - Sets both with C(nvidia-smi -pm 1) and C(nvidia-smi -lgc), reads them back, and writes the unit C(gb10-gpu-clocks.service), which sets them at boot
+    and gives them back when it is stopped.
   - The driver forgets a cap at a reboot and does not report it. The SM clock is compared with the cap.
   - If the driver refuses a value, or the clock that is read back is above the cap, what this run has changed is restored, and the unit stays as it was.
-  - Without C(nvidia-smi) it changes nothing and reports that in RV(skipped_reason).
+  - Without C(nvidia-smi) it changes nothing and reports that in RV(shown).
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -23,13 +24,14 @@ attributes:
   diff_mode:
     support: full
     details:
-      - Settings of the GPU appear as pseudo files.
+      - Commands appear as a pseudo file.
   idempotent:
     support: full
 options:
   state:
     description:
-      - V(present) applies the options, V(absent) removes the cap and the unit and restores the persistence mode from before the first run.
+      - V(present) applies the options. V(absent) stops the unit, which removes the cap and restores the persistence mode from before the first run,
+        and removes it.
     type: str
     choices: [present, absent]
     default: present
@@ -42,6 +44,11 @@ options:
     description:
       - The highest clock of the GPU in MHz; no cap if it is not set.
     type: int
+  look:
+    description:
+      - Only read, as in check mode, and report in RV(changes) what would change. The task is not changed and prints nothing.
+    type: bool
+    default: false
 author:
   - The gb10.cluster authors (@gb10-cluster)
 """
@@ -63,55 +70,24 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-gpus:
-  description: The GPUs as the driver reports them at the end. A figure that it does not report is null. Empty without C(nvidia-smi).
-  returned: always
-  type: list
-  elements: dict
-  contains:
-    number:
-      description: Its number.
-      type: str
-      returned: always
-      sample: "0"
-    persistence:
-      description: Its persistence mode.
-      type: str
-      returned: always
-      sample: Enabled
-    sm_mhz:
-      description: Its present SM clock in MHz.
-      type: int
-      returned: always
-      sample: 1995
-    max_mhz:
-      description: Its highest SM clock in MHz.
-      type: int
-      returned: always
-      sample: 3003
 changes:
   description: The changes, also in check mode.
   returned: always
   type: list
   elements: str
-  sample: ["GPU clocks: not capped -> at most 2000 MHz"]
-notes:
-  description: What could not be read back.
+  sample: ["nvidia-smi -lgc 0,2000"]
+shown:
+  description: What the user has to read, such as why nothing was changed. The task prints it.
   returned: always
   type: list
   elements: str
-  sample: []
-skipped_reason:
-  description: Why nothing was changed; empty otherwise.
-  returned: always
-  type: str
-  sample: ""
+  sample: ["nvidia-smi is not installed on this node: neither persistence mode nor clocks were changed"]
 """
 
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import GpuClocks, GpuError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import run_module
+from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import GpuClocks
 
 
 def main() -> None:
@@ -121,16 +97,11 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "persistence_mode": {"type": "bool", "default": True},
             "max_clock_mhz": {"type": "int"},
+            "look": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
-    try:
-        result = GpuClocks(Node("/", runner(module, optional=True)), module.params, module.check_mode).run()
-    except (GpuError, RecordError) as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}). Run with become, and check whether the file system is read-only.")
-    module.exit_json(**result)
+    run_module(module, lambda edit: GpuClocks(edit, module.params).run())
 
 
 if __name__ == "__main__":

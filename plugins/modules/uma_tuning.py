@@ -15,7 +15,7 @@ description:
   - On request, it lets a frozen node reboot itself (O(watchdog_seconds), O(reboot_on_panic)).
   - If a file that is read later at boot sets another value, the module fails with its name and line, and changes nothing.
   - The values from before the first run are recorded in C(/var/lib/gb10-cluster/sysctl.json); O(state=absent) restores them.
-  - In a container, where C(vm.*) belongs to the host, it changes nothing and reports that in RV(skipped_reason).
+  - In a container, where C(vm.*) belongs to the host, it changes nothing and reports that in RV(shown).
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
@@ -70,7 +70,7 @@ options:
   lru_gen_min_ttl_ms:
     description:
       - Milliseconds whose working set the kernel keeps in memory, otherwise the OOM killer runs (multi-generational LRU, C(min_ttl_ms)); 0 is the
-        kernel's default and switches it off, V(leave) does not change it. RV(message) reports a kernel without it.
+        kernel's default and switches it off, V(leave) does not change it. RV(shown) reports a kernel without it.
     type: str
     default: leave
   oom_policy:
@@ -96,6 +96,11 @@ options:
     description:
       - Whether the kernel shall start with C(kho=off). The module only reads, refuses a node on which it cannot work, and returns in RV(kho) what is
         left to do. The role C(sysctl) changes GRUB.
+    type: bool
+    default: false
+  look:
+    description:
+      - Only read, as in check mode, and report in RV(changes) what would change. The task is not changed and prints nothing.
     type: bool
     default: false
 author:
@@ -131,34 +136,15 @@ changes:
   type: list
   elements: str
   sample: ["vm.min_free_kbytes: 45167 -> 3145728"]
-message:
-  description: What the settings cost, and the highest gpu_memory_utilization that starts.
+shown:
+  description: What the settings cost, the highest gpu_memory_utilization that starts, and what the kernel shows of C(kho=off). The task prints it.
   returned: always
-  type: str
-  sample: >-
-    vm.min_free_kbytes 3145728 (for a 121 GiB node) costs 4.11 GiB of MemAvailable; vLLM from PR 35356 on (MemAvailable) starts up to
-    gpu_memory_utilization 0.89, older images (MemFree) up to 0.93; swap is off
-skipped_reason:
-  description: Why nothing was changed; empty if the node is not a container.
-  returned: always
-  type: str
-  sample: ""
-sysctl:
-  description: The sysctl values that are set.
-  returned: always
-  type: dict
-  sample: {vm.min_free_kbytes: "3145728"}
-floor_cost_gib:
-  description: What the floor costs in GiB of MemAvailable against the values before the first run.
-  returned: always
-  type: float
-  sample: 4.11
-highest_utilization:
-  description: Highest gpu_memory_utilization that starts, for images that check MemAvailable and for those that check MemFree;
-    C(estimate) is true while something uses the GPU.
-  returned: always
-  type: dict
-  sample: {memavailable: 0.89, memfree: 0.93, estimate: false}
+  type: list
+  elements: str
+  sample:
+    - >-
+      vm.min_free_kbytes 3145728 (for a 121 GiB node) costs 4.11 GiB of MemAvailable; vLLM from PR 35356 on (MemAvailable) starts up to
+      gpu_memory_utilization 0.89, older images (MemFree) up to 0.93; swap is off
 kho:
   description:
     - What C(kho=off) needs. V(write) or V(remove) V(file), and update V(menu) if one of them changes something, or if it is V(stale).
@@ -184,9 +170,8 @@ packages:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import run_module
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import SysctlError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.tuning import MemoryPolicy
 
 
@@ -206,19 +191,11 @@ def main() -> None:
             "watchdog_seconds": {"type": "str", "default": "leave"},
             "reboot_on_panic": {"type": "str", "default": "leave"},
             "kho_off": {"type": "bool", "default": False},
+            "look": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
-    changes: list[str] = []
-    try:
-        policy = MemoryPolicy(Node("/", runner(module, optional=True)), module.params, module.check_mode)
-        changes = policy.edit.changes.messages  # also of a run that fails later
-        result = policy.present() if module.params["state"] == "present" else policy.absent()
-    except (SysctlError, RecordError, UmaError) as error:
-        module.fail_json(msg=str(error), changes=changes)
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}). Run with become, and check whether the file system is read-only.")
-    module.exit_json(**result)
+    run_module(module, lambda edit: MemoryPolicy(edit, module.params).run(), UmaError)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
 from ansible_collections.gb10.cluster.plugins.module_utils._host import access
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
+from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults
+from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 
 class NodeAction(NodeResults):
@@ -25,7 +27,10 @@ class NodeAction(NodeResults):
     _supports_async = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the module's result; sudo, Python and disk space are named in `msg` and `access` if they keep the module from running."""
+        """Return the module's result, and print its `shown`.
+
+        Sudo, Python and disk space are named in `msg` and `access` if they keep the module from running.
+        """
         out: dict[str, Any] = super().run(tmp, task_vars)
         before = time.time()
         result, text, cause = self._once(task_vars)
@@ -42,6 +47,11 @@ class NodeAction(NodeResults):
             result["clock"] = {"before": before, "after": time.time()}
         if not self._task.async_val:
             self._remove_tmp_path(self._connection._shell.tmpdir)
+        if result.get("shown"):
+            result["shown"] = [f"{(task_vars or {}).get('inventory_hostname')}: {line}" for line in result["shown"]]
+            as_json = shown.wants_json(self._loader)
+            if as_json or not RUN.shows:  # else the callback prints it
+                shown.show(result["shown"], None, as_json)
         return {**out, **result}
 
     def _once(self, task_vars: dict[str, Any] | None) -> tuple[dict[str, Any], str, Finding | None]:

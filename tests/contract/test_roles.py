@@ -18,18 +18,6 @@ pytestmark = pytest.mark.slow
 
 SECRET = re.compile(r"api_key|token|secret|password")
 HOSTS = "gb10: {{hosts: {{one: {{ansible_connection: ansible.builtin.local, ansible_become: false, ansible_python_interpreter: {python}}}}}}}\n"
-SYSCTL = """
-- name: What sysctl exports
-  hosts: gb10
-  gather_facts: false
-  vars:
-    __sysctl_set: {skipped_reason: "", floor_cost_gib: 4.5, highest_utilization: 0.8, message: first reading, kho: {message: "", reboot_required: false}}
-  tasks:
-    - name: Report it
-      ansible.builtin.include_role:
-        name: gb10.cluster.sysctl
-        tasks_from: verify.yml
-"""
 KHO = """
 - name: What sysctl does about GRUB
   hosts: gb10
@@ -39,21 +27,6 @@ KHO = """
       ansible.builtin.include_role:
         name: gb10.cluster.sysctl
         tasks_from: kho.yml
-"""
-DOCKER = """
-- name: What docker exports
-  hosts: gb10
-  gather_facts: false
-  vars:
-    __docker_set: {restart_required: true, message: of an earlier run of this play}
-  tasks:
-    - name: Report it
-      ansible.builtin.include_role:
-        name: gb10.cluster.docker
-        tasks_from: verify.yml
-    - name: Tell
-      ansible.builtin.debug:
-        msg: "{{ 'due' if docker_restart_required else 'not due' }}"
 """
 ROCE = """
 - name: What roce exports
@@ -99,12 +72,6 @@ def test_secrets_are_never_logged(specs: Path) -> None:
     assert [name for name, option in options.items() if SECRET.search(name) and not option.get("no_log")] == []
 
 
-def test_sysctl_tells_what_it_has_read(tmp_path: Path) -> None:
-    done = play(tmp_path, SYSCTL)
-    assert done.rc == 0, done.stdout
-    assert "one: first reading" in done.stdout
-
-
 def test_kho_off_is_written_once_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in of update-grub reads the file and writes the menu."""
     own, menu, program = tmp_path / "60.cfg", tmp_path / "grub.cfg", tmp_path / "bin" / "update-grub"
@@ -142,14 +109,6 @@ def test_a_menu_without_kho_off_fails_with_the_remedy(tmp_path: Path, monkeypatc
     done = play(tmp_path, KHO, __sysctl_set={"kho": plan})
     assert done.rc != 0
     assert "without it. Find the later file in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX" in " ".join(done.stdout.split())
-
-
-def test_docker_tells_of_this_run_only(tmp_path: Path) -> None:
-    """A restart that was due when the role ran before in the same play, and has happened since."""
-    done = play(tmp_path, DOCKER, __docker_plan={"changes": [], "packages": [], "restart_required": False, "message": ""})
-    assert done.rc == 0, done.stdout
-    assert "not due" in done.stdout
-    assert "earlier run" not in done.stdout
 
 
 @pytest.mark.parametrize(("state", "things"), [("present", 1), ("absent", 0)])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host import readahead, sysctl
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Block, ReadaheadError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Block
 
 KEYS = ["kernel/../../../etc/hostname", "kernel/./x", "vm//x", "vm..x", "vm.x/..", "vm/", "vm.", "net/../x", "vm.x\nkernel.y", "vm.*", "vm.é", "dev.x"]
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_refuses_a_sysctl_key_that_leaves_its_folder(key: str) -> None:
-    with pytest.raises(sysctl.SysctlError, match="sysctl_settings has the key"):
+    with pytest.raises(HostError, match="sysctl_settings has the key"):
         sysctl.desired({}, "leave", "keep", {key: "1"})
 
 
@@ -30,11 +31,11 @@ NAMES = ['x", RUN+="/x', "sda;reboot", "$(id)", "a b", "a\nb", "%k", "a/../b", "
 
 @pytest.mark.parametrize("name", NAMES)
 def test_refuses_a_block_device_name_in_a_udev_rule_and_a_shell(name: str) -> None:
-    with pytest.raises(ReadaheadError, match="outside of"):
+    with pytest.raises(HostError, match="outside of"):
         readahead.render_rule(["dm-0"], [], {"dm-0": Block("dm-0", "dm-0", (), 128, name)}, 128)
-    with pytest.raises(ReadaheadError, match="outside of"):
+    with pytest.raises(HostError, match="outside of"):
         readahead.render_rule([name], [], {name: Block(name, name, (), 128)}, 128)
-    with pytest.raises(ReadaheadError, match="outside of"):
+    with pytest.raises(HostError, match="outside of"):
         readahead.restore_command({name: 128}, 60)
 
 

@@ -79,14 +79,14 @@ def test_docker_is_not_restarted_under_a_serving_container(lab: VmLab) -> None:
         assert "true" in running
         run = site(lab, "--limit", "vm-1", tags="docker", docker_stack=33554432)
         assert run.rc == 0, run.stdout[-3000:]
-        assert task_result(run, "Export whether a restart is due", "vm-1")["ansible_facts"]["docker_restart_required"] is False
+        assert task_result(run, "Set limits, log rotation and units", "vm-1")["restart_required"] is False
         assert lab.on(1, watch) == running
         assert "33554432" in lab.on(1, "cat /etc/docker/daemon.json")
     finally:
         lab.on(1, f"docker rm -f {container}", timeout=180)
     back = site(lab, "--limit", "vm-1", tags="docker")
     assert back.rc == 0, back.stdout[-3000:]
-    assert task_result(back, "Export whether a restart is due", "vm-1")["ansible_facts"]["docker_restart_required"] is False
+    assert task_result(back, "Set limits, log rotation and units", "vm-1")["restart_required"] is False
     assert "33554432" not in lab.on(1, "cat /etc/docker/daemon.json")
 
 

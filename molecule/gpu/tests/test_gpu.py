@@ -26,5 +26,4 @@ def test_the_unit_sets_them_at_boot(host: Any) -> None:
 
 
 def test_a_node_without_nvidia_tools_has_no_file_of_the_role(host: Any) -> None:
-    for path in (f"/etc/systemd/system/{UNIT}", "/var/lib/gb10-cluster/gpu.json"):
-        assert host.file(path).exists == stubbed(host)
+    assert host.file(f"/etc/systemd/system/{UNIT}").exists == stubbed(host)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-WRITTEN = ["/etc/udev/rules.d/61-gb10-readahead.rules", "/usr/local/lib/gb10-cluster/page_cache_guard.py", "/var/lib/gb10-cluster/readahead.json"]
+WRITTEN = ["/etc/udev/rules.d/61-gb10-readahead.rules", "/var/lib/gb10-cluster/readahead.json"]
 
 
 @pytest.mark.parametrize("path", WRITTEN)

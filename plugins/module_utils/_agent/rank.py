@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
 from ansible_collections.gb10.cluster.plugins.module_utils._host import start_memory
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
@@ -360,8 +361,7 @@ class RankService:
 
     def _phase(self, _by: Caller, phase: str, seconds: float = 0.0) -> dict[str, Any]:
         try:
-            out = Readahead(Node(self._root, self._run), {"phase": phase, "restore_after": int(seconds)}, False).run()
-            return {"note": str(out["skipped_reason"] or "; ".join(out["notes"]))}
+            return {"note": "; ".join(Readahead(Editor(Node(self._root, self._run), False)).phase(phase, int(seconds)))}
         except Exception as error:  # noqa: BLE001  a rank can serve without it
             return {"note": f"The {phase} phase of the disks has not begun: {reason(error)}."}
 

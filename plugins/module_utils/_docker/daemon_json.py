@@ -1,10 +1,10 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Docker's daemon.json as text: merge a few keys, and restore exactly these. Pure.
+"""PRIVATE. Docker's daemon.json as text: merge a few keys, and give the earlier file back while the merged one is unchanged. Pure.
 
 A text is the whole file, None if there is no file. Limits are bytes, -1 is unlimited. The record of a merge is JSON:
-`{"original": text or None, "keys": [{"path": [..], "ours": value, "existed": bool, "previous": value}]}`.
+`{"original": text or None, "ours": text}`. If others change the file, their version is the new original.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ ROTATING_DRIVERS = ("json-file", "local")
 #: The daemon does not start if one of these keys is in the file and its option on the command line.
 FLAGS = {"default-ulimits": "--default-ulimit", "log-driver": "--log-driver", "log-opts": "--log-opt", "live-restore": "--live-restore"}
 
-Path = tuple[str, ...]
-
 
 class Setting(NamedTuple):
     """One key to set. If `unless_set`, the user's own value has priority."""
 
-    path: Path
+    path: tuple[str, ...]
     value: Any
     unless_set: bool = False
 
@@ -79,9 +77,9 @@ def settings(
     return found
 
 
-def chosen_driver(data: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
-    """Return the log driver in the file, unless an earlier run has set it."""
-    return None if any(key["path"] == ["log-driver"] for key in record.get("keys", [])) else data.get("log-driver")
+def original(text: str | None, record: Mapping[str, Any]) -> str | None:
+    """Return the file as it was before the first run, or as others have changed it since."""
+    return record["original"] if record and parse(text) == parse(record.get("ours")) else text
 
 
 def without_flags(wanted: Sequence[Setting], flags: Sequence[str]) -> tuple[list[Setting], list[str]]:
@@ -95,69 +93,31 @@ def without_flags(wanted: Sequence[Setting], flags: Sequence[str]) -> tuple[list
     return kept, [f"{key} is not set, because the Docker daemon is started with {FLAGS[key]}" for key in keys]
 
 
-def _get(data: Mapping[str, Any], path: Path) -> tuple[bool, Any]:
-    for part in path[:-1]:
-        data = data.get(part, {})
-    return path[-1] in data, data.get(path[-1])
+def _leaves(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values by their dotted names; of a limit or a log option, that of each one."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found.update({f"{key}.{name}": each for name, each in value.items()} if key in ("default-ulimits", "log-opts") else {key: value})
+    return found
 
 
-def _set(data: dict[str, Any], path: Path, value: Any) -> None:
-    for part in path[:-1]:
-        data = data.setdefault(part, {})
-    data[path[-1]] = value
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _restore_key(data: dict[str, Any], key: Mapping[str, Any], original: Mapping[str, Any], changes: list[str], left: list[str]) -> None:
-    path, name = tuple(key["path"]), ".".join(key["path"])
-    exists, value = _get(data, path)
-    if not exists or value != key["ours"]:
-        left.append(f"{name} is {_shown(value) if exists else 'not set'} and was changed since, so it stays")
-    elif key["existed"]:
-        _set(data, path, key["previous"])
-        changes.append(f"{name}: {_shown(value)} -> {_shown(key['previous'])}, as before")
-    else:
-        holder = data if len(path) == 1 else data[path[0]]
-        del holder[path[-1]]
-        if not holder and path[0] not in original:
-            data.pop(path[0], None)
-        changes.append(f"{name}: {_shown(value)} -> not set, as before")
+def _shown(found: Mapping[str, Any], name: str) -> str:
+    return json.dumps(found[name], sort_keys=True) if name in found else "not set"
 
 
 def merge(text: str | None, wanted: Sequence[Setting], record: Mapping[str, Any]) -> Merge:
-    """Return the file with the settings; all other keys stay. Keys that an earlier run has set and that are not desired any more are restored.
-
-    Raises DockerError. Without settings this is the undo: it returns the original text if its content is the same.
-    """
-    data = parse(text)
-    original_text = record["original"] if record else text
-    original = parse(original_text)
-    known = {tuple(key["path"]): key for key in record.get("keys", [])}
-    keys: list[dict[str, Any]] = []
-    changes: list[str] = []
-    left: list[str] = []
-    if text == original_text:  # an earlier run recorded the keys and did not write them, or the user has restored the file
-        known = {}
-    for path in sorted(known.keys() - {setting.path for setting in wanted}):
-        _restore_key(data, known[path], original, changes, left)
+    """Return the file with the settings; all other keys stay. Without settings this is the undo. Raises DockerError."""
+    base_text, now = original(text, record), _leaves(parse(text))
+    base, data, left = parse(base_text), parse(base_text), []
     for path, value, unless_set in wanted:
-        exists, found = _get(data, path)
-        ours = known.get(path)
-        if exists and unless_set and (ours is None or found != ours["ours"]):
-            if found != value:
-                left.append(f"{'.'.join(path)} stays {_shown(found)}, which the user has chosen")
-            continue
-        if ours is None and exists and found == value:
-            continue
-        before = ours or {"path": list(path), "existed": exists, "previous": found}
-        keys.append({**before, "ours": value})
-        if not exists or found != value:
-            changes.append(f"{'.'.join(path)}: {_shown(found) if exists else 'not set'} -> {_shown(value)}")
-            _set(data, path, value)
-    after = text
-    if changes:
-        after = original_text if data == original else render(data, text) if data or original_text is not None else None
-    return Merge(after, {"original": original_text, "keys": keys} if keys else {}, changes, left)
+        holder = data if len(path) == 1 else data.setdefault(path[0], {})
+        if not unless_set or path[-1] not in holder:
+            holder[path[-1]] = value
+        elif holder[path[-1]] != value:
+            left.append(f"{'.'.join(path)} stays {json.dumps(holder[path[-1]], sort_keys=True)}, which the user has chosen")
+    if not wanted and record and base_text == text != record["original"]:
+        left.append(f"{PATH} was changed since the first run, so it stays")
+    then = _leaves(data)
+    changes = [f"{name}: {_shown(now, name)} -> {_shown(then, name)}" for name in sorted({*now, *then}) if _shown(now, name) != _shown(then, name)]
+    after = base_text if data == base else text if not changes else render(data, base_text)
+    return Merge(after, {"original": base_text, "ours": after} if data != base else {}, changes, left)

@@ -160,20 +160,23 @@ class Restart(NamedTuple):
     message: str
 
 
+NO_RESTART = Restart(False, False, "")
+
+
 def decide_restart(pending: bool, serving: Sequence[str], others: Sequence[str], policy: str) -> Restart:
     """Decide whether the daemon restarts now for settings that take effect at its next start (`pending`).
 
     `serving` and `others` are the running containers. `idle` can wait: Compose gives the same settings to each serving container.
     """
     if not pending or (policy == "idle" and (serving or others)):
-        return Restart(False, False, "")
+        return NO_RESTART
     if policy == "never":
         return Restart(True, False, "Settings of the Docker daemon take effect at its next start, and docker_restart is never. Restart it when it suits you.")
     if serving:
         return Restart(
             True, False, f"The Docker daemon must be restarted, and {', '.join(serving)} is serving. Run playbooks/stop.yml, then --tags docker again."
         )
-    return Restart(False, True, "The Docker daemon was restarted for its new settings.")
+    return Restart(False, True, "")
 
 
 def check_live(engine: Engine, memlock: int | None, minimum: str, pending: bool) -> list[str]:

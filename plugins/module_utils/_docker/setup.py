@@ -16,10 +16,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker import engine
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.engine import DROP_IN, LIMITS, MARKER, Engine, Restart
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange
 
 RECORD = "docker"
 UNIT = "docker.service"
+AGENT = "/usr/local/sbin/gb10"
 PROPERTIES = "LoadState,ActiveState,UnitFileState,MainPID,InvocationID,LimitMEMLOCK"
 
 
@@ -36,18 +37,18 @@ def can_raise(memlock: int) -> bool:
 
 
 class Setup:
-    """The engine of one node. All methods raise DockerError, RecordError and OSError."""
+    """The engine of one node. All methods raise DockerError, HostError and OSError."""
 
-    def __init__(self, node: Node, params: Mapping[str, Any], check_mode: bool, raisable: Callable[[int], bool] = can_raise, pause: float = 1.0) -> None:
+    def __init__(self, edit: Editor, params: Mapping[str, Any], raisable: Callable[[int], bool] = can_raise, pause: float = 1.0) -> None:
         """Read the node; `params` are the module's options, `pause` the seconds between two questions to an engine that starts."""
-        self.node = node
+        self.node = edit.node
         self.params = params
-        self.edit = Editor(node, check_mode, DockerError)
+        self.edit = edit
         self.raisable = raisable
         self.pause = pause
         self.left: list[str] = []
-        self.socket = node.at(client.DEFAULT_SOCKET)
-        self.record = node.load_record(RECORD)
+        self.socket = self.node.at(client.DEFAULT_SOCKET)
+        self.record = self.node.load_record(RECORD)
         self.engine = self.read_engine()
         self.serving, self.others = self.running_containers()
 
@@ -131,7 +132,7 @@ class Setup:
         params, text, record = self.params, self.node.read(daemon_json.PATH), self.record.get("daemon", {})
         stack = engines.parse_limit(params["stack"], "docker_stack")
         live = {"true": True, "false": False}.get(params["live_restore"])
-        driver = daemon_json.chosen_driver(daemon_json.parse(text), record)
+        driver = daemon_json.parse(daemon_json.original(text, record)).get("log-driver")
         wanted = daemon_json.settings(memlock, stack, params["log_driver"], params["log_opts"], live, driver)
         wanted, excluded = daemon_json.without_flags(wanted, self.engine.flags)
         self.left.extend(excluded)
@@ -151,17 +152,26 @@ class Setup:
             self.edit.step(f"{UNIT} reloaded", "systemctl", "reload", UNIT)
 
     def start(self, verb: str) -> None:
-        """Start or restart the daemon, and wait until it answers."""
+        """Start or restart the daemon, and wait until it answers. The agent, where there is one, does not start containers in between."""
         self.edit.step(f"{UNIT} {verb}ed")
-        self.edit.command("systemctl", "daemon-reload")
-        self.edit.command("systemctl", verb, UNIT)
-        end = time.monotonic() + self.params["start_timeout"]
-        while not self.edit.check_mode and time.monotonic() < end:
-            try:
-                client.version(self.socket)
-                return
-            except DockerError:
+        if self.edit.check_mode:
+            return
+        self.node.run([AGENT, "hold", "docker", "--reason", f"the role docker {verb}s the Docker Engine", "--seconds", "1800"])
+        try:
+            self.edit.command("systemctl", "daemon-reload")
+            self.edit.command("systemctl", verb, UNIT)
+            end = time.monotonic() + self.params["start_timeout"]
+            while time.monotonic() < end and not self.answers():
                 time.sleep(self.pause)
+        finally:
+            self.node.run([AGENT, "release", "docker"])
+
+    def answers(self) -> bool:
+        """Return whether the engine answers."""
+        try:
+            return bool(client.version(self.socket))
+        except DockerError:
+            return False
 
     def present(self) -> dict[str, Any]:
         """Apply all settings."""
@@ -169,7 +179,9 @@ class Setup:
         self.check_before(memlock)
         packages, engine = self.missing_packages(), self.engine
         if packages and not self.edit.check_mode:
-            raise DockerError(f"Docker Engine or its compose plugin is missing. Install {', '.join(packages)} first, as the role docker does.")
+            if self.params["installed"]:
+                raise DockerError(f"Docker Engine or its compose plugin is missing, although {', '.join(packages)} was installed just now.")
+            return self.result(engines.NO_RESTART, packages)
         merged = self.merged(memlock)
         before = self.node.read(daemon_json.PATH)
         files = {DROP_IN: None, LIMITS: None} if memlock is None else {DROP_IN: engines.render_drop_in(memlock), LIMITS: engines.render_limits(memlock)}
@@ -227,18 +239,18 @@ class Setup:
         self.edit.save_record(RECORD, {"pending": {"invocation": self.engine.invocation}} if pending and not restart.now else {})
         return self.result(restart, [])
 
+    def run(self) -> dict[str, Any]:
+        """Apply the option `state`, and return the module's result."""
+        return self.present() if self.params["state"] == "present" else self.absent()
+
     def result(self, restart: Restart, packages: list[str]) -> dict[str, Any]:
         """Return the module's result."""
         changes = self.edit.changes
         return {
-            "changed": bool(changes.messages or packages),
-            "engine": {key: getattr(self.engine, key) for key in ("version", "compose", "active", "enabled", "pid", "memlock")},
-            "changes": changes.messages,
+            **changes.result(),
             "left": self.left,
             "packages": packages,
-            "serving": self.serving,
             "restart_required": restart.required,
             "restarted": restart.now,
-            "message": restart.message,
-            "diff": changes.diff,
+            "shown": [*([restart.message] if restart.required else []), *(self.left if self.params["state"] == "absent" else [])],
         }

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, HostError, Node, runner
 
 
 class Changes:
@@ -49,13 +49,12 @@ class Changes:
 
 
 class Editor:
-    """Applies changes to a node unless this is check mode. `error` is the exception that its methods raise, besides OSError."""
+    """Applies changes to a node unless this is check mode. Its methods raise HostError and OSError."""
 
-    def __init__(self, node: Node, check_mode: bool, error: type[Exception]) -> None:
+    def __init__(self, node: Node, check_mode: bool) -> None:
         """Start without a change."""
         self.node = node
         self.check_mode = check_mode
-        self.error = error
         self.changes = Changes()
 
     def command(self, *argv: str) -> None:
@@ -65,7 +64,7 @@ class Editor:
         rc, out, err = self.node.run(list(argv))
         if rc != 0:
             last = ((err or out).strip().splitlines() or ["no output"])[-1]
-            raise self.error(f"{argv[0]} failed (rc {rc}: {last}). The command was `{' '.join(argv)}`.")
+            raise HostError(f"{argv[0]} failed (rc {rc}: {last}). The command was `{' '.join(argv)}`.")
 
     def step(self, message: str, *argv: str) -> None:
         """Add a change and run the command that makes it, if there is one."""
@@ -97,7 +96,7 @@ class Editor:
             try:
                 self.node.write_live(path_of(name), f"{value}\n")
             except OSError as error:
-                raise self.error(
+                raise HostError(
                     f"The kernel refuses {value}{unit} for {name} ({error.strerror} on {path_of(name)}). Correct the value, or check whether the file "
                     "system is read-only."
                 ) from error
@@ -106,7 +105,7 @@ class Editor:
         """Refuse to replace a file without our marker."""
         text = self.node.read(path)
         if text is not None and marker not in text:
-            raise self.error(f"{path} exists and is not managed by gb10.cluster (it does not contain {marker!r}). Move it away, then run again.")
+            raise HostError(f"{path} exists and is not managed by gb10.cluster (it does not contain {marker!r}). Move it away, then run again.")
 
     def remove_own(self, path: str, marker: str) -> bool:
         """Remove a file with our marker; return whether it was removed."""
@@ -121,3 +120,16 @@ class Editor:
         """Keep the record of earlier values, see Node.save_record."""
         if not self.check_mode:
             self.node.save_record(name, dict(record))
+
+
+def run_module(module: Any, work: Callable[[Editor], dict[str, Any]], *errors: type[Exception]) -> None:
+    """Run the module of a role and exit. With its option `look` it changes nothing, reports no change, and shows no text: doctor.yml compares."""
+    look = bool(module.params["look"])
+    edit = Editor(Node("/", runner(module, optional=True)), module.check_mode or look)
+    try:
+        result = work(edit)
+    except (HostError, *errors) as error:
+        module.fail_json(msg=str(error), changes=edit.changes.messages)  # also those before the failure
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}). Run with become, and check whether the file system is read-only.")
+    module.exit_json(**{**result, **({"changed": False, "shown": []} if look else {})})

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, sysctl
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import RECORDS, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import SysctlError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import RECORDS, HostError, Node
 
 FILE = "/etc/default/grub.d/60-gb10-cluster.cfg"
 MENU = "/boot/grub/grub.cfg"
@@ -70,17 +69,17 @@ def _refuse(boot: Boot, write: bool, stale: bool, record: Mapping[str, Any]) -> 
     if not write or boot.live:
         return
     if boot.menu is None:
-        raise SysctlError(
+        raise HostError(
             f"sysctl_kho_off needs GRUB, and this node has no {PROGRAM} or no {MENU}. Add kho=off to the kernel command line in the configuration of "
             "its boot loader, or set sysctl_kho_off: false."
         )
     if boot.crash != "0":
-        raise SysctlError(
+        raise HostError(
             f"kho=off is not safe here: /sys/kernel/kexec_crash_size is {boot.crash}, and a crash kernel is reserved. Remove crashkernel= from the kernel "
             "command line (package kdump-tools), or set sysctl_kho_off: false."
         )
     if boot.own and not stale and record.get("boot", boot.boot) != boot.boot:
-        raise SysctlError(
+        raise HostError(
             f"{FILE} and {MENU} have kho=off, and the kernel that was started since then does not (/proc/cmdline). Find the boot loader or the entry that "
             "started it and add kho=off there, or set sysctl_kho_off: false."
         )
@@ -106,7 +105,7 @@ def _proof(boot: Boot, record: Mapping[str, Any], meminfo: Mapping[str, int], bu
 
 
 def plan(boot: Boot, wanted: bool, record: Mapping[str, Any], meminfo: Mapping[str, int], busy: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the role has to do, and the record to keep while the running kernel can have our kho=off. Raises SysctlError.
+    """Return what the role has to do, and the record to keep while the running kernel can have our kho=off. Raises HostError.
 
     :param record: what this function returned in the run before.
     :param busy: a process uses the GPU, so that MemFree does not show what an idle node has.

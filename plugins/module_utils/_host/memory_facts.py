@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, sysctl
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 
 VM_KEYS = ("min_free_kbytes", "watermark_boost_factor", "watermark_scale_factor")
@@ -25,7 +25,6 @@ class Facts(NamedTuple):
     buddies: list[memory.Buddy]
     swaps: list[memory.Swap]
     vm: dict[str, int]
-    files: dict[str, str | None]
     gpu_users: list[str]
     container: str
 
@@ -44,26 +43,6 @@ def container_reason(node: Node) -> str:
         return match.group(1)
     rc, out, _err = node.run(["systemd-detect-virt", "--container"])
     return out.strip() if rc == 0 and out.strip() not in ("", "none") else ""
-
-
-def sysctl_files(node: Node) -> dict[str, str | None]:
-    """Return every sysctl file of the node; None for a link to /dev/null, which hides a name.
-
-    /etc/sysctl.conf is left out if sysctl.d has a link to it (Ubuntu's 99-sysctl.conf): it is then read in the order of that link.
-    """
-    files: dict[str, str | None] = {}
-    linked = False
-    for folder in sysctl.FOLDERS:
-        for name in node.listdir(folder):
-            path = f"{folder}/{name}"
-            if name.endswith(".conf"):
-                target = node.link(path)
-                files[path] = None if target == "/dev/null" else node.read(path)
-                linked = linked or target in ("../sysctl.conf", "/etc/sysctl.conf")
-    text = node.read("/etc/sysctl.conf")
-    if text is not None and not linked:
-        files["/etc/sysctl.conf"] = text
-    return files
 
 
 def gpu_users(node: Node) -> list[str]:
@@ -100,7 +79,6 @@ def gather(node: Node) -> Facts:
         memory.parse_buddyinfo(node.read("/proc/buddyinfo")),
         memory.parse_swaps(node.read("/proc/swaps")),
         vm,
-        sysctl_files(node),
         gpu_users(node),
         container_reason(node),
     )

@@ -13,15 +13,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import first_of_name
+from ansible_collections.gb10.cluster.plugins.module_utils._host import page_cache_guard
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
 
 RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"
 MARKER = "# Managed by gb10.cluster (role readahead)"
 HEADER = f"{MARKER}. Set readahead_state: absent to remove this file."
-RULE_FOLDERS = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/local/lib/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
 RESTORE_UNIT = "gb10-readahead-restore"
 GUARD_UNIT = "gb10-page-cache-guard"
-GUARD_SCRIPT = "/usr/local/lib/gb10-cluster/page_cache_guard.py"
 GUARD_RECEIPT = "/var/lib/gb10-cluster/page-cache-guard.json"
 CLASSES = {
     "nvme": r"nvme\d+n\d+",
@@ -34,10 +33,6 @@ UDEV_NAMES = {"nvme": "nvme[0-9]*n[0-9]*", "sd": "sd*[!0-9]", "virtio": "vd*[!0-
 HIGHEST_KB = 65536
 
 
-class ReadaheadError(ValueError):
-    """The configuration cannot be applied. The message is for the user."""
-
-
 class Block(NamedTuple):
     """One block device of /sys/class/block. `disk` is the whole disk of a partition, else its own name; `kb` its read-ahead."""
 
@@ -46,37 +41,6 @@ class Block(NamedTuple):
     slaves: tuple[str, ...]
     kb: int | None
     mapper: str = ""
-
-
-class Mount(NamedTuple):
-    """One line of /proc/self/mountinfo."""
-
-    point: str
-    device: str
-    kind: str
-    source: str
-
-
-def parse_mountinfo(text: str | None) -> list[Mount]:
-    """Return the mounts; `device` is major:minor."""
-    mounts: list[Mount] = []
-    for line in (text or "").splitlines():
-        left, dash, right = line.partition(" - ")
-        words, rest = left.split(), right.split()
-        if dash and len(words) >= 5 and len(rest) >= 2:
-            point, source = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text) for text in (words[4], rest[1]))
-            mounts.append(Mount(point, words[2], rest[0], source))
-    return mounts
-
-
-def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """Return the mount that holds `path`: the deepest one, and of several on one point the last."""
-    best: Mount | None = None
-    for mount in mounts:
-        inside = mount.point == "/" or path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
-        if inside and (best is None or len(mount.point) >= len(best.point)):
-            best = mount
-    return best
 
 
 def chain(start: str, blocks: Mapping[str, Block]) -> list[str]:
@@ -100,7 +64,7 @@ def chain(start: str, blocks: Mapping[str, Block]) -> list[str]:
 def select(
     blocks: Mapping[str, Block], classes: Sequence[str], mounts: Mapping[str, tuple[str | None, str]], names: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the devices of classes, paths and names, sorted, and one note per path without a device. Raises ReadaheadError.
+    """Return the devices of classes, paths and names, sorted, and one note per path without a device. Raises HostError.
 
     `mounts` maps each path to the device of its file system (None: it has none) and a description of the file system.
     """
@@ -108,7 +72,7 @@ def select(
     notes: list[str] = []
     unknown = sorted(set(classes) - set(CLASSES))
     if unknown:
-        raise ReadaheadError(f"readahead_classes has {', '.join(unknown)}, expected {', '.join(CLASSES)}.")
+        raise HostError(f"readahead_classes has {', '.join(unknown)}, expected {', '.join(CLASSES)}.")
     for name in classes:
         wanted.update(block for block in blocks if re.fullmatch(CLASSES[name], block) and blocks[block].disk == block)
     for path, (device, kind) in mounts.items():
@@ -118,27 +82,27 @@ def select(
         wanted.update(below)
     missing = sorted(set(names) - set(blocks))
     if missing:
-        raise ReadaheadError(f"readahead_devices has {', '.join(missing)}, which is not in /sys/class/block. lsblk lists the names.")
+        raise HostError(f"readahead_devices has {', '.join(missing)}, which is not in /sys/class/block. lsblk lists the names.")
     for name in names:
         wanted.update(chain(name, blocks))
     devices = sorted(name for name in wanted if blocks[name].kb is not None)
     if not devices:
         options = ", ".join([*classes, *mounts, *names]) or "an empty list"
-        raise ReadaheadError(f"No block device with a read-ahead matches {options}. Set readahead_devices to the disk of the model store (see lsblk).")
+        raise HostError(f"No block device with a read-ahead matches {options}. Set readahead_devices to the disk of the model store (see lsblk).")
     return devices, notes
 
 
 def check_kb(value: int, name: str, page_kb: int) -> int:
-    """Return a read-ahead that is a number of whole pages. Raises ReadaheadError."""
+    """Return a read-ahead that is a number of whole pages. Raises HostError."""
     if value < 0 or value > HIGHEST_KB or value % page_kb:
-        raise ReadaheadError(f"{name} is {value} KiB, expected 0 to {HIGHEST_KB} and a multiple of this kernel's pages of {page_kb} KiB.")
+        raise HostError(f"{name} is {value} KiB, expected 0 to {HIGHEST_KB} and a multiple of this kernel's pages of {page_kb} KiB.")
     return value
 
 
 def check_name(name: str) -> str:
-    """Return a kernel or mapper name that a udev rule and a shell take as it is. Raises ReadaheadError."""
+    """Return a kernel or mapper name that a udev rule and a shell take as it is. Raises HostError."""
     if not re.fullmatch(r"[\w.!+-]*", name, re.ASCII):
-        raise ReadaheadError(f"The block device {name!r} has a name outside of A-Z a-z 0-9 _ . ! + -. Rename it, or leave it out of the readahead options.")
+        raise HostError(f"The block device {name!r} has a name outside of A-Z a-z 0-9 _ . ! + -. Rename it, or leave it out of the readahead options.")
     return name
 
 
@@ -158,16 +122,9 @@ def render_rule(devices: Sequence[str], classes: Sequence[str], blocks: Mapping[
     return "\n".join(lines) + "\n"
 
 
-def later_rules(files: Mapping[str, str]) -> list[str]:
-    """Return the lines that set read-ahead in rules files that are read after ours, as `path line n`. Of two files with one name the first is read."""
-    ours = RULE.rpartition("/")[2]
-    return [
-        f"{path} line {number}"
-        for name, path in first_of_name(files, RULE_FOLDERS, ".rules").items()
-        if name > ours
-        for number, line in enumerate(files[path].splitlines(), 1)
-        if not line.lstrip().startswith("#") and re.search(r'read_ahead_kb"?\}?\s*=\s*"', line)
-    ]
+def later_rules(lines: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the places of the rules that set read-ahead; `lines` are those that are read after ours."""
+    return [place for place, line in lines if not line.startswith("#") and re.search(r'read_ahead_kb"?\}?\s*=\s*"', line)]
 
 
 def sysfs_path(device: str) -> str:
@@ -191,7 +148,7 @@ def restore_command(values: Mapping[str, int], seconds: int) -> list[str]:
 
 
 def guard_command(python: str, floor_kb: int, seconds: int, interval: float) -> list[str]:
-    """Return the systemd-run of the page-cache guard, which the OOM killer takes last. The unit has a time limit."""
+    """Return the systemd-run of the page-cache guard, which the OOM killer takes last. It is run from the program that runs this, with a time limit."""
     return [
         "systemd-run",
         "--collect",
@@ -200,8 +157,10 @@ def guard_command(python: str, floor_kb: int, seconds: int, interval: float) -> 
         f"--property=RuntimeMaxSec={seconds + 30}",
         "--property=OOMScoreAdjust=-900",
         "--property=Nice=-10",
+        f"--setenv=PYTHONPATH={page_cache_guard.__file__.partition('/ansible_collections/')[0]}",
         python,
-        GUARD_SCRIPT,
+        "-m",
+        page_cache_guard.__name__,
         f"--floor-kb={floor_kb}",
         f"--seconds={seconds}",
         f"--interval={interval:g}",

@@ -5,42 +5,30 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, page_cache_guard, readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import GUARD_RECEIPT, GUARD_SCRIPT, MARKER, RULE, Block, ReadaheadError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, later_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import GUARD_RECEIPT, MARKER, RULE, Block
 
 RECORD = "readahead"
-RESTORE_AFTER = 2700
-
-
-def guard_source() -> str:
-    """Return the source of the page-cache guard, which may be in the archive of the module."""
-    spec = importlib.util.find_spec(page_cache_guard.__name__)
-    read = getattr(spec.loader, "get_source", None) if spec is not None else None
-    source = read(page_cache_guard.__name__) if read is not None else None
-    if not source:
-        raise ReadaheadError("The source of the page-cache guard is not in the module. Set readahead_guard to false, and report this error.")
-    return str(source)
+_PLAN = ("steady_kb", "restore_after", "guard", "guard_floor_gib", "guard_interval")
 
 
 class Readahead:
-    """The block devices of one node. All methods raise ReadaheadError, RecordError, UmaError and OSError."""
+    """The block devices of one node. All methods raise HostError, UmaError and OSError."""
 
-    def __init__(self, node: Node, params: Mapping[str, Any], check_mode: bool, python: str = sys.executable) -> None:
-        """Read the record; `params` are the options of the module readahead."""
-        self.node = node
-        self.params = params
+    def __init__(self, edit: Editor, python: str = sys.executable) -> None:
+        """Read the record."""
+        self.edit = edit
+        self.node = edit.node
         self.python = python
-        self.edit = Editor(node, check_mode, ReadaheadError)
         self.notes: list[str] = []
-        self.record = node.load_record(RECORD)
+        self.record = edit.node.load_record(RECORD)
 
     def read_kb(self, device: str) -> int | None:
         """Return the live read-ahead of a device."""
@@ -58,26 +46,14 @@ class Readahead:
             found[name] = Block(name, disk, tuple(self.node.listdir(f"{folder}/slaves")), self.read_kb(name), mapper)
         return found
 
-    def device_of(self, path: str, blocks: Mapping[str, Block]) -> tuple[str | None, str]:
-        """Return the device of the file system of `path`, and a description of the file system."""
-        mount = readahead.mount_of(path, readahead.parse_mountinfo(self.node.read("/proc/self/mountinfo")))
-        if mount is None:
-            return None, "no known mount"
-        link = self.node.link(f"/sys/dev/block/{mount.device}")
-        if link:
-            return os.path.basename(link), mount.kind
-        source = self.node.link(mount.source) if mount.source.startswith("/dev/") else None
-        name = os.path.basename(source or mount.source)
-        return (name if name in blocks else None), f"{mount.kind} ({mount.source})"
-
-    def later_rules(self) -> list[str]:
-        """Return the lines of udev rules that set read-ahead after our rule."""
-        paths = [f"{folder}/{name}" for folder in readahead.RULE_FOLDERS for name in self.node.listdir(folder)]
-        return readahead.later_rules({path: self.node.read(path) or "" for path in paths})
-
-    def active(self, unit: str) -> bool:
-        """Return whether a unit is active."""
-        return self.node.run(["systemctl", "is-active", unit])[0] == 0
+    def device_of(self, path: str) -> tuple[str | None, str]:
+        """Return the device of the file system that has `path` or will have it, and a description of the file system."""
+        while not self.node.exists(path) and path != "/":
+            path = os.path.dirname(path)
+        _rc, out, _err = self.node.run(["findmnt", "--noheadings", "--output", "MAJ:MIN,FSTYPE,SOURCE", "--target", path])
+        number, kind, source = (*(out.strip().splitlines() or [""])[-1].split(None, 2), "", "", "")[:3]
+        link = self.node.link(f"/sys/dev/block/{number}")
+        return (os.path.basename(link) if link else None), f"{kind} ({source.strip()})"
 
     def write_live(self, values: Mapping[str, int]) -> None:
         """Write the live read-ahead of the devices that still exist."""
@@ -85,10 +61,14 @@ class Readahead:
         wanted = {device: str(kb) for device, kb in sorted(values.items()) if device in live}
         self.edit.write_live("live read-ahead", wanted, live, readahead.sysfs_path, " KiB")
 
-    def save(self, record: Mapping[str, Any]) -> None:
-        """Keep the record. It is written before the change that it describes."""
-        self.record = dict(record)
-        self.edit.save_record(RECORD, record)
+    def write_rule(self, text: str | None) -> None:
+        """Write or remove the udev rule."""
+        if self.edit.write(RULE, text, f"{RULE} {'written' if text else 'removed'}"):
+            self.edit.command("udevadm", "control", "--reload")
+
+    def active(self, unit: str) -> bool:
+        """Return whether a unit is active."""
+        return self.node.run(["systemctl", "is-active", unit])[0] == 0
 
     def end_load(self) -> None:
         """Stop the guard, then the timer."""
@@ -96,75 +76,57 @@ class Readahead:
             if self.active(unit):
                 self.edit.step(f"{unit} stopped", "systemctl", "stop", unit)
 
-    def options(self) -> tuple[int, int, int]:
-        """Return (load_kb, steady_kb, restore_after) of the options."""
-        page_kb = self.node.page_kb() or memory.page_size_kb(memory.parse_meminfo(self.node.read("/proc/meminfo")), self.node.read("/proc/zoneinfo"))
-        load_kb, steady_kb = (readahead.check_kb(self.params[name], f"readahead_{name}", page_kb) for name in ("load_kb", "steady_kb"))
-        restore_after = RESTORE_AFTER if self.params["restore_after"] is None else self.params["restore_after"]
-        if restore_after < 60:
-            raise ReadaheadError(f"readahead_restore_after is {restore_after} s, expected 60 s or more.")
-        return load_kb, steady_kb, restore_after
-
-    def present(self) -> dict[str, Any]:
+    def present(self, params: Mapping[str, Any]) -> None:
         """Set the steady phase and keep the plan."""
-        params = self.params
-        load_kb, steady_kb, restore_after = self.options()
+        page_kb = self.node.page_kb() or memory.page_size_kb(memory.parse_meminfo(self.node.read("/proc/meminfo")), self.node.read("/proc/zoneinfo"))
+        load_kb, steady_kb = (readahead.check_kb(params[name], f"readahead_{name}", page_kb) for name in ("load_kb", "steady_kb"))
+        if params["restore_after"] < 60:
+            raise HostError(f"readahead_restore_after is {params['restore_after']} s, expected 60 s or more.")
         blocks = self.blocks()
-        mounts = {path: self.device_of(path, blocks) for path in params["mounts"]}
-        devices, notes = readahead.select(blocks, params["classes"], mounts, params["devices"])
+        devices, notes = readahead.select(blocks, params["classes"], {path: self.device_of(path) for path in params["mounts"]}, params["devices"])
         self.edit.require_own(RULE, MARKER)
-        source = guard_source() if params["guard"] else None
-        later = self.later_rules()
-        self.notes = [*notes, *(f"{place} sets read-ahead after {RULE}" for place in later)]
+        later = readahead.later_rules(later_lines(self.node, "udev/rules.d", RULE))
+        self.notes += [*notes, *(f"{place} sets read-ahead after {RULE}" for place in later)]
 
-        before = {device: kb for device, kb in self.record.get("before", {}).items() if device in blocks}
-        gone = {device: kb for device, kb in before.items() if device not in devices}
-        before = {**{device: blocks[device].kb for device in devices}, **before}
-        self.save({**self.record, "before": before})
-        if self.edit.write(RULE, readahead.render_rule(devices, params["classes"], blocks, steady_kb), f"{RULE} written"):
-            self.edit.command("udevadm", "control", "--reload")
-        self.edit.write(GUARD_SCRIPT, source, f"{GUARD_SCRIPT} {'written' if source else 'removed'}")
+        old = {device: kb for device, kb in self.record.get("before", {}).items() if device in blocks}
+        gone = {device: kb for device, kb in old.items() if device not in devices}
+        before = {device: old.get(device, blocks[device].kb) for device in devices}
+        plan = {"load_kb": load_kb, "devices": devices, **{key: params[key] for key in _PLAN}}
+        self.edit.save_record(RECORD, {"before": {**gone, **before}, "plan": plan})
+        self.write_rule(readahead.render_rule(devices, params["classes"], blocks, steady_kb))
+        if self.active(f"{readahead.RESTORE_UNIT}.timer"):  # a load phase ends with these values
+            return
         steady = dict.fromkeys(devices, steady_kb)
-        loading = self.active(f"{readahead.RESTORE_UNIT}.timer")
-        if not loading:
-            self.write_live({**gone, **steady})
-        plan = {"restore_after": restore_after, **{key: params[key] for key in ("guard", "guard_floor_gib", "guard_interval")}}
-        plan.update({"load_kb": load_kb, "steady_kb": steady_kb, "devices": devices})
-        self.save({"before": {device: kb for device, kb in before.items() if device not in gone}, "plan": plan})
-        if not self.edit.check_mode and not loading:
-            problem = readahead.mismatch_message(steady, {device: self.read_kb(device) for device in devices}, later)
-            if problem:
-                raise ReadaheadError(problem)
-        return self.result("load", dict.fromkeys(devices, load_kb)) if loading else self.result("steady", steady)
+        self.write_live({**gone, **steady})
+        self.edit.save_record(RECORD, {"before": before, "plan": plan})
+        problem = "" if self.edit.check_mode else readahead.mismatch_message(steady, {device: self.read_kb(device) for device in devices}, later)
+        if problem:
+            raise HostError(problem)
 
-    def absent(self) -> dict[str, Any]:
+    def absent(self) -> None:
         """Restore the values from before the first run."""
         self.end_load()
-        if self.edit.remove_own(RULE, MARKER):
-            self.edit.command("udevadm", "control", "--reload")
-        for path in (GUARD_SCRIPT, GUARD_RECEIPT):
-            self.edit.write(path, None, f"{path} removed")
-        self.edit.remove_empty_folder(os.path.dirname(GUARD_SCRIPT))
-        before = self.record.get("before", {})
-        self.write_live(before)
-        self.save({})
-        return self.result("steady", before)
+        if MARKER in (self.node.read(RULE) or ""):
+            self.write_rule(None)
+        self.edit.write(GUARD_RECEIPT, None, f"{GUARD_RECEIPT} removed")
+        self.write_live(self.record.get("before", {}))
+        self.edit.save_record(RECORD, {})
 
-    def switch(self, phase: str) -> dict[str, Any]:
-        """Switch to the phase `load` or `steady` by the plan of the record."""
+    def switch(self, phase: str, least_seconds: int) -> None:
+        """Switch to the phase `load`, for this time or longer, or to `steady`, by the plan of the record."""
         plan = self.record.get("plan")
         if not plan:
-            return self.skipped("the readahead role has not run on this node, so there is no plan to switch by: run --tags readahead first")
+            self.notes.append("the readahead role has not run on this node, so there is no plan to switch by: run --tags readahead first")
+            return
         steady = {device: int(plan["steady_kb"]) for device in plan["devices"] if self.read_kb(device) is not None}
         self.end_load()
         if phase == "steady":
             self.write_live(steady)
-            return self.result("steady", steady)
-        seconds = max(int(plan["restore_after"]), self.params.get("restore_after") or 0)
+            return
+        seconds = max(int(plan["restore_after"]), least_seconds)
         # The timer starts before anything changes: without the controller the node restores itself.
         self.edit.step(f"load phase for at most {seconds} s", *readahead.restore_command(steady, seconds))
-        load = {device: int(plan["load_kb"]) for device in steady}
-        self.write_live(load)
+        self.write_live({device: int(plan["load_kb"]) for device in steady})
         if plan["guard"]:
             floor_kb = int(float(plan["guard_floor_gib"]) * memory.GIB_KB)
             total = memory.parse_meminfo(self.node.read("/proc/meminfo")).get("MemTotal", 0)
@@ -173,28 +135,25 @@ class Readahead:
                 self.notes.append(f"readahead_guard_floor_gib is more than half of this node's memory. The guard uses {memory.gib(floor_kb)} GiB")
             command = readahead.guard_command(self.python, floor_kb, seconds, float(plan["guard_interval"]))
             self.edit.step(f"page-cache guard started, floor {memory.gib(floor_kb)} GiB", *command)
-        return self.result("load", load)
 
-    def skipped(self, reason: str) -> dict[str, Any]:
-        """Return the result for a node that is not changed."""
-        return {**self.result("steady", {}), "skipped_reason": reason}
-
-    def run(self) -> dict[str, Any]:
-        """Apply the option `phase` or `state`."""
+    def skips(self) -> bool:
+        """Return whether this node is a container, and note it."""
         container = memory_facts.container_reason(self.node)
         if container:
-            return self.skipped(f"this node is a container ({container}), where block devices and the page cache belong to the host: nothing was changed")
-        if self.params.get("phase"):
-            return self.switch(self.params["phase"])
-        return self.absent() if self.params.get("state") == "absent" else self.present()
+            self.notes.append(f"this node is a container ({container}), where block devices and the page cache belong to the host: nothing was changed")
+        return bool(container)
 
-    def result(self, phase: str, devices: Mapping[str, int]) -> dict[str, Any]:
-        """Return the module's result."""
-        return {
-            **self.edit.changes.result(),
-            "notes": self.notes,
-            "devices": dict(devices),
-            "phase": phase,
-            "guard_receipt": self.node.mapping(GUARD_RECEIPT),
-            "skipped_reason": "",
-        }
+    def phase(self, phase: str, least_seconds: int) -> list[str]:
+        """Switch to a phase, and return what the user has to read."""
+        if not self.skips():
+            self.switch(phase, least_seconds)
+        return self.notes
+
+    def run(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply the option `state`, and return the module's result."""
+        if not self.skips():
+            if params["state"] == "absent":
+                self.absent()
+            else:
+                self.present(params)
+        return {**self.edit.changes.result(), "shown": ["; ".join(self.notes)] if self.notes else []}

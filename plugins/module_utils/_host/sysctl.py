@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. sysctl.d in the order of the boot, and the plan of our drop-in: file, live values, who overrides whom. Pure.
+"""PRIVATE. The kernel's values: what the options ask for, our files, who overrides them at boot, and what is restored. Pure.
 
 Keys have dots (`vm.min_free_kbytes`). Values are strings as the kernel prints them, with single blanks.
 """
@@ -11,15 +11,18 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import first_of_name
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
 
 DROP_IN = "/etc/sysctl.d/60-gb10-cluster.conf"
 MARKER = "# Managed by gb10.cluster (role sysctl)"
 HEADER = f"{MARKER}. Set sysctl_state: absent to remove this file."
-FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
+#: Protection against thrashing, milliseconds: the kernel's multi-generational LRU keeps the pages of that time, otherwise the OOM killer runs.
+#: Without it a node that runs out of memory evicts and reads its own programs for minutes before the OOM killer runs.
+TTL, TTL_LIVE, TTL_ENABLED = "min_ttl_ms", "/sys/kernel/mm/lru_gen/min_ttl_ms", "/sys/kernel/mm/lru_gen/enabled"
+TTL_DROP_IN = "/etc/tmpfiles.d/60-gb10-cluster.conf"
+TTL_MOST = 10000  # a higher value kills programs that only pause
 LEAVE = "leave"
 AUTO = "auto"
 # The kernel uses one of each pair: a write to one sets the other to 0.
@@ -28,19 +31,6 @@ PARTNERS = {"vm.dirty_ratio": "vm.dirty_bytes", "vm.dirty_background_ratio": "vm
 VARIABLES = dict.fromkeys(("kernel.panic", "kernel.panic_on_oops", "kernel.softlockup_panic", "vm.panic_on_oom"), "sysctl_reboot_on_panic")
 # A floor above this share of the memory starves the node.
 HIGHEST_FLOOR_PERCENT = 10
-
-
-class SysctlError(ValueError):
-    """The configuration cannot be applied. The message is for the user."""
-
-
-class Entry(NamedTuple):
-    """One assignment in one file."""
-
-    path: str
-    line: int
-    key: str
-    value: str
 
 
 def dotted(key: str) -> str:
@@ -57,6 +47,11 @@ def proc_path(key: str) -> str:
     return "/proc/sys/" + key.translate(str.maketrans("./", "/."))
 
 
+def live_path(key: str) -> str:
+    """Return the same, also for TTL."""
+    return TTL_LIVE if key == TTL else proc_path(key)
+
+
 def variable(key: str) -> str:
     """Return the role's variable of a key."""
     return VARIABLES.get(key) or "sysctl_" + key.partition(".")[2]
@@ -67,65 +62,33 @@ def squeeze(value: object) -> str:
     return " ".join(str(value).split())
 
 
-def parse_file(path: str, text: str) -> list[Entry]:
-    """Return the assignments of one sysctl file."""
-    entries: list[Entry] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if line and line[0] not in "#;" and "=" in line:
-            key, value = line.split("=", 1)
-            entries.append(Entry(path, number, dotted(key), squeeze(value)))
-    return entries
+def overrides(lines: Sequence[tuple[str, str]], values: Mapping[str, str]) -> dict[str, tuple[str, str, str]]:
+    """Return {key of `values`: (place, key, value) of the assignment that replaces it}, of the lines that are read after ours.
 
-
-def reading_order(files: Mapping[str, str | None]) -> list[str]:
-    """Return the paths in the order in which the boot reads them.
-
-    Files are sorted by name. Of two with one name the file in the first folder is read; a link to /dev/null (text None) hides the name.
-    `/etc/sysctl.conf` is read last, by procps' `sysctl --system`, unless a file of sysctl.d is a link to it.
+    A pattern such as `vm.dirty*` counts, and a non-zero partner of the key.
     """
-    order = [path for path in first_of_name(files, FOLDERS, ".conf").values() if files[path] is not None]
-    if files.get("/etc/sysctl.conf") is not None:
-        order.append("/etc/sysctl.conf")
-    return order
+    found: dict[str, tuple[str, str, str]] = {}
+    for place, line in lines:
+        name, equals, value = dotted(line.partition("=")[0]), "=" in line, squeeze(line.partition("=")[2])
+        for key in values if equals and line[:1] not in "#;" else ():
+            partner = PARTNERS.get(key, "")
+            if fnmatch.fnmatchcase(key, name):
+                found[key] = (place, key, value)
+            elif partner and fnmatch.fnmatchcase(partner, name) and value != "0":
+                found[key] = (place, partner, value)
+    return {key: each for key, each in found.items() if each[1:] != (key, values[key])}
 
 
-def who_sets(files: Mapping[str, str | None], keys: Sequence[str]) -> dict[str, list[Entry]]:
-    """Return for each key the assignments in reading order; the last one wins. Patterns such as `vm.dirty*` count."""
-    found: dict[str, list[Entry]] = {key: [] for key in keys}
-    for path in reading_order(files):
-        for entry in parse_file(path, files[path] or ""):
-            for key in keys:
-                if key == entry.key or ("*" in entry.key and fnmatch.fnmatchcase(key, entry.key)):
-                    found[key].append(entry._replace(key=key))
-    return found
-
-
-def overrides(files: Mapping[str, str | None], values: Mapping[str, str]) -> dict[str, Entry]:
-    """Return {key of `values`: the assignment in a later file that replaces it}. A non-zero partner of the key replaces it too."""
-    order = reading_order({**files, DROP_IN: ""})
-    later = {path: files[path] for path in order[order.index(DROP_IN) + 1 :]}
-    found: dict[str, Entry] = {}
-    for key, value in values.items():
-        partner = PARTNERS.get(key, key)
-        assigned = who_sets(later, [key, partner])
-        if assigned[key] and assigned[key][-1].value != squeeze(value):
-            found[key] = assigned[key][-1]
-        elif partner != key and assigned[partner] and assigned[partner][-1].value != "0":
-            found[key] = assigned[partner][-1]
-    return found
-
-
-def override_message(found: Mapping[str, Entry], values: Mapping[str, str]) -> str:
+def override_message(found: Mapping[str, tuple[str, str, str]], values: Mapping[str, str]) -> str:
     """Return one text that names the other files, their lines and the remedy."""
-    parts = [f"{entry.path} line {entry.line} sets {entry.key} to {entry.value} after {DROP_IN} sets {key} to {values[key]}" for key, entry in found.items()]
-    names = ", ".join(sorted({entry.path for entry in found.values()}))
+    parts = [f"{place} sets {name} to {value} after {DROP_IN} sets {key} to {values[key]}" for key, (place, name, value) in found.items()]
+    names = ", ".join(sorted({place.partition(" line ")[0] for place, _name, _value in found.values()}))
     variables = ", ".join(sorted({variable(key) for key in found}))
     return f"{'; '.join(parts)}. The later file wins at each boot. Remove the line from {names}, or set {variables} to leave or to that value."
 
 
 def choose_floor(option: str, total_kb: int, by_class: Mapping[str, int], percent_other: float, stock_kb: int = 0) -> tuple[str, str]:
-    """Return (vm.min_free_kbytes or leave, the reason). `option` is auto, leave or a number of KiB. Raises SysctlError.
+    """Return (vm.min_free_kbytes or leave, the reason). `option` is auto, leave or a number of KiB. Raises HostError.
 
     `stock_kb` is the value before the first run: on a node of another size, auto does not go below it.
     """
@@ -133,7 +96,7 @@ def choose_floor(option: str, total_kb: int, by_class: Mapping[str, int], percen
         return LEAVE, ""
     if option != AUTO:
         if not re.fullmatch(r"\d+", option):
-            raise SysctlError(f"sysctl_min_free_kbytes is {option!r}, expected auto, leave or a number of KiB, such as 3145728.")
+            raise HostError(f"sysctl_min_free_kbytes is {option!r}, expected auto, leave or a number of KiB, such as 3145728.")
         floor, why = int(option), "as chosen in sysctl_min_free_kbytes"
     else:
         size = memory.node_class(total_kb)
@@ -146,14 +109,14 @@ def choose_floor(option: str, total_kb: int, by_class: Mapping[str, int], percen
                 floor, why = stock_kb, f"the kernel's own value, above {why}"
     highest = total_kb * HIGHEST_FLOOR_PERCENT // 100
     if floor > highest:
-        raise SysctlError(
+        raise HostError(
             f"vm.min_free_kbytes would be {floor} ({why}), more than {HIGHEST_FLOOR_PERCENT} % of the {total_kb} kB of this node. Choose at most {highest}."
         )
     return str(floor), why
 
 
 def desired(settings: Mapping[str, object], floor: str, swap_policy: str, extra: Mapping[str, object]) -> dict[str, str]:
-    """Return the values to set from the options (`vm.key: value or leave`). Raises SysctlError."""
+    """Return the values to set from the options (`vm.key: value or leave`). Raises HostError."""
     values: dict[str, str] = {}
     for key, value in {"vm.min_free_kbytes": floor, **settings}.items():
         word = squeeze(value)
@@ -162,57 +125,73 @@ def desired(settings: Mapping[str, object], floor: str, swap_policy: str, extra:
         if word == LEAVE:
             continue
         if not re.fullmatch(r"\d+", word):
-            raise SysctlError(f"{variable(key)} is {word!r}, expected a whole number or leave.")
+            raise HostError(f"{variable(key)} is {word!r}, expected a whole number or leave.")
         values[key] = word
     for key, chosen in extra.items():
         name = dotted(str(key))
         segments = proc_path(name).split("/")[3:]
         if not re.fullmatch(r"(vm|kernel|net|fs)\.[\w./:-]+", name, re.ASCII) or any(part.strip(".") == "" for part in segments):
-            raise SysctlError(f"sysctl_settings has the key {key!r}, expected a sysctl such as vm.compaction_proactiveness.")
+            raise HostError(f"sysctl_settings has the key {key!r}, expected a sysctl such as vm.compaction_proactiveness.")
         if name in values:
-            raise SysctlError(f"sysctl_settings sets {name}, which has its own variable. Use {variable(name)}.")
+            raise HostError(f"sysctl_settings sets {name}, which has its own variable. Use {variable(name)}.")
         values[name] = squeeze(chosen)
     ratio, background = (int(values.get(key, default)) for key, default in (("vm.dirty_ratio", 100), ("vm.dirty_background_ratio", -1)))
     if background >= ratio:
-        raise SysctlError(f"sysctl_dirty_background_ratio is {background}, expected less than sysctl_dirty_ratio ({ratio}).")
+        raise HostError(f"sysctl_dirty_background_ratio is {background}, expected less than sysctl_dirty_ratio ({ratio}).")
     return values
+
+
+def desired_ttl(option: str, live: str | None, enabled: str | None) -> tuple[str | None, str]:
+    """Return TTL (None: leave it), and a phrase on a kernel without it. Raises HostError."""
+    text = str(option).strip()
+    if text == LEAVE:
+        return None, ""
+    if not text.isascii() or not text.isdigit() or int(text) > TTL_MOST:
+        raise HostError(f"sysctl_lru_gen_min_ttl_ms is {option}, expected milliseconds from 0 (off) to {TTL_MOST}, or {LEAVE}.")
+    if live is None:
+        return None, "; the kernel has no multi-generational LRU (min_ttl_ms)"
+    if re.fullmatch(r"0x[0-9a-f]*[13579bdf]", (enabled or "").strip().lower()) is None:
+        return None, f"; the kernel's multi-generational LRU is switched off ({TTL_ENABLED})"
+    return str(int(text)), f"; min_ttl_ms is {int(text)}"
 
 
 def render(values: Mapping[str, str]) -> str:
     """Return the text of the drop-in."""
-    return "\n".join([HEADER] + [f"{key} = {values[key]}" for key in sorted(values)]) + "\n"
+    return "\n".join([HEADER] + [f"{key} = {values[key]}" for key in sorted(values) if key != TTL]) + "\n"
 
 
-def record_before(record: Mapping[str, Any], values: Mapping[str, str], live: Mapping[str, str]) -> dict[str, str]:
-    """Return the live values from before the first run for the keys that are set now, and for partners that are not zero."""
-    before: dict[str, str] = {key: str(value) for key, value in record.get("live", {}).items()}
+def render_ttl(values: Mapping[str, str]) -> str | None:
+    """Return the tmpfiles.d file that sets TTL at boot, if it is set."""
+    return f"{HEADER}\nw {TTL_LIVE} - - - - {values[TTL]}\n" if TTL in values else None
+
+
+def record_before(record: Mapping[str, str], values: Mapping[str, str], live: Mapping[str, str]) -> dict[str, str]:
+    """Return the live values from before the first run for the keys that are set now; of a pair, of the one that is in use."""
+    before = dict(record)
     for key in values:
-        if key not in before and key in live:
-            before[key] = live[key]
-            partner = PARTNERS.get(key)
-            if partner and live.get(partner, "0") != "0":
-                before[partner] = live[partner]
+        partner = PARTNERS.get(key, key)
+        if key not in before and partner not in before and key in live:
+            used = partner if live.get(partner, "0") != "0" else key
+            before[used] = live[used]
     return before
 
 
+def kept(before: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    """Return what is recorded for values that are set."""
+    pairs = {PARTNERS.get(key, key) for key in values}
+    return {key: value for key, value in before.items() if PARTNERS.get(key, key) in pairs}
+
+
 def to_restore(before: Mapping[str, str], values: Mapping[str, str], live: Mapping[str, str]) -> dict[str, str]:
-    """Return the live writes that restore what is recorded and not desired any more. A partner that was in use is restored instead of its ratio."""
-    writes: dict[str, str] = {}
-    for key, value in before.items():
-        if key in values or any(partner == key and ratio in values for ratio, partner in PARTNERS.items()):
-            continue
-        if key in PARTNERS and before.get(PARTNERS[key], "0") != "0":
-            continue
-        if live.get(key) != value:
-            writes[key] = value
-    return writes
+    """Return the live writes that restore what is recorded and not desired any more."""
+    return {key: value for key, value in before.items() if key not in kept(before, values) and live.get(key, value) != value}
 
 
 def check_known(values: Mapping[str, str], live: Mapping[str, str]) -> None:
-    """Refuse keys that the kernel does not have. Raises SysctlError."""
+    """Refuse keys that the kernel does not have. Raises HostError."""
     missing = sorted(key for key in values if key not in live)
     if missing:
-        raise SysctlError(
+        raise HostError(
             f"This kernel has no {', '.join(missing)} ({proc_path(missing[0])} does not exist). Correct sysctl_settings, or set the variable of the role "
             "to leave."
         )
@@ -224,7 +203,7 @@ def mismatch_message(values: Mapping[str, str], live: Mapping[str, str], tuned: 
     if not wrong:
         return ""
     guess = f"tuned ({tuned}) runs on this node and may set it." if tuned else "Find the service that sets it (tuned, a cron job, rc.local)."
-    return f"The live kernel differs from {DROP_IN}: {', '.join(wrong)}. {guess}"
+    return f"The live kernel differs from what was written: {', '.join(wrong)}. {guess}"
 
 
 def headroom_problem(meminfo: Mapping[str, int], cost_kb: int, floor: str) -> str:

@@ -9,12 +9,12 @@ Process 1 resets the watchdog at half of its time. If process 1 does not run, th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import HEADER, LEAVE, SysctlError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import HEADER, LEAVE
 
 DROP_IN = "/etc/systemd/system.conf.d/60-gb10-cluster.conf"
-FOLDERS = tuple(f"{folder}/systemd/system.conf.d" for folder in ("/etc", "/run", "/usr/local/lib", "/usr/lib"))
 DEVICE = "/sys/class/watchdog/watchdog0"
 ATTRIBUTES = ("identity", "state", "timeout", "min_timeout", "max_timeout", "nowayout")
 LEAST_SECONDS, MOST_SECONDS = 10, 3600  # a node under load may not run process 1 for a few seconds
@@ -32,17 +32,17 @@ def _number(name: str, option: str, low: int, high: int) -> int | None:
     if text == LEAVE:
         return None
     if not re.fullmatch(r"[0-9]{1,6}", text) or not low <= int(text) <= high:
-        raise SysctlError(f"{name} is {text!r}, expected seconds from {low} to {high}, or {LEAVE}.")
+        raise HostError(f"{name} is {text!r}, expected seconds from {low} to {high}, or {LEAVE}.")
     return int(text)
 
 
 def parse(option: str) -> int | None:
-    """Return the seconds of the watchdog, None for `leave`. Raises SysctlError."""
+    """Return the seconds of the watchdog, None for `leave`. Raises HostError."""
     return _number("sysctl_watchdog_seconds", option, LEAST_SECONDS, MOST_SECONDS)
 
 
 def panic_values(option: str) -> dict[str, str]:
-    """Return the sysctls with which a panic, an oops or a locked processor reboots the node; empty for `leave`. Raises SysctlError.
+    """Return the sysctls with which a panic, an oops or a locked processor reboots the node; empty for `leave`. Raises HostError.
 
     Memory that runs out must not be a panic: the OOM killer stops a process instead.
     """
@@ -64,13 +64,12 @@ def render(seconds: int, device: Mapping[str, str]) -> str:
     return f"{HEADER}\n[Manager]\nRuntimeWatchdogSec={seconds}\nRebootWatchdogSec={reboot}\n"
 
 
-def later_value(files: Mapping[str, str], seconds: int) -> str:
-    """Return where a later drop-in sets another time; empty if none does. `files`: path and text, in the order in which systemd reads them."""
-    for path, text in files.items():
-        for number, line in enumerate(text.splitlines(), 1):
-            key, _equals, value = line.partition("=")
-            if path.rpartition("/")[2] > DROP_IN.rpartition("/")[2] and key.strip() == "RuntimeWatchdogSec" and span_seconds(value) != seconds:
-                return f"{path} line {number} sets RuntimeWatchdogSec to {value.strip()}"
+def later_value(lines: Sequence[tuple[str, str]], seconds: int) -> str:
+    """Return where a later drop-in sets another time; empty if none does. `lines` are those that systemd reads after ours."""
+    for place, line in lines:
+        key, _equals, value = line.partition("=")
+        if key.strip() == "RuntimeWatchdogSec" and span_seconds(value) != seconds:
+            return f"{place} sets RuntimeWatchdogSec to {value.strip()}"
     return ""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import sysctl
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import is_list, value_of
 
 _SYSCTL = ("dirty_ratio", "dirty_background_ratio", "overcommit_memory", "vfs_cache_pressure", "watermark_boost_factor", "watermark_scale_factor")
@@ -28,7 +29,7 @@ def _kernel_settings(chosen: Mapping[str, Any]) -> tuple[str, str]:
         return "", ""
     try:
         sysctl.desired(settings, sysctl.LEAVE, "", extra if isinstance(extra, Mapping) else {})
-    except sysctl.SysctlError as error:
+    except HostError as error:
         key, _space, text = str(error).partition(" ")
         return key, text.rstrip(".")
     return "", ""

@@ -638,7 +638,7 @@ def test_a_phase_without_a_plan_or_with_a_failure_is_a_note(owned: Machine, monk
     plan = {"devices": [], "load_kb": 8, "steady_kb": 128, "restore_after": 2700, "guard": False}
     record.write_text(json.dumps({"plan": plan}))
     note = owned.do("phase", phase="load", seconds=2700)["note"]
-    assert note.startswith("The load phase of the disks has not begun: ReadaheadError: systemd-run failed (rc 127")
+    assert note.startswith("The load phase of the disks has not begun: HostError: systemd-run failed (rc 127")
     record.write_text("{")
     assert "is not a JSON object" in owned.do("phase", phase="steady")["note"]
 

@@ -11,7 +11,8 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.engine import DROP_IN, LIMITS
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.setup import Setup
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, Node
 from unit.fixtures.docker.engine import FakeEngine, serving
 from unit.fixtures.host.tree import Tree
 
@@ -49,8 +50,7 @@ class Machine(Tree):
 
     def docker(self, state: str = "present", check: bool = False, raisable: bool = True, **params: Any) -> dict[str, Any]:
         self.commands.clear()
-        setup = Setup(Node(str(self.root), self.run), {**PARAMS, **params}, check, lambda _memlock: raisable, 0.0)
-        return setup.present() if state == "present" else setup.absent()
+        return Setup(Editor(Node(str(self.root), self.run), check), {**PARAMS, "state": state, **params}, lambda _memlock: raisable, 0.0).run()
 
 
 @pytest.fixture
@@ -66,7 +66,8 @@ def test_sets_repeats_nothing_and_restores_every_byte(machine: Machine) -> None:
     assert machine.etc() == before
     result = machine.docker()
     assert (predicted["changes"], predicted["diff"]) == (result["changes"], result["diff"])
-    assert (result["restarted"], RESTART in machine.commands) == (True, True)
+    started = machine.commands.index(RESTART)
+    assert (result["restarted"], "gb10 hold docker" in machine.commands[started - 2], "gb10 release docker" in machine.commands[started + 1]) == (True,) * 3
     data = json.loads(machine.get(DAEMON_JSON))
     assert data["default-ulimits"]["memlock"] == {"Name": "memlock", "Hard": -1, "Soft": -1}
     assert data["log-opts"] == {"max-size": "50m"}
@@ -83,7 +84,7 @@ def test_sets_repeats_nothing_and_restores_every_byte(machine: Machine) -> None:
 def test_a_restart_waits_for_the_containers_or_the_policy(machine: Machine, container: dict[str, Any] | None, policy: str) -> None:
     machine.engine.containers = {"x": container} if container else {}
     result = machine.docker(restart=policy)
-    assert (result["changed"], result["restarted"], result["restart_required"]) == (True, False, policy != "idle")
+    assert (result["changed"], result["restarted"], result["restart_required"], bool(result["shown"])) == (True, False, policy != "idle", policy != "idle")
     assert not {RESTART, "systemctl daemon-reload"} & set(machine.commands)
     machine.engine.containers = {}
     assert machine.docker()["restarted"] is True
@@ -122,11 +123,13 @@ def test_a_stopped_engine_is_started_enabled_and_disabled_by_undo(machine: Machi
     assert "systemctl disable --no-reload docker.service" in machine.commands
 
 
-def test_missing_packages_are_reported_in_check_mode_and_refused_otherwise(machine: Machine) -> None:
+def test_missing_packages_are_reported_and_nothing_is_changed_without_them(machine: Machine) -> None:
     machine.replies["docker compose version"] = (1, "")
     assert machine.docker(check=True)["packages"] == ["docker-compose"]
-    with pytest.raises(DockerError, match="Install docker-compose first"):
-        machine.docker()
+    before = machine.etc()
+    assert (machine.docker()["packages"], machine.docker()["changed"], machine.etc()) == (["docker-compose"], False, before)
+    with pytest.raises(DockerError, match="although docker-compose was installed just now"):
+        machine.docker(installed=["docker-compose"])
 
 
 def test_cdi_refresh_is_enabled_and_disabled_by_undo(machine: Machine) -> None:
@@ -155,13 +158,13 @@ REFUSALS: dict[str, tuple[dict[str, tuple[int, str]], dict[str, Any], str]] = {
 @pytest.mark.parametrize(("replies", "params", "message"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_refusals(machine: Machine, replies: dict[str, tuple[int, str]], params: dict[str, Any], message: str) -> None:
     machine.replies.update(replies)
-    with pytest.raises(DockerError, match=message):
+    with pytest.raises((DockerError, HostError), match=message):
         machine.docker(**params)
 
 
 def test_a_file_of_another_owner_stays(machine: Machine) -> None:
     machine.put(LIMITS, "* hard memlock 5\n")
-    with pytest.raises(DockerError, match="is not managed by"):
+    with pytest.raises(HostError, match="is not managed by"):
         machine.docker()
     assert machine.docker("absent")["left"]
     assert machine.get(LIMITS) == "* hard memlock 5\n"
@@ -173,7 +176,7 @@ def test_removes_only_installed_packages_and_never_under_a_serving_container(mac
     with pytest.raises(DockerError, match=r"rank0 is serving\. Nothing was changed"):
         machine.docker("absent", remove_packages=True)
     machine.engine.containers = {}
-    with pytest.raises(DockerError, match="apt-get remove"):
+    with pytest.raises(HostError, match="apt-get remove"):
         machine.docker("absent", remove_packages=True)
     machine.replies["env DEBIAN_FRONTEND"] = (0, "")
     assert "docker.io removed" in machine.docker("absent", remove_packages=True)["changes"]

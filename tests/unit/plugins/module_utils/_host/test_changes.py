@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, Node
 
 
 @pytest.mark.parametrize(("text", "expected"), [(None, {}), ("", {}), ("{", {}), ("[1]", {}), ('{"a": 1}', {"a": 1})])
@@ -17,11 +17,11 @@ def test_mapping_is_the_json_object_of_a_file_or_empty(tmp_path: Path, text: str
 
 
 def test_a_value_that_the_kernel_refuses_is_named_with_its_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"refuses 5 KiB for sda .* on /sys/sda/ra"):
-        Editor(Node(str(tmp_path)), False, ValueError).write_live("live", {"sda": "5"}, {"sda": "4"}, lambda name: f"/sys/{name}/ra", " KiB")
+    with pytest.raises(HostError, match=r"refuses 5 KiB for sda .* on /sys/sda/ra"):
+        Editor(Node(str(tmp_path)), False).write_live("live", {"sda": "5"}, {"sda": "4"}, lambda name: f"/sys/{name}/ra", " KiB")
 
 
 def test_a_failed_command_is_an_error_and_check_mode_runs_none() -> None:
-    Editor(Node(), True, ValueError).command("false")
-    with pytest.raises(ValueError, match=r"false failed \(rc 127: "):
-        Editor(Node(), False, ValueError).command("false")
+    Editor(Node(), True).command("false")
+    with pytest.raises(HostError, match=r"false failed \(rc 127: "):
+        Editor(Node(), False).command("false")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu_clocks
-from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import PATH, UNIT, Gpu, GpuClocks, GpuError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
+from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import PATH, UNIT, Gpu, GpuClocks
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, Node
 from unit.fixtures.host.tree import Tree
 
 BUS = "0000000F:01:00.0"
@@ -62,25 +63,32 @@ class Machine(Tree):
         if words[0] in ("is-active", "is-enabled"):
             return (0 if UNIT in self.units else 3), "", ""
         self.commands.append(" ".join(words))
-        if words[0] == "enable":
+        if words[0] in ("restart", "disable") and UNIT in self.units:
+            self.execute("Stop")
+        if words[0] == "restart":
             self.units.add(UNIT)
+            self.execute("Start")
         if words[0] == "disable":
             self.units.discard(UNIT)
         return 0, "", ""
+
+    def execute(self, when: str) -> None:
+        """Run the commands of the unit, which are not commands of the role."""
+        kept = list(self.commands)
+        for words in gpu_clocks.commands_of(self.get(PATH), when) if self.installed else ():
+            self.smi(words.split())
+        self.commands = kept
 
     def reboot(self) -> None:
         """The driver forgets all, and systemd runs the unit."""
         self.cap, self.persistence = 0, "Disabled"
         if UNIT in self.units:
-            for line in self.get(PATH).splitlines():
-                if line.startswith("ExecStart=nvidia-smi "):
-                    self.smi(line.split()[1:])
-        self.commands.clear()
+            self.execute("Start")
 
     def clocks(self, check_mode: bool = False, **params: Any) -> dict[str, Any]:
         self.commands.clear()
         wanted = {"state": "present", "persistence_mode": True, "max_clock_mhz": None, **params}
-        return GpuClocks(Node(str(self.root), self.run), wanted, check_mode, self.pause).run()
+        return GpuClocks(Editor(Node(str(self.root), self.run), check_mode), wanted, self.pause).run()
 
     def pause(self, _seconds: float) -> None:
         self.pauses += 1
@@ -93,11 +101,9 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_both_are_set_and_come_back_with_a_reboot(machine: Machine) -> None:
     result = machine.clocks(max_clock_mhz=2000)
-    assert result["changes"] == [
-        "GPU persistence mode: Disabled -> Enabled", "GPU clocks: not capped -> at most 2000 MHz", f"{PATH} written", f"{UNIT} enabled and started",
-    ]  # fmt: skip
-    assert machine.commands == ["-pm 1", "-lgc 0,2000", "daemon-reload", f"enable --now {UNIT}"]
-    assert result["gpus"] == [{"number": "0", "persistence": "Enabled", "sm_mhz": 2000, "max_mhz": 3003}]
+    assert result["changes"] == ["nvidia-smi -pm 1", "nvidia-smi -lgc 0,2000", f"{PATH} written", f"{UNIT} enabled and started"]
+    assert machine.commands == ["-pm 1", "-lgc 0,2000", "daemon-reload", f"enable --no-reload {UNIT}", f"restart {UNIT}"]
+    assert (machine.persistence, machine.cap) == ("Enabled", 2000)
     machine.reboot()
     assert (machine.cap, machine.persistence) == (2000, "Enabled")
     again = machine.clocks(max_clock_mhz=2000)
@@ -110,7 +116,7 @@ def test_check_mode_reports_the_same_and_changes_nothing(machine: Machine) -> No
     assert not list(machine.root.iterdir())
     done = machine.clocks(max_clock_mhz=2000)
     assert (planned["changes"], planned["diff"]) == (done["changes"], done["diff"])
-    assert {"before": "not capped\n", "after": "at most 2000 MHz\n", "before_header": "GPU clocks", "after_header": "GPU clocks"} in done["diff"]
+    assert "ExecStart=nvidia-smi -lgc 0,2000\n" in done["diff"][0]["after"]
 
 
 def test_absent_restores_what_was_before_the_first_run(machine: Machine) -> None:
@@ -133,7 +139,7 @@ def test_persistence_mode_that_was_enabled_before_stays(machine: Machine) -> Non
 
 def test_a_cap_that_is_taken_out_of_the_inventory_is_removed(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2000)
-    assert "GPU clocks: at most 2000 MHz -> not capped" in machine.clocks()["changes"]
+    assert f"{PATH} written" in machine.clocks()["changes"]
     assert (machine.cap, "-lgc" in machine.get(PATH)) == (0, False)
     assert machine.clocks()["changed"] is False
 
@@ -141,7 +147,7 @@ def test_a_cap_that_is_taken_out_of_the_inventory_is_removed(machine: Machine) -
 def test_a_cap_that_was_removed_outside_of_the_role_is_set_again(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2000)
     machine.cap = 0
-    assert machine.clocks(max_clock_mhz=2000)["changes"] == ["GPU clocks: 3003 MHz -> at most 2000 MHz"]
+    assert "nvidia-smi -lgc 0,2000" in machine.clocks(max_clock_mhz=2000)["changes"]
     assert machine.cap == 2000
 
 
@@ -165,8 +171,8 @@ def test_options_that_set_nothing_leave_no_unit(machine: Machine) -> None:
 def test_a_node_without_nvidia_tools_is_not_changed(machine: Machine) -> None:
     machine.installed = False
     result = machine.clocks(max_clock_mhz=2000)
-    assert (result["changed"], result["gpus"]) == (False, [])
-    assert result["skipped_reason"].startswith("nvidia-smi is not installed on this node")
+    assert result["changed"] is False
+    assert result["shown"] == ["nvidia-smi is not installed on this node: neither persistence mode nor clocks were changed"]
     assert not list(machine.root.iterdir())
     assert machine.clocks(state="absent")["changed"] is False
 
@@ -188,7 +194,7 @@ NO_DRIVER = "NVIDIA-SMI has failed because it couldn't communicate with the NVID
 )
 def test_nvidia_smi_that_fails_changes_nothing(machine: Machine, failure: tuple[int, str], message: str) -> None:
     machine.failure = failure
-    with pytest.raises(GpuError, match=message):
+    with pytest.raises(HostError, match=message):
         machine.clocks(max_clock_mhz=2000)
     assert not list(machine.root.iterdir())
 
@@ -204,10 +210,10 @@ REFUSALS = {
 def test_a_cap_that_the_driver_refuses_restores_what_was_changed(machine: Machine, reply: tuple[int, str]) -> None:
     machine.replies["-lgc"] = reply
     line = reply[1].splitlines()[0].rstrip(".")
-    with pytest.raises(GpuError) as raised:
+    with pytest.raises(HostError) as raised:
         machine.clocks(max_clock_mhz=2000)
     assert f"The driver refuses `nvidia-smi -lgc 0,2000` (exit code {reply[0]}): {line}." in str(raised.value)
-    assert machine.commands == ["-pm 1", "-lgc 0,2000", "-pm 0"]
+    assert machine.commands == ["-pm 1", "-lgc 0,2000", "-rgc", "-pm 0"]
     assert (machine.persistence, machine.units) == ("Disabled", set())
     assert not [path for path in machine.root.rglob("*") if path.is_file()]
 
@@ -223,7 +229,7 @@ def test_a_cap_that_the_driver_refuses_restores_what_was_changed(machine: Machin
 )
 def test_a_cap_outside_of_the_supported_clocks_is_refused(machine: Machine, supported: str, highest: int, cap: int, message: str) -> None:
     machine.supported, machine.highest = supported, highest
-    with pytest.raises(GpuError, match=message):
+    with pytest.raises(HostError, match=message):
         machine.clocks(max_clock_mhz=cap)
     assert machine.commands == []
     assert not list(machine.root.iterdir())
@@ -232,30 +238,30 @@ def test_a_cap_outside_of_the_supported_clocks_is_refused(machine: Machine, supp
 def test_a_clock_above_the_cap_is_an_error_and_the_earlier_cap_returns(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2200)
     machine.replies["-lgc"] = (0, f'GPU clocks set to "(gpuClkMin 0, gpuClkMax 2000)" for GPU {BUS}\nAll done.\n')
-    with pytest.raises(GpuError, match=r"GPU 0 runs at 2200 MHz after `nvidia-smi -lgc 0,2000`: the cap has no effect"):
+    with pytest.raises(HostError, match=r"GPU 0 runs at 3003 MHz after `nvidia-smi -lgc 0,2000`: the cap has no effect"):
         machine.clocks(max_clock_mhz=2000)
     assert machine.pauses == gpu_clocks.READS - 1
-    assert machine.commands == ["-lgc 0,2000", "-lgc 0,2200"]
+    assert machine.commands == ["-rgc", "-pm 0", "-pm 1", "-lgc 0,2000", "-rgc", "-pm 0", "-pm 1", "-lgc 0,2200"]
     assert "-lgc 0,2200" in machine.get(PATH)
 
 
 def test_persistence_mode_that_stays_disabled_is_an_error(machine: Machine) -> None:
     machine.replies["-pm"] = (0, "All done.\n")
-    with pytest.raises(GpuError, match="GPU 0 reports persistence mode Disabled after"):
+    with pytest.raises(HostError, match="GPU 0 reports persistence mode Disabled after"):
         machine.clocks()
     assert machine.get(PATH) == ""
 
 
 def test_a_clock_that_the_driver_rounds_or_does_not_report_is_accepted(machine: Machine) -> None:
     machine.highest = 2010
-    assert machine.clocks(max_clock_mhz=2000)["notes"] == []
+    assert machine.clocks(max_clock_mhz=2000)["shown"] == []
     machine.reports_clock = False
-    assert machine.clocks(max_clock_mhz=2000)["notes"] == ["The driver does not report the SM clock, so the cap was not read back"]
+    assert machine.clocks(max_clock_mhz=2000)["shown"] == ["The driver does not report the SM clock, so the cap was not read back"]
 
 
 def test_a_unit_of_another_tool_is_kept(machine: Machine) -> None:
     machine.put(PATH, "[Service]\nExecStart=nvidia-smi -lgc 0,1500\n")
-    with pytest.raises(GpuError, match=r"is not managed by gb10\.cluster"):
+    with pytest.raises(HostError, match=r"is not managed by gb10\.cluster"):
         machine.clocks(max_clock_mhz=2000)
     assert machine.commands == []
     assert machine.clocks(state="absent")["changed"] is False

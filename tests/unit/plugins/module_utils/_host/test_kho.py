@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host import kho
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import SysctlError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, Node
 from playbook import REPO
 from unit.plugins.module_utils._host.test_tuning import Machine, meminfo
 
@@ -182,7 +181,7 @@ def test_refuses_before_anything_is_written(spark: Spark, path: str, text: str |
     else:
         spark.put(path, text)
     files, floor = spark.etc(), spark.get("/proc/sys/vm/min_free_kbytes")
-    with pytest.raises(SysctlError, match=sentence):
+    with pytest.raises(HostError, match=sentence):
         spark.tune(kho_off=True)
     assert (spark.etc(), spark.get("/proc/sys/vm/min_free_kbytes"), spark.get(RECORD)) == (files, floor, "")
 
@@ -200,7 +199,7 @@ def test_a_kernel_that_was_not_started_from_the_menu_is_refused(spark: Spark) ->
     spark.apply()
     spark.reboot()
     spark.put("/proc/cmdline", "quiet\n")
-    with pytest.raises(SysctlError, match="have kho=off, and the kernel that was started since then does not"):
+    with pytest.raises(HostError, match="have kho=off, and the kernel that was started since then does not"):
         spark.tune(kho_off=True)
 
 

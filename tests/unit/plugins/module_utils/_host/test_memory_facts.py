@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, sysctl
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import GIB_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
 
@@ -59,11 +59,6 @@ def ask(root: Path) -> dict[str, Any]:
     return memory_facts.report(Node(str(root), no_commands), gathered(root))
 
 
-def swappiness(root: Path) -> list[tuple[str, int, str]]:
-    """Return what sets vm.swappiness in a tree, in reading order."""
-    return [(entry.path, entry.line, entry.value) for entry in sysctl.who_sets(gathered(root).files, ["vm.swappiness"])["vm.swappiness"]]
-
-
 def test_a_stock_spark(tree: Path) -> None:
     facts, result = gathered(tree), ask(tree)
     assert (facts.page_kb, facts.container, facts.vm) == (4, "", {"min_free_kbytes": 45167})
@@ -72,25 +67,6 @@ def test_a_stock_spark(tree: Path) -> None:
     assert (result["size_class"], result["fragmentation"]["blocks_4mib"], result["problems"]) == ("121", 3909, [])
     assert memory.highest_utilization(result["available_kb"], result["total_kb"]) == 0.92
     assert memory.highest_utilization(result["free_kb"], result["total_kb"]) == 0.93
-
-
-def test_who_sets_what(tree: Path) -> None:
-    put(tree, "usr/lib/sysctl.d/50-default.conf", "vm.swappiness = 10\n")
-    put(tree, "etc/sysctl.d/99-mine.conf", "# mine\nvm/swappiness=1\n")
-    put(tree, "usr/lib/sysctl.d/99-mine.conf", "vm.swappiness = 99\n")
-    assert swappiness(tree) == [("/usr/lib/sysctl.d/50-default.conf", 1, "10"), ("/etc/sysctl.d/99-mine.conf", 2, "1")]
-
-
-def test_links_are_followed_within_the_tree_and_read_in_their_order(tree: Path) -> None:
-    put(tree, "etc/sysctl.conf", "vm.swappiness = 10\n")
-    put(tree, "opt/mine.conf", "vm.swappiness = 7\n")
-    put(tree, "etc/sysctl.d/README", "")
-    (tree / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
-    (tree / "etc/sysctl.d/99-zz.conf").symlink_to("/opt/mine.conf")
-    assert swappiness(tree) == [("/etc/sysctl.d/99-sysctl.conf", 1, "10"), ("/etc/sysctl.d/99-zz.conf", 1, "7")]
-    (tree / "etc/sysctl.d/99-zz.conf").unlink()
-    (tree / "etc/sysctl.d/99-zz.conf").symlink_to("/etc/sysctl.d/99-zz.conf")
-    assert swappiness(tree)[-1][0] == "/etc/sysctl.d/99-sysctl.conf"
 
 
 def test_an_engine_is_found_by_name_and_by_device(tree: Path) -> None:

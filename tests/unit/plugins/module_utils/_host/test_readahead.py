@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host import readahead
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Block, ReadaheadError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, Node, later_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Block
 
 BLOCKS = {
     block.name: block
@@ -39,30 +40,6 @@ def test_chains(start: str, expected: list[str]) -> None:
     assert readahead.chain(start, BLOCKS) == expected
 
 
-MOUNTINFO = """22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw
-30 22 0:25 / /srv rw - tmpfs tmpfs rw
-31 30 252:0 / /srv/models rw - xfs /dev/mapper/vg-models rw
-32 30 0:40 / /srv/share\\040d rw - nfs4 nas:/models rw
-33 30 252:1 / /srv/models rw - ext4 /dev/mapper/crypt rw
-broken line
-"""
-
-MOUNTS: dict[str, tuple[str, str]] = {
-    "the root": ("/var/lib/models", "259:2"),
-    "a mount point itself": ("/srv", "0:25"),
-    "the deepest, and the last of two": ("/srv/models/llama", "252:1"),
-    "a name that only begins alike": ("/srv/models2", "0:25"),
-    "a blank in the name": ("/srv/share d/x", "0:40"),
-}
-
-
-@pytest.mark.parametrize(("path", "device"), MOUNTS.values(), ids=MOUNTS.keys())
-def test_mounts(path: str, device: str) -> None:
-    mount = readahead.mount_of(path, readahead.parse_mountinfo(MOUNTINFO))
-    assert mount is not None
-    assert mount.device == device
-
-
 SELECTIONS: dict[str, tuple[dict[str, Any], list[str], int]] = {
     "by class": ({"classes": ["nvme"]}, ["nvme0n1", "nvme1n1"], 0),
     "by mount": ({"mounts": {"/srv/models": ("dm-0", "xfs")}}, ["dm-0", "md0", "nvme1n1", "sda"], 0),
@@ -85,13 +62,13 @@ def test_selections(case: dict[str, Any], devices: list[str], notes: int) -> Non
 
 @pytest.mark.parametrize(("case", "message"), [({"classes": ["ssd"]}, "readahead_classes has ssd"), ({"classes": ["virtio"]}, "matches virtio")])
 def test_refusals(case: dict[str, Any], message: str) -> None:
-    with pytest.raises(ReadaheadError, match=message):
+    with pytest.raises(HostError, match=message):
         choose(**case)
 
 
 @pytest.mark.parametrize(("kb", "page"), [(-4, 4), (70000, 4), (6, 4), (8, 64)])
 def test_a_read_ahead_that_the_kernel_would_change_is_refused(kb: int, page: int) -> None:
-    with pytest.raises(ReadaheadError, match="readahead_load_kb"):
+    with pytest.raises(HostError, match="readahead_load_kb"):
         readahead.check_kb(kb, "readahead_load_kb", page)
     assert readahead.check_kb(128, "readahead_steady_kb", page) == 128
 
@@ -109,14 +86,13 @@ def test_the_rule_names_classes_mappers_and_kernel_names() -> None:
 
 
 def test_rules_that_are_read_later_are_named() -> None:
-    files = {
-        "/etc/udev/rules.d/99-tune.rules": '# ATTR{queue/read_ahead_kb}="1"\nKERNEL=="sda", ATTR{queue/read_ahead_kb}="4096"\n',
-        "/usr/lib/udev/rules.d/99-tune.rules": 'ATTR{queue/read_ahead_kb}="5"\n',
-        "/usr/lib/udev/rules.d/60-block.rules": 'ATTR{queue/read_ahead_kb}="5"\n',
-        "/usr/lib/udev/rules.d/70-look.rules": 'ATTR{queue/read_ahead_kb}=="5", RUN+="x"\n',
-        readahead.RULE: 'ATTR{queue/read_ahead_kb}="128"\n',
-    }
-    assert readahead.later_rules(files) == ["/etc/udev/rules.d/99-tune.rules line 2"]
+    text = (
+        "# /usr/lib/udev/rules.d/60-block.rules\nATTR{queue/read_ahead_kb}=\"5\"\n\n"
+        "# /usr/lib/udev/rules.d/70-look.rules\nATTR{queue/read_ahead_kb}==\"5\", RUN+=\"x\"\n\n"
+        "# /etc/udev/rules.d/99-tune.rules\n# ATTR{queue/read_ahead_kb}=\"1\"\nKERNEL==\"sda\", ATTR{queue/read_ahead_kb}=\"4096\"\n"
+    )
+    lines = later_lines(Node("/", lambda _argv: (0, text, "")), "udev/rules.d", readahead.RULE)
+    assert readahead.later_rules(lines) == ["/etc/udev/rules.d/99-tune.rules line 2"]
 
 
 def test_the_restore_command_works_without_a_device_that_was_removed(tmp_path: Path) -> None:

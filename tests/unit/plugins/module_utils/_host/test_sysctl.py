@@ -1,4 +1,4 @@
-"""sysctl.d in the order of the boot, the desired values, refusals, and undo."""
+"""Files that are read later at boot, the desired values, refusals, and undo."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, sysctl
-from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import SysctlError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, Node, later_lines
 
 TOTAL_121 = int(121.69 * memory.GIB_KB)
 BY_CLASS = {"121": 3145728, "119": 3145728}
@@ -25,55 +25,51 @@ def test_keys_are_written_in_two_ways(written: str, expected: str) -> None:
     assert sysctl.dotted(written) == expected
 
 
-def test_a_file_is_read_with_its_line_numbers() -> None:
-    text = "# vm.swappiness = 1\n; no\n\n-vm/dirty_ratio=5\nvm.overcommit_memory   =   0  \nnonsense\n"
-    assert [(entry.line, entry.key, entry.value) for entry in sysctl.parse_file("/x", text)] == [
-        (4, "vm.dirty_ratio", "5"),
-        (5, "vm.overcommit_memory", "0"),
-    ]
+CONFIGURATION = """# /etc/sysctl.d/10-a.conf
+vm.dirty_ratio = 1
+
+# /etc/sysctl.d/99-sysctl.conf -> /etc/sysctl.conf
+# /etc/other/mine.conf
+; vm.dirty_ratio = 2
+
+-vm/dirty_ratio=5
+"""
 
 
-ORDER: dict[str, tuple[dict[str, str | None], list[str]]] = {
-    "by name": (
-        {"/usr/lib/sysctl.d/99-z.conf": "", "/etc/sysctl.d/10-a.conf": "", "/run/sysctl.d/50-m.conf": ""},
-        ["/etc/sysctl.d/10-a.conf", "/run/sysctl.d/50-m.conf", "/usr/lib/sysctl.d/99-z.conf"],
-    ),
-    "etc hides usr/lib": ({"/usr/lib/sysctl.d/50-x.conf": "", "/etc/sysctl.d/50-x.conf": ""}, ["/etc/sysctl.d/50-x.conf"]),
-    "a link to /dev/null hides the name": ({"/usr/lib/sysctl.d/50-x.conf": "", "/etc/sysctl.d/50-x.conf": None}, []),
-    "sysctl.conf comes last": ({"/etc/sysctl.conf": "", "/etc/sysctl.d/99-z.conf": ""}, ["/etc/sysctl.d/99-z.conf", "/etc/sysctl.conf"]),
-    "other suffixes are not read": ({"/etc/sysctl.d/README": "", "/etc/sysctl.d/70-x.conf.bak": ""}, []),
+def test_lines_that_systemd_reads_later_have_their_file_and_number() -> None:
+    asked: list[list[str]] = []
+    node = Node("/", lambda argv: (asked.append(list(argv)), (0, CONFIGURATION, ""))[1])
+    assert later_lines(node, "sysctl.d", sysctl.DROP_IN)[-1] == ("/etc/sysctl.d/99-sysctl.conf line 4", "-vm/dirty_ratio=5")
+    assert {place.partition(" ")[0] for place, _line in later_lines(node, "sysctl.d", sysctl.DROP_IN)} == {"/etc/sysctl.d/99-sysctl.conf"}
+    assert asked[0] == ["systemd-analyze", "cat-config", "sysctl.d"]
+
+
+def test_the_main_file_of_a_configuration_is_read_before_its_folder() -> None:
+    text = "# /etc/systemd/system.conf\nRuntimeWatchdogSec=1\n\n# /etc/systemd/system.conf.d/70-x.conf\nRuntimeWatchdogSec=2\n"
+    lines = later_lines(Node("/", lambda _argv: (0, text, "")), "systemd/system.conf", "/etc/systemd/system.conf.d/60-gb10-cluster.conf")
+    assert lines == [("/etc/systemd/system.conf.d/70-x.conf line 1", "RuntimeWatchdogSec=2")]
+
+
+OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
+    "a later file wins": (["# x", "vm.dirty_ratio = 20"], ["/etc/z.conf line 2 sets vm.dirty_ratio to 20"]),
+    "the same value": (["vm.dirty_ratio = 5"], []),
+    "a comment": (["; vm.dirty_ratio = 20", "#vm.dirty_ratio = 20", "nonsense"], []),
+    "a pattern counts": (["vm.dirty* = 7"], ["/etc/z.conf line 1 sets vm.dirty_ratio to 7"]),
+    "the partner sets ours to 0": (["vm/dirty_bytes=1048576"], ["/etc/z.conf line 1 sets vm.dirty_bytes to 1048576"]),
+    "the partner at 0 does not": (["vm.dirty_bytes = 0"], []),
+    "the last of several": (["vm.dirty_ratio = 9", "-vm.dirty_ratio = 30"], ["/etc/z.conf line 2 sets vm.dirty_ratio to 30"]),
+    "the last of several is ours": (["vm.dirty_ratio = 9", "vm.dirty_ratio = 5"], []),
 }
 
 
-@pytest.mark.parametrize(("files", "expected"), ORDER.values(), ids=ORDER.keys())
-def test_reading_order(files: dict[str, str | None], expected: list[str]) -> None:
-    assert sysctl.reading_order(files) == expected
-
-
-OVERRIDES: dict[str, tuple[dict[str, str | None], list[str]]] = {
-    "a later file wins": ({"/etc/sysctl.d/99-mine.conf": "\nvm.dirty_ratio = 20\n"}, ["/etc/sysctl.d/99-mine.conf line 2 sets vm.dirty_ratio to 20"]),
-    "a pattern counts": ({"/usr/lib/sysctl.d/70-x.conf": "vm.dirty* = 7\n"}, ["/usr/lib/sysctl.d/70-x.conf line 1 sets vm.dirty_ratio to 7"]),
-    "the partner sets ours to 0": (
-        {"/etc/sysctl.d/90-b.conf": "vm.dirty_bytes = 1048576\n"},
-        ["/etc/sysctl.d/90-b.conf line 1 sets vm.dirty_bytes to 1048576"],
-    ),
-    "the partner at 0 does not": ({"/etc/sysctl.d/90-b.conf": "vm.dirty_bytes = 0\n"}, []),
-    "the last of several": (
-        {"/etc/sysctl.d/90-b.conf": "vm.dirty_ratio = 5\n", "/etc/sysctl.conf": "vm.dirty_ratio = 30\n"},
-        ["/etc/sysctl.conf line 1 sets vm.dirty_ratio to 30"],
-    ),
-    "a hidden file": ({"/usr/lib/sysctl.d/99-x.conf": "vm.dirty_ratio = 30\n", "/etc/sysctl.d/99-x.conf": None}, []),
-}
-
-
-@pytest.mark.parametrize(("files", "expected"), OVERRIDES.values(), ids=OVERRIDES.keys())
-def test_overrides_are_named_by_file_and_line(files: dict[str, str | None], expected: list[str]) -> None:
-    found = sysctl.overrides(files, {"vm.dirty_ratio": "5"})
+@pytest.mark.parametrize(("lines", "expected"), OVERRIDES.values(), ids=OVERRIDES.keys())
+def test_overrides_are_named_by_file_and_line(lines: list[str], expected: list[str]) -> None:
+    found = sysctl.overrides([(f"/etc/z.conf line {number}", line) for number, line in enumerate(lines, 1)], {"vm.dirty_ratio": "5"})
     assert len(found) == len(expected)
     if expected:
         message = sysctl.override_message(found, {"vm.dirty_ratio": "5"})
         assert message.startswith(expected[0])
-        assert "set sysctl_dirty_ratio to leave" in message
+        assert "Remove the line from /etc/z.conf, or set sysctl_dirty_ratio to leave" in message
 
 
 FLOORS: dict[str, tuple[str, int, int, str]] = {
@@ -115,7 +111,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("case", "message"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_refusals(case: dict[str, Any], message: str) -> None:
-    with pytest.raises(SysctlError, match=message):
+    with pytest.raises(HostError, match=message):
         sysctl.desired(
             case.get("values", settings()), sysctl.choose_floor(case.get("option", "auto"), TOTAL_121, BY_CLASS, 2.5)[0], "off", case.get("extra", {})
         )
@@ -124,7 +120,7 @@ def test_refusals(case: dict[str, Any], message: str) -> None:
 def test_the_record_keeps_the_first_values_and_undo_writes_them() -> None:
     live = {"vm.dirty_ratio": "20", "vm.swappiness": "60"}
     before = sysctl.record_before({}, {"vm.dirty_ratio": "5"}, live)
-    again = sysctl.record_before({"live": before}, {"vm.dirty_ratio": "7", "vm.swappiness": "0"}, {**live, "vm.dirty_ratio": "5"})
+    again = sysctl.record_before(before, {"vm.dirty_ratio": "7", "vm.swappiness": "0"}, {**live, "vm.dirty_ratio": "5"})
     assert again == live
     assert sysctl.to_restore(again, {}, {"vm.dirty_ratio": "7", "vm.swappiness": "60"}) == {"vm.dirty_ratio": "20"}
     assert sysctl.to_restore(again, {"vm.dirty_ratio": "7"}, {"vm.dirty_ratio": "7", "vm.swappiness": "0"}) == {"vm.swappiness": "60"}
