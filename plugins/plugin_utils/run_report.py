@@ -161,9 +161,10 @@ class RunReport:
     def flush(self, *, always: bool = True) -> list[Line]:
         """Return what was not printed yet. Without `always`, only what no other host is expected to share."""
         lines: list[Line] = []
+        held = [key for key, item in self._items.items() if self._is_note(item) and self._clock() - item.at < NOTE_SECONDS]
         for (kind, key), item in list(self._items.items()):
             is_new = self._clock() - item.at < SETTLE_SECONDS or (kind == "text" and any(each == key for _host, each in self._flight))
-            if (always or not is_new) and not self._is_note(item):
+            if (always or not is_new) and (kind, key) not in held:
                 lines += self._item_lines(self._items.pop((kind, key)))
         return lines
 
@@ -204,9 +205,9 @@ class RunReport:
         return sorted(hosts, key=lambda host: self._order.get(host, len(self._order)))
 
     def _is_note(self, item: Item) -> bool:
-        """Return whether an item is the only line of its role so far. It is shown next to the role's result, which a report replaces."""
-        is_only = item.kind == "text" and self._part.is_role and not self._part.reported and sum(each.kind == "text" for each in self._items.values()) == 1
-        return is_only and self._clock() - item.at < NOTE_SECONDS and [len(lines) for lines in item.groups(self._order)] == [1]
+        """Return whether an item is the only line of its role so far. It is shown next to the role's result, or alone if a report replaces the result."""
+        is_only = item.kind == "text" and self._part.is_role and sum(each.kind == "text" for each in self._items.values()) == 1
+        return is_only and [len(lines) for lines in item.groups(self._order)] == [1]
 
     def _close(self) -> list[Line]:
         """End the part."""
@@ -242,7 +243,7 @@ class RunReport:
                 out += [Line("plain", f"    {hosts_text(hosts)}:")] if lines and len(groups) > 1 else []
                 out += [Line(line[:1], f"    {line}") for line in lines]
             return self._out(*out)
-        return [line for lines, hosts in groups.items() for line in self._fault_lines(item, hosts, lines)]
+        return [line for lines, hosts in groups.items() for line in self._fault_lines(item, self._ordered(hosts), lines)]
 
     def _fault_lines(self, item: Item, hosts: list[str], fault: tuple[str, ...]) -> list[Line]:
         is_known = any(fault == each for _part, _hosts, each in self._faults)
