@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ansible_runner
+import yaml
 
 REPO = Path(__file__).resolve().parents[1]
 #: A valid inventory whose hosts are never reached.
@@ -48,6 +49,16 @@ ROLE_PLAY = """
         name: gb10.cluster.vllm_tp2
         tasks_from: {tasks}
 """
+
+
+def plays_of(tasks: str, **variables: str) -> str:
+    """Return a play that runs one task file of the role vllm_tp2, or the playbook of this name without its check of the inventory."""
+    plays = yaml.safe_load(ROLE_PLAY.format(tasks=tasks))
+    if not (REPO / f"roles/vllm_tp2/tasks/{tasks}.yml").exists():
+        plays = yaml.safe_load((REPO / f"playbooks/{tasks}.yml").read_text(encoding="utf-8"))[1:]
+    return yaml.safe_dump([{**each, "vars": {**each.get("vars", {}), **variables}} for each in plays], sort_keys=False)
+
+
 # Loads callback/dies_at.py.
 DIES = {"ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback"), "ANSIBLE_CALLBACKS_ENABLED": "dies_at"}
 

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Follow the agent on the head until there is a verdict, and keep the receipt on the controller. See the module of the same name for its options."""
+"""Follow the agent on the head until the group is settled, and keep the receipt on the controller. See the module of the same name for its options."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ class ActionModule(NodeResults):
                 "generation": {"type": "int", "required": True},
                 "group": {"type": "str", "required": True},
                 "receipts": {"type": "path"},
-                "until": {"type": "str", "choices": ["verdict", "settled"], "default": "verdict"},
-                "since": {"type": "int", "default": 0},
             }
         )
         if self._task.check_mode:
             return {"changed": False, "skipped": True, "msg": "Check mode: there is no boot to judge."}
-        self.generation, self.group, self.settled = int(args["generation"]), str(args["group"]), args["until"] == "settled"
+        self.generation, self.group = int(args["generation"]), str(args["group"])
         self.host = str((task_vars or {}).get("inventory_hostname"))
         self.stages: dict[tuple[str, str], float] = {}
-        self.since, self.misses, self.missed_at, self.problem = int(args["since"]), 0, 0.0, ""
+        self.since, self.misses, self.missed_at, self.problem = 0, 0, 0.0, ""
+        self.judged: dict[str, Any] = {}
         parent = os.getppid()
         while True:
             reply = self._ask(f"follow --generation {self.generation} --since {self.since} --wait {WAIT_SECONDS}")
@@ -66,8 +65,10 @@ class ActionModule(NodeResults):
             if self.generation in ((reply.get("desired") or {}).get("replaces") or []):  # the same desired state under a higher number
                 self.generation = int(reply["desired"].get("generation") or 0)
             outcome = dict(reply.get("outcome") or {})
-            if self._decided(outcome):
-                return self._result(outcome, args["receipts"])
+            if int(outcome.get("generation") or 0) == self.generation:
+                self._judge(outcome, args["receipts"])
+                if outcome.get("final"):
+                    return self._settled(outcome)
             replaced = self._replaced(reply)
             if replaced:
                 return self._failed(replaced, "superseded")
@@ -118,12 +119,6 @@ class ActionModule(NodeResults):
         self.stages[seen] = now
         return True
 
-    def _decided(self, outcome: dict[str, Any]) -> bool:
-        """Return whether this outcome is what the task waits for."""
-        if int(outcome.get("generation") or 0) != self.generation:
-            return False
-        return bool(outcome.get("final") or (outcome.get("verdict") and not self.settled))
-
     def _replaced(self, reply: dict[str, Any]) -> str:
         """Return who replaced the desired state that is followed, as a sentence; empty if it stands."""
         desired = dict(reply.get("desired") or {})
@@ -135,33 +130,46 @@ class ActionModule(NodeResults):
         return f"{self.group} was taken over by {by} at {at} (release {desired.get('release')})."
 
     def _failed(self, text: str, name: str) -> dict[str, Any]:
+        """Return the result if the group is not followed to its end. A boot that passed has passed if only the connection is lost."""
+        passed = bool(self.judged.get("passed")) and name == "connection_lost"
+        return {**self._result(passed, text), "class": name, "msg": text if passed else self._joined(text)}
+
+    def _settled(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Return the verdict and the outcome, and acknowledge it: it does not change any more."""
+        self._ask(f"call acknowledge {shlex.quote(json.dumps({'generation': self.generation}))}")
+        passed = bool(self.judged.get("passed")) if self.judged else outcome.get("result") in ("serves", "stopped")
+        sentence = str(outcome.get("sentence") or "")
+        return {**self._result(passed, sentence), "outcome": outcome, "msg": self.judged.get("msg", sentence) if passed else self._joined(sentence)}
+
+    def _joined(self, text: str) -> str:
+        """Return the verdict with what followed it, which may repeat it."""
+        verdict = "" if self.judged.get("passed") else str(self.judged.get("msg") or "")
+        return text if verdict in text else " ".join(filter(None, (verdict, text)))
+
+    def _result(self, passed: bool, text: str) -> dict[str, Any]:
         return {
-            "changed": False, "failed": True, "msg": text, "class": name, "passed": False, "seconds": 0.0, "receipt": {}, "pool": {}, "finding": None,
-            "failed_checks": [], "unknown_checks": [], "outcome": {}, "next": self.since,
+            "changed": False, "msg": text, "class": "", "seconds": 0.0, "receipt": {}, "pool": {}, "finding": None, "failed_checks": [], "unknown_checks": [],
+            "outcome": {}, **self.judged, "failed": not passed, "passed": passed,
         }  # fmt: skip
 
-    def _result(self, outcome: dict[str, Any], folder: str | None) -> dict[str, Any]:
-        """Return the verdict and the outcome, keep the receipt, and acknowledge an outcome that does not change any more."""
+    def _judge(self, outcome: dict[str, Any], folder: str | None) -> None:
+        """Take the verdict out of an outcome. The first time, keep it with its receipt."""
         verdict = dict(outcome.pop("verdict", None) or {})
-        settled, served = bool(outcome.get("final")), outcome.get("result") in ("serves", "stopped")
-        passed = bool(verdict.get("passed")) if verdict and not self.settled else served
-        receipt = dict(verdict.get("receipt") or {})
-        kept = self._kept(folder, {**receipt, "group": self.group}) if receipt and not self.settled else {}
-        if settled:
-            self._ask(f"call acknowledge {shlex.quote(json.dumps({'generation': self.generation}))}")
+        if self.judged or not verdict:
+            return
+        receipt, passed, checks = dict(verdict.get("receipt") or {}), bool(verdict.get("passed")), verdict.get("checks") or []
+        kept = self._kept(folder, {**receipt, "group": self.group}) if receipt else {}
+        receipt |= kept
         pool = receipt.get("pool") or verdict.get("pool") or {}
-        receipt = {**receipt, **kept}
         if not passed:
             # The rest is in the file. The screen is for the sentence.
             receipt = {key: receipt.get(key) for key in ("path", "release", "time", "warning") if key != "warning" or key in receipt}
-        checks = verdict.get("checks") or []
-        sentence = str(outcome.get("sentence") or "")
-        return {
+        self.judged = {
             **({"warnings": [kept["warning"]]} if kept.get("warning") else {}),
-            "changed": False, "failed": not passed, "msg": sentence or verdict.get("msg", "") if self.settled else verdict.get("msg") or sentence,
-            "class": verdict.get("class") or "", "passed": passed, "seconds": verdict.get("seconds") or 0.0, "receipt": receipt, "pool": pool,
-            "finding": verdict.get("finding"), "failed_checks": [c for c in checks if c.get("ok") is False and not c.get("warning")],
-            "unknown_checks": [c["name"] for c in checks if c.get("ok") is None], "outcome": outcome, "next": self.since,
+            "msg": verdict.get("msg") or str(outcome.get("sentence") or ""), "class": verdict.get("class") or "", "passed": passed,
+            "seconds": verdict.get("seconds") or 0.0, "receipt": receipt, "pool": pool, "finding": verdict.get("finding"),
+            "failed_checks": [c for c in checks if c.get("ok") is False and not c.get("warning")],
+            "unknown_checks": [c["name"] for c in checks if c.get("ok") is None], "outcome": outcome,
         }  # fmt: skip
 
     def _kept(self, folder: str | None, receipt: dict[str, Any]) -> dict[str, Any]:

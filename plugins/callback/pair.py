@@ -64,7 +64,7 @@ from ansible import context
 from ansible.playbook.block import Block
 from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as Default
-from ansible.plugins.loader import filter_loader, lookup_loader, test_loader
+from ansible.plugins.loader import action_loader, filter_loader, lookup_loader, test_loader
 from ansible_collections.gb10.cluster.plugins.plugin_utils import fault_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.run_report import Line, RunReport
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
@@ -97,10 +97,11 @@ def quietly(method: Callable[..., None], name: str = "") -> Callable[..., None]:
 
 @functools.cache
 def load_plugins() -> None:
-    """Load filters, tests and lookups before Ansible forks. Otherwise, each task loads and compiles all of them: 28 % of the CPU time of a second run."""
+    """Load plugins before Ansible forks. Otherwise, each task loads and compiles all of them: 28 % of the CPU time of a second run."""
     filter_loader.get("gb10.cluster.render_rank")
     test_loader.get("ansible.builtin.defined")
     lookup_loader.get("gb10.cluster.serving_group", class_only=True)
+    action_loader.get("gb10.cluster.serving_plan", class_only=True)
 
 
 def is_json(line: str) -> bool:

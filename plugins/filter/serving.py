@@ -39,7 +39,6 @@ class FilterModule:
             "bench_report": _guard(bench.report),
             "collective_verdict": _guard(collective.verdict),
             "api_url": _guard(api_probe.api_url),
-            "name_release": _guard(compose.name_release),
             "render_rank": _guard(compose.render_rank),
             "compose_yaml": _guard(compose_yaml),
             "env_file_text": _guard(compose.env_file_text),

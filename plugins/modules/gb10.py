@@ -21,8 +21,8 @@ attributes:
     description: What would be done is reported, and nothing is changed.
     support: full
   diff_mode:
-    description: There is no diff.
-    support: none
+    description: C(want) has a diff of the desired state.
+    support: partial
 options:
   argv:
     description:
@@ -99,7 +99,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import commands
 
 #: Subcommands that take --check.
-CHANGING = ("rollback",)
+CHANGING = ("rollback", "want")
 
 
 def main() -> None:
@@ -123,11 +123,12 @@ def main() -> None:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         rc = commands.run(argv, given=given)
     lines, problems = out.getvalue().splitlines(), errors.getvalue().splitlines()
-    document = json.loads(lines.pop()) if "--json" in argv and lines[-1:] and lines[-1].startswith("{") else {}
+    document = json.loads(lines.pop()) if ("--json" in argv or argv[:1] == ["want"]) and lines[-1:] and lines[-1].startswith("{") else {}
+    diff = {"diff": document.pop("diff")} if "diff" in document else {}
     result = {"document": document, "lines": lines, "problems": problems, "rc": rc}
     if rc == 1:
         module.fail_json(msg=" ".join(problems) or f"gb10 {argv[0]} failed without a message.", **result)
-    module.exit_json(changed=bool(document.get("changed")), failed=False, **result)  # without `failed`, Ansible fails a task whose rc is not 0
+    module.exit_json(changed=bool(document.get("changed")), failed=False, **diff, **result)  # without `failed`, Ansible fails a task whose rc is not 0
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: kv_pool_gate
-short_description: Follow the start of a serving group until there is a verdict
+short_description: Follow the start of a serving group to its verdict
 description:
   - Runs on the head of a serving group. The agent there starts all ranks, judges the boot and recovers by itself. This action reads its events
     and shows its progress, one line for each change of stage and rank.
   - Fails within seconds of a failure on B(any) rank, with the decisive line, the failure's class and a remedy.
     A rank that was killed leaves no line. The container's state and the kernel's count of OOM kills tell then.
+  - Returns when the agent has nothing more to do: after a failure it recovers, after a pass it keeps its records. A stop that is followed passes.
   - Passes when the head answers C(/v1/models) with the context of the criteria, the KV pool meets the criteria, all ranks agree and still run,
     and a real completion came back. C(/health) proves nothing. It stays 200 with a dead worker until a request arrives.
   - For a profile with a drafter, a published speed or a bound, it also measures the speed of one stream and the accepted draft tokens. They fail the
@@ -25,24 +26,13 @@ author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
   generation:
-    description: The generation of the desired state to follow, as M(gb10.cluster.desired_state) returned it.
+    description: The generation of the desired state to follow, as C(gb10 want) returned it.
     type: int
     required: true
   group:
     description: The serving group's name.
     type: str
     required: true
-  until:
-    description:
-      - V(verdict) returns as soon as the verdict on the desired release is final. The agent may recover or keep records after that.
-      - V(settled) returns when the agent has nothing more to do. The task then fails only if the group neither serves nor is stopped on request.
-    type: str
-    choices: [verdict, settled]
-    default: verdict
-  since:
-    description: RV(next) of an earlier call for the same O(generation). Events up to this one are not shown again.
-    type: int
-    default: 0
   receipts:
     description:
       - A folder on the controller where the receipt is kept, in a folder of the group's name. None is kept when left out.
@@ -64,8 +54,8 @@ attributes:
     details:
       - This action does not modify state on the nodes.
 seealso:
-  - module: gb10.cluster.desired_state
-    description: Sets the desired state that is followed.
+  - module: gb10.cluster.gb10
+    description: Runs C(gb10 want), which sets the desired state that is followed.
   - module: gb10.cluster.vllm_boot_log_info
     description: The same reading of a log, offline.
 """
@@ -81,7 +71,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 passed:
-  description: Whether the boot passed; with O(until=settled) whether the group serves, or is stopped on request.
+  description: Whether the boot passed. Without a boot, whether the group serves, or is stopped on request.
   type: bool
   returned: always
   sample: true
@@ -91,7 +81,7 @@ class:
   returned: always
   sample: kv_too_small
 msg:
-  description: The verdict as a sentence. After a failure it names group, rank, host, class, the decisive line and the remedy.
+  description: The verdict as a sentence. After a failure it names group, rank, host, class, the decisive line, the remedy, and how the agent has recovered.
   type: str
   returned: always
   sample: "pair1 serves: every criterion holds."
@@ -136,9 +126,4 @@ outcome:
   type: dict
   returned: always
   sample: {generation: 7, phase: settled, result: serves, release: 4f0c61d2a9be, warnings: [], unserved_seconds: 48.2}
-next:
-  description: The number of the last event that was shown.
-  type: int
-  returned: always
-  sample: 42
 """

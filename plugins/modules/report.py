@@ -27,7 +27,7 @@ options:
     type: dict
     required: true
   status:
-    description: The state of the group, as P(gb10.cluster.group_status#filter) returns it.
+    description: The state of the group, as C(gb10 status --json) prints it.
     type: dict
     default: {}
   registers:

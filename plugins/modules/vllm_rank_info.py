@@ -62,6 +62,10 @@ options:
     description: Whether to return receipts, events and memory of the past too. See RV(records).
     type: bool
     default: false
+  key:
+    description: Whether to look for the API key of the group, on the head. See RV(key).
+    type: bool
+    default: false
   ask:
     description:
       - On the head, the completion to request of its API. None is requested if the rank cannot serve, or if its agent starts or restores the group.
@@ -307,6 +311,14 @@ alive:
       type: bool
       returned: always
       sample: false
+key:
+  description:
+    - The API key that the group has without one in the inventory, empty without O(key). The key itself is not in it.
+    - C(path) is its file, C(due) whether the file is to be written, and C(new) whether the key is a new one, or a container runs with another one.
+    - Only C(msg) if the file cannot be read or is not a key.
+  type: dict
+  returned: always
+  sample: {path: /opt/gb10-cluster/vllm_tp2/pair1/api_key, due: false, new: false}
 boot_log:
   description: The facts of the container's log, as M(gb10.cluster.vllm_boot_log_info) returns them; empty without O(boot_log) or without a container.
   type: dict
@@ -385,7 +397,7 @@ import os
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import look
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, look
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, runner
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
@@ -410,6 +422,7 @@ def main() -> None:
             "drafter": {"type": "str", "default": ""},
             "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
             "head": {"type": "dict", "default": {}, "options": {"name": {"type": "str"}, "address": {"type": "str"}}},
+            "key": {"type": "bool", "default": False, "no_log": False},
             "ask": {"type": "dict", "options": asked},
             "boot_log": {"type": "bool", "default": False},
             "health": {"type": "bool", "default": False},
@@ -419,7 +432,7 @@ def main() -> None:
     )
     given = dict(module.params)
     ask, wants_log, wants_records, engine = given.pop("ask"), given.pop("boot_log"), given.pop("records"), given.pop("docker_socket")
-    wants_health = given.pop("health")
+    wants_health, wants_key = given.pop("health"), given.pop("key")
     folder = os.path.join(given["directory"], given["group"])
     rank = look.read(machine=Node("/", runner(module, optional=True)), engine=engine, **given)
     if rank["weights_differ"]:
@@ -434,6 +447,7 @@ def main() -> None:
         alive=look.alive(folder, ask, keep=not module.check_mode) if ask and look.may_ask(rank) else {},
         health=look.health_of(folder) if wants_health else {},
         records=look.records(folder) if wants_records else {},
+        key=api_key.keep(folder, given["group"], check=True) if wants_key else {},
         **rank,
     )
 

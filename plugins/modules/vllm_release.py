@@ -32,6 +32,11 @@ options:
   secrets:
     description: The text of C(secrets.env), mode C(0600). Never shown, also not in a diff. Without one the file is left as it is.
     type: str
+  key:
+    description:
+      - The group's name, to keep the API key that it has without one in the inventory. The file C(api_key) is made once, on the head, as an env file for
+        its container. The key does not leave the node, and is not in a diff.
+    type: str
   receipt:
     description:
       - The gate's receipt, kept next to the release as C(receipt.json).
@@ -97,6 +102,7 @@ cache_files:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches import VARIABLES
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
@@ -119,6 +125,7 @@ def main() -> None:
             "release": {"type": "str", "required": True},
             "files": {"type": "dict", "default": {}},
             "secrets": {"type": "str", "no_log": True},
+            "key": {"type": "str", "no_log": False},
             "receipt": {"type": "dict"},
             "current": {"type": "bool", "default": False},
             "caches": {"type": "list", "elements": "path", "default": []},
@@ -149,6 +156,10 @@ def main() -> None:
             diff += [{"before_header": path, "after_header": path, "before": "", "after": "(compile cache)\n"} for path in created]
             diff += [{"before_header": path, "after_header": path, "before": "(compile cache)\n", "after": ""} for path in removed]
             cache_files = cache_folder.count(params["caches"][0], params["store"])
+        key = api_key.keep(params["directory"], params["key"], module.check_mode) if params["key"] else {}
+        if "msg" in key:
+            module.fail_json(msg=key["msg"])
+        diff += [key["diff"]] if key.get("due") else []
         if not module.check_mode:
             if wanted or params["receipt"] is not None:
                 os.makedirs(folder, mode=0o750, exist_ok=True)

@@ -319,7 +319,7 @@ def plan(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the page of a group.
 
-    `status` is what the filter group_status returns, `profiles` and `estimates` (of the KV pool) are by name of the profile; the others are of report_sources.
+    `status` is what `gb10 status` prints, `profiles` and `estimates` (of the KV pool) are by name of the profile; the others are of report_sources.
     """
     ranks = {f"rank {number} on {host}": nodes.get(host) or {} for number, host in enumerate(hosts)}
     boots = merged(receipts, *(node.get("receipts") or [] for node in ranks.values()))

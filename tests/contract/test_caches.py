@@ -13,19 +13,22 @@ from warm_playbook import run
 
 pytestmark = pytest.mark.slow
 
-KEY, OTHER = "vllm-cache-0123456789ab", "vllm-cache-ba9876543210"
-COPY = {"ansible.builtin.include_role": {"name": "gb10.cluster.vllm_tp2", "tasks_from": "caches.yml"}, "when": "__vllm_tp2_cache_source | length > 0"}
+KEY = "vllm-cache-0123456789ab"
+COPY = {"ansible.builtin.include_role": {"name": "gb10.cluster.vllm_tp2", "tasks_from": "collective.yml"}}
 
 
-def decide(files: dict[str, int], caches: dict[str, list[str]], name: str = "Decide") -> list[dict[str, Any]]:
-    """Return the tasks that set what both ranks have written, -2 for nothing, and show whose cache the other rank gets."""
-    wrote = {host: {"cache_files": count} if count != -2 else {} for host, count in files.items()}
-    rendered = {host: {"caches": each} for host, each in caches.items()}
+def decide(files: dict[str, int], caches: dict[str, list[str]]) -> list[dict[str, Any]]:
+    """Return the tasks that set what both ranks have written, and what the run has decided."""
+    wrote = {host: {"cache_files": count} for host, count in files.items()}
+    mine = {host: {"caches": each} for host, each in caches.items()}
     return [
-        {"ansible.builtin.set_fact": {"__vllm_tp2_wrote": f"{{{{ {wrote}[inventory_hostname] }}}}"}},
-        {"ansible.builtin.set_fact": {"__vllm_tp2_rendered": f"{{{{ {rendered}[inventory_hostname] }}}}"}},
-        {"name": name, "ansible.builtin.debug": {"msg": "{{ __vllm_tp2_cache_source }}"}},
-    ]
+        {
+            "ansible.builtin.set_fact": {
+                "__vllm_tp2_wrote": f"{{{{ {wrote}[inventory_hostname] }}}}", "__vllm_tp2_mine": f"{{{{ {mine}[inventory_hostname] }}}}",
+                "__vllm_tp2_decision": {"tries": False, "collective_due": False},
+            }
+        },
+    ]  # fmt: skip
 
 
 def play(folder: Path, tasks: list[dict[str, Any]], *arguments: str) -> Run:
@@ -44,32 +47,6 @@ def shown(done: Run, task: str) -> dict[str, Any]:
     return {data["host"]: data["res"] for data in (event["event_data"] for event in done.events) if data.get("task") == task and "res" in data}
 
 
-CASES: dict[str, tuple[dict[str, int], dict[str, list[str]], str]] = {
-    "worker lacks": ({"one": 7, "two": 0}, {}, "one"),
-    "head lacks": ({"one": 0, "two": 7}, {}, "two"),
-    "both have": ({"one": 7, "two": 5}, {}, ""),
-    "none has": ({"one": 0, "two": 0}, {}, ""),
-    "unknown": ({"one": 7, "two": -1}, {}, ""),
-    "nothing written": ({"one": 7, "two": -2}, {}, ""),
-    "another key": ({"one": 7, "two": 0}, {"two": [f"/m/{OTHER}"]}, ""),
-    "another store": ({"one": 7, "two": 0}, {"two": [f"/other-store/{KEY}"]}, "one"),
-    "no cache": ({"one": -2, "two": -2}, {"one": [], "two": []}, ""),
-}
-
-#: One of each kind; a case costs three tasks on two hosts.
-SOME = ["worker lacks", "head lacks", "both have", "another key"]
-
-
-@pytest.mark.parametrize("names", [SOME, pytest.param([*CASES], marks=pytest.mark.long)], ids=["some", "all"])
-def test_a_rank_without_kernels_of_the_same_key_gets_those_of_the_first_that_has_them(tmp_path: Path, names: list[str]) -> None:
-    same = {"one": [f"/m/{KEY}"], "two": [f"/m/{KEY}"]}
-    done = play(tmp_path, [task for name in names for task in decide(CASES[name][0], {**same, **CASES[name][1]}, name)])
-    assert done.rc == 0, done.stdout
-    for name in names:
-        source = CASES[name][2]
-        assert {host: result["msg"] for host, result in shown(done, name).items()} == {"one": source, "two": source}, name
-
-
 @pytest.mark.parametrize("check", [True, False], ids=["check mode", "for real"])
 def test_a_copy_is_predicted_and_its_failure_does_not_end_the_run(tmp_path: Path, check: bool) -> None:
     """Nothing can be offered here: the rank has no fabric addresses."""
@@ -80,10 +57,10 @@ def test_a_copy_is_predicted_and_its_failure_does_not_end_the_run(tmp_path: Path
     done = play(tmp_path, [*decide({"one": 1, "two": 0}, caches), COPY], *(["--check"] if check else []))
     assert done.rc == 0, done.stdout
     assert not (tmp_path / f"models/two/{KEY}/kernel.so").exists()
-    fetched = shown(done, "caches | Fetch, check and put in place")
+    fetched = shown(done, "collective | Fetch, check and put in place")
     if check:
         assert fetched["two"]["changed"], fetched
         assert fetched["two"]["copied"] == ["kernel.so"]
     else:
-        text = " ".join(result["lines"][0] for result in shown(done, "caches | Report that the cache was not copied").values())
+        text = " ".join(result["lines"][0] for result in shown(done, "collective | Report that the cache was not copied").values())
         assert "so this start compiles its kernels: listen is empty" in text

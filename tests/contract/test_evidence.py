@@ -54,7 +54,7 @@ def test_a_node_that_cannot_be_read_leaves_a_note_and_fails(tmp_path: Path) -> N
     assert (tmp_path / "evidence/latest/pair1-rank0-one.figures.txt").is_file()
 
 
-def test_labels_that_cannot_be_used_are_refused_before_a_node_is_read(tmp_path: Path) -> None:
+def test_labels_that_cannot_be_used_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     for values, sentence in (
         ({"evidence_label": "../x"}, "expected a name of letters, digits, dots, dashes and underscores"),
         ({"evidence_compare": "latest"}, "evidence_label is latest and evidence_compare is latest; expected are two different names"),

@@ -28,7 +28,7 @@ def found(host: str, *lines: str, rc: int = 0, read: tuple[str, ...] = (), probl
 def printed(done: Run) -> list[str]:
     """The lines that the task has printed. All are on the screen."""
     results = [event["event_data"] for event in done.events if event["event"] == "runner_on_ok"]
-    lines = [line for data in results if data["task"] == "logs | Print the lines" for line in data["res"]["lines"]]
+    lines = [line for data in results if data["task"] == "Print the lines" for line in data["res"]["lines"]]
     assert set(lines) <= set(done.stdout.splitlines())
     return lines
 

@@ -11,7 +11,7 @@ from typing import Any
 import ansible.plugins.connection.local
 import pytest
 import yaml
-from playbook import REPO, Run
+from playbook import REPO, Run, plays_of
 from warm_playbook import run
 
 OLD, NEW = "aaaaaaaaaaaa", "bbbbbbbbbbbb"  # the release that serves, and the one that the inventory makes
@@ -21,17 +21,11 @@ gb10:
   children:
     pair1: {{hosts: {{one: {{ansible_host: 127.0.0.1}}, two: {{ansible_host: 127.0.0.2}}}}}}
 """
-PLAY = """
-- name: Serve
+RESULT = """
+- name: Report
   hosts: gb10
   gather_facts: false
-  vars:
-    vllm_tp2_directory: "{folder}/nodes/{{{{ inventory_hostname }}}}"
   tasks:
-    - name: Role
-      ansible.builtin.import_role:
-        name: gb10.cluster.vllm_tp2
-        tasks_from: {tasks}
     - name: Result
       ansible.builtin.debug:
         var: vllm_tp2_result
@@ -55,7 +49,17 @@ def _checked(method):
 Connection.exec_command = _checked(Connection.exec_command)
 Connection.put_file = _checked(Connection.put_file)
 """
-STUBS = ("agent", "collective_test", "desired_state", "gb10", "vllm_bench", "vllm_rank_info")
+STUBS = ("agent", "collective_test", "gb10", "vllm_bench", "vllm_rank_info")
+#: Names the release of the inventory as the test does.
+NAMED = """
+
+def _named(ranks, name_release=plans.compose.name_release):
+    found = name_release(ranks)
+    return {**found, "id": os.environ["GB10_RELEASE"] or found["id"]}
+
+
+plans.compose.name_release = _named
+"""
 #: The role that makes users and units on a node. tests/acceptance runs it.
 AGENT = """
 - name: Install
@@ -161,17 +165,19 @@ class Pair:
         (self.folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
         lock = f"models: {{{MODEL}: {{code: abc}}}}\nimages: {{'{IMAGE}': {{fingerprint: f}}}}\n"  # as weights and image write it
         (self.folder / ".gb10.lock.yml").write_text(lock, encoding="utf-8")
-        (self.folder / "play.yml").write_text(PLAY.format(folder=self.folder, tasks=tasks), encoding="utf-8")
+        text = plays_of(tasks, vllm_tp2_directory=f"{self.folder}/nodes/{{{{ inventory_hostname }}}}") + RESULT
+        (self.folder / "play.yml").write_text(text, encoding="utf-8")
         env = {
             "ANSIBLE_COLLECTIONS_PATH": str(self.folder / "collections"),
             "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"),
             "GB10_STUB": str(self.folder),
+            "GB10_RELEASE": release,
             "PATH": f"{REPO / 'tests/contract/stubs'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         given = {
             "gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_evidence": str(self.folder / "evidence"), "vllm_tp2_receipts": str(self.folder / "receipts"),
             "vllm_tp2_plan": "off", "vllm_tp2_fabric_env": {"A": "b"}, "vllm_tp2_keep_releases": 9, "__vllm_tp2_command": "gb10",
-            **({"__vllm_tp2_id": release} if release else {}), "__vllm_tp2_by": "admin@here", **variables,
+            "__vllm_tp2_by": "admin@here", **variables,
         }  # fmt: skip
         return run(self.folder, "play.yml", self.folder / "hosts.yml", *arguments, variables=given, env=env, project=self.folder)
 
@@ -202,6 +208,9 @@ def pair(tmp_path: Path) -> Pair:
     for path in (REPO / "plugins/action").glob("*.py"):
         if path.stem not in STUBS:
             (here / "plugins/action" / path.name).symlink_to(path)
+    plan = here / "plugins/action/serving_plan.py"
+    plan.unlink()
+    plan.write_text((REPO / "plugins/action/serving_plan.py").read_text(encoding="utf-8") + NAMED, encoding="utf-8")
     for name in STUBS:
         (here / "plugins/action" / f"{name}.py").write_text(stub, encoding="utf-8")
     (here / "plugins/connection").mkdir()
@@ -310,19 +319,7 @@ def test_rank_whose_settings_do_not_work_ends_the_others_before_the_collectives(
     assert "has no attribute" not in done.stdout
 
 
-@pytest.mark.long  # two runs of all tasks
-def test_release_and_its_inputs_are_the_same_for_another_generated_key(pair: Pair) -> None:
-    named: tuple[list[str], list[Any]] = ([], [])
-    for text in ("VLLM_API_KEY=a-key-of-an-earlier-run\n", "VLLM_API_KEY=another-key-of-the-owner\n"):
-        pair.key.write_text(text, encoding="utf-8")
-        done = pair.play(release="")
-        named[0].append(result(done)["release"])
-        named[1].append([pair.manifest(host, named[0][-1])["inputs"] for host in ("one", "two")])
-    assert named[0][0] == named[0][1] != OLD
-    assert named[1][0] == named[1][1]
-
-
-# tests/unit/plugins/modules/test_api_key.py has the other forms.
+# tests/unit/plugins/module_utils/_agent/test_api_key.py has the other forms.
 def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair) -> None:
     pair.key.unlink()
     pair.key.symlink_to(pair.folder / "hosts.yml")
@@ -409,7 +406,7 @@ def test_rollback_is_stated_followed_and_reported(pair: Pair) -> None:
     done = pair.play(tasks="rollback", rollback=answer, variables={"rollback_release": OLD, "takeover": True})
     assert done.rc == 0, done.stdout
     assert pair.log == [f"one rollback --json --no-wait --by admin@here --takeover {OLD}", *follows(0, 1), ACKNOWLEDGED]
-    assert done.changed == {("one", "rollback | State the release")}
+    assert done.changed == {("one", "ask | Ask the head")}
     output = " ".join(done.stdout.split())
     assert f"pair1 went from release {NEW} to {OLD}, profile p, 48 s without service" in output
     assert "To stay, set gb10_profile: p and undo what makes the difference below; then site.yml changes nothing. -a +b" in output

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from playbook import LOCAL_PAIR, REPO, ROLE_PLAY, Run
+from playbook import LOCAL_PAIR, REPO, Run, plays_of
 from warm_playbook import run
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ SILENT = "{ansible_host: 127.0.0.2, ansible_connection: ssh, ansible_port: 1}"
 
 def play(folder: Path, tasks: str, hosts: str = LOCAL_PAIR, **variables: object) -> Run:
     (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
-    (folder / "play.yml").write_text(ROLE_PLAY.format(tasks=tasks), encoding="utf-8")
+    (folder / "play.yml").write_text(plays_of(tasks), encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
     given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(folder / "node"), **variables}
     return run(folder, "play.yml", folder / "hosts.yml", variables=given, env=env, project=folder)

@@ -7,34 +7,25 @@ import sys
 from pathlib import Path
 
 import pytest
-from playbook import LOCAL_PAIR, REPO, Run
+import yaml
+from playbook import LOCAL_PAIR, REPO, ROLE_PLAY, Run, plays_of
 from warm_playbook import run
 
-PLAY = """
-- name: A part of a group
-  hosts: gb10
-  gather_facts: false
-{more}
-  tasks:
-    - name: Try
-      ansible.builtin.import_role:
-        name: gb10.cluster.vllm_tp2
-        tasks_from: {tasks}
-"""
-CUT = "  serial: 1"
+CUT = {"serial": 1}
 
 
-def play(folder: Path, tasks: str, *arguments: str, more: str = "", **variables: object) -> Run:
+def play(folder: Path, tasks: str, *arguments: str, more: dict[str, int] | None = None, **variables: object) -> Run:
     (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    (folder / "play.yml").write_text(PLAY.format(tasks=tasks, more=more), encoding="utf-8")
+    plays = [{**each, **(more or {})} for each in yaml.safe_load(plays_of(tasks))]
+    (folder / "play.yml").write_text(yaml.safe_dump(plays, sort_keys=False), encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
     given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(folder / "node"), **variables}
     return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=given, env=env, project=folder)
 
 
 @pytest.mark.parametrize("tasks", ["main", "stop", "rollback"])
-@pytest.mark.parametrize(("arguments", "more"), [(("--limit", "two"), ""), ((), CUT)], ids=["limit", "serial"])
-def test_one_rank_alone_is_refused_before_anything(tmp_path: Path, tasks: str, arguments: tuple[str, ...], more: str) -> None:
+@pytest.mark.parametrize(("arguments", "more"), [(("--limit", "two"), None), ((), CUT)], ids=["limit", "serial"])
+def test_one_rank_alone_is_refused_before_anything(tmp_path: Path, tasks: str, arguments: tuple[str, ...], more: dict[str, int] | None) -> None:
     done = play(tmp_path, tasks, *arguments, more=more)
     assert done.rc != 0
     other = "one" if arguments else "two"
@@ -44,7 +35,7 @@ def test_one_rank_alone_is_refused_before_anything(tmp_path: Path, tasks: str, a
     assert not (tmp_path / "node").exists()
 
 
-@pytest.mark.parametrize("tasks", ["check", "bench"])
+@pytest.mark.parametrize("tasks", ["sanity", "bench"])
 def test_run_without_head_asks_no_rank_and_reports_it(tmp_path: Path, tasks: str) -> None:
     done = play(tmp_path, tasks, "--limit", "two")
     assert done.rc != 0
@@ -54,9 +45,8 @@ def test_run_without_head_asks_no_rank_and_reports_it(tmp_path: Path, tasks: str
 @pytest.mark.skipif(not os.access("/var/run/docker.sock", os.R_OK), reason="reads the images of this machine's Docker Engine")
 def test_an_image_that_one_rank_cannot_read_stops_the_other_with_a_sentence(tmp_path: Path) -> None:
     keep = "{{ 2 if inventory_hostname == 'one' else ('the engine of two is stopped' | int(default='x')) }}"
-    text = PLAY.replace("vllm_tp2", "image").replace("{more}", "")
     (tmp_path / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    (tmp_path / "play.yml").write_text(text.format(tasks="validate"), encoding="utf-8")
+    (tmp_path / "play.yml").write_text(ROLE_PLAY.replace("vllm_tp2", "image").format(tasks="validate"), encoding="utf-8")
     env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
     given = {"gb10_profile": "dspark-nvfp4-1m-seed", "image_keep": keep}
     done = run(tmp_path, "play.yml", tmp_path / "hosts.yml", variables=given, env=env, project=tmp_path)

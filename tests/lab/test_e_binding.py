@@ -35,7 +35,7 @@ def text(run: playbook.Run) -> str:
 
 def facts(run: playbook.Run) -> list[dict[str, Any]]:
     """Return what the role read on both ranks."""
-    return [result(run, f"lab-{node}", "plan | Read what this rank has") for node in (1, 2)]
+    return [result(run, f"lab-{node}", "Read what this rank has") for node in (1, 2)]
 
 
 def test_each_rank_runs_its_own_image_id_and_the_receipt_names_content_and_weights(bound: Lab) -> None:

@@ -53,7 +53,7 @@ def test_changed_options_are_in_force_for_the_agent_without_a_restart(pair: Owne
     before = pair.identity()
     check = pair.run("bring up", *ONLY_SERVING, "--check", attempts=2).passed()
     run = pair.run("bring up", *ONLY_SERVING, attempts=2).passed()
-    assert check.changes == run.changes == {"lab-1: Put changed options into force"}
+    assert check.changes == run.changes == {"lab-1: State the desired release"}
     run.shows("attempts 3 -> 2, in force from the next start on")
     assert json.loads(pair.on(1, f"cat {pair.places.folder}/agent/desired.json"))["options"]["attempts"] == 2
     pair.run("bring up", *ONLY_SERVING).passed().shows("attempts 2 -> 3")

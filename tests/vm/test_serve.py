@@ -32,7 +32,7 @@ def lab(vmlab: VmLab) -> VmLab:
 @pytest.fixture(scope="module")
 def cut_off(lab: VmLab) -> str:
     """A first run whose controller is killed when the boot begins, and the head without its management link from then on. Return its answer over the rail."""
-    run = serve(lab, dies_at="serve | Judge the boot")
+    run = serve(lab, dies_at="follow | Judge the boot")
     assert run.tasks("State the desired release"), run.stdout[-4000:]
     lab.cut("mgmt", 1)
     try:

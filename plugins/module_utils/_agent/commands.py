@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import check, client, config, rollback, status, verbs_change, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import check, client, config, rollback, status, verbs_change, verbs_read, want
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import LONGEST_CALL, CommandError, Group, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
@@ -122,6 +122,7 @@ COMMANDS: dict[str, tuple[Callable[[Group, argparse.Namespace], int], str, list[
         _number("--seconds", default=3600, text="when it ends by itself"),
     ]),
     "release": (verbs_change.release, "end a hold", [(("name",), {"metavar": "NAME"})]),
+    "want": (want.want, "state what the group must do, for Ansible: JSON on standard input", [_flag("--check", "print the change, and make none")]),
     "follow": (follow, "one long poll of events, as JSON", [
         (("--generation",), {"type": int, "default": 0}), (("--since",), {"type": int, "default": 0}), (("--wait",), {"type": float, "default": 0.0}),
     ]),

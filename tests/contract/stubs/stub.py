@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key
 
 
 class ActionModule(ActionBase):
@@ -72,11 +73,6 @@ class ActionModule(ActionBase):
         found = {"backend": "gloo", "transport": "tcp", "hcas": [], "rows": rows, "stage": "collective", "problem": problem, "text": "why"}
         return {"changed": False, "result": found}
 
-    def desired_state(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Set what is desired."""
-        self.note(f"desires {args['state']} {args.get('release', '')}".rstrip())
-        return {"changed": True, "generation": 7, "joined": False}
-
     def gb10(self, args: dict[str, Any]) -> dict[str, Any]:
         """Answer a subcommand with what the scenario has under its name or under "HOST gb10 SUBCOMMAND". By default no rank is down, and there is evidence."""
         receipts = (self.folder / f"nodes/{self.host}/pair1/releases").glob("*/receipt.json")
@@ -84,6 +80,9 @@ class ActionModule(ActionBase):
         status = {"faults": [], "sentence": "", "group": "pair1", "release": "4f0c", "ranks": [{"receipt": receipt}]}
         document = {**status, "text": f"shown by {self.host}\n", "figures": ""}
         verb = args["argv"][0]
+        if verb == "want":
+            self.note(f"desires {args['input'].get('state', 'serving')} {args['input'].get('release', '')}".rstrip())
+            return {"changed": True, "rc": 0, "document": {"generation": 7, "joined": False}}
         given = {**self.scenario.get(verb, {}), **self.scenario.get(f"{self.host} gb10 {verb}", {})}
         answer = {"changed": False, "rc": 0, "document": document, "lines": [], "problems": [], **given}
         if not answer["rc"]:
@@ -136,7 +135,7 @@ class ActionModule(ActionBase):
         }  # fmt: skip
         return {
             "changed": False, "current": current, "releases": releases, "containers": containers,
-            "engine_error": "", "agent": agent, "inputs": "",
+            "engine_error": "", "agent": agent, "inputs": "", "key": api_key.keep(str(group), args["group"], check=True) if args.get("key") else {},
             "receipt": json.loads(receipt.read_text(encoding="utf-8")) if receipt.is_file() else {},
             "stopped": "", "processes": {"count": 1, "fault": ""}, "image": {"exists": True, "id": "sha256:1", "name": "i", "fingerprint": "f"},
             "weights": {}, "weights_differ": [], "model_config": {}, "memory": {}, "boot_log": {}, "records": {},

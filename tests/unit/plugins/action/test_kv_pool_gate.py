@@ -76,66 +76,73 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
     return Followed(monkeypatch)
 
 
-def test_returns_the_verdict_as_soon_as_it_is_there_and_keeps_the_receipt(followed: Followed, tmp_path: Path) -> None:
+def settled(passed: bool | None = True, **more: Any) -> dict[str, Any]:
+    return outcome(passed, **{"phase": "settled", "result": "serves" if passed else "failed", "final": True, **more})
+
+
+def test_shows_the_verdict_when_it_comes_and_returns_it_with_the_outcome(followed: Followed, tmp_path: Path) -> None:
     found = followed.run(
         reply(outcome(), event(1, "rank 0  spark-1  load 43 %"), event(2, "rank 1  spark-2  load 40 %")),
-        reply(outcome(True), event(3, "the verdict", "verdict")), receipts=str(tmp_path),
+        reply(outcome(True), event(3, "the verdict", "verdict")), reply(settled(warnings=["w"])), receipts=str(tmp_path),
     )  # fmt: skip
-    assert (found["passed"], found["failed"], found["msg"], found["class"], found["next"]) == (True, False, "the verdict", "", 3)
-    assert (found["pool"], found["outcome"]["phase"]) == ({"tokens": 8192}, "judging")
+    assert (found["passed"], found["failed"], found["msg"], found["class"]) == (True, False, "the verdict", "")
+    assert (found["pool"], found["outcome"]["warnings"], "verdict" in found["outcome"]) == ({"tokens": 8192}, ["w"], False)
     assert (found["unknown_checks"], [check["name"] for check in found["failed_checks"]]) == (["transport"], ["pool"])
     assert followed.lines[:2] == ["[pair1 +  12 s] rank 0  spark-1  load 43 %", "[pair1 +  12 s] rank 1  spark-2  load 40 %"]
     assert followed.lines[2:] == ["[pair1 +  12 s] the verdict"], "it is printed when it comes, not at the end of the recovery"
-    assert followed.commands == ["follow --generation 7 --since 0 --wait 20", "follow --generation 7 --since 2 --wait 20"], "not settled: not acknowledged"
+    assert followed.commands == [*(f"follow --generation 7 --since {number} --wait 20" for number in (0, 2, 3)), ACKNOWLEDGE]
     assert json.loads((tmp_path / "pair1/last-good.json").read_text(encoding="utf-8"))["path"] == found["receipt"]["path"]
 
 
 def test_a_percentage_is_shown_every_thirty_seconds(followed: Followed) -> None:
     events = [event(number, f"rank 0  spark-1      load {number} %") for number in (1, 2)]
-    followed.run(reply(outcome(), *events, event(3, "rank 0  spark-1      kv")), reply(outcome(True), event(4, "the verdict", "verdict")))
+    followed.run(reply(outcome(), *events, event(3, "rank 0  spark-1      kv")), reply(settled(), event(4, "the verdict", "verdict")))
     assert len(followed.lines) == 3
 
 
 @pytest.mark.parametrize("shows", [True, False])
 def test_the_sentence_of_a_failed_boot_is_not_printed_twice(followed: Followed, monkeypatch: pytest.MonkeyPatch, shows: bool) -> None:
     monkeypatch.setattr(RUN, "shows", shows)
-    followed.run(reply(outcome(False), event(1, "pair1: bad. Remedy: mend it.", "verdict")))
+    followed.run(reply(settled(False), event(1, "pair1: bad. Remedy: mend it.", "verdict")))
     assert followed.lines == [
         f"[pair1 +  12 s] {'The boot of pair1 has failed. The reason follows when the group is settled.' if shows else 'pair1: bad. Remedy: mend it.'}"
     ]
 
 
-def test_failed_verdict_returns_before_the_group_is_settled(followed: Followed) -> None:
-    found = followed.run(reply(outcome(False, phase="halting")))
-    assert (found["failed"], found["class"], found["msg"]) == (True, "kv_too_small", "the verdict")
+@pytest.mark.parametrize(
+    ("sentence", "text"),
+    [("the verdict Release a serves again.", "the verdict Release a serves again."), ("It is held.", "the verdict It is held."), ("", "the verdict")],
+)
+def test_a_failed_boot_returns_its_verdict_with_the_sentence_of_the_recovery(followed: Followed, sentence: str, text: str) -> None:
+    found = followed.run(reply(outcome(False, phase="halting")), reply(settled(False, sentence=sentence)))
+    assert (found["failed"], found["passed"], found["msg"], found["class"]) == (True, False, text, "kv_too_small")
     assert found["receipt"].keys() == {"path", "release", "time"}
 
 
-def test_settled_returns_the_sentence_of_the_recovery_and_acknowledges(followed: Followed) -> None:
-    end = outcome(False, phase="settled", result="failed", final=True, sentence="the verdict Release a, the last good one, serves again.", warnings=["w"])
-    found = followed.run(reply(outcome(False, phase="halting")), reply(end), until="settled", since=3)
-    assert (found["failed"], found["passed"], found["msg"]) == (True, False, end["sentence"])
-    assert (found["outcome"]["warnings"], "verdict" in found["outcome"]) == (["w"], False)
-    assert followed.commands == ["follow --generation 7 --since 3 --wait 20"] * 2 + [ACKNOWLEDGE]
+@pytest.mark.parametrize(("passed", "text"), [(True, "The connection to spark-1 is lost."), (False, "the verdict The connection to spark-1 is lost.")])
+def test_a_boot_that_passed_has_passed_if_the_connection_is_lost_then(followed: Followed, passed: bool, text: str) -> None:
+    found = followed.run(reply(outcome(passed)), AnsibleConnectionFailure("ssh"))
+    assert (found["failed"], found["passed"], found["class"]) == (not passed, passed, "connection_lost")
+    assert found["msg"].startswith(text)
 
 
 def test_stop_on_request_is_not_a_failure(followed: Followed) -> None:
     end = outcome(phase="settled", result="stopped", final=True, sentence="pair1 is stopped.")
-    found = followed.run(reply(end, state="stopped"), until="settled")
+    found = followed.run(reply(end, state="stopped"))
     assert (found["failed"], found["passed"], found["msg"]) == (False, True, "pair1 is stopped.")
 
 
 def test_settled_without_a_verdict_fails_with_its_sentence(followed: Followed) -> None:
     found = followed.run(reply(outcome(phase="settled", result="held", final=True, sentence="pair1: too little memory.")))
-    assert (found["failed"], found["msg"], found["receipt"]) == (True, "pair1: too little memory.", {"path": None, "release": None, "time": None})
+    assert (found["failed"], found["msg"], found["receipt"]) == (True, "pair1: too little memory.", {})
     assert followed.commands[-1] == ACKNOWLEDGE
 
 
 @pytest.mark.parametrize("error", [AnsibleConnectionFailure("ssh"), AnsibleError("Timeout (12s) waiting for privilege escalation prompt")])
 def test_follows_again_after_a_lost_connection_and_shows_nothing_twice(followed: Followed, error: Exception) -> None:
-    found = followed.run(reply(outcome(), event(1, "a")), *[error] * 19, reply(outcome(True), event(1, "a"), event(2, "b")))
+    found = followed.run(reply(outcome(), event(1, "a")), *[error] * 19, reply(settled(), event(1, "a"), event(2, "b")))
     assert found["passed"]
-    assert followed.commands[-1] == "follow --generation 7 --since 1 --wait 20"
+    assert followed.commands[-2] == "follow --generation 7 --since 1 --wait 20"
     assert followed.now == 19 * plugin.RETRY_SECONDS
 
 
@@ -182,7 +189,7 @@ def test_same_desired_state_under_a_higher_number_is_followed(followed: Followed
 
 
 def test_outcome_of_an_older_generation_is_not_the_verdict(followed: Followed) -> None:
-    found = followed.run(reply(outcome(False, generation=6, final=True)), reply(outcome(True)))
+    found = followed.run(reply(outcome(False, generation=6, final=True)), reply(settled()))
     assert found["passed"]
 
 
@@ -193,7 +200,7 @@ def test_receipt_that_cannot_be_kept_is_a_warning(followed: Followed, tmp_path: 
     if how == "broken":
         fail: Callable[..., Any] = lambda *_a: 1 / 0  # noqa: E731
         monkeypatch.setattr(receipts, "keep", fail)
-    found = followed.run(reply(outcome(True)), receipts=str(folder))
+    found = followed.run(reply(settled()), receipts=str(folder))
     assert found["passed"]
     assert found["warnings"] == [found["receipt"]["warning"]]
     assert "receipt" in found["warnings"][0]

@@ -1,4 +1,4 @@
-"""What the variables of the role compute: what a release is rendered from, and the time limit of a boot."""
+"""What the variables of the role compute: the time limit of a boot."""
 
 from __future__ import annotations
 
@@ -17,21 +17,6 @@ from playbook import REPO
 def role_variables(name: str) -> dict[str, Any]:
     raw: dict[str, Any] = yaml.safe_load((REPO / "roles/vllm_tp2" / name / "main.yml").read_text(encoding="utf-8"))
     return {key: trust_as_template(value) if isinstance(value, str) else value for key, value in raw.items()}
-
-
-def derived(profile: dict[str, Any], *names: str, **known: Any) -> list[Any]:
-    """Return variables of the role that follow from a profile."""
-    given = {
-        "__vllm_tp2_options_given": {}, "__vllm_tp2_profile": profile, "__vllm_tp2_given": {}, "__vllm_tp2_makes_key": False, "__vllm_tp2_head": True,
-    }  # fmt: skip
-    templar = Templar(loader=DataLoader(), variables={**role_variables("defaults"), **role_variables("vars"), **given, **known})
-    return [templar.template(trust_as_template("{{ " + name + " }}")) for name in names]
-
-
-def test_the_drafter_is_an_input_of_a_release() -> None:
-    profile = resolve("glm53-flash-dflash2-262k", shipped_profiles())
-    [inputs] = derived(profile, "__vllm_tp2_rendered_from")
-    assert inputs["drafter"] == profile["drafter"]
 
 
 def rank(number: int) -> dict[str, Any]:

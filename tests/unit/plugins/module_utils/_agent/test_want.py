@@ -1,4 +1,4 @@
-"""The desired_state module against an agent that keeps one desired state."""
+"""`gb10 want` against an agent that keeps one desired state."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import CommandError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
-from ansible_collections.gb10.cluster.plugins.modules.desired_state import desire
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.want import desire
 
 PARAMS: dict[str, Any] = {"state": "serving", "release": "abc", "by": "admin@ctl", "reasons": [], "options": {"timeout": 60}, "takeover": False, "seen": 0}
 
@@ -45,10 +46,10 @@ def run(agent: FakeAgent, check: bool = False, **params: Any) -> dict[str, Any]:
 def test_a_new_state_is_a_change_and_the_same_one_joins(agent: FakeAgent) -> None:
     first = run(agent)
     assert (first["changed"], first["generation"], first["joined"]) == (True, 1, False)
-    assert (first["desired"]["by"], first["desired"]["options"]) == ("admin@ctl", {"timeout": 60})
+    assert (agent.desired["by"], agent.desired["options"]) == ("admin@ctl", {"timeout": 60})
     assert (first["diff"]["before"], first["diff"]["after"]) == ("", "serving abc\n")
     second = run(agent)
-    assert (second["changed"], second["generation"], second["joined"], second["desired"]["state"]) == (False, 1, True, "serving")
+    assert (second["changed"], second["generation"], second["joined"]) == (False, 1, True)
     assert second["diff"]["before"] == second["diff"]["after"]
 
 
@@ -72,12 +73,13 @@ def test_check_mode_predicts_and_does_not_ask_for_a_change(agent: FakeAgent, par
     assert (predicted["changed"], predicted["diff"]["after"]) == (done["changed"], done["diff"]["after"])
 
 
-def test_check_mode_needs_no_agent() -> None:
+@pytest.mark.parametrize("error", [AgentMissing("no socket"), CommandError("The agent is that of another group.")])
+def test_check_mode_needs_no_agent(error: Exception) -> None:
     def missing(verb: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-        raise AgentMissing("no socket")
+        raise error
 
     assert desire(PARAMS, True, missing)["changed"] is True
-    with pytest.raises(AgentMissing):
+    with pytest.raises(type(error)):
         desire(PARAMS, False, missing)
 
 
@@ -88,6 +90,6 @@ def test_a_stop_does_not_depend_on_reading_the_state(agent: FakeAgent) -> None:
         return agent.call(verb, timeout, **arguments)
 
     found = desire({**PARAMS, "state": "stopped", "release": ""}, False, unreadable)
-    assert (found["changed"], found["generation"], found["desired"]) == (True, 1, {})
+    assert (found["changed"], found["generation"]) == (True, 1)
     with pytest.raises(RankError):
         desire(PARAMS, False, unreadable)
