@@ -36,7 +36,7 @@ def cells(row: Row, commit: str) -> str:
     """Return a row of the table."""
     why = [row.reason] if row.verdict == "not run" else [f"{kind}: {text[:400]}" for kind in ("bad", "weak") for text in getattr(row, kind)]
     seen = "<br>".join(" ".join(text.split())[:460] for text in row.seen) or "-"
-    when = f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())}, {commit}"
+    when = f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())}, {commit}" if row.checks else "-"
     found = (row.number, row.title, row.expected, seen, "<br>".join([row.verdict, *why]), when)
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in found) + " |"
 
@@ -49,7 +49,7 @@ def written(path: Path | None) -> dict[str, str]:
 
 def verdict(line: str) -> list[str]:
     """Return the verdict of a row of the table, and why."""
-    return re.split(r"(?<!\\\\)\|", line)[5].strip().split("<br>")
+    return re.split(r"(?<!\\)\|", line)[5].strip().split("<br>")
 
 
 def counted(rows: dict[str, str]) -> str:
