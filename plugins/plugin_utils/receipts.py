@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,18 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+
+MOST_FILES = 200  # of a group. The oldest go; a node keeps the receipt of each release that it has
+_NAME = re.compile(r"[0-9A-Za-z]{1,40}-[0-9A-Za-z]{1,40}-(passed|failed)\.json")
+
+
+def newest(folder: Path) -> list[Path]:
+    """Return the receipts in a group's folder that count, the oldest first."""
+    return _all(folder)[-MOST_FILES:]
+
+
+def _all(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.json") if _NAME.fullmatch(path.name))
 
 
 def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +48,9 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
         text = json.dumps(receipt | kept | {"path": str(path)}, indent=2, sort_keys=True, default=str) + "\n"
         write_atomically(str(path), text, 0o600)
         kept["path"] = str(path)
+        for old in _all(folder)[:-MOST_FILES]:
+            with contextlib.suppress(OSError):
+                old.unlink()
         if receipt.get("passed"):
             write_atomically(str(good), text, 0o600)
     except (OSError, ValueError) as error:

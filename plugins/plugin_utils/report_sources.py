@@ -9,7 +9,6 @@ Files on the controller may be damaged: what is not JSON is left out, and a sent
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_es
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
+from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts as kept_receipts
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
 CACHE = "report-nodes.json"
 MOST_LEVELS, MOST_FILES = 16, 200
 RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
-RECEIPT_NAME = re.compile(r"[0-9A-Za-z]{1,40}-[0-9A-Za-z]{1,40}-(passed|failed)\.json")
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 def receipts_in(folder: Path) -> tuple[list[dict[str, Any]], str]:
     """Return the briefs of the newest receipts in a group's folder, and a sentence about those that cannot be read."""
-    paths = sorted(path for path in folder.glob("*.json") if RECEIPT_NAME.fullmatch(path.name))[-MOST_FILES:]
+    paths = kept_receipts.newest(folder)
     good = [brief(each) for each in map(_load, paths) if each]
     lost = len(paths) - len(good)
     return good, f"{lost} of {len(paths)} receipts in {folder} cannot be read and are left out." if lost else ""

@@ -363,7 +363,7 @@ def folder_removed(case: Case) -> None:
     case.has(bad, "serves again")
 
 
-def _full(case: Case, free_kib: int, node: int = 2, path: str = PLACE) -> None:
+def full(case: Case, free_kib: int, node: int = 2, path: str = PLACE) -> None:
     """Put a folder of a node on a file system of its own that has so much room left."""
     case.lab.on(
         node,
@@ -373,7 +373,7 @@ def _full(case: Case, free_kib: int, node: int = 2, path: str = PLACE) -> None:
     )
 
 
-def _room_again(case: Case, node: int = 2, path: str = PLACE) -> None:
+def room_again(case: Case, node: int = 2, path: str = PLACE) -> None:
     """Put the folder back with what it holds now. The agent reads it at times, so the file system may be busy."""
     case.lab.on(
         node,
@@ -385,18 +385,18 @@ def _room_again(case: Case, node: int = 2, path: str = PLACE) -> None:
 @row("9a", "no space on a node")
 def no_space(case: Case) -> None:
     before = case.lab.identity()
-    _full(case, 0)
+    full(case, 0)
     try:
         run = case.play("site.yml", "--tags", "vllm_tp2", within=60, vllm_tp2_max_num_seqs=3)
         case.want(run.rc != 0 and case.lab.identity() == before, "something was stopped")
         case.has(run, "lab-2", r"(?i)no space left|space", "/opt/gb10-cluster")
     finally:
-        _room_again(case)
+        room_again(case)
 
 
 @row("9b", "room for compose, none for the receipt")
 def no_space_for_receipt(case: Case) -> None:
-    _full(case, 20)
+    full(case, 20)
     try:
         run = case.play("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3)
         case.whole()
@@ -406,7 +406,7 @@ def no_space_for_receipt(case: Case) -> None:
         case.want("nothing serves" not in run.stdout, "the run prints that nothing serves")
         case.has(run, "lab-2 could not record", "pair1 serves", "No space left on device")
     finally:
-        _room_again(case)
+        room_again(case)
     case.next_run(before, vllm_tp2_max_num_seqs=3)
     case.want('"passed": true' in case.lab.on(2, f"cat {FOLDER}/current/receipt.json", check=False), "the receipt is not recorded by the next run")
 
@@ -771,12 +771,12 @@ def no_space_for_state(case: Case) -> None:
     begun = case.wait_for_boot(other) and wait_for(lambda: agents.judging(case.lab), 60)
     case.want(begun, "the boot did not begin")
     before = case.lab.identity()
-    _full(case, 0, 1, place)
+    full(case, 0, 1, place)
     try:
         case.passes(other, "state cannot be saved")
         case.same(before)
     finally:
-        _room_again(case, 1, place)
+        room_again(case, 1, place)
     # What is on the disk is older than the boot's end.
     case.lab.on(1, "systemctl restart gb10-agent")
     case.want(wait_for(lambda: agents.settled(case.lab), 60), "the restarted agent does not come to an end")

@@ -80,7 +80,7 @@ _ASK = [
     (("--idle-power",), {"type": float, "metavar": "W", "help": "power of an idle GPU; by default what was measured"}),
 ]
 _WAIT = _flag("--wait", "follow until it is done (default)", default=True)
-#: By name: what runs it, its help, and its arguments.
+#: By name: what runs it, its help (none for what a program calls: `gb10 --help` does not list it), and its arguments.
 COMMANDS: dict[str, tuple[Callable[[Group, argparse.Namespace], int], str, list[Argument]]] = {
     "status": (status.status, "what the group does; exit code 2 if that is not as it should be, 3 if a rank was not read", [
         _JSON, _flag("--no-completion", "do not ask the API", action="store_false", dest="completion"),
@@ -122,14 +122,14 @@ COMMANDS: dict[str, tuple[Callable[[Group, argparse.Namespace], int], str, list[
         _number("--seconds", default=3600, text="when it ends by itself"),
     ]),
     "release": (verbs_change.release, "end a hold", [(("name",), {"metavar": "NAME"})]),
-    "want": (want.want, "state what the group must do, for Ansible: JSON on standard input", [_flag("--check", "print the change, and make none")]),
-    "follow": (follow, "one long poll of events, as JSON", [
+    "want": (want.want, "", [_flag("--check", "print the change, and make none")]),  # state what the group must do, for Ansible: JSON on standard input
+    "follow": (follow, "", [  # one long poll of events, as JSON
         (("--generation",), {"type": int, "default": 0}), (("--since",), {"type": int, "default": 0}), (("--wait",), {"type": float, "default": 0.0}),
     ]),
-    "call": (call, "send a verb to the agent, and print the result as JSON", [
+    "call": (call, "", [  # send a verb to the agent, and print the result as JSON
         (("verb",), {}), (("arguments",), {"nargs": "?", "default": "{}", "metavar": "JSON"}),
     ]),
-    "agent": (agent, "run the service", []),
+    "agent": (agent, "", []),  # run the service
 }  # fmt: skip
 
 
@@ -138,11 +138,11 @@ def parser() -> Parser:
     out = Parser(prog="gb10", description="The serving group of this node.")
     commands = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (run_it, text, arguments) in COMMANDS.items():
-        found = commands.add_parser(name, help=text)
+        found = commands.add_parser(name, help=text) if text else commands.add_parser(name)
         for names, given in arguments:
             found.add_argument(*names, **given)
         found.set_defaults(run=run_it)
-    commands.add_parser("connect", help="copy standard input and output to the session socket")
+    commands.add_parser("connect")  # copy standard input and output to the session socket
     return out
 
 

@@ -62,6 +62,18 @@ def test_failed_boot_leaves_last_good_receipt_alone(tmp_path: Path) -> None:
     assert (tmp_path / "pair1/last-good.json").read_text(encoding="utf-8") == before
 
 
+def test_oldest_receipts_go_and_other_files_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "pair1"
+    folder.mkdir()
+    for number in range(receipts.MOST_FILES + 3):
+        (folder / f"20250101T{number:06d}Z-4f0c-failed.json").write_text("{}", encoding="utf-8")
+    (folder / "report-nodes.json").write_text("{}", encoding="utf-8")
+    kept = receipts.keep(str(tmp_path), RECEIPT)
+    left = receipts.newest(folder)
+    assert (len(left), str(left[-1]), left[0].name) == (receipts.MOST_FILES, kept["path"], "20250101T000004Z-4f0c-failed.json")
+    assert {path.name for path in folder.iterdir()} - {path.name for path in left} == {"report-nodes.json", "last-good.json"}
+
+
 def test_without_a_folder_nothing_is_kept() -> None:
     assert receipts.keep(None, RECEIPT) == {}
 

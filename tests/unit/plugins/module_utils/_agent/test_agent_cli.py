@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -742,6 +743,13 @@ def test_a_wrong_call_is_one_sentence(group: Group, words: list[str], sentence: 
     err = group.gb10(*words, code=1).err
     assert err.startswith(sentence)
     assert err.count("\n") == 1
+
+
+def test_help_lists_what_people_call() -> None:
+    text = commands.parser().format_help()
+    listed = set(re.findall(r"^    (\w+)", text, re.M))
+    assert {"status", "rollback", "release"} <= listed
+    assert not {"follow", "call", "agent", "connect"} & listed
 
 
 def test_a_missing_agent_is_one_sentence(group: Group) -> None:

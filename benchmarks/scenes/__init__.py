@@ -1,0 +1,1 @@
+"""The situations of a day of an operator, one file for each kind. benchmarks/situations.py runs them."""
