@@ -125,10 +125,11 @@ class Editor:
 def run_module(module: Any, work: Callable[[Editor], dict[str, Any]], *errors: type[Exception]) -> None:
     """Run the module of a role and exit. With its option `look` it changes nothing, reports no change, and shows no text: doctor.yml compares."""
     look = bool(module.params["look"])
+    known: tuple[type[Exception], ...] = (HostError, *errors)
     edit = Editor(Node("/", runner(module, optional=True)), module.check_mode or look)
     try:
         result = work(edit)
-    except (HostError, *errors) as error:
+    except known as error:
         module.fail_json(msg=str(error), changes=edit.changes.messages)  # also those before the failure
     except OSError as error:
         module.fail_json(msg=f"{error.filename} cannot be changed ({error.strerror}). Run with become, and check whether the file system is read-only.")
