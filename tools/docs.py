@@ -24,7 +24,7 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "collections"))
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS  # noqa: E402  the checkout's links are on the path now
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import exported, is_computed, role_options  # noqa: E402  the checkout's links are on the path now
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import is_computed, role_options  # noqa: E402  the checkout's links are on the path now
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC  # noqa: E402
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -172,6 +172,14 @@ def option_faults(where: str, option: Mapping[str, Any]) -> Iterator[str]:
         yield from option_faults(f"{where}.{key}", below or {})
 
 
+def exported(tasks: Any) -> Iterator[str]:
+    """Yield the variables that a task file sets as facts, in blocks too."""
+    for task in tasks if isinstance(tasks, list) else []:
+        yield from (name for key in ("ansible.builtin.set_fact", "set_fact") for name in task.get(key) or {} if name != "cacheable")
+        for part in ("block", "rescue", "always"):
+            yield from exported(task.get(part))
+
+
 def variables_used(role: Path) -> Iterator[str]:
     """Yield variables with the role's name that tasks, templates, handlers and vars use and that are not defined."""
     specs_file = role / "meta" / "argument_specs.yml"
@@ -179,7 +187,7 @@ def variables_used(role: Path) -> Iterator[str]:
         return
     known = set(role_options(load(specs_file) or {}))
     for tasks in (role / "tasks").glob("*.yml"):
-        known |= exported(load(tasks))
+        known |= set(exported(load(tasks)))
     pattern = re.compile(rf"(?<![\w./-])({role.name}_\w+)\b(?![\w/]*\.(?:yml|j2|py|conf|json|sh|service))")
     for folder in ("tasks", "templates", "handlers", "vars", "defaults"):
         for path in sorted((role / folder).rglob("*")):

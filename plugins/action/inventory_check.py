@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
         )
         variables = task_vars or {}
         stages = selected(options["group_stages"], variables.get("ansible_run_tags") or ["all"], variables.get("ansible_skip_tags") or [])
-        survey = Survey(variables, load_extra_vars(self._loader), stages, inventory_only=options["examples"] == "warn" or is_check_alone())
+        survey = Survey(variables, load_extra_vars(self._loader), self._loader, stages, inventory_only=options["examples"] == "warn" or is_check_alone())
         found = survey.run_extra() if options["extra_only"] else survey.run()
         warnings = [each for each in found if each.warning or (each.example and options["examples"] == "warn")]
         faults = sorted((each for each in found if each not in warnings), key=lambda each: (each.file, each.line))

@@ -29,16 +29,19 @@ from functools import cache
 from ansible import context
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early, inventory_run
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import summary
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_files, inventory_run
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, summary
 
 PARSER_ERROR = 4  # the exit code of Ansible for a file that it cannot parse
 
 
 @cache  # once for a command, and not once for each file
-def stop_if_unreadable(sources: tuple[str, ...], playbooks: tuple[str, ...], options: tuple[str, ...], own: bool, limit: str, start_at: str) -> None:
-    """End the command if a file or an extra variable cannot be read, or if no play would run."""
-    found = inventory_early.faults(sources, playbooks, options, own, limit, start_at)
+def stop_if_unreadable(sources: tuple[str, ...], playbooks: tuple[str, ...], options: tuple[str, ...], own: bool) -> None:
+    """End the command if a file or an extra variable cannot be read. With playbooks of this collection, also if they would run without the check."""
+    found = [each for each in inventory_files.faults(sources, playbooks, options) if each.key in ("YAML", "-e")]
+    # Ansible warns of an inventory that does not exist, and goes on.
+    left_out = {"-i": inventory_run.source_fault(sources, has_hosts=True), **inventory_run.skipped(context.CLIARGS)} if own else {}
+    found += [Located("the command line", 0, option, text) for option, text in left_out.items() if text]
     if found:
         Display().error(summary(found), wrap_text=False)
         # Ansible catches every exception of an inventory plugin and goes on to the next one.
@@ -55,7 +58,6 @@ class InventoryModule(BaseInventoryPlugin):
         given = context.CLIARGS
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in given.get("args") or () if os.path.isfile(str(each))]
         own = inventory_run.own_playbooks([str(each) for each in given.get("args") or ()])
-        limit, start_at = (str(given.get(name) or "") if own else "" for name in ("subset", "start_at_task"))
         sources, options = (tuple(map(str, given.get(name) or ())) for name in ("inventory", "extra_vars"))
-        stop_if_unreadable(sources, tuple(playbooks), options, bool(own), limit, start_at)
+        stop_if_unreadable(sources, tuple(playbooks), options, bool(own))
         return False

@@ -130,7 +130,7 @@ class Profiles(Mapping[str, Any]):
                 text = path.read_text(encoding="utf-8")
                 self.read[name] = yaml.load(text, Loader=SafeLoader)  # noqa: S506  a safe loader
             except yaml.YAMLError as error:
-                from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import yaml_fault  # each task reads profiles, few have a fault
+                from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import yaml_fault  # each task reads profiles, few have a fault
 
                 raise UnreadableProfileError(path, *yaml_fault(error, text)) from None  # its own sentence quotes the file
             except (OSError, ValueError, RecursionError) as error:

@@ -74,7 +74,7 @@ faults:
   returned: always
   sample: 1
 warned:
-  description: Faults that are warnings with O(examples=warn).
+  description: Faults that are warnings with O(examples=warn), and unknown variables that can be those of another role.
   type: list
   elements: str
   returned: always

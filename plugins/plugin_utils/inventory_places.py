@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: the place of each fault of an inventory: file, line and key. Controller only."""
+"""PRIVATE: the place of each fault of an inventory: file, line and key, from the origin that Ansible stores with keys and values. Controller only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible._internal._datatag._tags import Origin  # since core 2.19; not public, and used in this file only
 from ansible.errors import AnsibleError
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import ROOT_GROUP, Fault, Place
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import Entry, Index
 
-_CONNECTION = ("ansible_host", "ansible_port")
+EXTRA = "the extra variables (-e)"
+ROLES = Path(__file__).resolve().parents[2] / "roles"
+# (file, line); the line is 0 if only the file is known
+At = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -42,72 +45,117 @@ def summary(found: Sequence[Located], what: str = "The inventory") -> str:
     return f"{what} has {len(found)} fault{'s' if len(found) != 1 else ''}; no host was touched.{listed}"
 
 
+def origin_of(value: Any) -> At | None:
+    """Return the file and the line of a key or a value; None if it is from no file."""
+    origin = Origin.get_tag(value)
+    return (origin.path, origin.line_num or 0) if origin and origin.path else None
+
+
+def definition(variables: Mapping[str, Any], key: str, below: Sequence[str | int] = ()) -> At | None:
+    """Return where a variable is set, or a part of its value, or the nearest part above it that a file has.
+
+    A boolean and a null have no origin, and of two files with the same key, the key has that of the file that Ansible reads first.
+    """
+    found, value = None, variables
+    for step in (key, *below):
+        if isinstance(value, Mapping):
+            name = next((each for each in value if str(each) == str(step)), None)
+            if name is None:
+                break
+            value = value[name]
+            at, head = origin_of(value), origin_of(name)
+            in_key = head and (not at or (at[0] == head[0] and isinstance(value, (Mapping, list)) and 0 <= at[1] - head[1] <= 1))
+            found = (head if in_key else at) or found
+        elif isinstance(value, (list, tuple)) and isinstance(step, int) and step < len(value):
+            value = value[step]
+            found = origin_of(value) or found
+        else:
+            break
+    return found
+
+
 @dataclass
 class Places:
     """The places of the definitions of one inventory.
 
-    :param groups: group name to host names.
+    :param groups: group name to host names, as Ansible has them: a name has its origin.
+    :param raw: variables of each host, before templates are resolved.
     :param extra: the extra variables of the command line, which win over every file.
-    :param files: the places of those that come from a file.
     """
 
-    index: Index
     sources: Sequence[str]
     groups: Mapping[str, Sequence[str]]
+    raw: Mapping[str, Mapping[str, Any]]
     extra: Mapping[str, Any]
-    files: Mapping[str, Entry]
-
-    def definition(self, place: Place) -> tuple[str, str, Entry] | None:
-        """The definition that a fault is about; None if no file has one."""
-        if place.kind == "host":
-            return self.index.find(place.name, place.key, self.groups)
-        if place.kind == "group":
-            own = self.index.entries.get(("group", place.name, place.key))
-            if own:
-                return "group", place.name, own[-1]
-            members = self.groups.get(place.name)
-            if members and place.key != place.name:
-                return self.index.find(members[0], place.key, self.groups)
-        return None
-
-    def subject(self, place: Place) -> Any:
-        """What two faults have in common that are about the same definition."""
-        return place.key if place.key in self.extra else self.definition(place) or place._replace(below=())
 
     def locate(self, fault: Fault) -> Located:
         """Return a fault with its file, and the line if there is one."""
         place = fault.place
         if place.kind == "file":
             return Located(short(Path(place.name)), int(place.below[0]), place.key, fault.text)
-        given = self.files.get(place.key)
-        if given and place.key in self.extra:
-            return Located(short(given.path), given.line_of(place.below), place.key, fault.text, fault.example)
+        if place.key in self.extra:
+            file, line = definition(self.extra, place.key, place.below) or (EXTRA, 0)
+            return Located(short(Path(file)) if line else EXTRA, line, place.key, fault.text, fault.example)
         if place.kind == "run":
             return Located(place.name, 0, place.key, fault.text)
-        if place.key in self.extra:
-            return Located("the extra variables (-e)", 0, place.key, fault.text, fault.example)
-        candidates = [self.definition(place), *(self.definition(place._replace(name=host)) for host in fault.among)]
+        places = [self._definition(place), *(self._definition(place._replace(name=host)) for host in fault.among)]
         # If hosts differ, the value that is set for a single host is the one to change.
-        definition = next((each for each in candidates if each and each[0] == "host"), None) if fault.among else None
-        definition = definition or candidates[0]
-        if definition and not (place.own and definition[1] != place.name):
-            return Located(short(definition[2].path), definition[2].line_of(place.below), place.key, fault.text, fault.example)
-        return Located(self._file_to_write(place), 0, place.key, fault.text, fault.example)
+        at = next((each for each in places if fault.among and each and "/host_vars/" in each[0]), places[0])
+        if not at or (place.own and self._is_shared(place, at)):
+            return Located(self._file_to_write(place), 0, place.key, fault.text, fault.example)
+        return Located(short(Path(at[0])), at[1], place.key, fault.text, fault.example)
+
+    def is_of_role(self, name: Any) -> bool:
+        """Report whether a variable is a fact that a role of this collection has set earlier in the run."""
+        at = origin_of(name)
+        return at is not None and ROLES in Path(at[0]).resolve().parents
+
+    def _definition(self, place: Place) -> At | None:
+        if place.key == place.name:  # a group or a host itself
+            names = [*self.groups, *(host for hosts in self.groups.values() for host in hosts)]
+            return next((at for name in names if name == place.name and (at := origin_of(name))), None) or self._line_of(place.name)
+        if place.kind == "group" and place.key in self.groups.get(place.name, ()):  # a host of a group
+            return self._definition(Place("host", place.key, place.key))
+        members = [place.name] if place.kind == "host" else self.groups.get(place.name) or []
+        return definition(self.raw.get(members[0], {}), place.key, place.below) if members else None
+
+    def _line_of(self, name: str) -> At | None:
+        """Return the line of a name that has no origin, such as in an INI file."""
+        for path in self._files():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            found = [number for number, line in enumerate(lines, 1) if re.match(rf"\s*\[?['\"]?{re.escape(name)}['\"]?(?=[\s:\]]|$)", line)]
+            if found:
+                return str(path), found[0]
+        return None
+
+    def _is_shared(self, place: Place, at: At) -> bool:
+        """Report whether hosts of another group have the same definition."""
+        others = set(self.groups.get(ROOT_GROUP, ())) - set(self.groups.get(place.name, ()))
+        return any(definition(self.raw.get(host, {}), place.key, place.below) == at for host in others)
+
+    def _files(self) -> list[Path]:
+        """Return the files of the inventory that have hosts and groups."""
+        paths = [Path(source) for source in self.sources if os.path.exists(source)]
+        inside = [each for path in paths if path.is_dir() for each in sorted(path.iterdir()) if each.is_file() and not each.name.startswith(".")]
+        return [path for path in paths if path.is_file()] + inside
 
     def _file_to_write(self, place: Place) -> str:
         """The file for a variable that no file has."""
-        if not self.index.directories:
+        files = self._files()
+        existing = [Path(source) for source in self.sources if os.path.exists(source)]
+        if not existing:
             given = ", ".join(self.sources)
             return f"the inventory ({given})" if given else "the inventory (none was given, use -i inventories/mine)"
-        base = self.index.directories[0]
-        if place.key == place.name or place.key in _CONNECTION:
-            return short(self.index.files[0] if self.index.files else base)
+        base = existing[0] if existing[0].is_dir() else existing[0].parent
+        if place.key == place.name or place.key in ("ansible_host", "ansible_port"):
+            return short(files[0] if files else base)
         own = place.own or (place.kind == "host" and place.key in ("gb10_rank", "gb10_fabric_addresses"))
         owner = place.name if own else ROOT_GROUP
         return short(base / f"{'host' if owner in self.groups.get(ROOT_GROUP, ()) else 'group'}_vars" / f"{owner}.yml")
 
 
 def first_line(error: AnsibleError) -> str:
+    """Return the first line of an error, without the lines of a file below it."""
     return str(error).strip().splitlines()[0].rstrip(".")
 
 

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible import context
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import MINE
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import command_line
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 DEFAULT_SOURCES = ("/etc/ansible/hosts", "localhost,")  # without -i
@@ -20,16 +20,11 @@ PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 
 
 def _plays(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=SafeLoader)  # noqa: S506  a safe loader
-    except (OSError, ValueError, yaml.YAMLError):
-        return
-    for play in content if isinstance(content, list) else ():
-        if isinstance(play, dict):
-            yield play
-            name = play.get("ansible.builtin.import_playbook")
-            if isinstance(name, str):
-                yield from _plays(path.parent / name)
+    content = yaml.load(path.read_text(encoding="utf-8"), Loader=SafeLoader) if path.is_file() else []  # noqa: S506  a safe loader
+    for play in content:
+        yield play
+        if isinstance(play.get("ansible.builtin.import_playbook"), str):
+            yield from _plays(path.parent / play["ansible.builtin.import_playbook"])
 
 
 def own_playbooks(playbooks: Sequence[str]) -> list[Path]:
@@ -51,27 +46,33 @@ def tags_of(playbooks: Sequence[str]) -> list[str]:
     return [tag for tag in dict.fromkeys(flat) if tag != "always"]
 
 
-def missing_sources(sources: Sequence[str]) -> list[str]:
-    """Return the sources that are paths and do not exist, as the user wrote them."""
-    return [
+def skipped(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is wrong with the options of a command line that leave out the check of the inventory; an empty text if nothing is."""
+    tag = next((each for tags in arguments.get("skip_tags") or () for each in str(tags).split(",") if each in ("all", "always", "tagged")), "")
+    start = "it leaves out the check of the inventory, and tasks on which later ones depend; select a role with --tags, such as --tags sysctl"
+    skip = f"{tag} leaves out the check of the inventory; name the roles that are not to run, such as --skip-tags weights"
+    return {"--start-at-task": start if arguments.get("start_at_task") else "", "--skip-tags": skip if tag else ""}
+
+
+def source_fault(sources: Sequence[str], has_hosts: bool = False) -> str:
+    """Return what is wrong with the inventories of the command line; empty if they exist.
+
+    :param has_hosts: whether a run without an inventory has hosts.
+    """
+    missing = [
         os.path.relpath(each) if os.path.isabs(each) else each
         for each in sources
         if "," not in each and each not in DEFAULT_SOURCES and not os.path.exists(each)
     ]
+    if has_hosts and not missing:
+        return ""
+    folders = [folder for each in missing for folder in (Path(each).parent, Path(each).parent / "inventories") if folder.is_dir()]
+    siblings = [str(folder / entry.name) for folder in folders for entry in sorted(folder.iterdir())]
+    return command_line.source_fault(sources, missing, siblings, inventory_writer())
 
 
 def inventory_writer() -> str:
     """Return the command that writes inventories/mine in the working directory; empty if it exists."""
-    if os.path.exists(MINE):
+    if os.path.exists(command_line.MINE):
         return ""
     return "make pair" if os.path.exists("Makefile") and os.path.exists("playbooks/setup.yml") else "ansible-playbook gb10.cluster.setup"
-
-
-def siblings(missing: Sequence[str]) -> list[str]:
-    """Return what lies next to the sources that do not exist."""
-    found = []
-    for each in missing:
-        folder = Path(each).parent
-        for each_folder in (folder, folder / "inventories"):
-            found += [str(each_folder / entry.name) for entry in sorted(each_folder.iterdir())] if each_folder.is_dir() else []
-    return found

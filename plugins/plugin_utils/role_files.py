@@ -1,11 +1,12 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: what the files of the roles define: their options, and the facts that they set. Controller only."""
+"""PRIVATE: the options of the roles. Controller only."""
 
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,8 @@ def _load(path: Path) -> Any:
     return None
 
 
+@cache
 def load_specs() -> dict[str, dict[str, dict[str, Any]]]:
     """Return role name to its options, for every role of the collection."""
     specs = sorted(ROLES_DIR.glob("*/meta/argument_specs.yml"))
     return {path.parts[-3]: names.role_options(_load(path) or {}, _load(path.parents[1] / "defaults" / "main.yml") or {}) for path in specs}
-
-
-def load_exports() -> set[str]:
-    """Return the variables that the roles set as facts."""
-    return {name for path in ROLES_DIR.glob("*/tasks/*.yml") for name in names.exported(_load(path))}

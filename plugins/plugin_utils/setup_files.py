@@ -17,8 +17,8 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._setup.inventory_text import COMMENTS, GROUP, HOSTS, LOGIN, PYTHON, Host, line_of, written
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import faults, is_encrypted, pairs, variable_files
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_source import pairs, scan
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 _LONGEST = 1 << 20  # bytes of a file
@@ -88,20 +88,23 @@ def read(folder: Path) -> Existing | None:
     texts = {HOSTS: _text(hosts_path), GROUP: _text(group_path) if os.path.lexists(group_path) else ""}
     hosts = [(name, {key: _plain(value) for key, value in _items(node)}) for name, node in _host_nodes(texts[HOSTS], hosts_path)]
     values = {key: _plain(value) for key, value in _items(_node(texts[GROUP], group_path))}
-    index = scan([str(folder)])
-    for path, line, text in index.unreadable[:1]:
-        raise AnsibleActionFail(f"{short(path)}{f':{line}' if line else ''}: {text}. {_BY_HAND}.")
+    for fault in [each for each in faults([str(folder)]) if each.key == "YAML"][:1]:
+        raise AnsibleActionFail(f"{fault.file}{f':{fault.line}' if fault.line else ''}: {fault.text}. {_BY_HAND}.")
     elsewhere: dict[str, str] = {}
     in_host_vars: list[dict[str, str]] = [{} for _host in hosts]
     names = [name for name, _variables in hosts]
-    for (kind, owner, key), entries in index.entries.items():
-        path, value = entries[-1].path, _plain(entries[-1].node)
-        if kind == "group" and key in _READ and path.resolve() != group_path.resolve():
-            elsewhere[key] = short(path)
-            values.setdefault(key, value)
-        elif kind == "host" and owner in names and key != owner and path.resolve() != hosts_path.resolve():  # wins over hosts.yml
-            hosts[names.index(owner)][1][key] = value
-            in_host_vars[names.index(owner)][key] = short(path)
+    root = _below(_node(texts[HOSTS], hosts_path), "gb10")
+    found = [(hosts_path, "group", "", _below(each, "vars")) for each in (root, *(group for _name, group in _items(_below(root, "children"))))]
+    files = [(path, kind, owner) for path, kind, owner in variable_files([str(folder)]) if not is_encrypted(path)]
+    found += [(path, kind, owner, _node(_text(path), path)) for path, kind, owner in files]
+    for path, kind, owner, node in found:
+        for key, value in ((key, _plain(value)) for key, value in _items(node)):
+            if kind == "group" and key in _READ and path.resolve() != group_path.resolve():
+                elsewhere[key] = short(path)
+                values.setdefault(key, value)
+            elif kind == "host" and owner in names:  # wins over hosts.yml
+                hosts[names.index(owner)][1][key] = value
+                in_host_vars[names.index(owner)][key] = short(path)
     return Existing(texts, hosts, values, elsewhere, in_host_vars)
 
 

@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 
-# Arguments of vLLM whose names are near those of others.
-OWN_FLAGS = ("cudagraph-capture-sizes", "max-cudagraph-capture-size")
 # What setup.yml writes.
 MINE = "inventories/mine"
 # Words of Ansible itself.
@@ -28,18 +25,6 @@ def tag_faults(given: Mapping[str, Sequence[str]], known: Sequence[str]) -> list
                 hint = "; separate tags with a comma" if " " in tag else did_you_mean(tag, known)
                 found.append((option, f"{tag} is not a tag of this playbook{hint}; known are {', '.join(known)}"))
     return found
-
-
-def limit_faults(patterns: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return a sentence for each name after ``--limit`` that is not a host or a group. Wildcards, ranges, files and exclusions are not judged.
-
-    Without known names nothing is a fault.
-    """
-    names = [*known, "all", "ungrouped", "localhost"]
-    if len(names) == 3:
-        return []
-    plain = [each.lstrip("&") for each in patterns if each and not re.search(r"[*?\[\]~@!:]", each)]
-    return [f"{each} is not a host or a group of this inventory{did_you_mean(each, names[:-3])}" for each in plain if each not in names]
 
 
 def extra_fault(name: str, specs: Iterable[str], short: Iterable[str], prefixes: Iterable[str]) -> str:
@@ -73,15 +58,6 @@ def forks_fault(forks: int, groups: Mapping[str, Sequence[str]]) -> str:
     if not largest or forks >= len(groups[largest]):
         return ""
     return f"is {forks}, and the {len(groups[largest])} ranks of {largest} wait for each other; use {len(groups[largest])} or more"
-
-
-def flag_fault(flag: str, known: Iterable[str]) -> str:
-    """Return what is wrong with an engine argument that is nearly one of the profile's; empty if it is one, or is not near one."""
-    flags = list(known)
-    if flag in flags or flag.removeprefix("no-") in flags or flag in OWN_FLAGS or flag.startswith("-"):  # dashes are a fault of the profile
-        return ""
-    hint = did_you_mean(flag, flags, 0.88)
-    return f"{flag} is nearly an argument of the profile{hint} An argument of vLLM that is really so named goes into a profile of your own" if hint else ""
 
 
 def source_fault(sources: Iterable[str], missing: Iterable[str], siblings: Iterable[str], writer: str = "") -> str:

@@ -1,23 +1,20 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: names of variables: the options of the roles, the facts that they set, misspelt names, names of secrets. Pure, standard library only."""
+"""PRIVATE: names of variables: the options of the roles, misspelt names, names of secrets. Pure, standard library only."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 
 _SHORT = re.compile(r"\{\{ (\w+) \| default\(")
-# Environment variables of the engine and of what it uses.
-_ENVIRONMENT = re.compile(r"(?:NCCL|VLLM|HF|CUDA|TORCH|UCX|GLOO|FLASHINFER|TRITON|PYTORCH)_[A-Z0-9_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_SET_FACT = ("ansible.builtin.set_fact", "set_fact")
 #: Why a build argument that is a secret is refused, and what to do; ends a sentence.
 BUILD_ARGUMENT = (
     "looks like a secret, and a build argument is readable in the process list and in the image's history. Remove it, or rename it if it is not one. "
@@ -65,55 +62,24 @@ def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {short: name for short, name in found.items() if short not in specs}
 
 
-def exported(tasks: Any) -> set[str]:
-    """Return the variables that a task file sets as facts, in blocks too.
-
-    A second check of the inventory in the same run finds them next to the variables of the inventory.
-    """
-    facts = [task[key] for task in _every_task(tasks) for key in _SET_FACT if isinstance(task.get(key), Mapping)]
-    return {str(name) for given in facts for name in given if name != "cacheable"}
-
-
-def _every_task(tasks: Any) -> Iterator[Mapping[str, Any]]:
-    for task in tasks if isinstance(tasks, list) else []:
-        if isinstance(task, Mapping):
-            yield task
-            for part in ("block", "rescue", "always"):
-                yield from _every_task(task.get(part))
-
-
-def mapping_fault(name: str, value: Any, known: Mapping[str, Any]) -> str:
-    """Return what is wrong with a mapping that has the name of a prefix, such as ``gb10: {profile: ...}``; empty if its keys are those of others."""
-    keys = [str(key) for key in value if key in known or f"{name}_{key}" in known] if isinstance(value, Mapping) else []
-    if not keys:
-        return ""
-    return f"is a mapping, which nothing reads; write each variable on a line of its own, such as {keys[0] if keys[0] in known else f'{name}_{keys[0]}'}: ..."
-
-
-def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str, str], foreign: Sequence[str] = ()) -> str:
-    """Return a sentence if a variable looks like one of this collection and is not one, else an empty string.
+def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str, str], foreign: Sequence[str] = ()) -> tuple[str, bool]:
+    """Return a sentence if a variable looks like one of this collection and is not one, and whether it is nearly one. Another role can have the others.
 
     :param known: every variable of the collection.
     :param prefixes: prefix (with its underscore) to its owner, such as ``vllm_tp2_`` to ``the role vllm_tp2``.
     :param foreign: names and wildcards of the user's other variables.
     """
     if name in known or any(fnmatch.fnmatchcase(name, pattern) for pattern in foreign):
-        return ""
-    lower = next((each for each in (name.lower(), _CAMEL.sub("_", name).lower()) if each != name and each in known), "")
-    if lower:
-        return f"is not a variable of this collection, because of its capital letters; did you mean {lower}?"
-    environment = _ENVIRONMENT.match(name)
-    if environment:
-        target = "vllm_tp2_secret_env" if is_secret(name) else "vllm_tp2_extra_env"
-        return f"is a variable of the environment, which nothing reads here; set it in {target}"
+        return "", False
+    right = next((each for each in (name.lower(), _CAMEL.sub("_", name).lower(), name.replace("-", "_")) if each != name and each in known), "")
     owner = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
-    end = name.removeprefix(owner)
-    ends = [prefix + end for prefix in prefixes if "_" in name and prefix + end in known]
-    if ends and (not owner or (owner == "gb10_" and len(ends) == 1)):
-        return f"is not a variable of this collection; did you mean {ends[0]}?"
+    ends = [prefix + name.removeprefix(owner) for prefix in prefixes if "_" in name and prefix + name.removeprefix(owner) in known]
+    if right or (ends and (not owner or (owner == "gb10_" and len(ends) == 1))):
+        return f"is not a variable of this collection; did you mean {right or ends[0]}?", True
     if not owner:
         alike = name.startswith(tuple(prefix.partition("_")[0] + "_" for prefix in prefixes))
         hint = did_you_mean(name, known, 0.85 if alike else 0.9)
-        return f"looks like a variable of this collection, but is not one{hint}" if hint else ""
-    hint = did_you_mean(name, known, 0.85) or "; correct the name, remove it, or list it in gb10_foreign_variables if another role reads it"
-    return f"is not a variable of {prefixes[owner]}{hint}"
+        return (f"looks like a variable of this collection, but is not one{hint}", True) if hint else ("", False)
+    hint = did_you_mean(name, known, 0.85)
+    other = "; correct the name, remove it, or list it in gb10_foreign_variables if another role reads it"
+    return f"is not a variable of {prefixes[owner]}{hint or other}", bool(hint)

@@ -90,21 +90,10 @@ def _words(expected: str, words: Iterable[str]) -> Rule:
     return Rule(f"{expected}, one of {', '.join(known)}" if len(known) <= 20 else expected, known.__contains__, known)
 
 
-# capabilities(7)
-CAPABILITIES = (
-    "ALL", "AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH",
-    "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER", "KILL", "LEASE", "LINUX_IMMUTABLE", "MAC_ADMIN", "MAC_OVERRIDE", "MKNOD", "NET_ADMIN",
-    "NET_BIND_SERVICE", "NET_BROADCAST", "NET_RAW", "PERFMON", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYSLOG", "SYS_ADMIN", "SYS_BOOT",
-    "SYS_CHROOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "WAKE_ALARM",
-)  # fmt: skip
-
 _POSITIVE = _number("a number above 0", 0, above=True)
-_FROM_ZERO = _number("a number from 0", 0)
-_GIB = _number("a number of GiB from 0, without the unit", 0)
 _SECONDS = _number("a whole number from 1, in seconds, such as 2700 for 45 minutes", 1, whole=True)
 _DURATION = _pattern("a duration such as 30s or 1m30s", r"(?:\d+(?:\.\d+)?(?:us|ms|s|m|h))+")
 _PAGES = Rule(f"a multiple of 4 from 0 to {HIGHEST_KB}", lambda text: _whole(0, HIGHEST_KB).fits(text) and float(text) % 4 == 0)
-_PATH = _pattern("an absolute path without '$', such as /srv/models; write the path of a home directory in full", r"/[^$]*")
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 # Mounted into a container: no part "..", none of what Docker reads as a separator, and not a folder that the system needs for itself.
 _SYSTEM = r"/+(?:(?:bin|boot|dev(?!/+shm/+[^/])|etc|lib(?:x?32|64)?|proc|run|sbin|sys)(?:/|$)|(?:home|opt|root|tmp|usr|var)/*$)"
@@ -115,8 +104,6 @@ _STORE = _pattern(
     exact=True,
 )
 _BELOW_ROOT = rf"(?!.*/\.\.(?:/|$))/+[^/${CONTROL}][^${CONTROL}]*"
-_FOLDER = _pattern("an absolute path below /, without '..' and '$', such as /opt/gb10-cluster/vllm_tp2", _BELOW_ROOT)
-_LOCAL = _pattern("a path on this computer, without '$'; write the path of a home directory in full", rf"[^${CONTROL}]*")
 _SIZE = _pattern("a size such as 50m or 1g", r"(?=.*[1-9])\d+(?:\.\d+)?(?:[kKmMgGtT]i?)?[bB]?")
 _LIMIT = _pattern(
     "unlimited, a number of bytes such as 8388608, a size such as 64m, or leave",
@@ -124,150 +111,65 @@ _LIMIT = _pattern(
 )
 _IMAGE = _pattern(image_names.PINNED, rf"{image_names.IMAGE}(?:@sha256:[0-9a-f]{{64}})?")
 LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_LABEL = _pattern("a name of letters, digits, dots, dashes and underscores, such as before", LABEL)
 _PORT_OR_ANY = _number("a port from 1 to 65535, or 0 for any free port", 0, 65535)
 # The largest floor that the role accepts on a node of 128 GB, the largest that is sold.
 HIGHEST_FLOOR_KB = 128_000_000 * HIGHEST_FLOOR_PERCENT // 100
-_IDENTITY = _number("a numeric id, as `id -u NAME` prints it, or -1", -1)
 
-# Variable -> what its value may be; `name[].key` is a key of the entries of a list, `name.key` one of a mapping.
+# Variable -> what its value may be, where a wrong one costs a boot or hurts a node; `name.key` is a key of a mapping.
 # Other variables may have all values of their type.
 RULES: dict[str, Rule] = {
-    "gb10_evidence": _LOCAL,
-    "gb10_foreign_variables": _pattern("the name of a variable, with * and ? for any characters", r"[\w*?]+"),
-    "gb10_lock_file": _LOCAL,
-    "gb10_profiles_directory": _LOCAL,
-    "gb10_profile": _pattern("the name of a profile", r"(?s).+"),
-    "gb10_receipts": _LOCAL,
     "gb10_fabric_first": _whole(1, 254),
-    "gb10_model_store": _STORE,
     "gb10_rank": _whole(0),
-    # docker
-    "docker_compose_minimum": _pattern("a version such as 2.18, in quotes", r"\d+(?:\.\d+)*"),
-    "docker_log_max_file": _whole(1),
-    "docker_log_max_size": _SIZE,
-    "docker_memlock": _LIMIT,
-    "docker_stack": _LIMIT,
-    "docker_packages": _pattern("the name of a package, such as docker.io", r"[a-z0-9][a-z0-9+.-]+(?:[:=/][\w.+~:-]+)?"),
-    "docker_serving_label": _pattern("the name of a label, such as gb10.cluster.group", r"[A-Za-z0-9][A-Za-z0-9._/-]*"),
-    "docker_start_timeout": _SECONDS,
-    # gpu
+    **dict.fromkeys(("gb10_model_store", "preflight_model_store", "vllm_tp2_model_store", "weights_model_store"), _STORE),
+    **dict.fromkeys(("docker_log_max_size", "vllm_tp2_log_max_size"), _SIZE),
+    **dict.fromkeys(("docker_log_max_file", "vllm_tp2_log_max_file"), _whole(1)),
+    **dict.fromkeys(("docker_memlock", "docker_stack"), _LIMIT),
     "gpu_max_clock_mhz": _whole(100, 10000),
-    # image
-    "image_digest": _pattern("sha256: and 64 hexadecimal digits, or an empty string for any", r"(?:sha256:[0-9a-f]{64})?"),
-    "image_keep": _whole(0),
-    "image_reference": _IMAGE,
-    "image_port": _PORT_OR_ANY,
-    "image_timeout": _SECONDS,
-    # preflight
-    "preflight_clock_skew_seconds": _FROM_ZERO,
-    "preflight_free_gib": _GIB,
+    **dict.fromkeys(("image_reference", "weights_download_image"), _IMAGE),
+    **dict.fromkeys(("image_port", "weights_port"), _PORT_OR_ANY),
     "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", IDS),
-    "preflight_image_gib": _GIB,
-    "preflight_model_gib": _GIB,
-    "preflight_model_store": _STORE,
-    "preflight_report": _LOCAL,
-    # readahead
     "readahead_classes": _words("a class", CLASSES),
-    "readahead_devices": _pattern("the name of a block device without /dev, such as sda", r"[A-Za-z0-9_.!+-]+"),
-    "readahead_guard_floor_gib": _POSITIVE,
-    "readahead_guard_interval": _POSITIVE,
-    "readahead_load_kb": _PAGES,
-    "readahead_mounts": _PATH,
-    "readahead_restore_after": _number("60 seconds or more", 60),
-    "readahead_steady_kb": _PAGES,
-    # reboot.yml
-    "reboot_timeout": _SECONDS,
+    **dict.fromkeys(("readahead_load_kb", "readahead_steady_kb"), _PAGES),
     # roce
     "roce_addresses": Rule("an IPv4 address of a host with its prefix, such as 192.168.200.11/24", _is_interface),
-    "roce_bandwidth_hotplug_high_gbps": _FROM_ZERO,
-    "roce_bandwidth_hotplug_low_gbps": _FROM_ZERO,
-    "roce_bandwidth_iterations": _whole(0),
     "roce_bandwidth_port": _number("a port from 1 to 65535", 1, 65535),
-    "roce_bandwidth_rail_gbps": _FROM_ZERO,
-    "roce_bandwidth_seconds": _SECONDS,
     "roce_confirm_seconds": _number("15 seconds or more, in which the controller can reconnect", 15),
     "roce_interfaces": _pattern("the name of a network interface, such as enp1s0f0np0", r"[A-Za-z0-9_.-]{1,15}"),
-    "roce_min_speed_mbps": _whole(0),
     "roce_mtu": _number("1280 to 9978 bytes: 9000 on a direct cable, 1500 if the switch carries no more", 1280, 9978),
-    "roce_ping_seconds": _SECONDS,
     # sysctl
-    "sysctl_dirty_background_ratio": _whole(0, 100, "leave"),
-    "sysctl_dirty_ratio": _whole(0, 100, "leave"),
-    "sysctl_lru_gen_min_ttl_ms": _whole(0, math.inf, "leave"),
+    **dict.fromkeys(("sysctl_dirty_background_ratio", "sysctl_dirty_ratio"), _whole(0, 100, "leave")),
+    **dict.fromkeys(("sysctl_lru_gen_min_ttl_ms", "sysctl_vfs_cache_pressure", "sysctl_watermark_boost_factor"), _whole(0, math.inf, "leave")),
     "sysctl_min_free_kbytes": _whole(1, HIGHEST_FLOOR_KB, "auto", "leave"),
-    "sysctl_min_free_kbytes_119": _whole(1, HIGHEST_FLOOR_KB),
-    "sysctl_min_free_kbytes_121": _whole(1, HIGHEST_FLOOR_KB),
+    **dict.fromkeys(("sysctl_min_free_kbytes_119", "sysctl_min_free_kbytes_121"), _whole(1, HIGHEST_FLOOR_KB)),
     "sysctl_min_free_percent_other": _number(f"a number above 0, at most {HIGHEST_FLOOR_PERCENT}", 0, HIGHEST_FLOOR_PERCENT, above=True),
     "sysctl_overcommit_memory": _whole(0, 2, "leave"),
     "sysctl_reboot_on_panic": _whole(1, PANIC_MOST_SECONDS, "leave"),
     "sysctl_swappiness": _whole(0, 200, "auto", "leave"),
-    "sysctl_vfs_cache_pressure": _whole(0, math.inf, "leave"),
     "sysctl_watchdog_seconds": _whole(LEAST_SECONDS, MOST_SECONDS, "leave"),
-    "sysctl_watermark_boost_factor": _whole(0, math.inf, "leave"),
     "sysctl_watermark_scale_factor": _whole(1, 3000, "leave"),
     # vllm_tp2
-    "vllm_tp2_attempts": _whole(1),
-    "vllm_tp2_bench_concurrency": _whole(1),
-    "vllm_tp2_bench_depths": _whole(0),
-    "vllm_tp2_bench_memory_floor": _FROM_ZERO,
-    "vllm_tp2_bench_output_tokens": _whole(1),
-    "vllm_tp2_bench_output": _LOCAL,
-    "vllm_tp2_bench_prefix": _words("a state of the prefix cache", ("cold", "warm")),
-    "vllm_tp2_bench_request_rate": _FROM_ZERO,
-    "vllm_tp2_bench_requests": _whole(0),
-    "vllm_tp2_bench_seconds": _whole(0),
-    "vllm_tp2_bench_timeout": _SECONDS,
-    "vllm_tp2_cap_add": Rule("a capability of Linux such as SYS_NICE, or ALL", lambda text: text.removeprefix("CAP_") in CAPABILITIES, CAPABILITIES),
-    "vllm_tp2_collective_min": _number("a bus bandwidth in GB/s above 0, such as 15", 0, above=True),
-    "vllm_tp2_completion_timeout": _SECONDS,
-    "vllm_tp2_context": _whole(1),
-    "vllm_tp2_directory": _FOLDER,
-    "vllm_tp2_evidence": _LOCAL,
-    "vllm_tp2_evidence_compare": _pattern(_LABEL.expected + ", or empty", rf"(?:{LABEL})?"),
-    "vllm_tp2_evidence_label": _LABEL,
+    **dict.fromkeys(("vllm_tp2_attempts", "vllm_tp2_context", "vllm_tp2_keep_releases", "vllm_tp2_max_num_seqs"), _whole(1)),
+    "vllm_tp2_directory": _pattern("an absolute path below /, without '..' and '$', such as /opt/gb10-cluster/vllm_tp2", _BELOW_ROOT),
+    "vllm_tp2_drain_seconds": _whole(0),
+    "vllm_tp2_evidence_compare": _pattern("a name of letters, digits, dots, dashes and underscores, such as before, or empty", rf"(?:{LABEL})?"),
+    "vllm_tp2_evidence_label": _pattern("a name of letters, digits, dots, dashes and underscores, such as before", LABEL),
     "vllm_tp2_gpu_memory_utilization": _number("a share of the memory, above 0 and at most 1, such as 0.8", 0, 1, above=True),
-    "vllm_tp2_keep_releases": _whole(1),
-    "vllm_tp2_log_max_file": _whole(1),
-    "vllm_tp2_log_max_size": _SIZE,
+    **{f"vllm_tp2_healthcheck.{key}": _DURATION for key in ("interval", "start_interval", "start_period", "timeout")},
+    "vllm_tp2_healthcheck.retries": _whole(1),
     "vllm_tp2_logs_grep": Rule("a valid regular expression, such as 'error|warn'", _is_expression),
     "vllm_tp2_logs_since": _pattern("a duration such as 90s, 10m, 2h or 1d", r"\d{1,9}(?:\.\d{1,9})?[smhd]"),
-    "vllm_tp2_max_num_seqs": _whole(1),
     "vllm_tp2_memlock": _pattern("unlimited, or a number of bytes such as 8388608", r"unlimited|infinity|-1|0*[1-9]\d*"),
-    "vllm_tp2_model_store": _STORE,
-    "vllm_tp2_phase_seconds": _SECONDS,
-    "vllm_tp2_healthcheck.interval": _DURATION,
-    "vllm_tp2_healthcheck.retries": _whole(1),
-    "vllm_tp2_healthcheck.start_interval": _DURATION,
-    "vllm_tp2_healthcheck.start_period": _DURATION,
-    "vllm_tp2_healthcheck.timeout": _DURATION,
-    "vllm_tp2_idle_power_w": _POSITIVE,
-    "vllm_tp2_sanity_concurrency": _whole(1, 1024),
-    "vllm_tp2_smoke_requests": _whole(1, 1024),
-    "vllm_tp2_status_timeout": _POSITIVE,
-    "vllm_tp2_wedge_seconds": _POSITIVE,
-    "vllm_tp2_sanity_prompts[].max_tokens": _whole(1),
-    "vllm_tp2_sanity_prompts[].prompt": _pattern("a prompt", r"(?s).*\S.*"),
-    "vllm_tp2_receipts": _LOCAL,
+    **dict.fromkeys(("vllm_tp2_completion_timeout", "vllm_tp2_phase_seconds", "vllm_tp2_timeout", "weights_timeout"), _SECONDS),
+    **dict.fromkeys(("vllm_tp2_sanity_concurrency", "vllm_tp2_smoke_requests"), _whole(1, 1024)),
+    **dict.fromkeys(("vllm_tp2_idle_power_w", "vllm_tp2_wedge_seconds"), _POSITIVE),
     "vllm_tp2_rollback_release": _pattern("a release of status.yml such as 4f0c1d2e3f40, or empty", r"(?:[A-Za-z0-9][A-Za-z0-9_-]{0,63})?"),
     "vllm_tp2_stack": _pattern("a number of bytes such as 67108864, or -1 for unlimited", r"-1|0*[1-9]\d*"),
-    "vllm_tp2_timeout": _SECONDS,
-    "vllm_tp2_validate_output": _LOCAL,
-    "vllm_tp2_drain_seconds": _whole(0),
     "vllm_tp2_wait_available": _number("a share of the memory, from 0 to 1, such as 0.7", 0, 1),
-    "vllm_tp2_wait_seconds": _whole(0),
     # weights
-    "weights_download_image": _IMAGE,
-    "weights_download_timeout": _SECONDS,
     "weights_hf_endpoint": Rule("a URL without a user, a password and a key, such as https://hub.example.org", _is_endpoint),
-    "weights_model_store": _STORE,
-    "weights_owner": _IDENTITY,
-    "weights_owner_group": _IDENTITY,
+    **dict.fromkeys(("weights_owner", "weights_owner_group"), _number("a numeric id, as `id -u NAME` prints it, or -1", -1)),
     "weights_path": _pattern("the absolute path of the model's folder, such as /srv/models/deepseek-ai/DeepSeek-V4-Flash", _BELOW_ROOT),
-    "weights_port": _PORT_OR_ANY,
-    "weights_reserve_gib": _GIB,
     "weights_streams": _whole(1),
-    "weights_timeout": _SECONDS,
 }
 
 # Variables that name the host with the reference files.
@@ -288,8 +190,6 @@ OF_RANK = ("NODE_RANK", "HEADLESS", "MASTER_ADDR", "MASTER_PORT")
 SENT = ("VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 # Variables that are stored with the secrets of the environment.
 STORED = dict(zip(("vllm_tp2_api_key", "weights_hf_token"), ("VLLM_API_KEY", "HF_TOKEN")))
-# Variables whose strings, and those in them, have to arrive as they are written.
-VERBATIM = (*ENVIRONMENTS, *STORED, "docker_compose_minimum", "image_build_args")
 # Variable of the environment -> why it must not be an empty string.
 NOT_EMPTY = {"NCCL_IB_GID_INDEX": "NCCL reads an empty string as index 0 and hangs; write the index, such as 3, or null for no index"}
 
@@ -328,12 +228,8 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
         memory = [str(key) for key in value if re.match(r"vm[./]", str(key))]
         wrong = [key for key in memory if not re.fullmatch(r"\s*-?\d+(?:\s+\d+)*\s*", str(value[key]))]
         return [((key,), f"{key} is {shown(value[key])}, expected a whole number") for key in wrong]
-    if name == "preflight_known_versions":
-        without = [index for index, entry in enumerate(value) if isinstance(entry, Mapping) and not (entry.get("match") or entry.get("below"))]
-        return [((index,), f"entry {index + 1} has neither match nor below, expected one of them") for index in without]
     found: Found = []
     parts: list[tuple[tuple[str | int, ...], str, Any]] = [((), "", value)]
-    rule = RULES.get(name)
     if isinstance(value, Mapping):
         known = KEYS.get(name, value)
         found = [
@@ -344,9 +240,6 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
         parts = [((str(key),), f"{key} ", each) for key, each in value.items() if key in known]
     elif is_list(value):
         parts = [((index,), f"entry {index + 1} ", each) for index, each in enumerate(value)]
-        for index, each in enumerate(value):
-            for key, entry in each.items() if isinstance(each, Mapping) and rule is None else ():
-                found += [((index, key), f"entry {index + 1} {key} {text}") for _path, text in _value_faults(f"{name}[].{key}", entry, hide)]
     for path, what, each in parts:
         rule = RULES.get(".".join([name, *map(str, path)]), RULES.get(name))
         text = str(each) if rule and rule.exact else str(each).strip(" ")  # a line end is a fault

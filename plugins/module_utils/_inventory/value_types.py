@@ -21,8 +21,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
 # (way to the part of the value, sentence)
 Found = list[tuple[tuple["str | int", ...], str]]
 
-_TRUE = {"yes", "true", "on", "y", "t", "1"}
-_BOOLEANS = {*_TRUE, "no", "false", "off", "n", "f", "0"}
+TRUE = {"yes", "true", "on", "y", "t", "1"}
+_BOOLEANS = {*TRUE, "no", "false", "off", "n", "f", "0"}
 
 
 class Kind(NamedTuple):
@@ -71,7 +71,7 @@ def shown(value: Any, secret: bool = False) -> str:
 
 def _is_choice(value: bool, spec: Mapping[str, Any]) -> bool:
     """Report whether a boolean is one of the choices, such as ``off`` without quotes. Ansible accepts it too if only one of them is meant."""
-    words = _TRUE if value else _BOOLEANS - _TRUE
+    words = TRUE if value else _BOOLEANS - TRUE
     return len([choice for choice in spec.get("choices") or () if str(choice).lower() in words]) == 1
 
 

@@ -1,4 +1,4 @@
-"""What a user types: tags, extra variables, forks, paths of an inventory, arguments of the engine."""
+"""What a user types: tags, extra variables, forks, paths of an inventory."""
 
 from __future__ import annotations
 
@@ -48,22 +48,6 @@ def test_fewer_hosts_at_once_than_a_group_has_are_refused() -> None:
     groups = {"pair1": ["a", "b"], "ring": ["c", "d", "e"]}
     assert "is 2, and the 3 ranks of ring wait for each other; use 3 or more" in command_line.forks_fault(2, groups)
     assert command_line.forks_fault(3, groups) == command_line.forks_fault(1, {}) == ""
-
-
-@pytest.mark.parametrize(
-    ("flag", "hint"),
-    [
-        ("max-model-length", "did you mean max-model-len?"),
-        ("max-model-len", ""),
-        ("no-max-model-len", ""),
-        ("enforce-eager", ""),
-        ("cudagraph-capture-sizes", ""),
-    ],
-)
-def test_an_argument_that_is_nearly_one_of_the_profile_is_named(flag: str, hint: str) -> None:
-    text = command_line.flag_fault(flag, ["max-model-len", "max-cudagraph-capture-size"])
-    assert bool(text) is bool(hint)
-    assert hint in text
 
 
 def test_an_inventory_that_is_not_given_or_does_not_exist_is_named() -> None:

@@ -1,0 +1,188 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE: the YAML files of an inventory that Ansible cannot read, or reads as something else. Controller only.
+
+Ansible reports such a fault once for each of its inventory plugins, and with the lines around it, which can have a secret. Files are composed, not
+constructed: no tag is resolved, nothing is decrypted and no value is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible import constants
+from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import EXTRA, Located, short
+from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
+
+NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
+_TAGS = ("!", "!vault", "!vault-encrypted", "!unsafe")
+_YAML = (".yml", ".yaml", ".json")
+_FOLDERS = ("group_vars", "host_vars")
+_GROUP_PARTS = ("hosts", "children", "vars")
+_NULL = "tag:yaml.org,2002:null"
+# (line, key, sentence)
+Found = tuple[int, str, str]
+
+
+def variable_files(sources: Iterable[str], play_directories: Iterable[str] = ()) -> Iterator[tuple[Path, str, str]]:
+    """Yield (file, ``group`` or ``host``, name of the group or host) of each file below group_vars and host_vars, as Ansible finds them."""
+    existing = [Path(source) for source in sources if os.path.exists(source)]
+    bases = [path if path.is_dir() else path.parent for path in existing] + [Path(each) for each in play_directories]
+    for base in dict.fromkeys(each.resolve() for each in bases):
+        for folder in (base / name for name in _FOLDERS):
+            for each in sorted(folder.iterdir()) if folder.is_dir() else ():
+                owner = each.stem if each.suffix in _YAML else each.name
+                for path in sorted(each.rglob("*")) if each.is_dir() else [each]:
+                    if path.is_file() and not any(part.startswith(".") or part.endswith("~") for part in path.relative_to(folder).parts):
+                        yield path, folder.name.partition("_")[0], owner
+
+
+def _inventory_files(sources: Iterable[str]) -> Iterator[Path]:
+    for source in map(Path, sources):
+        if source.is_file():
+            yield source
+        elif source.is_dir() and source.name not in _FOLDERS:
+            ignored = tuple(constants.INVENTORY_IGNORE_EXTS)
+            yield from _inventory_files(str(each) for each in sorted(source.iterdir()) if not each.name.startswith(".") and not each.name.endswith(ignored))
+
+
+def is_encrypted(path: Path) -> bool:
+    """Report whether a file is encrypted with a vault password."""
+    with path.open("rb") as handle:
+        return handle.read(15) == b"$ANSIBLE_VAULT;"
+
+
+def faults(sources: Sequence[str], play_directories: Iterable[str] = (), options: Sequence[str] = ()) -> list[Located]:
+    """Return what Ansible cannot read; a key that stands twice, and is a secret, is a warning, because no value is compared or shown.
+
+    :param sources: the absolute paths of the inventory.
+    :param options: the values of ``-e``, as they were given.
+    """
+    extra = [path for each in options if each.startswith("@") and (path := Path(os.path.expanduser(each[1:]))).is_file()]
+    trees = [path for path in _inventory_files(sources) if path.suffix in _YAML and path.resolve() not in {each.resolve() for each in extra}]
+    plain = [path for path, _kind, _owner in variable_files(sources, play_directories) if path.suffix in ("", *_YAML)]
+    found: list[Located] = []
+    for path, is_tree in [*((path, True) for path in trees), *((path, False) for path in (*plain, *extra))]:
+        for line, key, text in file_faults(path, is_tree):
+            found.append(Located(short(path), line, key, text, warning=key != "YAML" and redact.is_secret(key)))
+    return found + [Located(EXTRA, 0, "-e", text) for option in options if option[:1] in ("{", "[") for text in _json_faults(option)]
+
+
+def file_faults(path: Path, is_tree: bool = False) -> list[Found]:
+    """Return the faults of a file of variables, or of hosts and groups (a tree)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        root = None if text.startswith("$ANSIBLE_VAULT;") else yaml.compose(text, Loader=SafeLoader)
+    except UnicodeDecodeError as error:
+        return [(path.read_bytes()[: error.start].count(b"\n") + 1, "YAML", "the file is not UTF-8 text here; save it as UTF-8")]
+    except OSError as error:
+        return [(0, "YAML", f"the file cannot be opened ({error.strerror})")]
+    except yaml.YAMLError as error:
+        line, problem = yaml_fault(error, text)
+        return [(line, "YAML", problem)]
+    found = list(_node_faults(root))
+    if is_tree:
+        plays = isinstance(root, yaml.SequenceNode)  # a playbook in the folder of an inventory, which Ansible passes over
+        return found if plays or "plugin" in dict.fromkeys(key for key, _line, _value in pairs(root)) else [*found, *_tree_faults(root)]
+    if root is not None and not isinstance(root, yaml.MappingNode) and root.tag != _NULL:
+        what = "a list" if isinstance(root, yaml.SequenceNode) else "a string"
+        found.append((root.start_mark.line + 1, "YAML", f"the file contains {what} here, expected variables, each as name: value"))
+    return found
+
+
+def yaml_fault(error: yaml.YAMLError, text: str = "") -> tuple[int, str]:
+    """Return the line of what a parser of YAML cannot read, and a sentence without a part of the file."""
+    mark, opened = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
+    context = getattr(error, "context", None) or ""
+    lines = text.splitlines()
+    if mark and mark.line < len(lines) and re.match(r" *\t", lines[mark.line]):
+        problem = "a tab; YAML indents with spaces"
+    elif mark and any(re.search(r"(?:^\s*-|:)\s+\{[{%]", line) for line in lines[(opened or mark).line : mark.line + 1]):
+        problem = "a template that begins a value needs quotes"
+    elif opened and ("quoted scalar" in context or "flow" in context) and "unknown escape" not in problem:
+        mark, problem = opened, f"a {'quotation mark' if 'quoted' in context else 'bracket'} opens here and is not closed"
+    elif "could not find expected ':'" in problem:
+        mark, problem = opened or mark, "the colon after the name is missing, or the space after the colon"
+    elif "mapping values are not allowed" in problem:
+        problem = "a second colon in one line, or a line that is indented too far; put a value with a colon in quotes"
+    elif "undefined alias" in problem:  # its name can be a part of a secret
+        problem = "YAML reads a word with * as an alias, which is not defined; put the value in quotes"
+    return mark.line + 1 if mark else 1, f"the file is not valid YAML here ({problem})"
+
+
+def pairs(node: Any) -> list[tuple[str, int, Any]]:
+    """Return (key, line, value) of a mapping; nothing of another node."""
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    return [(str(key.value), key.start_mark.line + 1, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)]
+
+
+def _node_faults(root: Any) -> Iterator[Found]:
+    """Yield the keys that stand twice in one mapping, of which Ansible takes the last, and tags that it does not know."""
+    nodes, seen = [root], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in seen:  # an alias can lead back to a node above it
+            continue
+        seen.add(id(node))
+        if node.tag.startswith("!") and node.tag not in _TAGS:
+            # The tag is not shown: it can be a password that starts with an exclamation mark.
+            hint = did_you_mean(node.tag, _TAGS[1:])
+            text = f"Ansible does not know the tag here{hint}; put a string that starts with an exclamation mark in quotes"
+            yield node.start_mark.line + 1, "YAML", text
+        lines: dict[str, int] = {}
+        for key, line, _value in pairs(node):
+            if key in lines and key != "<<":
+                yield line, key, f"is set twice, first in line {lines[key]}; remove one"
+            lines.setdefault(key, line)
+        if isinstance(node, yaml.MappingNode):
+            nodes += [each for pair in node.value for each in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+
+
+def _part(owner: str, node: Any, each: str) -> Iterator[Found]:
+    if isinstance(node, yaml.SequenceNode):
+        yield node.start_mark.line + 1, "YAML", f"{owner} contains a list here, expected {each} on each line, with a colon after its name"
+
+
+def _tree_faults(root: Any) -> Iterator[Found]:
+    """Yield what Ansible passes over with a warning, or takes for a host."""
+    groups = list(pairs(root))
+    yield from _part("the file", root, "a group")
+    while groups:
+        group, line, node = groups.pop(0)
+        if not isinstance(node, yaml.MappingNode) and node.tag != _NULL:
+            text = f"{group} has a value here, expected a group with hosts, children or vars; a variable belongs in group_vars, or below vars of a group"
+            yield line, "YAML", text
+        parts = {part: (at, below) for part, at, below in pairs(node)}
+        for part, (at, _below) in parts.items():
+            if part not in _GROUP_PARTS:
+                hint = did_you_mean(part, _GROUP_PARTS)
+                yield at, "YAML", f"{part} is not a part of a group, expected one of {', '.join(_GROUP_PARTS)}{hint}"
+        _line, hosts = parts.get("hosts", (0, None))
+        _line, children = parts.get("children", (0, None))
+        yield from (*_part("hosts", hosts, "a host"), *_part("children", children, "a group"))
+        for host, at, variables in pairs(hosts):
+            if not isinstance(variables, yaml.MappingNode) and variables.tag != _NULL:
+                yield at, "YAML", f"{host} has a value here, expected the name of a host; indent a variable below its host"
+        groups += pairs(children)
+
+
+def _json_faults(option: str) -> Iterator[str]:
+    """Yield what is wrong with variables on the command line. No sentence contains a part of the text, which can be a secret."""
+    try:
+        if not isinstance(yaml.compose(option, Loader=SafeLoader), yaml.MappingNode):
+            yield "the text after -e is a list, expected NAME=VALUE or a mapping"
+    except yaml.YAMLError as error:
+        problem = yaml_fault(error)[1].partition("(")[2].rstrip(")")
+        yield f'the text after -e is not valid JSON or YAML ({problem}); write -e \'{{"name": "value"}}\''

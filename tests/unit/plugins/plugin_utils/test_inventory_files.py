@@ -1,0 +1,103 @@
+"""What Ansible cannot read of an inventory, or reads as something else: the place and a sentence, without a part of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import faults
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import skipped
+from unit.fixtures.host.tree import write
+
+PAIR = "gb10:\n  children:\n    pair1:\n      hosts:\n        a:\n        b:\n"
+
+
+def found(folder: Path, *options: str) -> list[str]:
+    """Return the faults of an inventory in a folder, with short paths."""
+    return [each.sentence().replace(f"{folder}/", "") for each in faults([str(folder)], [], options)]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: 1\n\tb: 2\n", "2: YAML: the file is not valid YAML here (a tab; YAML indents with spaces)"),
+        ("a: {{ hunter2 }}/x\n", "1: YAML: the file is not valid YAML here (a template that begins a value needs quotes)"),
+        ('a: 1\nb: "hunter2\nc: 1\n', "2: YAML: the file is not valid YAML here (a quotation mark opens here and is not closed)"),
+        ("a: [hunter2\nb: 1\n", "1: YAML: the file is not valid YAML here (a bracket opens here and is not closed)"),
+        ("a: 1\nhunter2\nb: 1\n", "2: YAML: the file is not valid YAML here (the colon after the name is missing, or the space after the colon)"),
+        ("a: hunter2: x\n", "1: YAML: the file is not valid YAML here (a second colon in one line, or a line that is indented too far; put a value"),
+        ("a: *hunter2\n", "1: YAML: the file is not valid YAML here (YAML reads a word with * as an alias, which is not defined; put the value in"),
+        ("a: !hunter2\n", "1: YAML: Ansible does not know the tag here; put a string that starts with an exclamation mark in quotes"),
+        ("a: !valt x\n", "1: YAML: Ansible does not know the tag here; did you mean !vault?; put a string"),
+        ("- a: 1\n", "1: YAML: the file contains a list here, expected variables, each as name: value"),
+        ("hunter2\n", "1: YAML: the file contains a string here, expected variables"),
+        ("a: {b: 1, b: 2}\n", "1: b: is set twice, first in line 1; remove one"),
+        ("", ""),
+        ("---\n", ""),
+        ("a: 1\r\nb: !vault |\r\n  $ANSIBLE_VAULT;1.1\r\n", ""),
+        ("a: &x {b: 1}\nc: {<<: *x, d: 1}\n", ""),
+        ("$ANSIBLE_VAULT;1.1;AES256\n6133\n", ""),
+    ],
+)
+def test_a_file_of_variables(text: str, sentence: str, tmp_path: Path) -> None:
+    """As group_vars, and as a file of extra variables."""
+    lines = found(write(tmp_path, hosts=PAIR, group_vars__gb10=text))
+    assert [each.startswith(f"group_vars/gb10.yml:{sentence}") for each in lines] == [True] * bool(sentence), lines
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    extra = [each.sentence() for each in faults([], [], [f"@{tmp_path}/mine.yaml"])]
+    assert [f"mine.yaml:{sentence}" in each for each in extra] == [True] * bool(sentence)
+    assert "hunter2" not in str(lines + extra)
+
+
+def test_a_file_that_is_not_text_has_its_line(tmp_path: Path) -> None:
+    write(tmp_path, hosts=PAIR, group_vars__gb10="")
+    (tmp_path / "group_vars/gb10.yml").write_bytes(b"a: 1\nb: \xff\n")
+    assert found(tmp_path) == ["group_vars/gb10.yml:2: YAML: the file is not UTF-8 text here; save it as UTF-8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            PAIR.replace("        b:", "        ansible_host: 10.0.0.1"),
+            "6: YAML: ansible_host has a value here, expected the name of a host; indent a variable",
+        ),
+        (PAIR.replace("      hosts", "      host"), "4: YAML: host is not a part of a group, expected one of hosts, children, vars; did you mean hosts?"),
+        (PAIR.replace("        a:\n        b:\n", "        - a\n"), "5: YAML: hosts contains a list here, expected a host on each line, with a colon"),
+        ("gb10:\n  children:\n    - pair1\n", "3: YAML: children contains a list here, expected a group on each line, with a colon after its name"),
+        ("gb10: 1\n", "1: YAML: gb10 has a value here, expected a group with hosts, children or vars; a variable belongs in group_vars, or below vars"),
+        (f"{PAIR}        a:\n", "7: a: is set twice, first in line 5; remove one"),
+        ("plugin: x\nhosts: [a]\n", ""),
+        ("- hosts: all\n", ""),  # a playbook in the folder
+        (f"{PAIR}      vars:\n        x: [a]\n", ""),
+    ],
+)
+def test_a_file_of_hosts_and_groups(text: str, sentence: str, tmp_path: Path) -> None:
+    lines = found(write(tmp_path, hosts=text))
+    assert [each.startswith(f"hosts.yml:{sentence}") for each in lines] == [True] * bool(sentence), lines
+
+
+@pytest.mark.parametrize(
+    ("option", "part"),
+    [('{"a": "hunter2"', "is not valid JSON or YAML (a bracket opens here and is not closed)"), ("[hunter2]", "is a list, expected NAME=VALUE"), ("a=b", ""),
+     ('{"a": 1}', "")],
+)  # fmt: skip
+def test_extra_variables_in_json(option: str, part: str) -> None:
+    lines = [each.sentence() for each in faults([], [], [option])]
+    assert [part in each for each in lines] == [True] * bool(part)
+    assert "hunter2" not in str(lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "part"),
+    [
+        ({"start_at_task": "x"}, "--start-at-task", "it leaves out the check of the inventory"),
+        ({"skip_tags": ["weights,always"]}, "--skip-tags", "always leaves out the check of the inventory; name the roles that are not to run"),
+        ({"skip_tags": ["weights"], "start_at_task": None}, "", ""),
+    ],
+)
+def test_options_that_leave_out_the_check(arguments: dict[str, Any], option: str, part: str) -> None:
+    found = {name: text for name, text in skipped(arguments).items() if text}
+    assert list(found) == [option] * bool(option)
+    assert all(text.startswith(part) for text in found.values())
