@@ -29,8 +29,8 @@ DATA = frozenset(("plugins/module_utils/_boot_log/failures_data.py",))
 BUDGET: dict[str, tuple[int, int]] = {
     "Python lines of plugins/ without documentation blocks": (42225, 36000),
     "Python lines of tests/": (46810, 37500),
-    "modules": (38, 34),
-    "action plugins": (15, 16),
+    "modules": (37, 34),
+    "action plugins": (14, 16),
     "task files of the role vllm_tp2": (26, 8),
     "lines of its vars": (305, 110),
 }
