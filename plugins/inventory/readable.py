@@ -23,6 +23,7 @@ EXAMPLES = r"""
 # enable_plugins = gb10.cluster.readable, host_list, script, auto, yaml, ini, toml
 """
 
+import contextlib
 import os
 from functools import cache
 
@@ -31,6 +32,7 @@ from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_early, inventory_run
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import summary
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError, validator
 
 PARSER_ERROR = 4  # the exit code of Ansible for a file that it cannot parse
 
@@ -38,6 +40,8 @@ PARSER_ERROR = 4  # the exit code of Ansible for a file that it cannot parse
 @cache  # once for a command, and not once for each file
 def stop_if_unreadable(sources: tuple[str, ...], playbooks: tuple[str, ...], options: tuple[str, ...], own: bool, limit: str, start_at: str) -> None:
     """End the command if a file or an extra variable cannot be read, or if no play would run."""
+    with contextlib.suppress(ProfileError):  # without jsonschema, the first profile reports it
+        validator()  # loaded here once, and not by the process of each task
     found = inventory_early.faults(sources, playbooks, options, own, limit, start_at)
     if found:
         Display().error(summary(found), wrap_text=False)

@@ -14,8 +14,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import setup as plugin
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_ssh
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 
 FINGERPRINT = "SHA256:plhvoUvCXMV09zskKPOzZ4KTAE0rcWMnby3GXAMQATA"
 HOST_KEY = f"The authenticity of host 'x' can't be established.\nED25519 key fingerprint is {FINGERPRINT}.\nContinue (yes/no/[fingerprint])? "

@@ -12,7 +12,7 @@ import yaml
 from ansible import context
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible_collections.gb10.cluster.plugins.action.inventory_check import selected
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
 from ansible_collections.gb10.cluster.plugins.plugin_utils import gate_expressions, inventory_profiles, inventory_survey
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located
 from shipped_profiles import SHIPPED
