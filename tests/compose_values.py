@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import render_rank
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import SHIPPED
 
 VALUES = [

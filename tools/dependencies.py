@@ -37,6 +37,7 @@ USES = {
     "hypothesis": r"^from hypothesis import",
     "import-linter": r"lint-imports",
     "jmespath": r"^\s*import jmespath",
+    "jsonschema": r"^\s*from jsonschema import",
     "molecule": r"/molecule\b",
     "mypy": r"/mypy\b",
     "myst-parser": r"myst_parser",
@@ -70,7 +71,7 @@ NODE_IMPORTS = {
     "jmespath": "plugins/module_utils/_agent/service.py",
     "netaddr": "plugins/module_utils/_inventory/fabric.py",
 }
-CONTROLLER_IMPORTS = {"ansible", "jinja2", "jmespath", "netaddr", "pygal", "yaml"}
+CONTROLLER_IMPORTS = {"ansible", "jinja2", "jmespath", "jsonschema", "netaddr", "pygal", "yaml"}
 
 
 def declared(name: str) -> set[str]:

@@ -30,7 +30,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "Python lines of plugins/ without documentation blocks": (42225, 36000),
     "Python lines of tests/": (46810, 37500),
     "modules": (37, 34),
-    "action plugins": (15, 16),
+    "action plugins": (16, 16),
     "task files of the role vllm_tp2": (8, 8),
     "lines of its vars": (305, 110),
 }

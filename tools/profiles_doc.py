@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ sys.path.insert(0, str(ROOT / "collections"))
 
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles  # noqa: E402  the path must stand first
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, host_memory, kv_estimate, text  # noqa: E402
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve  # noqa: E402
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SCHEMA, Field  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import SCHEMA, resolved, types  # noqa: E402
 
 PAGE = ROOT / "docs" / "profiles.md"
 HEAD = """\
@@ -324,22 +325,32 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     return [lines[0], "|" + " --- |" * len(header), *lines[1:]]
 
 
-def schema_rows(spec: Field = SCHEMA, path: str = "") -> list[tuple[str, str, str, str]]:
+KINDS = {"string": "str", "integer": "int", "number": "number", "boolean": "bool", "array": "list", "object": "mapping"}
+
+
+def kind(spec: Mapping[str, Any], many: bool = False) -> str:
+    """Return the type of a value for a reader; `many` is for the values of a list or mapping."""
+    name = str(spec.get("$ref", "")).rpartition("/")[2] or KINDS[types(spec)[0]]
+    return {"mapping": "mappings", "argument": "arguments"}.get(name, name) if many else name
+
+
+def schema_rows(spec: Mapping[str, Any] = SCHEMA, path: str = "") -> list[tuple[str, str, str, str]]:
     """Return (key path, type, default, meaning) for every key."""
     rows: list[tuple[str, str, str, str]] = []
-    for key, sub in spec.fields.items():
-        where, kind = f"{path}{key}", "mapping" if sub.kind == "map" else sub.kind
-        if sub.choices:
-            kind = " or ".join(sub.choices)
-        elif sub.element is not None:
-            elements = {"map": "mappings", "argument": "arguments"}.get(sub.element.kind, sub.element.kind)
-            kind = f"{'list' if sub.kind == 'list' else 'mapping'} of {elements}"
-        default = "(required)" if sub.required else "" if sub.kind == "map" else default_text(sub.default)
-        rows.append((f"`{where}`", kind, f"`{default}`" if default else "", sub.doc))
-        if sub.kind == "map":
+    for key, sub in spec["properties"].items():
+        if key == "extends":
+            continue
+        where, below = f"{path}{key}", sub.get("items") or sub.get("additionalProperties")
+        text = " or ".join(each for each in sub["enum"] if each) if "enum" in sub else kind(sub)
+        if below:
+            text = f"{text} of {kind(below, many=True)}"
+        required = key in spec.get("x-required", ())
+        default = "(required)" if required else "" if "properties" in sub else default_text(sub.get("default"))
+        rows.append((f"`{where}`", text, f"`{default}`" if default else "", sub["description"]))
+        if "properties" in sub:
             rows.extend(schema_rows(sub, f"{where}."))
-        elif sub.element is not None and sub.element.kind == "map":
-            rows.extend(schema_rows(sub.element, f"{where}[]."))
+        elif below and types(resolved(below)) == ["object"]:
+            rows.extend(schema_rows(resolved(below), f"{where}[]."))
     return rows
 
 

@@ -23,14 +23,14 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.words import 
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import MINE
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import convert
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import Around, RecipeError, Text, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, inventory_writer, own_playbooks
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe

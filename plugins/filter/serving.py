@@ -11,10 +11,10 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 
 
 def _guard(function: Callable[..., Any]) -> Callable[..., Any]:

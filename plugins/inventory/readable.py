@@ -23,6 +23,7 @@ EXAMPLES = r"""
 # enable_plugins = gb10.cluster.readable, host_list, script, auto, yaml, ini, toml
 """
 
+import contextlib
 import os
 from functools import cache
 
@@ -31,6 +32,7 @@ from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_files, inventory_run
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located, summary
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError, validator
 
 PARSER_ERROR = 4  # the exit code of Ansible for a file that it cannot parse
 
@@ -38,6 +40,8 @@ PARSER_ERROR = 4  # the exit code of Ansible for a file that it cannot parse
 @cache  # once for a command, and not once for each file
 def stop_if_unreadable(sources: tuple[str, ...], playbooks: tuple[str, ...], options: tuple[str, ...], own: bool) -> None:
     """End the command if a file or an extra variable cannot be read. With playbooks of this collection, also if they would run without the check."""
+    with contextlib.suppress(ProfileError):  # without jsonschema, the first profile reports it
+        validator()  # loaded here once, and not by the process of each task
     found = [each for each in inventory_files.faults(sources, playbooks, options) if each.key in ("YAML", "-e")]
     # Ansible warns of an inventory that does not exist, and goes on.
     left_out = {"-i": inventory_run.source_fault(sources, has_hosts=True), **inventory_run.skipped(context.CLIARGS)} if own else {}

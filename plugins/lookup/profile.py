@@ -86,10 +86,10 @@ from typing import Any
 import yaml
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
 from ansible_collections.gb10.cluster.plugins.plugin_utils.image_folders import PROFILES_DIR, located
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 

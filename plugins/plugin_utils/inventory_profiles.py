@@ -19,13 +19,13 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.words import 
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import connection, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import split_by_majority, value_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import fit, kv_estimate
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils import image_folders
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import file_faults
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import definition, steps
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted, resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 
 # Variables of the role vllm_tp2 that set an argument of the engine.
 FLAGS = {"vllm_tp2_context": "max-model-len", "vllm_tp2_max_num_seqs": "max-num-seqs", "vllm_tp2_gpu_memory_utilization": "gpu-memory-utilization"}

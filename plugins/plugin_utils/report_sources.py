@@ -16,11 +16,11 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts as kept_receipts
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 
 CACHE = "report-nodes.json"
 MOST_LEVELS, MOST_FILES = 16, 200

@@ -117,9 +117,9 @@ def test_the_blocks_of_the_readme_lead_from_nothing_to_a_served_pair(lab: Lab, n
         r"first Spark[^\r]*:\r": HEAD,
         r"second Spark[^\r]*:\r": WORKER,
         r"Login on both[^\r]*:\r": USER,
-        r"same fingerprint[^\r]*:\r": "yes",
+        r"yes/no/\[fingerprint\][^\r]*:\r": "yes",
         r"Make an SSH key[^\r]*:\r": "",
-        r"Password of newcomer@[^\r]*:\r": newcomer.password,
+        r"newcomer@[^\r]*password:\r": newcomer.password,
         r"Profile, its number[^\r]*:\r": "lab-tiny",
         r"Folder of the model[^\r]*:\r": "",
         r"Write it\?[^\r]*:\r": "",
@@ -150,9 +150,10 @@ def test_sudo_with_a_password_leads_to_the_option_in_the_commands(lab: Lab, newc
     for node in (1, 2):
         lab.on(node, f"echo '{USER} ALL=(ALL:ALL) PASSWD: ALL' >/etc/sudoers.d/92-{USER}")
     answers = {
-        r"same fingerprint[^\r]*:\r": "yes",
+        r"yes/no/\[fingerprint\][^\r]*:\r": "yes",
         r"Make an SSH key[^\r]*:\r": "",
-        r"Password of newcomer@[^\r]*:\r": newcomer.password,
+        r"newcomer@[^\r]*password:\r": newcomer.password,
+        r"Password for sudo[^\r]*:\r": newcomer.password,
         r"Profile, its number[^\r]*:\r": "1",
         r"Folder of the model[^\r]*:\r": "",
         r"Write it\?[^\r]*:\r": "",

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import faults
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches import VARIABLES
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, render_rank
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from shipped_profiles import SHIPPED
 
 NODES = ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]

@@ -11,8 +11,9 @@ from ansible_collections.gb10.cluster.plugins.filter.image import build_hash
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import faults
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, env_file_text
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_check import check
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 
 X = "s3cretKEY7aZ"
 PROFILE: dict[str, Any] = {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a/b", "path": "a/b"}}

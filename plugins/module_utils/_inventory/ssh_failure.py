@@ -97,7 +97,8 @@ _CAUSES: dict[str, _Cause] = {
     ),
     "client": _Cause(
         "the SSH client of this computer cannot start",
-        r"bad configuration option|bad owner or permissions on|terminating, \d+ bad configuration|unable to execute ssh|ssh: (?:command )?not found"
+        r"bad configuration option|bad owner or permissions on|terminating, \d+ bad configuration|unable to execute ssh"
+        r"|ssh: (?:command not found|not found|no such file)"
         r"|too long for unix domain socket|controlpath too long",
         "try it with `{ssh}` and correct ~/.ssh/config. If the path of a socket is too long: `export ANSIBLE_SSH_CONTROL_PATH_DIR=/tmp/ssh`",
     ),

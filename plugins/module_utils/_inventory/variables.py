@@ -100,10 +100,8 @@ CLUSTER_SPEC: dict[str, dict[str, Any]] = {
     },
 }
 
-# What setup.yml asks for, and the folder that it writes; each is an extra variable with setup_ in front.
-SETUP_ANSWERS = (
-    "head", "worker", "user", "port", "key", "accept_host_keys", "make_key", "local", "profile", "model_store", "foreign_policy", "write", "inventory",
-)  # fmt: skip
+# Extra variables of setup.yml, which checks them itself.
+_SETUP = ("setup_head", "setup_worker", "setup_user", "setup_accept_host_keys", "setup_write", "setup_inventory")
 
 # Variables that only a playbook reads, for the command line (-e). Those of the roles are in their argument_specs.
 #
@@ -122,8 +120,7 @@ PLAYBOOK_SPEC: dict[str, dict[str, Any]] = {
     "service": {"type": "str", "default": ""},
     "output": {"type": "str", "choices": ["text", "json"], "default": "text"},
     "force": {"type": "bool", "default": False},
-    # setup.yml checks them itself.
-    **{f"setup_{name}": {"type": "raw", "default": None} for name in SETUP_ANSWERS},
+    **{name: {"type": "raw", "default": None} for name in _SETUP},
 }
 
 

@@ -11,11 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import SECRET_ARGS, human_int
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.imported import HIDDEN, RANK, Imported, items, need, text_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.models import drafter_path, speculation
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import RecipeError, Script, marks, shown_marks
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, SECRET_ARGS, human_int
 
 OTHER_ENGINES = {
     "TensorRT-LLM": r"trtllm|tensorrt[-_]?llm", "SGLang": r"sglang", "llama.cpp": r"llama[-_.]?cpp|llama-server|llama_cpp|\.gguf\b", "Ollama": r"\bollama\b",

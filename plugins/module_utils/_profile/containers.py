@@ -37,9 +37,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.imported imp
     set_store,
     text_of,
 )
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import COMPOSE
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import SYSTEM_PATH, Around, RecipeError, Script, expand, marks, run, shown_marks
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import COMPOSE, PLACEHOLDERS
 
 DOCKER = "script with docker run"
 # Options of docker run without a value, and the keys of a Compose service that the others are.

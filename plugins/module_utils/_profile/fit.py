@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, human_int
 
 
 def group_fault(profile: Mapping[str, Any], size: int) -> str:

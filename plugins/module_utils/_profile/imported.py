@@ -18,8 +18,8 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret, redact, without
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import FABRIC_ENV
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import SIZE
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import RecipeError, Script, Text, marks, one_line, shown_marks
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import SIZE
 
 HUB = "/root/.cache/huggingface"
 STORE, CACHE = "{model_store}", "{model_store}/vllm-cache"

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory, models
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, human_int
 
 GIB = 2**30
 KIB_PER_GIB = 2**20

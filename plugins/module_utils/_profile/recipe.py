@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import containers
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import human_int
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.command_line import (
     DEFAULT_ALIASES,
     only,
@@ -33,8 +32,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.imported imp
     set_store,
     text_of,
 )
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import COMPOSE, kind_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import SYSTEM_PATH, Around, RecipeError, Script, expand, run
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import COMPOSE, human_int, kind_of
 
 MOST_ENTRIES = 5000
 EUGR = "https://github.com/eugr/spark-vllm-docker"

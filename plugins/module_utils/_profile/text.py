@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.table import 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import KIB_PER_GIB, make_plan
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
 
 HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "executor", "pool (gate)", "image", "size, time", "published")
 # How an image is available, best first: text, and why it has this place.

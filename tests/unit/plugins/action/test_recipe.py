@@ -13,8 +13,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose impo
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.imported import Imported, leaves, text_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import convert
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import Around, RecipeError, env_values
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import SHIPPED
 
 RECIPES = Path(__file__).parents[2] / "fixtures" / "recipes"

@@ -13,7 +13,7 @@ from ansible_collections.gb10.cluster.plugins.action import validate_rank as plu
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import KIB_PER_GIB
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 
 
 def run(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.filter.serving import FilterModule
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 
 FILTERS = FilterModule().filters()
 MINI = resolve("m", {"m": {"summary": "s", "image": {"reference": "e:1"}, "model": {"id": "a", "path": "/m"}}})

@@ -9,7 +9,7 @@ from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_prof
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shared_samples import needs_shared, samples
 
 # Published pool in tokens with the profile's own arguments: GanyX19, tonyd2wild and Tobias Weiss, for 512K GanyX19's repository, and public recipes.

@@ -10,9 +10,9 @@ from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.gb10.cluster.plugins.lookup import profile as lookup
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
 from ansible_collections.gb10.cluster.plugins.plugin_utils.image_folders import PROFILES_DIR
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted
 from shipped_profiles import SHIPPED
 
 

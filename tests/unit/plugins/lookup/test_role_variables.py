@@ -10,7 +10,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from playbook import REPO
 
 

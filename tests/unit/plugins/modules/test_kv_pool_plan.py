@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
 from ansible_collections.gb10.cluster.plugins.modules import kv_pool_plan
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import SHIPPED
 
 BIG = 127601213  # KiB: 121.69 GiB

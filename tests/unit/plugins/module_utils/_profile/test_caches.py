@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import LEAST, SHIPPED, place
 
 DOC = Path(__file__).resolve().parents[5] / "docs" / "profiles.md"

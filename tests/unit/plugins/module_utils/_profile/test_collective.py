@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose, mounts
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shared_samples import needs_shared, samples
 from shipped_profiles import LEAST, SHIPPED, place
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import make_plan, pinned_gib
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted, resolve
 from shipped_profiles import LEAST, SHIPPED, ranks
 
 SPARK = 121.69

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate as k
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_samples import needs_shared, samples

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, kv_estimate, models, mounts, probe, text
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import adjusted, resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_check import check
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted, resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from shipped_profiles import LEAST, arguments, place, ranks
 
 PATH = "/models/org/Draft"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, kv_estimate
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from public_recipes import RECIPES
 from shipped_profiles import IMAGES, SHIPPED, arguments, place, ranks
 

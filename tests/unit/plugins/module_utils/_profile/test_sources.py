@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import IMAGES, SHIPPED, arguments, place
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "profiles"

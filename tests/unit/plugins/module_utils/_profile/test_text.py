@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as t
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import LEAST, SHIPPED
 
 ROOT = Path(__file__).resolve().parents[5]

@@ -1,9 +1,9 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Resolve a profile: follow ``extends``, merge the layers, check the result.
+"""PRIVATE: resolve a profile: follow ``extends``, merge the layers, check the result.
 
-A profile is plain data: a mapping as read from ``profiles/<name>.yml`` or from the inventory's ``gb10_profiles``.
+A profile is plain data: a mapping as read from ``profiles/<name>.yml`` or from the inventory's ``gb10_profiles``. Controller only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError, check, human_int, shown, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE, SCHEMA
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE, human_int, kind_of, store_mount
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_check import check
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import SCHEMA, ProfileError, shown
 
 # Keys that a resolved profile has besides those of the schema. ``defaults`` has the paths of what :func:`_pair_defaults` set; a shipped one has none.
 ADDED = ("name", "lineage", "defaults")
 # Keys that the profile lookup adds to ``image`` of a profile with mods.
 OF_MODS = ("base", "layer")
-COMPOSE = "Docker Compose file"
 # Keys of a recipe at its top, which a profile has not, and keys that only a profile has there.
 RECIPE_KEYS = frozenset(("services", "command", "defaults", "runtime", "recipe_version"))
 PROFILE_KEYS = frozenset(("extends", "summary", "image", "engine", "gate"))
@@ -49,16 +49,6 @@ OFFLINE_ENV = {"HF_HUB_OFFLINE": "1"}  # the role weights proves the weights bef
 THINKING = {"thinking": False, "enable_thinking": False}
 THINKING_FAMILY = "deepseek_v4"
 THINKING_FLAG = "default-chat-template-kwargs"
-
-
-def kind_of(data: Mapping[str, Any]) -> str:
-    """Return what kind of recipe a file is; empty if it is none."""
-    if isinstance(data.get("services"), Mapping):
-        return COMPOSE
-    if "model" not in data and "command" not in data:
-        return ""
-    eugr = str(data.get("recipe_version")) == "1" or "build_args" in data or "mods" in data
-    return "recipe of eugr/spark-vllm-docker" if eugr else "recipe of sparkrun"
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +94,7 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
         if kind:
             remedy = "move it to a file elsewhere, and make a profile of it with ansible-playbook playbooks/import.yml -e recipe=FILE"
             raise ProfileError(f"profile {current}: is a {kind}, expected a profile; {remedy}")
-        name_line = next((key for key in ("gb10_profiles", current) if key not in SCHEMA.fields and isinstance(raw.get(key), Mapping)), "")
+        name_line = next((key for key in ("gb10_profiles", current) if key not in SCHEMA["properties"] and isinstance(raw.get(key), Mapping)), "")
         if name_line:
             remedy = f"remove the line {name_line}: and indent the lines below it less"
             has = "a profile has its name from its file, or from its line in gb10_profiles"

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: what two machines show before an inventory is written, as lines, and what follows from it. Pure, standard library only.
+"""PRIVATE: what two machines show before an inventory is written, as lines, and what follows from it. Pure.
 
 `node` is what preflight_info returned on a machine, `fabric` what roce_info returned. Sizes are GiB.
 """
@@ -132,7 +132,7 @@ def shortages(profile: Record, names: Sequence[str], nodes: Sequence[Record]) ->
             by_device[device] = (disk, by_device.get(device, (disk, 0.0))[1] + gib)  # the store's path, if both are on one
         for disk, gib in by_device.values():
             if gib and disk["free_gib"] < gib + FREE_GIB:
-                other = ", or choose a folder on a larger disk with setup_model_store" if disk is disks[-1] else ""
+                other = ", or choose a folder on a larger disk with gb10_model_store" if disk is disks[-1] else ""
                 found.append(
                     f"{name} has {disk['free_gib']:,.0f} GiB free at {disk['path']}. {profile['name']} requires {gib + FREE_GIB:,.0f} GiB. "
                     f"Remove files there or choose a smaller profile{other}."

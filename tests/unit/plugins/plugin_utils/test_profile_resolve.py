@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import resolve as r
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.check import ProfileError
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.plugin_utils import profile_resolve as r
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from shipped_profiles import LEAST, SHIPPED
 
 PORT = {"engine": {"api": {"port": 1234}}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._setup import proposal
+from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_proposal as proposal
 
 NAMES = ["spark-1", "spark-2"]
 
@@ -104,7 +104,7 @@ def test_missing_space_names_machine_and_figures() -> None:
     assert proposal.shortages(profile("p"), NAMES, [node(), node()]) == []
     assert proposal.shortages(profile("p"), NAMES, [node(), node(free=100.0)]) == [
         "spark-2 has 100 GiB free at /srv/models. p requires 183 GiB. Remove files there or choose a smaller profile, "
-        "or choose a folder on a larger disk with setup_model_store."
+        "or choose a folder on a larger disk with gb10_model_store."
     ]
     assert proposal.shortages(profile("p"), NAMES, [node(disks=[]), node()]) == []
 

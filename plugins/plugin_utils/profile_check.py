@@ -1,216 +1,54 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Check a merged profile against the schema, fill its defaults and derive what follows from other keys."""
+"""PRIVATE: check what the schema cannot express of a merged profile, and derive what follows from other keys. Controller only."""
 
 from __future__ import annotations
 
-import copy
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret, masked
+from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.schema import PLACEHOLDERS, SCHEMA, Field
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, SECRET_ARGS, human_int, store_mount
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError, compared, shown
 
 # The profile's key that decides such an argument. The inventory decides the others.
 DECIDED_BY = {"host": "engine.api.host", "port": "engine.api.port", "served-model-name": "model.served_names", "master-port": "engine.master_port"}
 # Of these a literal value is also allowed: a group of four may run TP 2 x PP 2.
 LITERAL_ALLOWED = ("tensor-parallel-size", "distributed-executor-backend")
-# vLLM reads the key from VLLM_API_KEY; a key in a profile would end in compose files, process lists and logs.
-SECRET_ARGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
-
-# Kind of a field -> Python types, and what an error calls them.
-KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "a string"),
-    "int": ((int,), "a whole number"),
-    "number": ((int, float), "a number"),
-    "bool": ((bool,), "true or false"),
-    "list": ((list, tuple), "a list"),
-    "map": ((Mapping,), "a mapping"),
-    "dict": ((Mapping,), "a mapping"),
-    "argument": (
-        (str, int, float, bool, list, tuple, Mapping),
-        "a string, a number, true, false, null, a list of strings and numbers, or a mapping",
-    ),
-    "scalar": ((str, int, float, bool), "a string, a number, true or false"),
-    "criterion": ((str, Mapping), "a string, or a mapping of expression, name and remedy"),
-}
-# Lists of the words of a command.
-_COMMANDS = ("command", "entrypoint", "shell", "head_args", "worker_args")
-_INVALID: Any = object()
-
-
-class ProfileError(ValueError):
-    """A profile cannot be used; the text names the profile, the key, what was found and what was expected.
-
-    Of several faults the text has all, and ``faults`` has them one by one.
-    """
-
-    def __init__(self, text: str, faults: tuple[str, ...] = ()) -> None:
-        super().__init__(text)
-        self.faults = faults or (text,)
-
-
-def shown(value: object) -> str:
-    """Return a value as an error shows it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return "the string {!r}".format(str(value) if len(value) <= 60 else value[:57] + "...")
-    if isinstance(value, (int, float)):
-        return f"the number {value}"
-    if isinstance(value, Mapping):
-        return "a mapping"
-    return "a list" if isinstance(value, (list, tuple)) else type(value).__name__
-
-
-def human_int(value: object) -> int | None:
-    """Read a count as vLLM does: 200000, "200000", "200k" (1000), "512K" (1024), "1M", "1m"; None when it is not one."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", value.strip()) if isinstance(value, str) else None
-    if not match:
-        return None
-    number, unit = match.groups()
-    if "." in number and (not unit or unit.isupper()):
-        return None
-    factor = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}[unit]
-    return int(float(number) * factor) if "." in number else int(number) * factor
-
-
-def store_mount(profile: Mapping[str, Any]) -> str | None:
-    """Return the container path where ``{model_store}`` itself is mounted, or None."""
-    mounts = (volume.split(":") for volume in profile["container"]["volumes"])
-    return next((str(parts[1]) for parts in mounts if parts[0] == "{model_store}" and len(parts) > 1), None)
-
-
-def _fits(value: object, kind: str) -> bool:
-    types, _text = KINDS[kind]
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        return False
-    if kind == "number":
-        return math.isfinite(value)  # type: ignore[arg-type]  # a number, see types
-    if kind == "argument" and isinstance(value, (list, tuple)):
-        return all(isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in value)
-    return True
-
-
-def _type_hint(value: Any, spec: Field, path: str) -> str:
-    """Return how to write a value of the wrong type; empty if nothing is known."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if spec.kind == "str" and isinstance(value, (int, float)):
-        return f': write it in quotes, "{str(value).lower() if isinstance(value, bool) else value}"'
-    if spec.kind == "str" and isinstance(value, Mapping) and path.startswith("container.volumes["):
-        return "; write host:container:ro"
-    if path == "image.build" and isinstance(value, Mapping):
-        return ": the name of a folder with a Dockerfile, which has the repository, pull requests, pins and proofs as its lines"
-    if spec.kind == "map" and number and "min" in spec.fields:
-        return f", such as {{min: {value}}}"
-    if isinstance(value, str) and spec.fields:
-        main = [key for key, sub in spec.fields.items() if sub.required]
-        return f"; write {[*main, *spec.fields][0]}: ... below it"
-    if spec.kind == "list" and spec.element and spec.element.kind == "str" and isinstance(value, str) and len(value) <= 60:
-        words = value.split() if path.rpartition(".")[2] in _COMMANDS else [value]
-        return f", such as [{', '.join(word if re.fullmatch(r'[A-Za-z/][A-Za-z0-9_./-]*', word) else json.dumps(word) for word in words)}]"
-    return ""
 
 
 def _steps(path: str) -> str:
     return path.replace("[", ".[") + "."
 
 
-class _Checker:
-    """Compares a profile with the schema and fills the defaults. It collects all faults; an invalid value is left out of the result."""
+class _Faults:
+    """All faults of a profile: (path of the key, text)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.faults: list[tuple[str, str]] = []  # path of the key, text
+        self.faults: list[tuple[str, str]] = []
 
-    def note(self, path: str, text: str) -> Any:
+    def note(self, path: str, text: str) -> None:
         """Record a fault."""
         self.faults.append((path, f"profile {self.name}: {path} {text}"))
-        return _INVALID
 
     def sound(self, *paths: str) -> bool:
         """Tell whether these keys, and all above and below them, have no fault."""
         pairs = [(_steps(fault), _steps(path)) for fault, _text in self.faults for path in paths]
         return not any(fault.startswith(path) or path.startswith(fault) for fault, path in pairs)
 
-    def check(self, value: Any, spec: Field, path: str) -> Any:
-        """Return a complete copy of a value, or _INVALID."""
-        if value is None and (spec.nullable or spec.kind == "argument"):
-            return None
-        if not _fits(value, spec.kind):
-            return self.note(path, f"is {shown(value)}, expected {KINDS[spec.kind][1]}{_type_hint(value, spec, path)}")
-        if spec.kind == "str":
-            return self._string(value, spec, path)
-        if spec.kind == "list" and spec.element:
-            items = [self.check(item, spec.element, f"{path}[{i}]") for i, item in enumerate(value)]
-            return [item for item in items if item is not _INVALID]
-        if spec.kind == "dict" and spec.element:
-            return self._free_keys(value, spec, spec.element, path)
-        if spec.fields and isinstance(value, Mapping):
-            return self.table(value, spec, path)
-        if spec.minimum is not None and value < spec.minimum:
-            return self.note(path, f"is {value}, expected at least {spec.minimum:g}")
-        if spec.maximum is not None and value > spec.maximum:
-            return self.note(path, f"is {value}, expected at most {spec.maximum:g}")
-        if isinstance(value, Mapping):
-            return dict(value)
-        return list(value) if isinstance(value, (list, tuple)) else value
-
-    def _string(self, value: str, spec: Field, path: str) -> Any:
-        value = str(value)  # without Ansible's tags
-        if spec.choices and value not in spec.choices:
-            return self.note(path, f"is {value!r}, expected one of {', '.join(spec.choices)}{did_you_mean(value, spec.choices)}")
-        if spec.pattern and not re.fullmatch(spec.pattern, value):
-            return self.note(path, f"is {masked(value)!r}, expected {spec.pattern_text}")
-        if "\x00" in value or "\r" in value:
-            return self.note(path, "contains a NUL or carriage return, which a command line cannot carry")
-        return value
-
-    def _free_keys(self, value: Mapping[Any, Any], spec: Field, element: Field, path: str) -> dict[str, Any]:
-        out = {}
-        for key, item in value.items():
-            if not isinstance(key, str):
-                self.note(path, f"has the key {shown(key)}, expected a string: write it in quotes")
-            elif spec.pattern and not re.fullmatch(spec.pattern, key):
-                self.note(f"{path}.{key}", f"is not a valid key, expected {spec.pattern_text}")
-            else:
-                out[str(key)] = self.check(item, element, f"{path}.{key}")
-        return {key: item for key, item in out.items() if item is not _INVALID}
-
-    def table(self, value: Mapping[Any, Any], spec: Field, path: str = "") -> dict[str, Any]:
-        """Return a table of known keys with all of them."""
-        prefix = f"{path}." if path else ""
-        for key in value:
-            if key not in spec.fields:
-                known = f"known {'here' if path else 'at the top'}: {', '.join(spec.fields)}"
-                self.note(f"{prefix}{key}", f"is not a key of a profile{did_you_mean(key, spec.fields)} ({known})")
-        out: dict[str, Any] = {}
-        for key, sub in spec.fields.items():
-            if value.get(key) is not None:
-                out[key] = self.check(value[key], sub, prefix + key)
-            elif sub.required:
-                self.note(prefix + key, f"is missing, expected {KINDS[sub.kind][1]}: {sub.doc}")
-            elif sub.kind == "map" and not sub.nullable:
-                out[key] = self.table({}, sub, prefix + key)
-            else:
-                out[key] = copy.copy(sub.default)
-        return {key: item for key, item in out.items() if item is not _INVALID}
-
 
 def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a merged profile (without ``extends``) with every default filled in. Raise ProfileError with all its faults."""
-    checker = _Checker(name)
-    profile = checker.table(raw, SCHEMA)
+    checker = _Faults(name)
+    profile, faults = compared(raw)
+    for path, text in faults:
+        checker.note(path, text)
     # A key that is invalid by the schema is not in the profile: only sound parts are checked further.
     if checker.sound("engine.args"):
         _check_args(profile["engine"]["args"], checker.note)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import check as c
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import human_int
+from ansible_collections.gb10.cluster.plugins.plugin_utils import profile_check as c
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import SCHEMA, ProfileError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from shipped_profiles import LEAST, SHIPPED
 
 
@@ -122,7 +125,7 @@ def test_defaults_are_complete_and_not_shared() -> None:
     ],
 )
 def test_fault_has_the_key_and_what_is_expected(over: dict[str, Any], key: str, expected: str) -> None:
-    with pytest.raises(c.ProfileError) as caught:
+    with pytest.raises(ProfileError) as caught:
         checked(**over)
     [fault] = caught.value.faults
     assert fault.startswith(f"profile x: {key} ")
@@ -152,7 +155,7 @@ def test_reports_all_faults_at_once() -> None:
         "image": {"reference": "a b", "pull": "yes"},
         "deviations": [{"keys": ["a"]}, {"keys": 1, "original": "s", "why": "w"}],
     }
-    with pytest.raises(c.ProfileError) as caught:
+    with pytest.raises(ProfileError) as caught:
         checked(**over)
     assert [fault.split()[2] for fault in caught.value.faults] == [
         "engin", "summary", "deviations[0].why", "deviations[1].keys", "image.reference", "image.pull", "env.A", "env.B-C",
@@ -162,7 +165,7 @@ def test_reports_all_faults_at_once() -> None:
 
 
 def test_reports_all_contradictions_at_once() -> None:
-    with pytest.raises(c.ProfileError) as caught:
+    with pytest.raises(ProfileError) as caught:
         checked(gate={"context": 5, "concurrency": {"min": 2, "max": 1}}, ranks={"min": 3, "max": 2}, **args(max_model_len=6))
     assert [fault.split()[2] for fault in caught.value.faults] == ["gate.context", "gate.concurrency", "ranks"]
 
@@ -186,7 +189,7 @@ def test_gate_context_follows_a_numeric_argument(value: Any, context: int | None
     ],
 )  # fmt: skip
 def test_human_int_reads_counts_as_vllm_does(written: object, tokens: int | None) -> None:
-    assert c.human_int(written) == tokens
+    assert human_int(written) == tokens
 
 
 @pytest.mark.parametrize(
@@ -204,6 +207,14 @@ def test_path_in_the_model_store_is_derived(model: dict[str, Any], volumes: list
     assert (out["layout"], out["relative_path"]) == (layout, relative)
 
 
+def test_an_editor_accepts_each_shipped_profile_as_it_is_written() -> None:
+    """What the collection adds to JSON Schema is unknown to an editor, and is ignored."""
+    Draft202012Validator.check_schema(SCHEMA)
+    faults = {name: [error.message for error in Draft202012Validator(SCHEMA).iter_errors(raw)] for name, raw in SHIPPED.items()}
+    assert not any(faults.values()), faults
+    assert list(Draft202012Validator(SCHEMA).iter_errors({"gate": {"contxt": 1}}))
+
+
 _KEYS = st.sampled_from(["summary", "image", "model", "engine", "args", "env", "gate", "container", "volumes", "min", "context", "plan", "x"])
 _ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -218,6 +229,6 @@ def test_any_mapping_gives_a_profile_or_a_fault_with_its_name(raw: Any) -> None:
     faults: tuple[str, ...] = ()
     try:
         c.check("m", {**SHIPPED["dspark-nvfp4-1m-seed"], **raw})
-    except c.ProfileError as error:
+    except ProfileError as error:
         faults = error.faults
     assert all(fault.startswith("profile m: ") for fault in faults)

@@ -1,0 +1,282 @@
+"""From two addresses to an inventory: what is asked, what is refused, where passwords do not appear, and what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from ansible.errors import AnsibleActionFail, AnsiblePromptInterrupt, AnsiblePromptNoninteractive
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.gb10.cluster.plugins.action import setup as plugin
+from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
+from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_ssh
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
+
+FINGERPRINT = "SHA256:plhvoUvCXMV09zskKPOzZ4KTAE0rcWMnby3GXAMQATA"
+HOST_KEY = f"The authenticity of host 'x' can't be established.\nED25519 key fingerprint is {FINGERPRINT}.\nContinue (yes/no/[fingerprint])? "
+GIVEN = {"setup_head": "10.0.0.1", "setup_worker": "10.0.0.2", "setup_user": "nvidia"}
+NODE = {
+    "machine": {"arch": "aarch64", "product": "NVIDIA_DGX_Spark", "gb10": True},
+    "dgx": {"present": True, "name": "DGX Spark", "base": "7.2.3", "ota": ""},
+    "driver": {"loaded": "580"}, "kernel": {"release": "6.17", "reboot_required": False},
+    "fabric": {"management": {"interface": "enP7s7", "address": "10.0.0.1", "wireless": False}},
+    "disks": [{"path": "/srv/models", "device": "1:1", "free_gib": 100.0, "total_gib": 3666.0}],
+}  # fmt: skip
+
+
+class World:
+    """The machines as SSH sees them, the user's terminal, and what was shown and asked on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.interactive = folder, True
+        self.questions: dict[str, list[str]] = {}  # of OpenSSH, by address
+        self.sudo: dict[str, str] = {}  # the password by address
+        self.same, self.own = False, ""
+        self.answers, self.lines, self.prompts, self.private = list[str](), list[str](), list[str](), list[str]()
+        self.replies: list[tuple[str, str]] = []
+        self.passwords = ("", "")
+
+    def run(self, *answers: str, extra: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+        """Run the action with these extra variables and these answers on the terminal."""
+        self.answers, self.prompts, self.private, self.lines = list(answers), [], [], []
+        given = {"inventory": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": None, "model_store": None} | options
+        action = plugin.ActionModule.__new__(plugin.ActionModule)
+        action._task = SimpleNamespace(check_mode=False)
+        action._loader = extra or {}
+        action._play_context = SimpleNamespace(password=self.passwords[0], become_pass=self.passwords[1])
+        action.validate_argument_spec = lambda **_more: (None, given)
+        return action.run()
+
+    @property
+    def screen(self) -> str:
+        """All that was shown."""
+        return "\n".join(self.lines + self.prompts)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    """Two machines that know this computer, and a terminal."""
+    here = World(tmp_path / "mine")
+
+    def prompt(_self: Any, text: str, private: bool = False, **_more: Any) -> bytes:
+        if not here.interactive:
+            raise AnsiblePromptNoninteractive("stdin is not interactive")
+        (here.private if private else here.prompts).append(text)
+        answer = here.answers.pop(0)
+        if answer == "^C":
+            raise AnsiblePromptInterrupt("user interrupt")
+        return answer.encode()
+
+    def reach(machine: Any, answer: Callable[[str], str], _make_key: Any, _once: bool) -> None:
+        here.replies += [(machine.address, answer(text)) for text in here.questions.get(machine.address, [])]
+        look(machine)
+
+    def look(machine: Any) -> str:
+        machine.name, machine.machine_id = "spark-1" if here.same else f"spark-{machine.address[-1]}", "id of the image"
+        machine.asks = machine.address in here.sudo
+        return ""
+
+    monkeypatch.setattr(Display, "prompt_until", prompt)
+    monkeypatch.setattr(Display, "display", lambda _self, text, *_args, **_more: here.lines.append(str(text)))
+    monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
+    monkeypatch.setattr(plugin, "load_extra_vars", lambda loader: loader)
+    monkeypatch.setattr(setup_ssh.Machine, "reach", reach)
+    monkeypatch.setattr(setup_ssh.Machine, "look", look)
+    monkeypatch.setattr(setup_ssh.Machine, "sudo", lambda machine, given: "" if given == here.sudo[machine.address] else "sudo does not accept the password")
+    monkeypatch.setattr(setup_ssh, "own", lambda address: address if address == here.own else "")
+    monkeypatch.setattr(setup_ssh, "configured_user", lambda _address: "me-in-config")
+    return here
+
+
+def logins(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return login and address of each machine."""
+    return [(each["user"], each["address"]) for each in result["machines"]]
+
+
+def test_from_nothing_by_answering(world: World) -> None:
+    world.questions = {"10.0.0.1": [HOST_KEY, "nvidia@10.0.0.1's password: "], "10.0.0.2": [HOST_KEY]}
+    world.sudo = {"10.0.0.1": "pw-1", "10.0.0.2": "pw-1"}
+    result = world.run("10.0.0.1", "10.0.0.2", "nvidia", "yes", "login-1", FINGERPRINT, "pw-1", "")
+    assert logins(result) == [("nvidia", "10.0.0.1"), ("nvidia", "10.0.0.2")]
+    assert (result["password"], result["_ansible_no_log"], result["model_store"]) == ("pw-1", True, "/srv/models")
+    assert world.replies == [("10.0.0.1", "yes"), ("10.0.0.1", "login-1"), ("10.0.0.2", FINGERPRINT)]
+    assert world.answers == []
+    assert f"{FINGERPRINT}." in world.prompts[3]
+    assert "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub" in world.prompts[3]
+    assert world.prompts[3].endswith("Continue (yes/no/[fingerprint]):")
+    assert "pw-1" not in world.screen + "".join(world.private)
+    assert "login-1" not in world.screen + "".join(world.private)
+    assert len(world.private) == 2
+
+
+def test_with_all_answers_given_nothing_is_asked(world: World) -> None:
+    world.questions = {"10.0.0.1": [HOST_KEY, "nvidia@10.0.0.1's password: "]}
+    world.sudo, world.passwords, world.interactive = {"10.0.0.2": "pw-2"}, ("pw-1", "pw-2"), False
+    result = world.run(extra={**GIVEN, "setup_accept_host_keys": f"SHA256:{'b' * 43},{FINGERPRINT}="})
+    assert world.replies == [("10.0.0.1", "yes"), ("10.0.0.1", "pw-1")]
+    assert result["password"] == "pw-2"
+
+
+def test_an_invalid_answer_is_asked_again_with_the_reason(world: World) -> None:
+    world.run("10.0.0.256", "10.0.0.1", "10.0.0.2", "-x", "a\x1b[D", "nvidia", "/data")
+    for number, part in ((1, "not a valid IPv4"), (4, "login name"), (5, "cannot be printed")):
+        assert part in world.prompts[number]
+    assert "\x1b" not in world.screen
+
+
+@pytest.mark.parametrize(
+    ("extra", "questions", "words"),
+    [
+        ({}, [], "setup_head is not set. Add -e setup_head=VALUE"),
+        ({"setup_head": "10.0.0.1"}, [], "setup_worker is not set"),
+        ({"setup_head": "10.0.0.256", "setup_worker": "10.0.0.2"}, [], "setup_head is '10.0.0.256', which is not a valid IPv4 address"),
+        ({**GIVEN, "setup_worker": "10.0.0.1"}, [], "setup_worker is the address of the first machine"),
+        ({"setup_haed": "10.0.0.1"}, [], "-e setup_haed is not a variable of setup.yml; did you mean setup_head?"),
+        ({"roce_foreign_policy": "adpot"}, [], "roce_foreign_policy is 'adpot', expected one of adopt, replace, refuse; did you mean adopt?"),
+        ({"gb10_model_store": "models"}, [], "gb10_model_store is 'models', expected an absolute path"),
+        ({"setup_accept_host_keys": "yes"}, [], "setup_accept_host_keys has 'yes', expected fingerprints"),
+        (GIVEN, [HOST_KEY], f"prints {FINGERPRINT} on the machine, add -e setup_accept_host_keys={FINGERPRINT}"),
+        ({**GIVEN, "setup_accept_host_keys": "SHA256:" + "b" * 43}, [HOST_KEY], "which is not in setup_accept_host_keys. It is not stored."),
+        (GIVEN, ["password: "], "ssh-copy-id nvidia@10.0.0.1"),
+    ],
+)  # fmt: skip
+def test_without_a_terminal_one_sentence_names_what_is_missing(world: World, extra: dict[str, Any], questions: list[str], words: str) -> None:
+    world.interactive, world.questions = False, {"10.0.0.1": questions}
+    with pytest.raises(AnsibleActionFail) as raised:
+        world.run(extra=extra)
+    assert words in str(raised.value)
+    assert world.replies == []
+
+
+def test_the_user_can_stop_it(world: World) -> None:
+    with pytest.raises(AnsibleActionFail, match="stopped by the user"):
+        world.run("^C")
+
+
+def test_two_addresses_of_one_machine_are_refused(world: World) -> None:
+    world.same = True
+    with pytest.raises(AnsibleActionFail, match="are the same machine"):
+        world.run(extra=GIVEN)
+
+
+def test_a_login_in_front_of_an_address_is_used_for_its_machine(world: World) -> None:
+    assert logins(world.run("alice@10.0.0.1", "bob@10.0.0.2", "")) == [("alice", "10.0.0.1"), ("bob", "10.0.0.2")]
+    assert logins(world.run("", "", extra={"setup_head": "alice@10.0.0.1", "setup_worker": "10.0.0.2"})) == [("alice", "10.0.0.1"), ("alice", "10.0.0.2")]
+    assert logins(world.run("", "", extra={"setup_head": "10.0.0.1", "setup_worker": "10.0.0.2"}))[0] == ("me-in-config", "10.0.0.1")
+
+
+def test_this_computer_is_reached_without_ssh(world: World) -> None:
+    world.own, world.questions = "10.0.0.1", {"10.0.0.1": [HOST_KEY]}
+    assert [each["local"] for each in world.run("", extra=GIVEN)["machines"]] == [True, False]
+    assert world.replies == []
+
+
+def test_a_password_of_sudo_is_asked_for_once_and_names_the_machines_that_get_it(world: World) -> None:
+    world.sudo = {"10.0.0.1": "pw-1", "10.0.0.2": "pw-1"}
+    world.run("wrong", "pw-1", "", extra=GIVEN)
+    assert all("sudo on nvidia@10.0.0.1 and nvidia@10.0.0.2 asks" in prompt for prompt in world.private)
+    assert "10.0.0.1: sudo does not accept the password." in world.private[1]
+    world.sudo["10.0.0.2"] = "pw-2"
+    with pytest.raises(AnsibleActionFail, match=r"^10\.0\.0\.2: sudo does not accept the password\. -K takes one password for both machines: set the same one"):
+        world.run("pw-1", "pw-1", "pw-1", extra=GIVEN)
+    world.interactive = False
+    with pytest.raises(AnsibleActionFail, match=r"no terminal to ask on\. Add -K \(--ask-become-pass\)"):
+        world.run(extra=GIVEN)
+
+
+def test_the_password_of_a_login_is_given_to_its_own_machine_only(world: World) -> None:
+    world.questions = {address: [f"nvidia@{address}'s password: "] for address in ("10.0.0.1", "10.0.0.2")}
+    world.sudo = {"10.0.0.2": "pw-2"}
+    world.run("login-1", "login-2", "pw-2", "", extra=GIVEN)
+    assert world.replies == [("10.0.0.1", "login-1"), ("10.0.0.2", "login-2")]
+    assert len(world.private) == 3
+
+
+def fabric(last: int, foreign: bool = True) -> dict[str, Any]:
+    """Rails that NVIDIA Sync configured."""
+    rails = [{"netdev": f"r{net}", "carrier": True, "cage": 0, "ipv4": f"10.100.{net}.{last}", "prefix": 24} for net in (192, 193)]
+    addresses = {rail["netdev"]: [f"{rail['ipv4']}/24"] for rail in rails}
+    files = [{"path": "/etc/netplan/99-nvidia-sync-cluster.yaml", "writer": "NVIDIA Sync", "parsed": True, "addresses": addresses}]
+    return {"ports": rails, "rails": rails, "foreign": files if foreign else []}
+
+
+def machine(rank: int, **more: Any) -> dict[str, Any]:
+    """One machine of the first step."""
+    return {"name": f"spark-{rank}", "address": f"10.0.0.{rank}", "user": "nvidia", "port": "", "key": "", "local": False, "asks": False} | more
+
+
+def propose(world: World, *answers: str, foreign: bool = False, extra: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """Run the second step without a terminal."""
+    world.interactive, known = bool(answers), shipped_profiles()
+    given = {
+        "machines": [machine(1), machine(2)], "nodes": [NODE, NODE], "fabrics": [fabric(1, foreign), fabric(2, foreign)], "model_store": "/srv/models",
+        "profiles": {name: resolve(name, known, {}) for name in ("b12x-fp8-1m", "fp8-1m")},
+    } | options  # fmt: skip
+    return world.run(*answers, extra=extra, **given)
+
+
+def written(world: World) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return hosts and variables of the inventory."""
+    hosts = yaml.safe_load((world.folder / "hosts.yml").read_text(encoding="utf-8"))["gb10"]["children"]["pair1"]["hosts"]
+    return hosts, yaml.safe_load((world.folder / "group_vars/gb10.yml").read_text(encoding="utf-8"))
+
+
+def test_addresses_of_nvidia_sync_are_kept(world: World) -> None:
+    assert propose(world, foreign=True, extra={"roce_foreign_policy": "adopt"})["changed"]
+    hosts, values = written(world)
+    assert (values["roce_foreign_policy"], values["gb10_fabric_cidrs"]) == ("adopt", ["10.100.192.0/24", "10.100.193.0/24"])
+    assert hosts["spark-2"]["gb10_fabric_addresses"] == ["10.100.192.2", "10.100.193.2"]
+    assert "Network configuration of NVIDIA Sync on the rails: /etc/netplan/99-nvidia-sync-cluster.yaml" in world.screen
+    assert "spark-1 has 100 GiB free at /srv/models. b12x-fp8-1m requires 183 GiB." in world.screen
+    assert not propose(world, foreign=True)["changed"], world.screen
+
+
+def test_the_policy_needs_an_answer_without_a_terminal(world: World) -> None:
+    with pytest.raises(AnsibleActionFail, match="roce_foreign_policy is not set"):
+        propose(world, foreign=True)
+    assert not world.folder.exists()
+
+
+def test_a_machine_that_could_not_be_read_is_named(world: World) -> None:
+    lost = {"failed": True, "msg": "spark-2: the Python interpreter is missing. Install python3."}
+    with pytest.raises(AnsibleActionFail, match=r"^spark-2 could not be read: the Python interpreter is missing"):
+        propose(world, nodes=[NODE, lost])
+
+
+def test_the_next_commands_have_the_option_of_sudo(world: World) -> None:
+    propose(world, machines=[machine(1, asks=True), machine(2)])
+    assert f"site.yml -i {world.folder} -K --check --diff" in world.screen
+
+
+def test_how_a_machine_is_reached_is_written_and_kept(world: World) -> None:
+    machines = [machine(1, local=True), machine(2, user="bob")]
+    propose(world, machines=machines)
+    hosts, values = written(world)
+    assert values == {"ansible_user": "nvidia", "gb10_profile": "b12x-fp8-1m", "gb10_model_store": "/srv/models"}
+    assert hosts["spark-1"] == {"ansible_host": "10.0.0.1", "ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"}
+    assert hosts["spark-2"] == {"ansible_host": "10.0.0.2", "ansible_user": "bob"}
+    path = world.folder / "hosts.yml"
+    path.write_text(path.read_text(encoding="utf-8").replace("ansible_user: bob", "ansible_user: bob  # mine\n          ansible_port: 2222"), encoding="utf-8")
+    world.interactive = False
+    found = world.run()
+    assert [(each["user"], each["port"]) for each in found["machines"]] == [("nvidia", ""), ("bob", "2222")]
+    before = path.read_bytes()
+    assert not propose(world, machines=machines)["changed"]
+    assert path.read_bytes() == before
+    with pytest.raises(AnsibleActionFail, match="Nothing was written"):
+        propose(world, "", machines=[machine(1), machine(2, user="bob")])
+    assert path.read_bytes() == before
+    propose(world, "yes", machines=[machine(1), machine(2, user="bob")])
+    assert written(world)[0]["spark-2"] == {"ansible_host": "10.0.0.2", "ansible_user": "bob", "ansible_port": 2222}
+    assert "spark-1.ansible_connection" in world.screen, "what is lost is named"
+
+
+def test_a_profile_is_chosen_by_its_number(world: World) -> None:
+    propose(world, "3", "2", "yes")
+    assert "gb10_profile is '3', expected one of b12x-fp8-1m" in world.prompts[1]
+    assert written(world)[1]["gb10_profile"] == "fp8-1m"
