@@ -12,8 +12,8 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.action.serving_plan import kept_on_controller
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose
-from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils import serving_plan as plans
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 
 HOSTS = ["one", "two"]
 OPTIONS: dict[str, Any] = {
