@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.plugin_utils import node_access
+from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_access import NodeAction
 
 BLOCKED = AnsibleConnectionFailure("Timeout (12s) waiting for privilege escalation prompt: ")
@@ -68,8 +68,8 @@ def test_other_causes_are_not_repeated(monkeypatch: pytest.MonkeyPatch, answer: 
 
 def test_what_a_module_shows_is_printed_with_the_name_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Any] = []
-    monkeypatch.setattr(node_access.shown, "wants_json", lambda _loader: True)
-    monkeypatch.setattr(node_access.shown, "show", lambda *arguments: printed.append(arguments))
+    monkeypatch.setattr(shown, "wants_json", lambda _loader: True)
+    monkeypatch.setattr(shown, "show", lambda *arguments: printed.append(arguments))
     monkeypatch.setattr(NodeAction, "_loader", None, raising=False)
     out, _did = run(monkeypatch, {"changed": False, "shown": ["nothing was changed"]})
     assert printed == [(out["shown"], None, True)] == [(["spark-2: nothing was changed"], None, True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -38,7 +39,12 @@ vm.dirty_ratio = 1
 
 def test_lines_that_systemd_reads_later_have_their_file_and_number() -> None:
     asked: list[list[str]] = []
-    node = Node("/", lambda argv: (asked.append(list(argv)), (0, CONFIGURATION, ""))[1])
+
+    def answer(argv: Sequence[str]) -> tuple[int, str, str]:
+        asked.append(list(argv))
+        return 0, CONFIGURATION, ""
+
+    node = Node("/", answer)
     assert later_lines(node, "sysctl.d", sysctl.DROP_IN)[-1] == ("/etc/sysctl.d/99-sysctl.conf line 4", "-vm/dirty_ratio=5")
     assert {place.partition(" ")[0] for place, _line in later_lines(node, "sysctl.d", sysctl.DROP_IN)} == {"/etc/sysctl.d/99-sysctl.conf"}
     assert asked[0] == ["systemd-analyze", "cat-config", "sysctl.d"]
