@@ -201,7 +201,7 @@ class CallbackModule(Default):
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool = False) -> None:  # noqa: ARG002  the signature of CallbackBase
         """Begin a task or a handler."""
         self._names[task._uuid] = task.name or task.action  # only this event has its name without templates
-        self._print(self._report.task(self._part(task), task._role is not None))
+        self._print(self._report.task(self._part(task), task._role is not None, task._role is not None and "tasks" in task._role._from_files))
 
     v2_playbook_on_handler_task_start = quietly(v2_playbook_on_task_start, "v2_playbook_on_handler_task_start")
 

@@ -43,7 +43,7 @@ class Part:
     began: float
     ended: float = 0.0
     states: dict[str, str] = field(default_factory=dict)
-    reported: bool = False  # a task has printed its own report
+    reported: bool = False  # a task has printed its own report, or the play prints it
 
 
 @dataclass
@@ -109,11 +109,11 @@ class RunReport:
         self._rescued.clear()
         return self._close()
 
-    def task(self, name: str, is_role: bool) -> list[Line]:
-        """Begin a task of a part of the run."""
+    def task(self, name: str, is_role: bool, is_asked: bool = False) -> list[Line]:
+        """Begin a task of a part of the run. A role that is only asked has a line if it changes something or fails."""
         if name == self._part.name:
             return self.flush()
-        lines, self._part = self._close(), Part(name, is_role, self._clock())
+        lines, self._part = self._close(), Part(name, is_role, self._clock(), reported=is_asked)
         return lines
 
     def start(self, part: str, host: str, key: str, task: str) -> None:

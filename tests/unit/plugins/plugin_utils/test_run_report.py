@@ -52,6 +52,13 @@ def test_the_worst_state_of_a_host_counts_and_a_role_that_only_skips_has_a_line(
     assert run.finish()[0] == "roce        one changed   2 s"
 
 
+@pytest.mark.parametrize(("state", "lines"), [("ok", []), ("changed", ["  changed   one: a", "vllm_tp2    one changed   1 s"])])
+def test_a_role_that_is_only_asked_has_a_line_if_it_changes_something(run: Run, state: str, lines: list[str]) -> None:
+    run.report.task("vllm_tp2", True, is_asked=True)
+    run.task("vllm_tp2", "a", one=state)
+    assert run.finish()[:-1] == lines
+
+
 def test_a_fault_waits_for_the_other_hosts_and_is_printed_after_five_seconds_without_them(run: Run) -> None:
     run.report.task("roce", True)
     for host in ("one", "two"):
