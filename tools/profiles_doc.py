@@ -93,9 +93,9 @@ that differs is in `deviations`. The five that the first profiles and most setti
 | tonyd2wild | DeepSeek-v4-Flash-DSpark-1M-NVFP4-KV-2x-DGX-Spark; tonyd2wild | [repository][tony] |
 | Tobias Weiss | Two-Node DGX Spark Cluster: Running DeepSeek V4 Flash at 20 TPS; Tobias Weiss | [page][weiss] |
 
-[ganyx]: https://forums.developer.nvidia.com/t/guide-deepseek-v4-flash-on-2x-dgx-spark-gb10-reproducible-vllm-serving-recipe-up-to-1m-token-context/374742
-[aiden]: https://forums.developer.nvidia.com/t/deepseek-v4-flash-aiden-recipe-from-reddit-1m-token-session-operational-cuda-12-1-tailored-for-dgx-spark-gb10/372268
-[11p]: https://forums.developer.nvidia.com/t/deepseek-v4-flash-official-fp8-running-across-2x-dgx-spark-tp-2-mtp-200k-ctx-recipe-numbers/370309
+[ganyx]: https://forums.developer.nvidia.com/t/374742
+[aiden]: https://forums.developer.nvidia.com/t/372268
+[11p]: https://forums.developer.nvidia.com/t/370309
 [tony]: https://github.com/tonyd2wild/DeepSeek-v4-Flash-DSpark-1M-NVFP4-KV-2x-DGX-Spark
 [weiss]: https://tobias-weiss.org/content/ai/2-node-dgx-spark-deepseek-v4-cluster
 

@@ -14,7 +14,7 @@ description:
     and shows its progress, one line for each change of stage and rank.
   - Fails within seconds of a failure on B(any) rank, with the decisive line, the failure's class and a remedy.
     A rank that was killed leaves no line. The container's state and the kernel's count of OOM kills tell then.
-  - Returns when the agent has nothing more to do: after a failure it recovers, after a pass it keeps its records. A stop that is followed passes.
+  - Returns when the agent has nothing more to do. After a failure it recovers, after a pass it keeps its records. A stop that is followed passes.
   - Passes when the head answers C(/v1/models) with the context of the criteria, the KV pool meets the criteria, all ranks agree and still run,
     and a real completion came back. C(/health) proves nothing. It stays 200 with a dead worker until a request arrives.
   - For a profile with a drafter, a published speed or a bound, it also measures the speed of one stream and the accepted draft tokens. They fail the

@@ -122,7 +122,7 @@ rails:
     carrier: {description: Whether the network device has a carrier., type: bool, sample: true}
     speed_mbps: {description: Link speed in Mb/s; null if it is unknown., type: int, sample: 200000}
     mtu: {description: MTU of the network device in bytes., type: int, sample: 9000}
-    active_mtu: {description: RDMA MTU in bytes, as the kernel derives it from the MTU., type: int, sample: 4096}
+    active_mtu: {description: "RDMA MTU in bytes, as the kernel derives it from the MTU.", type: int, sample: 4096}
     ipv4: {description: The fabric address without prefix; null if there is none., type: str, sample: 192.168.100.10}
     prefix: {description: Its prefix length; null if not known., type: int, sample: 24}
     addresses: {description: All addresses with prefix., type: list, elements: str, sample: [192.168.100.10/24]}
