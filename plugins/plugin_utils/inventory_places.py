@@ -95,7 +95,7 @@ class Places:
             return Located(short(Path(place.name)), int(place.below[0]), place.key, fault.text)
         if place.key in self.extra:
             file, line = definition(self.extra, place.key, place.below) or (EXTRA, 0)
-            return Located(short(Path(file)) if line else EXTRA, line, place.key, fault.text, fault.example)
+            return Located(file if file == EXTRA else short(Path(file)), line, place.key, fault.text, fault.example)  # JSON has no lines
         if place.kind == "run":
             return Located(place.name, 0, place.key, fault.text)
         places = [self._definition(place), *(self._definition(place._replace(name=host)) for host in fault.among)]

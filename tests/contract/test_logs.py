@@ -86,5 +86,5 @@ def test_a_wrong_value_is_refused_before_a_host_is_touched(tmp_path: Path, name:
     (tmp_path / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
     done = run(tmp_path, "playbooks/logs.yml", tmp_path / "hosts.yml", variables={name: value})
     assert done.rc == 2
-    assert f"extra.json:1: {sentence}" in done.last_message
+    assert f"extra.json: {sentence}" in done.last_message
     assert done.hosts == {"localhost"}
