@@ -281,9 +281,9 @@ class Owner:
             self.on(node, f"mkdir -p /srv/models/stub-control; echo {seconds} >/srv/models/stub-control/seconds")
 
     def boots(self, since: float, seconds: float = 90) -> bool:
-        """Wait until the worker of a boot that began after `since` (seconds since the epoch) reads its configuration."""
+        """Wait until each rank of a boot that began after `since` (seconds since the epoch) runs, and its worker reads its configuration."""
         line = f"docker logs --since {since:.0f} {self.places.container(1)} 2>&1 | grep -q 'Using max model len' && echo yes || true"
-        return wait_for(lambda: self.on(2, line, check=False).strip() == "yes", seconds, 0.3)
+        return wait_for(lambda: self.on(2, line, check=False).strip() == "yes" and all(self.releases()), seconds, 0.3)
 
     def fresh(self) -> None:
         """Take everything of the collection from the nodes, as if they were new."""
