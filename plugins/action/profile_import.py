@@ -23,9 +23,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.words import 
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import MINE
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import convert
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import Around, RecipeError, Text, env_values
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.ranks import Around
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, inventory_writer, own_playbooks
@@ -52,31 +53,12 @@ def read(path: Path, what: str, remedy: str) -> str:
 
 
 class RecipeLoader(SafeLoader):
-    """Reads each scalar as its text, because Compose (YAML 1.2) and PyYAML (1.1) differ in numbers, and refuses a key that is given twice."""
+    """Reads each scalar as its text, because Compose (YAML 1.2) and PyYAML (1.1) differ in numbers."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.seen: set[int] = set()
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        if not isinstance(node, yaml.ScalarNode):
-            return super().construct_object(node, deep)
-        plain = not node.style
-        if plain and node.value in ("", "~", "null", "Null", "NULL"):
-            return None
-        out = Text(node.value.replace("_", "") if plain and re.fullmatch(r"[1-9]\d*(?:_\d+)+", node.value) else node.value)
-        out.line, out.plain = node.start_mark.line + 1, plain
-        return out
-
-    def flatten_mapping(self, node: Any) -> None:
-        if id(node) not in self.seen:
-            self.seen.add(id(node))
-            before: dict[str, Any] = {}
-            for key, value in node.value:
-                if before.get(key.value, value.value) != value.value:
-                    raise RecipeError(f"line {key.start_mark.line + 1}: the key {key.value} is given twice with different values. Remove one")
-                before[str(key.value)] = value.value
-        super().flatten_mapping(node)
+    yaml_implicit_resolvers = {
+        first: [each for each in found if each[0] in ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")]
+        for first, found in SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def load(path: Path, text: str) -> Any:
