@@ -35,7 +35,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
-LISTS = ("decided", "unmapped")
 EXPECTED = "expected a recipe of sparkrun or eugr/spark-vllm-docker, a Docker Compose file, or a script with docker run"
 
 
@@ -181,7 +180,7 @@ class ActionModule(ActionBase):
         name = args["name"] or (Path(args["dest"]).stem if args["dest"] else found.name)
         found.profile["sources"] = [f"Imported from {one_line(recipe.name)}, a {found.kind}"]
         head = [f"Profile {name}, made by playbooks/import.yml of {one_line(recipe.name)}, a {found.kind}.", "The notes have what is not mapped."]
-        head += [f"Set by the collection:{'' if found.decided else ' nothing'}", *(f"{field}: {text}" for field, text in found.decided)]
+        head += [f"Set by the collection: {each}" for each in found.decided]
         found.profile["notes"] += [one_line(f"Not mapped: {field}: {text}") for field, text in found.unmapped]
         text = "---\n" + "".join(f"# {one_line(line)}\n" for line in head) + compose_yaml(found.profile)
         dest = Path(args["dest"]) if args["dest"] else Path(args["directory"]) / f"{name}.yml"
@@ -193,8 +192,7 @@ class ActionModule(ActionBase):
         state = "unchanged" if not changed else "would be written" if self._task.check_mode else "written"
         document = {
             "schema": "gb10.cluster/import/1", "profile": name, "path": str(dest), "state": state, "recipe": str(recipe), "kind": found.kind,
-            "mapped": [{"field": one_line(field), "key": one_line(key)} for field, key in found.mapped],
-            **{each: [{"field": one_line(field), "reason": one_line(reason)} for field, reason in getattr(found, each)] for each in LISTS},
+            "decided": found.decided, "unmapped": [{"field": field, "reason": reason} for field, reason in found.unmapped],
             "next": "" if state == "would be written" else next_command(dest),
         }  # fmt: skip
         return {

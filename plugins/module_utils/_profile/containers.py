@@ -14,9 +14,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.ranks import Around, only, pairs, profile_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import (
     HIDDEN,
-    NO_KEY,
     ONE_NODE,
-    SETS,
     Imported,
     is_true,
     items,
@@ -45,6 +43,9 @@ RUN_OPTIONS = {
     "health-cmd", "health-interval", "health-retries", "health-start-period", "health-timeout",
 }  # fmt: skip
 MANY = ("volumes", "environment", "devices", "ports", "cap_add", "cap_drop", "security_opt", "env_file", "ulimits", "labels", "tmpfs", "logging")
+RECIPE_KEYS = (
+    "command", "defaults", "env", "model_revision", "executor_config", "min_nodes", "max_nodes", "cluster_only", "solo_only", "mode", "distribution_config",
+)  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RUN = r"(?:docker|podman|nerdctl) (?:container )?(?:run|create)\b"
 
@@ -78,53 +79,44 @@ def convert(data: Any, around: Around | None = None, service: str = "") -> Impor
 # Recipes of sparkrun and of eugr/spark-vllm-docker
 
 
-def _recipe(data: Mapping[str, Any], kind: str, around: Around) -> Imported:
-    runtime, metadata, defaults, env = text_of(data.get("runtime")), mapping(data, "metadata"), mapping(data, "defaults"), mapping(data, "env")
+def _recipe(given: Mapping[str, Any], kind: str, around: Around) -> Imported:
+    data = dict(given)
+    model, defaults, env = text_of(data.pop("model", "")), mapping(data, "defaults"), mapping(data, "env")
+    runtime, metadata = text_of(data.pop("runtime", "")), dict(mapping(data, "metadata"))
     if runtime and "vllm" not in runtime:
         raise RecipeError(f"runtime is {runtime!r}, and the collection serves vLLM only. Import a recipe for vLLM")
-    name, model = text_of(data.get("name") or data.get("model")), text_of(data.get("model"))
-    out = Imported(kind, posixpath.basename(name), text_of(data.get("description") or metadata.get("description") or name))
-    out.mapped += [(key, "summary") for key in ("name", "description") if key in data]
-    out.mapped += [("metadata.description", "summary")] if "description" in metadata else []
-    out.mapped.append(("command" if data.get("command") else "defaults", "engine"))
+    name = text_of(data.pop("name", "") or model)
+    out = Imported(kind, posixpath.basename(name), text_of(data.pop("description", "") or metadata.pop("description", "") or name))
     out.collect_secrets({**env, **defaults})
-    out.set_image("container", text_of(data.get("container")))
-    for index, each in enumerate(map(text_of, items(data.get("mods")))):
+    out.set_image("container", text_of(data.pop("container", "")))
+    for index, each in enumerate(map(text_of, items(data.pop("mods", None)))):
         folder, path = around.mod(each), each if each.startswith(("mods/", "@")) else f"mods/{each}"
         if folder:
             out.profile["image"].setdefault("mods", []).append({"path": folder})
-            out.mapped.append((f"mods[{index}]", "image.mods"))
             continue
         lines = f"{{repository: {EUGR}, commit: THE 40 DIGITS OF ITS COMMIT, path: {path}}}"
         why = f"its folder is not next to the recipe. Import the recipe from a checkout of its repository, or add to image.mods: {lines}"
         out.unmapped.append((f"mods[{index}] {each}", why))
-    words, used, script = _recipe_command(data, kind, around)
-    for key, value in defaults.items() if data.get("command") else ():
-        taken = key in used and not out.hides(str(key), value)
-        why = HIDDEN if out.hides(str(key), value) else "engine" if taken else "the command does not use it"
-        (out.mapped if taken else out.unmapped).append((f"defaults.{key}", why))
+    words, used, script = _recipe_command(given, kind, around)
+    hidden = {key for key, value in defaults.items() if out.hides(str(key), value)}
+    out.unmapped += [(f"defaults.{key}", HIDDEN if key in hidden else "the command does not use it") for key in defaults if key in hidden or key not in used]
     out.set_environment("env", {str(key): None if value is None else expand(text_of(value), {}, in_shell=True) for key, value in env.items()})
     out.list_script(script)
     out.set_engine(words, model)
     if runtime == "vllm-ray":
         out.profile["engine"]["executor"] = "ray"
-    out.mapped += [("runtime", "engine.executor")] if runtime else []
     if data.get("model_revision"):
         out.profile["model"]["revision"] = text_of(data["model_revision"])
-        out.mapped.append(("model_revision", "model.revision"))
-    for key, value in mapping(data, "executor_config").items():
-        where = f"executor_config.{key}"
-        if key in ("shm_size", "memory_limit"):
-            out.set_size(where, "shm_size" if key == "shm_size" else "memory", value)
-        elif key == "entrypoint" and value in ("", None):
-            out.profile["engine"]["entrypoint"] = []
-            out.mapped.append((where, "engine.entrypoint"))
-        else:
-            out.unmapped.append((where, SETS if key in ("ipc", "network", "gpus", "auto_remove", "restart_policy", "privileged") else NO_KEY))
+    settings = dict(mapping(data, "executor_config"))
+    out.set_size("executor_config.shm_size", "shm_size", settings.pop("shm_size", None))
+    out.set_size("executor_config.memory_limit", "memory", settings.pop("memory_limit", None))
+    if "entrypoint" in settings and not settings.pop("entrypoint"):
+        out.profile["engine"]["entrypoint"] = []
     _nodes(out, data)
-    _revisions(out, mapping(mapping(data, "distribution_config"), "models"))
     out.set_store([])
-    out.close(data)
+    _revisions(out, mapping(mapping(data, "distribution_config"), "models"))
+    data = {key: value for key, value in data.items() if key not in RECIPE_KEYS}
+    out.close({**data, "metadata": metadata, **settings})
     return out
 
 
@@ -171,10 +163,7 @@ def _nodes(out: Imported, data: Mapping[str, Any]) -> None:
     """Take the numbers of nodes. A recipe for one node becomes one for two, and has a line in the report."""
     least, most = human_int(data.get("min_nodes")) or 1, human_int(data.get("max_nodes"))
     out.profile["ranks"]["min"] = max(least, 2 if is_true(data.get("cluster_only")) else 1, out.profile["ranks"]["min"])
-    out.mapped += [(key, "ranks.min") for key in ("min_nodes", "cluster_only") if key in data]
-    if most and most > 1:
-        out.profile["ranks"]["max"] = most
-        out.mapped.append(("max_nodes", "ranks.max"))
+    out.profile["ranks"].update({"max": most} if most and most > 1 else {})
     alone = {"max_nodes": most == 1, "solo_only": is_true(data.get("solo_only")), "mode": text_of(data.get("mode")) == "solo"}
     out.unmapped += [(key, ONE_NODE) for key, is_alone in alone.items() if is_alone]
 
@@ -189,7 +178,6 @@ def _revisions(out: Imported, models: Mapping[str, Any]) -> None:
             out.unmapped.append((where, f"{name} is not copied to the nodes: only the image, the model and the drafter are"))
         elif isinstance(each, Mapping) and each.get("revision"):
             out.profile[owners[name]].setdefault("revision", text_of(each["revision"]))
-            out.mapped.append((where, f"{owners[name]}.revision"))
 
 
 # Docker Compose
@@ -200,17 +188,13 @@ def _compose(data: Mapping[str, Any], around: Around, wanted: str) -> Imported:
     bases = {_base(box) for box in services.values()}
     boxes = {name: _expanded(_extended(services, name, ()), around.env) for name in services if name == wanted or name not in bases or len(services) == 1}
     out, names = profile_of(COMPOSE, text_of(data.get("name")) or around.folder, boxes, around, wanted)
-    out.mapped += [("name", "the name of the profile")] if "name" in data else []
     out.unmapped += [(f"services.{each}", "another service of the file") for each in services if each not in names]
     out.unmapped += [(f"volumes: {each}", "a named volume of Docker: the profile mounts folders of the nodes") for each in mapping(data, "volumes")]
-    more = {key: "where an alias points to it, it is a part of the service" if str(key).startswith("x-") else "it informs only" for key in data}
-    out.unmapped += [(str(key), why) for key, why in more.items() if key not in ("services", "volumes", "name")]
     for key, value in around.env.items():
-        used = re.search(rf"\$\{{?{re.escape(key)}\b", around.source) and not out.hides(key, value)
-        why = HIDDEN if out.hides(key, value) else "the Compose file does not use it"
-        (out.mapped if used else out.unmapped).append((f".env {key}", "the variables of the Compose file" if used else why))
+        if out.hides(key, value) or not re.search(rf"\$\{{?{re.escape(key)}\b", around.source):
+            out.unmapped.append((f".env {key}", HIDDEN if out.hides(key, value) else "the Compose file does not use it"))
     out.unmapped += [(f".env {name}", reason) for name, reason in around.notes]
-    out.close({})
+    out.close({str(key): value for key, value in data.items() if key not in ("services", "volumes", "name")})
     return out
 
 

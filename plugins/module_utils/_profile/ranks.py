@@ -14,7 +14,6 @@ from typing import Any, Callable
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import (
     NO_KEY,
     ROLE_ENV,
-    SETS,
     Imported,
     arguments,
     is_flag,
@@ -26,6 +25,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe impor
 )
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import SYSTEM_PATH, RecipeError, Script, marks, shown, split
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import COMPOSE, PLACEHOLDERS
+
+# Keys of a container that a rule takes, or lists by itself.
+TAKEN = ("image", "command", "entrypoint", "environment", "env_file", "volumes", "shm_size", "mem_limit", "ulimits", "devices", "ports")
 
 
 @dataclass
@@ -130,8 +132,6 @@ def _of_ranks(kind: str, project: str, names: list[str], boxes: Mapping[str, Map
     out.set_image("image", image)
     if box.get("entrypoint") is not None:
         out.profile["engine"]["entrypoint"] = []
-        out.decided.append(("entrypoint", "it replaces the image's: engine.entrypoint is empty, and engine.command has its words"))
-    out.mapped += [(key, target) for key, target in (("command", "engine"), ("env_file", "env")) if box.get(key) is not None]
     if launch.shell and not launch.script.exported:
         out.profile["engine"]["shell"] = launch.shell
     _rank_environments(out, names, launches)
@@ -146,7 +146,7 @@ def _of_ranks(kind: str, project: str, names: list[str], boxes: Mapping[str, Map
     out.set_store([_volume(index, each) for index, each in enumerate(items(box.get("volumes")))])
     for name in names[1:]:
         _other_rank(out, name, box, boxes[name], launch, launches[name])
-    out.close({key: value for key, value in box.items() if key != "environment"})
+    out.close({key: value for key, value in box.items() if key not in (*TAKEN, *out.profile["container"])})
     return out
 
 
@@ -203,7 +203,6 @@ def _rank_environments(out: Imported, names: list[str], launches: Mapping[str, _
 
 def _other_rank(out: Imported, name: str, box: Mapping[str, Any], own: Mapping[str, Any], launch: _Launch, other: _Launch) -> None:
     """List what another rank has that the head has not."""
-    out.mapped.append((f"services.{name} ", "another rank: ranks.min"))
     for flag in dict.fromkeys([*launch.args, *other.args]) if other.words else ():
         first, second = launch.args.get(flag), other.args.get(flag)
         if first != second and flag not in PLACEHOLDERS and flag != "model":
@@ -212,7 +211,7 @@ def _other_rank(out: Imported, name: str, box: Mapping[str, Any], own: Mapping[s
                 raise RecipeError(
                     f"--{flag} is {text}, and all ranks of a profile have the same arguments. Make them equal, or choose one with -e service=NAME"
                 )
-            out.decided.append((f"--{flag} ({name} has it not)", "all ranks of a profile get it"))
+            out.unmapped.append((f"--{flag} ({name} has it not)", "all ranks of a profile get it"))
     exports, more = (launch.script.exported, other.script.exported), "differs from that of the first rank, which the profile has"
     differ = [f"command: export.{key}" for key in {**exports[0], **exports[1]} if key not in ROLE_ENV and exports[0].get(key) != exports[1].get(key)]
     differ += [f"command: {slug(words[0])}" for words in other.script.others if words not in launch.script.others and words[:2] != ["ray", "start"]]
@@ -238,27 +237,21 @@ def _box(out: Imported, box: Mapping[str, Any]) -> None:
     out.set_size("shm_size", "shm_size", box.get("shm_size"))
     out.set_size("mem_limit", "memory", box.get("mem_limit"))
     out.set_size("deploy.resources.limits.memory", "memory", mapping(resources, "limits").get("memory"))
-    out.decided += [(f"deploy.resources.{key}", SETS) for key in resources if key != "limits"]
     for key, value in pairs(box.get("ulimits")).items():
         soft = text_of(value.get("soft") if isinstance(value, Mapping) else text_of(value).partition(":")[0])
         if key in ("memlock", "stack", "nofile") and re.fullmatch(r"-1|\d+", soft):
             out.profile["container"][key] = int(soft)
-            out.mapped.append((f"ulimits.{key}", f"container.{key}"))
         else:
             out.unmapped.append((f"ulimits.{key}", NO_KEY))
-    for index, device in enumerate(map(text_of, items(box.get("devices")))):
-        inside = device.startswith(("/dev/infiniband", "nvidia.com/gpu"))
-        why = SETS if inside else f"add {device} to container.devices if the engine needs it"
-        (out.decided if inside else out.unmapped).append((f"devices[{index}]", why))
+    more = [text_of(each) for each in items(box.get("devices")) if not text_of(each).startswith(("/dev/infiniband", "nvidia.com/gpu"))]
+    out.unmapped += [(f"devices: {each}", "add it to container.devices if the engine needs it") for each in more]
     if isinstance(box.get("tmpfs"), (list, str)):
         out.profile["container"]["tmpfs"] = [text_of(each) for each in items(box["tmpfs"])]
-        out.mapped.append(("tmpfs", "container.tmpfs"))
     if re.fullmatch(r"\d+(?:ms|s|m)", text_of(box.get("stop_grace_period"))):
         out.profile["container"]["stop_grace_period"] = text_of(box["stop_grace_period"])
-        out.mapped.append(("stop_grace_period", "container.stop_grace_period"))
     own = text_of(out.profile["engine"].get("api", {}).get("port", 8000))
     for index, port in enumerate(items(box.get("ports"))):
         given = [text_of(port.get("published")), text_of(port.get("target"))] if isinstance(port, Mapping) else text_of(port).partition("/")[0].split(":")[-2:]
-        equal = set(given) == {own}
-        why = SETS if equal else f"the container uses the host's network: the API is at engine.api.port, which is {own}"
-        (out.decided if equal else out.unmapped).append((f"ports[{index}]{'' if equal else ' ' + shown(text_of(port))}", why))
+        if set(given) != {own}:
+            why = f"the container uses the host's network: the API is at engine.api.port, which is {own}"
+            out.unmapped.append((f"ports[{index}] {shown(text_of(port))}", why))

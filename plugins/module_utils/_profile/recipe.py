@@ -1,10 +1,10 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A profile that is made of a recipe, with what became of each leaf of the recipe: image, engine, environment, model store. Pure.
+"""A profile that is made of a recipe: image, engine, environment, model store. Pure.
 
-Each leaf ends in one of three lists: mapped to a key of the profile, set by the collection, or not mapped with the reason. What no rule has read is
-added to the last list by `Imported.close`, so nothing is lost. A secret is named, and its value is nowhere.
+A field that the profile does not have is in one of two lists: set by the collection, or not mapped with the reason. Rules take a key out of the input, and
+`Imported.close` lists the keys that no rule has taken, so nothing is lost. A secret is named, and its value is nowhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.values impor
 STORE, CACHE = "{model_store}", "{model_store}/vllm-cache"
 SHORTEST = 8  # characters of a secret that is looked for within other values
 HIDDEN = "is or contains a secret, and a profile must not: set it in vllm_tp2_secret_env (an API key in vllm_tp2_api_key)"
-SETS, NO_KEY = "the role sets it", "a profile has no key for it"
+NO_KEY = "a profile has no key for it"
 ONE_NODE = "the recipe is for one node: the profile serves the model on two nodes with tensor-parallel-size 2. Compare its other arguments"
 ROLE_ENV = (*FABRIC_ENV, "NODE_RANK", "HEADLESS", "MASTER_ADDR", "MASTER_PORT")
 HUB_ENV = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
@@ -97,18 +97,6 @@ def mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def items(value: Any) -> list[Any]:
     """Return a list of a recipe; a single value is a list of one."""
     return list(value) if isinstance(value, list) else [] if value is None else [value]
-
-
-def leaves(data: Any, path: str = "") -> Iterator[str]:
-    """Yield the path of each value that is not empty."""
-    if isinstance(data, Mapping) and data:
-        for key, value in data.items():
-            yield from leaves(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(data, list) and data:
-        for index, value in enumerate(data):
-            yield from leaves(value, f"{path}[{index}]")
-    elif path and data not in (None, {}, []):
-        yield path
 
 
 def need(where: str, text: str) -> str:
@@ -189,13 +177,12 @@ def _value(text: str) -> Any:
 
 @dataclass
 class Imported:
-    """A profile and what became of each leaf of the input: (field, key of the profile or reason)."""
+    """A profile, the fields that the collection sets, and (field, reason) of those that it does not have."""
 
     kind: str
     name: str
     summary: str
-    mapped: list[tuple[str, str]] = field(default_factory=list)
-    decided: list[tuple[str, str]] = field(default_factory=list)
+    decided: list[str] = field(default_factory=list)
     unmapped: list[tuple[str, str]] = field(default_factory=list)
     secrets: set[str] = field(default_factory=set)  # values, which must be nowhere
     profile: dict[str, Any] = field(default_factory=dict)
@@ -208,21 +195,19 @@ class Imported:
             "ranks": {}, "image": {}, "model": {}, "engine": {"executor": "mp", "args": {}}, "env": {}, "container": {}, "gate": {"transport": "rdma"},
         }  # fmt: skip
 
-    def close(self, data: Mapping[str, Any]) -> None:
-        """List each leaf of the input that no list has yet, and remove secrets and marks."""
-        lists = (self.mapped, self.decided, self.unmapped)
-        listed = {name.split(" ")[0] for each in lists for name, _text in each}
-        for leaf in leaves(data):
-            top = re.split(r"[.\[]", leaf)[0]
-            if any(leaf == each or leaf.startswith((f"{each}.", f"{each}[")) for each in listed):
-                continue
-            name = leaf if any(each.startswith((f"{top}.", f"{top}[")) for each in listed) else top
-            (self.decided if top in ROLE_KEYS else self.unmapped).append((name, SETS if top in ROLE_KEYS else REASONS.get(top, NO_KEY)))
-            listed.add(name)
+    def close(self, rest: Mapping[str, Any]) -> None:
+        """List the keys of the input that no rule has taken, and remove secrets and marks."""
+        left = [key for key, value in rest.items() if value not in (None, {}, [])]
+        self.decided += [key for key in left if key in ROLE_KEYS]
+        self.unmapped += [(key, "it informs only" if key.startswith("x-") else REASONS.get(key, NO_KEY)) for key in left if key not in ROLE_KEYS]
         known = {value for value in self.secrets if len(value) >= SHORTEST}
+
+        def clean(text: str) -> str:
+            return redact(one_line(shown(text)), known)
+
         self.profile = without(self.profile, known)
-        for each in lists:
-            each[:] = [(redact(one_line(shown(name)), known), redact(one_line(shown(text)), known)) for name, text in dict(each).items()]
+        self.decided = list(dict.fromkeys(map(clean, self.decided)))
+        self.unmapped = [(clean(name), clean(text)) for name, text in dict(self.unmapped).items()]
 
     def hides(self, key: str, value: Any) -> bool:
         """Tell whether a field is a secret or contains one."""
@@ -240,17 +225,14 @@ class Imported:
             address = re.fullmatch(r"(?!0\.0\.0\.0|127\.)\d+\.\d+\.\d+\.\d+", text) or re.fullmatch(r"(?:.*_)?RANK", str(key))
             if self.hides(str(key), text):
                 self.unmapped.append((where, HIDDEN))
-            elif key in (*ROLE_ENV, *HUB_ENV) or (key in OFFLINE and text in ("", "0")):
-                self.decided.append((where, SETS))
-            elif key == "NCCL_DEBUG" and text in ("WARN", "VERSION", ""):
-                self.decided.append((where, "NCCL names its transport at level INFO, and the gate reads it: the collection's default is INFO"))
+            elif key in (*ROLE_ENV, *HUB_ENV) or (key in OFFLINE and text in ("", "0")) or (key == "NCCL_DEBUG" and text in ("WARN", "VERSION", "")):
+                self.decided.append(where)  # the gate reads the transport, which NCCL names at level INFO
             elif value is None or marks(text):
                 self.unmapped.append((where, f"{shown(text)} has no value here: set env.{key}, or head_env and worker_env if the nodes differ".lstrip()))
             elif address and table == "env":
                 self.unmapped.append((where, f"{text} is that of one node: set it in head_env and worker_env if the engine needs it"))
             else:
                 self.profile.setdefault(table, {})[str(key)] = text
-                self.mapped.append((where, f"{table}.{key}"))
             if key == "MASTER_PORT" and text.isdigit():
                 self.profile["engine"]["master_port"] = int(text)
 
@@ -258,11 +240,11 @@ class Imported:
         """Take what a script does next to the engine's command. The words of other commands can contain anything, so only the first is named."""
         self.set_environment("command: export", script.exported)
         for each in script.others:
-            name = slug(posixpath.basename(each[0]))
+            name = f"command: {slug(posixpath.basename(each[0])) or 'a command'}"
             if each[0] in ("set", "ulimit", "trap", "wait", "true", ":", "echo", "printf", "sleep", "sync", "tee", "cd") or each[:2] == ["ray", "start"]:
-                self.decided.append((f"command: {name or each[0]}", SETS if name == "ray" else "the profile needs it not"))
+                self.decided.append(name)
             else:
-                self.unmapped.append((f"command: {name or 'a command'}", "a command next to the engine: put what the engine needs into the image"))
+                self.unmapped.append((name, "a command next to the engine: put what the engine needs into the image"))
         self.unmapped += [(f"command: {one_line(each)[:60]}", "a comment of the script") for each in script.comments if " --" in each]
         self.unmapped += [(f"command: unset {key}", "the engine gets no such variable") for key in script.removed]
         if "PATH" in self.profile["env"]:
@@ -276,7 +258,6 @@ class Imported:
         if "://" in text or "/" in digest:  # user:password@registry/name
             raise RecipeError(f"{source} is an address, expected the name of an image without https:// and without a login")
         self.profile["image"].update(reference=reference, **({"digest": digest} if at else {}), pull="/" in reference)
-        self.mapped.append((source, "image.reference"))
         if "/" not in reference:
             why = "no registry has it by this name: build or load it on each node, or write images/NAME/Dockerfile and set image.build: NAME"
             self.unmapped.append((f"{source} {reference}", why))
@@ -285,7 +266,6 @@ class Imported:
         """Set a size of the container, if it is one."""
         if re.fullmatch(SIZE, text_of(value)):
             self.profile["container"][key] = text_of(value)
-            self.mapped.append((source, f"container.{key}"))
         elif value is not None:
             self.unmapped.append((source, f"its value is not a size that container.{key} takes, such as 16g"))
 
@@ -316,7 +296,6 @@ class Imported:
             engine["positional_model"] = False
         name = model if model and not model.startswith("/") else posixpath.basename(path.rstrip("/")) if path.startswith("/") else path
         self.profile["model"].update(id=name, path=path)
-        self.mapped.append(("model", "model"))
         pools = next((f"--{flag} {text_of(args[flag])}" for flag in ("task", "runner", "convert") if POOLING.fullmatch(text_of(args.get(flag)))), "")
         if pools or any("pooler" in flag for flag in args) or POOLING_NAME.search(posixpath.basename(name)):
             raise RecipeError(f"{pools or name} is for pooling (embeddings, rerankers) or speech, and the collection serves models that generate text")
@@ -327,40 +306,34 @@ class Imported:
         if drafter not in ("", path.rstrip("/")):
             self.profile["drafter"] = {"id": posixpath.basename(drafter) if drafter.startswith("/") else drafter, "path": drafter}
             self.profile["drafter"].update({"revision": text_of(spec["revision"])} if spec.get("revision") else {})
-            self.mapped.append(("--speculative-config.model", "drafter"))
 
     def _set_argument(self, flag: str, value: Any) -> None:
-        engine, where, text, target = self.profile["engine"], f"--{flag}", text_of(value), f"engine.args.{flag}"
+        engine, where, text = self.profile["engine"], f"--{flag}", text_of(value)
         if flag in SECRET_ARGS or self.hides(flag, value):
             self.unmapped.append((where, HIDDEN))
             return
-        if flag in ("nnodes", "node-rank", "master-addr", "headless") or (flag == "master-port" and marks(text)):
-            self.decided.append((where, "the role sets it for each rank"))
-            if flag != "master-port":
-                engine["args"][flag] = PLACEHOLDERS[flag]
+        if flag in ("nnodes", "node-rank", "master-addr", "headless", "download-dir") or (flag == "master-port" and marks(text)):
+            self.decided.append(where)
+            engine["args"].update({flag: PLACEHOLDERS[flag]} if flag not in ("download-dir", "master-port") else {})
             return
         need(where, text)
         if flag == "config":
             raise RecipeError(f"--config {text} has arguments in another file, which is not read. Write them into the command")
         if flag in ("port", "master-port") and not isinstance(value, int):
             raise RecipeError(f"{where} is {text!r}, expected a port")
-        if flag == "download-dir":
-            self.decided.append((where, "the model store decides"))
-            return
         if flag == "revision":
-            self.profile["model"]["revision"], target = text, "model.revision"
-        elif flag == "served-model-name":
-            self.profile["model"]["served_names"], target = [text_of(each) for each in items(value)], "model.served_names"
+            self.profile["model"]["revision"] = text
+            return
+        if flag == "served-model-name":
+            self.profile["model"]["served_names"] = [text_of(each) for each in items(value)]
         elif flag in ("host", "port"):
-            engine.setdefault("api", {})[flag], target = value if flag == "port" else text, f"engine.api.{flag}"
+            engine.setdefault("api", {})[flag] = value if flag == "port" else text
         elif flag == "master-port":
-            engine["master_port"], target = value, "engine.master_port"
+            engine["master_port"] = value
         elif flag == "distributed-executor-backend":
-            engine["executor"], target = "ray" if text == "ray" else "mp", "engine.executor"
+            engine["executor"] = "ray" if text == "ray" else "mp"
             self.unmapped += [] if text in ("ray", "mp") else [(f"{where} {text}", "two nodes are joined by mp or ray: the profile has mp")]
-        if flag != "revision":
-            engine["args"][flag] = PLACEHOLDERS.get(flag, value)
-        self.mapped.append((where, target))
+        engine["args"][flag] = PLACEHOLDERS.get(flag, value)
 
     def _set_ranks(self, args: Mapping[str, Any]) -> None:
         tensor, pipeline, data = (human_int(args.get(f"{kind}-parallel-size", 1)) or 1 for kind in ("tensor", "pipeline", "data"))
@@ -410,15 +383,14 @@ class Imported:
     def _set_volume(self, where: str, source: str, target: str, home: str, cache: str, models: list[str]) -> None:
         box, tables = self.profile["container"], (self.profile["engine"]["args"], self.profile["env"])
         if target in (home, cache, *(each.rstrip("/") for each in models)) or home.startswith(target.rstrip("/") + "/"):
-            self.mapped.append((where, "container.volumes: gb10_model_store"))
+            pass  # the model store, or the compile caches in it
         elif re.search(r"cache|/\.triton|/\.nv\b|flashinfer|tilelang|inductor", target) and not target.startswith(home + "/"):
             folder = f"{STORE}/{slug(target)}"
             box["volumes"].append(f"{folder}:{target}")
             box["cache_dirs"].append(folder)
-            self.mapped.append((where, "container.cache_dirs"))
         elif source.startswith("/") and not marks(source) and any(target in text_of(each) for table in tables for each in table.values()):
             box["volumes"].append(f"{source}:{target}:ro")
-            self.mapped.append((where, f"container.volumes, read-only: {source} must be on each node"))
+            self.unmapped.append((f"{where} {target}", f"it is mounted read-only, and {source} must be on each node"))
         elif source.startswith((".", "\ue000PWD")):
             why = "a file of the recipe's folder, which the nodes do not have: bring it into the image, or copy it and add a volume"
             self.unmapped.append((f"{where} {target}", why))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose impo
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.ranks import Around
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import Imported, leaves, text_of
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import Imported, text_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import SHIPPED
@@ -44,7 +45,7 @@ def argv(found: Imported, rank: int = 0) -> list[str]:
 
 
 def reasons(found: Imported) -> dict[str, str]:
-    return dict([*found.decided, *found.unmapped])
+    return {**dict.fromkeys(found.decided, ""), **dict(found.unmapped)}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -52,7 +53,7 @@ def test_the_profile_is_valid_has_no_secret_and_cannot_change_the_weights(name: 
     found = imported(name)
     profile = resolve("mine", SHIPPED, {"mine": found.profile})
     assert (profile["gate"]["transport"], profile["ranks"]["min"], writable_weights(profile, "/srv/models")) == ("rdma", 2, [])
-    everything = json.dumps([found.profile, found.mapped, found.decided, found.unmapped])
+    everything = json.dumps([found.profile, found.decided, found.unmapped])
     assert [secret for secret in SECRETS if secret in everything] == []
 
 
@@ -184,7 +185,7 @@ docker run -d --name v --gpus all --ipc=host -v ~/.cache/huggingface:/root/.cach
     text = "It's simple:\n\n    docker run --rm vllm/vllm-openai:v1 \\\n      --model org/m -tp 2\n\nThen wait.\n"
     assert "2 other lines of the text" in reasons(made(text))
     pair = "docker run o/vllm vllm serve a/m -tp 2 --node-rank 0\nssh b 'docker run o/vllm vllm serve a/m -tp 2 --node-rank 1'\n"
-    assert dict(made(pair).mapped)["services.container2"] == "another rank: ranks.min"
+    assert made(pair).profile["ranks"] == {"min": 2}
 
 
 @pytest.mark.parametrize(
@@ -344,8 +345,8 @@ KEYS = {
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_each_leaf_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: int) -> None:
-    """Each argument, variable, volume and key: its name is listed, and what is mapped has its value in the profile."""
+def test_each_field_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: int) -> None:
+    """Each argument, variable, volume and key: the profile has it, or its name is listed."""
     rng = random.Random(seed)
     flags, env = rng.sample(FLAGS, 6), {key: VARIABLES[key] for key in rng.sample(sorted(VARIABLES), 5)}
     keys = {key: KEYS[key] for key in rng.sample(sorted(KEYS), 6)}
@@ -354,18 +355,17 @@ def test_each_leaf_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: i
         text = f"services:\n  vllm:\n{IMAGE}    command: {command}\n    environment: {table}\n" + "".join(
             f"    {key}: {value}\n" for key, value in keys.items()
         )
-        data: Any = load(Path("x"), text)["services"]["vllm"]
     else:
         text = f"model: a/m\ncontainer: o/vllm\ncommand: {command}\nenv: {table}\n" + "".join(f"{key}: {value}\n" for key, value in keys.items())
-        data = load(Path("x"), text)
     found = made(text)
-    names = [name.split(" ")[0] for each in (found.mapped, found.decided, found.unmapped) for name, _text in each]
-    lost = [leaf for leaf in leaves(data) if not any(leaf == name or leaf.startswith((f"{name}.", f"{name}[")) for name in names)]
-    # An empty value is not a leaf, but a variable that is set to nothing is.
-    lost += [key for key in env if not any(name.endswith(f".{key}") for name in names)]
-    lost += [flag for flag in flags if flag.split()[0].split("=")[0].replace("-pp", "--pipeline-parallel-size") not in names]
-    assert lost == []
-    profile = json.dumps(found.profile)
-    mapped = {name.rpartition(".")[2] for name, target in found.mapped if target.startswith("env.")}
-    assert [key for key in mapped if json.dumps(text_of(env[key])) not in profile] == []
-    assert "s3cr3tw0rd99" not in profile + json.dumps([found.mapped, found.decided, found.unmapped])
+    names = {name.split(" ")[0].rstrip(":") for name in (*found.decided, *(name for name, _text in found.unmapped))}
+    engine, env_of, box = found.profile["engine"], found.profile["env"], json.dumps(found.profile["container"])
+    assert [key for key in env if not any(name.endswith(f".{key}") for name in names) and env_of.get(key) != text_of(env[key])] == []
+    flags_of = [flag.split()[0].split("=")[0].replace("-pp", "--pipeline-parallel-size") for flag in flags]
+    assert [flag for flag in flags_of if flag not in names and flag[2:] not in engine["args"]] == []
+    taken = {"shm_size", "ulimits", "volumes"} if seed % 2 else set()
+    assert [key for key in keys if key not in taken and not any(re.match(rf"{key}(?:$|[.\[])", name) for name in names)] == []
+    assert not (seed % 2 and "shm_size" in keys) or '"shm_size": "1g"' in box
+    assert not (seed % 2 and "volumes" in keys) or {"volumes[1]", "volumes[2]", "volumes[3]"} <= names
+    assert not (seed % 2 and "ulimits" in keys) or ('"nofile": 9' in box and "ulimits.cpu" in names)
+    assert "s3cr3tw0rd99" not in json.dumps([found.profile, found.decided, found.unmapped])
