@@ -44,7 +44,7 @@ RUN_OPTIONS = {
 }  # fmt: skip
 MANY = ("volumes", "environment", "devices", "ports", "cap_add", "cap_drop", "security_opt", "env_file", "ulimits", "labels", "tmpfs", "logging")
 RECIPE_KEYS = (
-    "command", "defaults", "env", "model_revision", "executor_config", "min_nodes", "max_nodes", "cluster_only", "solo_only", "mode", "distribution_config",
+    "command", "defaults", "env", "model_revision", "executor_config", "min_nodes", "max_nodes", "cluster_only", "solo_only", "mode",
 )  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RUN = r"(?:docker|podman|nerdctl) (?:container )?(?:run|create)\b"
@@ -61,13 +61,11 @@ def convert(data: Any, around: Around | None = None, service: str = "") -> Impor
     around = around or Around()
     if not isinstance(data, Mapping):
         return _docker_run(around, service)
-    pending, count = [data], 0  # aliases of YAML can make a small file large
-    while pending and count <= MOST_ENTRIES:
-        each: Any = pending.pop()
-        count += 1
-        pending.extend(each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ())
-    if count > MOST_ENTRIES:
-        raise RecipeError(f"it has more than {MOST_ENTRIES} entries")
+    pending: list[Any] = [data]  # aliases of YAML can make a small file large
+    for each in pending:
+        pending += each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ()
+        if len(pending) > MOST_ENTRIES:
+            raise RecipeError(f"it has more than {MOST_ENTRIES} entries")
     kind = kind_of(data)
     if kind == COMPOSE:
         return _compose(data, around, service)
@@ -114,7 +112,6 @@ def _recipe(given: Mapping[str, Any], kind: str, around: Around) -> Imported:
         out.profile["engine"]["entrypoint"] = []
     _nodes(out, data)
     out.set_store([])
-    _revisions(out, mapping(mapping(data, "distribution_config"), "models"))
     data = {key: value for key, value in data.items() if key not in RECIPE_KEYS}
     out.close({**data, "metadata": metadata, **settings})
     return out
@@ -166,18 +163,6 @@ def _nodes(out: Imported, data: Mapping[str, Any]) -> None:
     out.profile["ranks"].update({"max": most} if most and most > 1 else {})
     alone = {"max_nodes": most == 1, "solo_only": is_true(data.get("solo_only")), "mode": text_of(data.get("mode")) == "solo"}
     out.unmapped += [(key, ONE_NODE) for key, is_alone in alone.items() if is_alone]
-
-
-def _revisions(out: Imported, models: Mapping[str, Any]) -> None:
-    """Take the revisions of the model and of the drafter that a recipe distributes."""
-    for index, each in enumerate(items(models.get("entries"))):
-        name = text_of(each.get("name") if isinstance(each, Mapping) else each)
-        owners = {"{model}": "model", out.profile["model"]["id"]: "model", out.profile.get("drafter", {}).get("id", ""): "drafter"}
-        where = f"distribution_config.models.entries[{index}]"
-        if name not in owners:
-            out.unmapped.append((where, f"{name} is not copied to the nodes: only the image, the model and the drafter are"))
-        elif isinstance(each, Mapping) and each.get("revision"):
-            out.profile[owners[name]].setdefault("revision", text_of(each["revision"]))
 
 
 # Docker Compose

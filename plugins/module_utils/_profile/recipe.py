@@ -41,6 +41,7 @@ REASONS = {
     **dict.fromkeys(("build", "build_args", "builder", "builder_config"), "write images/NAME/Dockerfile and set image.build: NAME, or load the image"),
     **dict.fromkeys(("pre_exec", "post_exec", "post_commands"), "commands around the engine: put what it needs into the image, or into image.mods"),
     "benchmark": "use playbooks/bench.yml",
+    "distribution_config": "the roles image and weights bring image, model and drafter: set model.revision and drafter.revision",
     **dict.fromkeys(("working_dir", "user"), "the image decides"),
     "depends_on": "another service, which the profile does not start",
 }

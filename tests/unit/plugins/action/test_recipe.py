@@ -217,15 +217,15 @@ def test_a_drafter_a_folder_of_models_and_files_that_are_missing() -> None:
     assert {"file unsloth.jinja (--chat-template)", "file org/tok (--tokenizer)", "file /workspace/p.json (env.X)"} <= set(reasons(found))
 
 
-def test_a_drafter_by_dotted_arguments_and_its_revision() -> None:
+def test_a_drafter_by_dotted_arguments_and_what_a_recipe_distributes() -> None:
     text = (
         "model: a/m\ncontainer: o/vllm:1\ncommand: vllm serve a/m -tp 2 --speculative_config.method dspark --speculative_config.model b/d\n"
-        "distribution_config: {models: {entries: [{name: '{model}'}, {name: b/d, revision: abc}, c/other]}}\n"
+        "distribution_config: {models: {entries: [{name: b/d, revision: abc}]}}\n"
     )
     found = made(text)
-    assert found.profile["drafter"] == {"id": "b/d", "path": "b/d", "revision": "abc"}
+    assert found.profile["drafter"] == {"id": "b/d", "path": "b/d"}
     assert found.profile["engine"]["args"]["speculative-config"] == {"method": "dspark", "model": "b/d"}
-    assert "distribution_config.models.entries[2]" in reasons(found)
+    assert "set model.revision and drafter.revision" in reasons(found)["distribution_config"]
 
 
 def test_a_mod_next_to_the_recipe_is_taken_and_another_has_the_lines_to_add() -> None:
