@@ -59,6 +59,14 @@ class RecipeLoader(SafeLoader):
         for first, found in SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def flatten_mapping(self, node: Any) -> None:
+        """Refuse a key that is given twice, as Compose does."""
+        before: dict[str, Any] = {}
+        for key, value in node.value:
+            if before.setdefault(str(key.value), value.value) != value.value and key.value != "<<":
+                raise RecipeError(f"line {key.start_mark.line + 1}: the key {key.value} is given twice with different values. Remove one")
+        super().flatten_mapping(node)
+
 
 def load(path: Path, text: str) -> Any:
     """Return the content of a YAML file, or None if it is another text. The parser's message can quote the file, with its secrets: it is not shown."""

@@ -19,6 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe impor
     is_true,
     items,
     mapping,
+    other_engine,
     program_of,
     text_of,
 )
@@ -82,7 +83,7 @@ def _recipe(given: Mapping[str, Any], kind: str, around: Around) -> Imported:
     model, defaults, env = text_of(data.pop("model", "")), mapping(data, "defaults"), mapping(data, "env")
     runtime, metadata = text_of(data.pop("runtime", "")), dict(mapping(data, "metadata"))
     if runtime and "vllm" not in runtime:
-        raise RecipeError(f"runtime is {runtime!r}, and the collection serves vLLM only. Import a recipe for vLLM")
+        raise RecipeError(f"runtime is {runtime!r} ({other_engine(runtime) or runtime}), and the collection serves vLLM only. Import a recipe for vLLM")
     name = text_of(data.pop("name", "") or model)
     out = Imported(kind, posixpath.basename(name), text_of(data.pop("description", "") or metadata.pop("description", "") or name))
     out.collect_secrets({**env, **defaults})
@@ -132,7 +133,7 @@ def _recipe_command(data: Mapping[str, Any], kind: str, around: Around) -> tuple
     environment = {"PATH": SYSTEM_PATH, "LD_LIBRARY_PATH": "", **{str(key): text_of(value) for key, value in mapping(data, "env").items()}}
     text = re.sub(r"\\[ \t]+\n", "\\\n", _fill(text_of(data["command"]), values, used))
     done = Script(lambda words: bool(program_of(words)), environment, around.source).read(text)
-    words = only(done)
+    words = only(done, text_of(data.get("container")))
     left = next((match[0] for word in words for match in _PLACEHOLDER.finditer(word) if match[0] == word or word[:1] not in ("{", "[")), "")
     if left:
         raise RecipeError(f"the command has the placeholder {left}, and defaults has no value for it. Add it to defaults")
@@ -162,7 +163,7 @@ def _nodes(out: Imported, data: Mapping[str, Any]) -> None:
     out.profile["ranks"]["min"] = max(least, 2 if is_true(data.get("cluster_only")) else 1, out.profile["ranks"]["min"])
     out.profile["ranks"].update({"max": most} if most and most > 1 else {})
     alone = {"max_nodes": most == 1, "solo_only": is_true(data.get("solo_only")), "mode": text_of(data.get("mode")) == "solo"}
-    out.unmapped += [(key, ONE_NODE) for key, is_alone in alone.items() if is_alone]
+    out.unmapped += [(key, ONE_NODE if is_alone else "it informs only") for key, is_alone in alone.items() if is_alone or (key in data and key != "max_nodes")]
 
 
 # Docker Compose
@@ -242,12 +243,13 @@ def _docker_run(around: Around, wanted: str) -> Imported:
 
 def _commands(text: str) -> tuple[str, int]:
     """Return the docker run commands and assignments of a text, and how many other lines it has."""
-    out, keep, dropped = [], False, 0
+    out, keep, dropped, quotes = [], False, 0, 0
     for line in text.splitlines() if re.search(_RUN, text) else []:
         start = re.match(rf"\s*(?:\$ )?((?:sudo )?{_RUN}.*|(?:export )?[A-Za-z_]\w*=\S.*)", line)
         if keep or start:
             out.append(start[1] if start and not keep else line)
-            keep = out[-1].rstrip().endswith("\\") or ((keep or "docker" in line) and "\n".join(out).count("'") % 2 == 1)
+            quotes += out[-1].count("'")
+            keep = out[-1].rstrip().endswith("\\") or ((keep or "docker" in line) and quotes % 2 == 1)
         else:
             dropped += bool(line.strip())
     return "\n".join(out), dropped

@@ -19,6 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe impor
     is_flag,
     items,
     mapping,
+    other_engine,
     program_of,
     slug,
     text_of,
@@ -61,35 +62,46 @@ def pairs(value: Any) -> dict[str, Any]:
     return {text.partition("=")[0]: text.partition("=")[2] if "=" in text else None for text in map(str, items(value))}
 
 
-def only(script: Script) -> list[str]:
+def only(script: Script, image: str) -> list[str]:
     """Return the one command of a script that starts vLLM, with its own variables exported. Raise RecipeError if there is none or more."""
-    if len(script.found) != 1:
-        names = ", ".join(" ".join(shown(word) for word in words[:3]) for words, _own in script.found)
-        what = f"starts several engines ({names}), expected one" if names else "does not start vLLM, expected 'vllm serve MODEL'"
-        raise RecipeError(f"the command {what}. The collection serves vLLM only")
+    other = other_engine(*(" ".join(each[:4]) for each in script.others))
+    names = [" ".join(shown(word) for word in words[:3]) for words, _own in script.found] + [other] * bool(other)
+    if len(names) > 1:
+        raise RecipeError(f"the command starts several engines ({', '.join(names)}), expected one. Import each with a recipe of its own")
+    if not script.found:
+        found = f"starts {other or other_engine(image)}" if other or other_engine(image) else "does not start vLLM, expected 'vllm serve MODEL'"
+        raise RecipeError(f"the command {found}, and the collection serves vLLM only. Write the engine's command there")
     words, own = script.found[0]
     script.exported.update(own)
     return words
 
 
+def _command(box: Mapping[str, Any]) -> str:
+    return " ".join(text_of(each) for key in ("entrypoint", "command") for each in items(box.get(key)))
+
+
 def _serves(name: str, box: Mapping[str, Any]) -> int:
     """Return 2 if a container runs vLLM, 1 if it may do so, and 0."""
-    command, image = " ".join(text_of(each) for key in ("entrypoint", "command") for each in items(box.get(key))), text_of(box.get("image"))
+    command, image = _command(box), text_of(box.get("image"))
     if re.search(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b", command) or re.search(r"(?:^|/)vllm$", command.split(" ", maxsplit=1)[0]):
         return 2
-    if "vllm" in image and re.match(r"-|serve\b|ray start|[\w.-]+/[\w.-]+(?:\s|$)", command):
+    if "vllm" in image and not other_engine(command, image) and re.match(r"-|serve\b|ray start|[\w.-]+/[\w.-]+(?:\s|$)", command):
         return 2  # the image's entrypoint starts it, or it is a rank of Ray
-    return int("vllm" in image or bool(re.search(r"(?:^|[_-])vllm(?:[_-]|$)", name)))
+    return int(not other_engine(command, image)) and int("vllm" in image or bool(re.search(r"(?:^|[_-])vllm(?:[_-]|$)", name)))
 
 
 def profile_of(kind: str, project: str, boxes: Mapping[str, Mapping[str, Any]], around: Around, wanted: str) -> tuple[Imported, list[str]]:
     """Return the profile of one container, or of the ranks that containers are, and their names."""
     found = {name: _serves(name, box) for name, box in boxes.items()}
+    others = {name: other_engine(_command(box), text_of(box.get("image"))) for name, box in boxes.items() if not found[name]}
     best = max(found.values(), default=0)
     names = [wanted] if wanted else [name for name in boxes if found[name] == best and (best or len(boxes) == 1)]
     if not names or not set(names) <= set(boxes):
         what = f"services has no {wanted!r}, expected one of" if wanted else "no service runs vLLM, and the collection serves vLLM only. It has"
-        raise RecipeError(f"{what}: {', '.join(boxes) or 'none'}. Choose one with -e service=NAME")
+        listed = ", ".join(f"{name} ({others[name]})" if others.get(name) else name for name in boxes) or "none"
+        raise RecipeError(f"{what}: {listed}. Choose one with -e service=NAME")
+    if others.get(names[0]):
+        raise RecipeError(f"the service {names[0]} runs {others[names[0]]}, and the collection serves vLLM only. Choose another with -e service=NAME")
     launches, faults = {}, {}
     for name in names:
         try:
@@ -179,7 +191,7 @@ def _launch(name: str, box: Mapping[str, Any], around: Around) -> _Launch:
         values = {"PATH": SYSTEM_PATH, "LD_LIBRARY_PATH": "", **{key: text_of(value) for key, value in environment.items() if value is not None}}
         done = Script(lambda each: bool(program_of(each)), values, around.source).read("".join(words[shell + 1 :]))
         launch.script, launch.shell, launch.ray = done, words[: shell + 1], any(each[:2] == ["ray", "start"] for each in done.others)
-        launch.words = [] if launch.ray and not done.found else only(done)
+        launch.words = [] if launch.ray and not done.found else only(done, text_of(box.get("image")))
     if launch.words[:2] == ["ray", "start"]:
         launch.words, launch.ray = [], True
     for key in launch.script.removed:
@@ -243,8 +255,11 @@ def _box(out: Imported, box: Mapping[str, Any]) -> None:
             out.profile["container"][key] = int(soft)
         else:
             out.unmapped.append((f"ulimits.{key}", NO_KEY))
-    more = [text_of(each) for each in items(box.get("devices")) if not text_of(each).startswith(("/dev/infiniband", "nvidia.com/gpu"))]
-    out.unmapped += [(f"devices: {each}", "add it to container.devices if the engine needs it") for each in more]
+    for device in map(text_of, items(box.get("devices"))):
+        if device.startswith(("/dev/infiniband", "nvidia.com/gpu")):
+            out.decided.append(f"devices: {device}")
+        else:
+            out.unmapped.append((f"devices: {device}", "add it to container.devices if the engine needs it"))
     if isinstance(box.get("tmpfs"), (list, str)):
         out.profile["container"]["tmpfs"] = [text_of(each) for each in items(box["tmpfs"])]
     if re.fullmatch(r"\d+(?:ms|s|m)", text_of(box.get("stop_grace_period"))):

@@ -45,6 +45,12 @@ REASONS = {
     **dict.fromkeys(("working_dir", "user"), "the image decides"),
     "depends_on": "another service, which the profile does not start",
 }
+OTHER_ENGINES = {
+    "TensorRT-LLM": r"trtllm|tensorrt[-_]?llm", "SGLang": r"sglang", "llama.cpp": r"llama[-_.]?cpp|llama-server|llama_cpp|\.gguf\b", "Ollama": r"\bollama\b",
+    "TGI": r"text-generation-(?:inference|launcher)", "TEI": r"text-embeddings-(?:inference|router)", "NVIDIA NIM": r"nvcr\.io/nim/", "LMDeploy": r"lmdeploy",
+    "Triton Inference Server": r"tritonserver", "Atlas": r"\batlas\b", "Modular MAX": r"modular-?max|max-pipelines", "MLC LLM": r"\bmlc[-_]llm",
+    "Infinity": r"infinity_emb", "ComfyUI": r"comfyui", "TabbyAPI": r"tabbyapi", "KTransformers": r"ktransformers",
+}  # fmt: skip
 SHORT_FLAGS = {
     "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "ep": "enable-expert-parallel", "cc": "compilation-config",
     "sc": "speculative-config", "q": "quantization", "n": "nnodes", "r": "node-rank", "dcp": "decode-context-parallel-size", "ac": "attention-config",
@@ -102,9 +108,9 @@ def items(value: Any) -> list[Any]:
 
 def need(where: str, text: str) -> str:
     """Return the text. Raise RecipeError if a variable in it has no value."""
-    for name in marks(text):
+    for name, message in marks(text).items():
         remedy = f"Add {name}=VALUE to .env next to the recipe, or give the file with -e env_file=FILE"
-        raise RecipeError(f"{where} takes the variable {name}, which has no value. {remedy}")
+        raise RecipeError(f"{where} takes the variable {name}, which has no value{f' ({message})' if message else ''}. {remedy}")
     return text
 
 
@@ -119,6 +125,11 @@ def program_of(words: list[str]) -> int:
         if word.startswith("vllm.entrypoints."):
             return index + 1 + following
     return 0
+
+
+def other_engine(*texts: str) -> str:
+    """Return the name of another engine that texts name; empty if there is none."""
+    return next((name for text in texts for name, pattern in OTHER_ENGINES.items() if re.search(pattern, text, re.IGNORECASE)), "")
 
 
 def is_flag(word: str) -> bool:
@@ -275,7 +286,8 @@ class Imported:
         engine, at, of_vllm = self.profile["engine"], program_of(words), "vllm" in image and not own_entrypoint
         at = at or int(words[:1] == ["serve"] and of_vllm)
         if not at and not (of_vllm and words and (words[0].startswith("-") or re.fullmatch(r"[\w.-]+/[\w.-]+|/[\w./-]+", words[0]))):
-            first = f"it starts {shown(words[0])}" if words else "it is empty"
+            other = other_engine(" ".join(words[:3]), image)
+            first = f"it starts {other or shown(words[0])}" if words else "it is empty"
             raise RecipeError(f"the command does not start vLLM, {first}, expected 'vllm serve MODEL' with arguments. The collection serves vLLM only")
         rest = words[at:]
         operator = next((word for word in rest if word in ("&&", "||", ";", "|", ">", "&")), "")

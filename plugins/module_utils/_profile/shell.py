@@ -16,9 +16,16 @@ from typing import Callable
 
 LONGEST = 1 << 16  # characters after variables were replaced: values that contain each other grow fast
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-KEYWORDS = (
-    "if", "then", "elif", "else", "fi", "case", "esac", "[", "[[", "test", "!", "for", "while", "until", "do", "done", "select", "function", "{", "}",
-    "eval", "read", "mapfile", "readarray", "let", "getopts", "shift",
+KEYWORDS = {
+    **dict.fromkeys(("if", "then", "elif", "else", "fi", "case", "esac", "[", "[[", "test", "!"), "a condition"),
+    **dict.fromkeys(("for", "while", "until", "do", "done", "select"), "a loop"),
+    **dict.fromkeys(("function", "{", "}"), "a function or a group of commands"),
+    **dict.fromkeys(("eval", "read", "mapfile", "readarray", "let", "getopts", "shift"), "a command that sets variables while it runs"),
+}
+CONSTRUCTS = (
+    (r"\$\(\(", "arithmetic"), (r"\$\(|`", "a command substitution"), (r"\$\{?[0-9#?!-]", "an argument or a state of the script"),
+    (r"\$\{\w+\[", "an array"), (r"\$'", "an ANSI-C string"), (r"(?<==)\(", "an array"), (r"\(\)", "a function"), (r"\(", "a subshell"),
+    (r"\)", "a condition"), (r"['\"]", "a quote that does not close"),
 )  # fmt: skip
 # Commands whose result decides whether what follows && is run.
 TESTS = ("grep", "egrep", "command", "which", "type", "diff", "cmp", "pgrep", "mountpoint", "false")
@@ -26,23 +33,27 @@ DECLARE = ("export", "declare", "typeset", "local", "readonly")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}|(?=\{))")  # up to three deep
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:(:?[-+?])(.*))?", re.DOTALL)
-_MARK = re.compile("\ue000([^\ue001]*)\ue001")
+_MARK = re.compile("\ue000([^\ue001\ue002]*)(?:\ue002([^\ue001]*))?\ue001")
 _COMPUTED = re.compile(r"\$\(|`|\$\{?[0-9#?!]|\$-|\$\{\w+\[|\$'")
 _TOKEN = re.compile(
     r"(?P<space>(?:[ \t\r]|\\\r?\n)+)|\\(?P<escaped>.)|'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\"|(?P<comment>(?<![^\s;&|])#[^\n]*)"
     r"|(?P<redirect>&?[<>]+&?\|?)|(?P<operator>&&|\|\||;;|[;&|\n])|(?P<refused>[`()'\"]|\$[(']|\$\{?[0-9#?!-])"
-    r"|(?P<variable>\$[@*]|\$\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}|\$\w+)|(?P<text>[^\s'\"\\;&|<>`()$#]+|.)",
+    r"|(?P<variable>\$[@*]|\$\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}|\$\w+)|(?P<open>\$\{)|(?P<text>[^\s'\"\\;&|<>`()$#]+|.)",
     re.DOTALL,
 )
+
+
+def _construct(text: str, at: int) -> str:
+    return next(what for pattern, what in CONSTRUCTS if re.compile(pattern).match(text, at))
 
 
 class RecipeError(ValueError):
     """A recipe cannot be imported. The text names what was found, where, what is expected and the remedy."""
 
 
-def marks(text: str) -> list[str]:
-    """Return the variables without a value in a text."""
-    return _MARK.findall(text)
+def marks(text: str) -> dict[str, str]:
+    """Return the variables without a value in a text, each with the message of its ``:?``."""
+    return {match[1]: match[2] or "" for match in _MARK.finditer(text)}
 
 
 def shown(text: str) -> str:
@@ -82,16 +93,17 @@ def expand(text: str, values: Mapping[str, str], in_shell: bool = False) -> str:
             return expand(word, values, in_shell) if is_set else ""
         if is_set:
             return value or ""
-        return expand(word, values, in_shell) if sign.endswith("-") else f"\ue000{variable}\ue001"
+        message = f"\ue002{_MARK.sub('', word)}" if word else ""
+        return expand(word, values, in_shell) if sign.endswith("-") else f"\ue000{variable}{message}\ue001"
 
-    out = _VARIABLE.sub(value_of, text)
+    out = _VARIABLE.sub(value_of, text) if len(text) <= LONGEST else text
     if len(out) > LONGEST:
         raise RecipeError(f"a value has more than {LONGEST} characters after its variables were replaced. Write the values themselves")
     return out
 
 
 def env_values(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return the values of a .env file, as Docker Compose reads those of one line, and (name, reason) of the lines without a value."""
+    """Return the values of a .env file, as Docker Compose reads those of one line, and (name, reason) of what else it has."""
     values: dict[str, str] = {}
     notes = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -104,11 +116,12 @@ def env_values(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
             quoted = re.fullmatch(r"'([^']*)'\s*(?:#.*)?|\"((?:\\.|[^\"\\])*)\"\s*(?:#.*)?", match[3])
             if not quoted and match[3][:1] in ("'", '"'):
                 raise RecipeError(f".env:{number}: the quotes of {match[2]} do not close at the end of its line. Write the value on one line")
-            plain = re.split(r"(?:^|\s+)#", match[3], maxsplit=1)[0].strip()
+            plain, *comment = re.split(r"(?:^|\s+)#", match[3], maxsplit=1)
+            notes += [(f"{match[2]} # {one_line(each)[:60]}", "a comment, which is not part of the value") for each in comment if not quoted]
             if quoted and quoted[1] is not None:
                 values[match[2]] = quoted[1]
                 continue
-            parts = re.split(r"(\\.)", quoted[2] if quoted else plain)
+            parts = re.split(r"(\\.)", quoted[2] if quoted else plain.strip())
             texts = [part[1:].replace("n", "\n") if index % 2 else expand(part, values, in_shell=True) for index, part in enumerate(parts)]
             values[match[2]] = "".join(texts)
         elif line.strip() and not line.lstrip().startswith("#"):
@@ -132,14 +145,17 @@ class Script:
     _words: list[str] = field(default_factory=list)
     _word: str | None = None
     _before: str = ""  # the operator before the command
+    _begin: int = 0  # of the command
     _last: str = ""  # the command before it
     _all: bool = False  # set -a
     _drops: bool = False  # the next word is the target of a redirection
 
     def refuse(self, what: str, at: int) -> None:
         """Raise RecipeError for a construct, with its line in the file."""
-        line = (self.text.splitlines()[self.text.count("\n", 0, at) :] or [""])[0].strip()
-        number = next((number for number, each in enumerate(self.source.splitlines(), 1) if line and line in each), 0)
+        begin = max(self.text.rfind(char, 0, at) for char in " \t\n;") + 1
+        pattern = r"\s+".join(re.escape(word).replace(r"\$", r"\$+") for word in self.text[begin:].split()[:2])
+        lines = enumerate(self.source.splitlines(), 1)
+        number = next((number for number, line in lines if not line.lstrip().startswith("#") and re.search(pattern, line)), 0)
         raise RecipeError(
             f"{f'line {number}: ' if number else ''}the command has {what}. Only assignments and commands without decisions are imported, because nothing "
             "is executed here. Run it once on a node with `set -x` (variables of Compose: `docker compose config`), and import the command that it prints"
@@ -147,13 +163,17 @@ class Script:
 
     def read(self, script: str) -> Script:
         """Read a script: quotes, variables, comments, operators and redirections."""
+        if len(script) > LONGEST:
+            raise RecipeError(f"the script has more than {LONGEST} characters. Import the command that starts the engine")
         self.text = script.replace("$(pwd)", "${PWD}")
         for token in _TOKEN.finditer(self.text):
             kind, text, at = str(token.lastgroup), str(token[token.lastgroup or 0]), token.start()
+            if not self._words and self._word is None and kind not in ("space", "operator", "comment"):
+                self._begin = at
             if kind == "space":
                 self._end_word()
             elif kind == "operator":
-                self._end_command(text, at)
+                self._end_command(text)
             elif kind == "comment":
                 self.comments.append(text)
             elif kind == "redirect":
@@ -163,13 +183,14 @@ class Script:
                 self._end_word()
                 self._drops = True
             elif kind == "refused":
-                what = "a quote that does not close" if text in "'\"" else "a construct that decides or computes"
-                self.refuse(f"{what} ({text})", at)
+                self.refuse(f"{_construct(self.text, at)} ({text})", at)
+            elif kind == "open":
+                self.refuse("a variable that does not close, or more than three in each other (${)", at)
             elif kind == "variable":
                 self._unquoted(self._value(text, at))
             else:
                 self._word = (self._word or "") + (self._double(text, at) if kind == "double" else text)
-        self._end_command("", len(self.text))
+        self._end_command("")
         return self
 
     def _double(self, text: str, at: int) -> str:
@@ -180,7 +201,7 @@ class Script:
     def _value(self, text: str, at: int) -> str:
         computed = _COMPUTED.search(text)
         if computed:
-            self.refuse(f"a construct that decides or computes ({computed.group()})", at)
+            self.refuse(f"{_construct(text, computed.start())} ({computed.group()})", at)
         return expand(re.sub(r"\$[@*]", "\ue000*\ue001", text), self.values, in_shell=True)
 
     def _unquoted(self, value: str) -> None:
@@ -198,16 +219,16 @@ class Script:
         self._drops = self._drops and self._word is None
         self._word = None
 
-    def _end_command(self, operator: str, at: int) -> None:
+    def _end_command(self, operator: str) -> None:
         self._end_word()
         words, self._words, self._drops = self._words, [], False
         if words:
-            self._command(words, at - 1)
+            self._command(words)
             self._before = operator.strip()
         elif operator != "\n":
             self._before = operator
 
-    def _command(self, words: list[str], at: int) -> None:
+    def _command(self, words: list[str]) -> None:
         """Do the assignments of a command, and keep its words."""
         own: dict[str, str] = {}
         rest: list[str] = []
@@ -221,14 +242,15 @@ class Script:
         while rest[:1] in (["exec"], ["env"]) and len(rest) > 1 and not rest[1].startswith("-"):
             rest.pop(0)
         first = rest[0] if rest else ""
-        if first in KEYWORDS or (first in DECLARE and any(each.startswith("-") and each != "-x" for each in rest[1:])):
-            self.refuse(f"a command that decides or computes ({first})", at)
+        computes = first in DECLARE and any(each.startswith("-") and each != "-x" for each in rest[1:])
+        if first in KEYWORDS or computes:
+            self.refuse(f"{'an array or a computed variable' if computes else KEYWORDS[first]} ({first})", self._begin)
         if first.startswith("-"):
-            self.refuse(f"an argument at the begin of a command: a comment or a missing backslash ended the line before ({first})", at)
+            self.refuse(f"an argument at the begin of a command: a comment or a missing backslash ended the line before ({first})", self._begin)
         exports = first == "export" or (first in DECLARE and "-x" in rest) or (self._all and not rest)
         wanted = self.wanted(rest)
         if (own or exports or wanted) and (self._before == "||" or (self._before == "&&" and self._last in TESTS)):
-            self.refuse(f"a condition ({self._before})", at)
+            self.refuse(f"a condition ({self._before})", self._begin)
         if first in DECLARE or not rest:
             own = {**own, **{name: self.values[name] for name in rest[1:] if name in self.values}}
             self.exported.update({name: value for name, value in own.items() if exports or name in self.exported})

@@ -27,7 +27,7 @@ def test_expands_variables_as_compose_does(text: str, expanded: str) -> None:
 def test_a_variable_without_a_value_leaves_a_mark_and_is_never_the_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "FROM_CONTROLLER", "secret")
     text = s.expand("$FROM_CONTROLLER/${B:?set B: now}", {})
-    assert (s.marks(text), s.shown(text)) == (["FROM_CONTROLLER", "B"], "${FROM_CONTROLLER}/${B}")
+    assert (s.marks(text), s.shown(text)) == ({"FROM_CONTROLLER": "", "B": "set B: now"}, "${FROM_CONTROLLER}/${B}")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_reads_a_env_file_as_compose_does() -> None:
     text = '# a comment\nA=1 # inline\nB="x # y" # c\nC=\'$A\'\nD=${A}x\nexport E="a\\nb$A\\$A"\nF=\nG: yaml\nH\nI=a#b\nK = v\nL=#all\n'
     values, notes = s.env_values(text + "#OFF=1\n")
     assert values == {"A": "1", "B": "x # y", "C": "$A", "D": "1x", "E": "a\nb1$A", "F": "", "G": "yaml", "I": "a#b", "K": "v", "L": ""}
-    assert [name for name, _reason in notes] == ["H", "# OFF"]
+    assert [name for name, _reason in notes] == ["A # inline", "H", "L # all", "# OFF"]
 
 
 @pytest.mark.parametrize(("text", "error"), [("A=1\n- x\n", r"\.env:2: the line is not NAME=value"), ("A='x\n", r"\.env:1: the quotes of A")])
@@ -91,27 +91,28 @@ def test_reads_the_engine_out_of_a_script() -> None:
 @pytest.mark.parametrize(
     ("script", "named"),
     [
-        ("if [ -n x ]; then vllm serve; fi", "(if)"),
-        ("[ -f x ] && export Y=1", "([)"),
+        ("if [ -n x ]; then vllm serve; fi", "a condition (if)"),
+        ("[ -f x ] && export Y=1", "a condition ([)"),
         ("grep -q x y && export A=1", "a condition (&&)"),
         ("a || export B=1", "a condition (||)"),
-        ("case x in a) b;; esac", "())"),
-        ("for i in 1 2; do x; done", "(for)"),
-        ("while ! x; do y; done", "(while)"),
-        ("A+=(3)", "(()"),
-        ('vllm serve "${A[@]}"', "(${A[)"),
-        ("declare -a A", "(declare)"),
-        ("a $((1 + 2))", "($()"),
-        ("x=$(ls)", "($()"),
-        ('x="a `ls`"', "(`)"),
-        ("f() { x; }", "(()"),
-        ("function f { x; }", "(function)"),
+        ("case x in a) b;; esac", "a condition ())"),
+        ("for i in 1 2; do x; done", "a loop (for)"),
+        ("while ! x; do y; done", "a loop (while)"),
+        ("A+=(3)", "an array (()"),
+        ('vllm serve "${A[@]}"', "an array (${A[)"),
+        ("declare -a A", "an array or a computed variable (declare)"),
+        ("a $((1 + 2))", "arithmetic ($()"),
+        ("x=$(ls)", "a command substitution ($()"),
+        ('x="a `ls`"', "a command substitution (`)"),
+        ("f() { x; }", "a function (()"),
+        ("function f { x; }", "a function or a group of commands (function)"),
         ("cat <<EOF\nEOF", "a here-document or a process substitution (<<)"),
         ("cat <(ls)", "a here-document or a process substitution (<)"),
-        ("(cd x; y)", "(()"),
+        ("(cd x; y)", "a subshell (()"),
         ("a ${A%x}", "is computed"),
-        ("vllm serve $1", "($1)"),
+        ("vllm serve $1", "an argument or a state of the script ($1)"),
         ("vllm serve x\n  --port 1", "a missing backslash ended the line before (--port)"),
+        ("vllm serve ${X", "a variable that does not close"),
         ("vllm serve 'x", "a quote that does not close (')"),
     ],
 )
