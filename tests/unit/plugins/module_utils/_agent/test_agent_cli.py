@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import copy
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, doctor, logs, look, protocol, report, verbs_change, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, doctor, logs, look, protocol, report, verbs_change
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import group as place
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
@@ -256,14 +255,6 @@ def test_key_prints_the_key_of_the_current_release(group: Group, files: dict[str
     assert not key or group.gb10("key", "--header").out == f"Authorization: Bearer {key}\n"
 
 
-def test_key_needs_root(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(_paths: list[str]) -> str:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(verbs_read, "read_key", denied)
-    assert group.gb10("key", code=1).err == "This user has no access to the agent. Run with sudo.\n"
-
-
 def test_status_on_a_worker_is_what_it_knows(group: Group) -> None:
     out = group.gb10("status", "--lost", "the node is unreachable", rank=1, code=2).out
     assert "It is not known whether pair1 serves. Rank 0 on lab-1 is not known: the node is unreachable." in out
@@ -324,14 +315,6 @@ def test_why_prints_the_verdict_its_evidence_and_what_was_done(group: Group) -> 
         "then: stopped both ranks",
         "then: pair1 serves the release before.",
     ]
-
-
-def test_why_reports_a_fault_that_ended_by_itself() -> None:
-    """The order of the events on two real GPUs."""
-    texts = {"verdict": "pair1 serves.", "fault": "wedge", "step": "pair1 waits 5 s before a restart of release abc", "recovered": "again without a restart"}
-    found = [{"generation": 7, "kind": kind, "text": text} for kind, text in texts.items()]
-    lines = report.why_lines({**SERVES, "verdict": {"msg": "pair1 serves."}}, found, "/group")
-    assert lines == ["pair1 serves.", "then: pair1 waits 5 s before a restart of release abc", "then: again without a restart"]
 
 
 @needs_shared
@@ -432,17 +415,6 @@ def test_a_secret_between_two_blocks_of_a_log_is_masked(before: int) -> None:
     assert [(at, line.text) for at, line in enumerate(found) if line.text != texts[at]] == [(before + 1, "********"), (before + 2, "********")]
 
 
-def test_logs_shows_the_lines_before_a_rank_is_lost() -> None:
-    def source() -> Iterator[Line]:
-        yield Line(1, "lab-1", "one")
-        raise protocol.RankError("gone")
-
-    found = logs.masked(source(), redact.redact, bool)
-    assert next(found).text == "one"
-    with pytest.raises(protocol.RankError, match="gone"):
-        next(found)
-
-
 def test_logs_give_the_parts_of_a_line_with_carriage_returns_one_time() -> None:
     data = base64.b64encode(b"2026-11-23T05:00:00.000000001Z 10%\r20%\n").decode()
     found = list(logs.lines_of(lambda **_arguments: {"log": data, "cursor": "", "container": {}}, "c", "lab-2", 60))
@@ -512,12 +484,6 @@ def test_a_stop_does_not_read_the_state_or_the_events_first(group: Group, monkey
     monkeypatch.setattr(place.Group, "call", unreadable)
     group.gb10("stop", "--no-wait")
     assert (verbs, group.actor.asked[0]["state"]) == (["desire"], "stopped")
-
-
-def test_start_uses_the_current_release_if_none_was_desired(group: Group) -> None:
-    group.actor.desired = {"generation": 0, "state": "", "release": ""}
-    group.gb10("start", "--no-wait")
-    assert group.actor.asked[0]["release"] == "abc"
 
 
 def test_start_of_a_pair_that_does_not_run_has_a_reason_and_leaves_a_failed_release(group: Group) -> None:
@@ -743,13 +709,6 @@ def test_a_wrong_call_is_one_sentence(group: Group, words: list[str], sentence: 
     err = group.gb10(*words, code=1).err
     assert err.startswith(sentence)
     assert err.count("\n") == 1
-
-
-def test_help_lists_what_people_call() -> None:
-    text = commands.parser().format_help()
-    listed = set(re.findall(r"^    (\w+)", text, re.M))
-    assert {"status", "rollback", "release"} <= listed
-    assert not {"follow", "call", "agent", "connect"} & listed
 
 
 def test_a_missing_agent_is_one_sentence(group: Group) -> None:
