@@ -6,19 +6,20 @@ import subprocess
 import time
 
 from acceptance.owner import STATE, wait_for
+from container_lab import NETWORK, NODE
 
 from benchmarks.scenes.scene import Pair, Scene, situations
 
 
 def off(pair: Pair) -> None:
     """Cut the power of the worker."""
-    subprocess.run(["docker", "kill", "gb10-lab-2"], check=True, capture_output=True)
+    subprocess.run(["docker", "kill", f"{NODE}2"], check=True, capture_output=True)
     wait_for(lambda: "lab-2" in pair.on_node("status").text, 30, 1)
 
 
 def on(pair: Pair) -> None:
     """Give the worker its power again."""
-    subprocess.run(["docker", "start", "gb10-lab-2"], check=True, capture_output=True)
+    subprocess.run(["docker", "start", f"{NODE}2"], check=True, capture_output=True)
     wait_for(lambda: bool(pair.on(2, "docker version >/dev/null 2>&1 && echo up", check=False)), 120)
 
 
@@ -68,8 +69,8 @@ def other_host_keys(scene: Scene) -> None:
     row.tells(head, r"(?i)host key")
     run = row.ran(pair.site(), None)
     row.shows(run, "lab-2", "(?i)host key")
-    lines = [line for line in text.splitlines() if not line.startswith("172.30.70.12 ")]
-    keys = [f"172.30.70.12 {' '.join(line.split()[:2])}" for line in pair.on(2, "cat /etc/ssh/ssh_host_*_key.pub").splitlines()]
+    lines = [line for line in text.splitlines() if not line.startswith(f"{NETWORK}12 ")]
+    keys = [f"{NETWORK}12 {' '.join(line.split()[:2])}" for line in pair.on(2, "cat /etc/ssh/ssh_host_*_key.pub").splitlines()]
     known.write_text("\n".join([*lines, *keys]) + "\n", encoding="utf-8")
     row.ran(pair.site())
     row.untouched(pair, before)

@@ -15,6 +15,7 @@ from typing import Any
 
 from acceptance import commands
 from acceptance.owner import RAW, REPO, Owner, Running, Screen, wait_for
+from container_lab import NODE
 
 ONLY_SERVING = commands.tags(commands.SERVING)
 POOL = 4194304  # tokens of the stub
@@ -170,7 +171,7 @@ class Pair(Owner):
     def restored(self) -> str:
         """Serve the release of the inventory again; return what was necessary, empty if nothing was."""
         for node in self.nodes:
-            subprocess.run(["docker", "start", f"gb10-lab-{node}"], check=True, capture_output=True)
+            subprocess.run(["docker", "start", f"{NODE}{node}"], check=True, capture_output=True)
         self.fault()
         self.boot_takes(2)
         wait_for(lambda: self.settled() and self.serves(), 30, 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from acceptance import commands, test_f_nodes
 from acceptance.owner import REPO, Screen
+from container_lab import NETWORK
 
 from benchmarks.scenes.scene import ONLY_SERVING, Pair, Scene, situations, text_of
 
@@ -33,7 +34,7 @@ def again(scene: Scene) -> None:
     row = scene.row("03")
     words = commands.play("bring up", pair.inventory, *ONLY_SERVING)
     run = row.ran(pair.shell(words, {"ANSIBLE_STDOUT_CALLBACK": "default"}).screen())
-    row.shows(run, "pair1 serves", "http://172.30.70.11:8000/v1", "changed=0")
+    row.shows(run, "pair1 serves", f"http://{NETWORK}11:8000/v1", "changed=0")
     row.untouched(pair, before)
     row = scene.row("38")
     for screen in (pair.run("upgrade"), pair.run("reboot", "--check")):
