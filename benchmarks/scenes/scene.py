@@ -140,6 +140,10 @@ class Pair(Owner):
         text, _mark, code = self.on(node, f"{line} 2>&1; echo exit=$?", timeout=120).rpartition("exit=")
         return Screen(line, int(code), text, time.monotonic() - start)
 
+    def settled(self) -> bool:
+        """Return whether the watch of the head reports that the pair serves: a desired state is not enough."""
+        return "serving since" in self.on_node("status").text
+
     def ids(self) -> list[tuple[str, str]]:
         """Return id and start of each rank's container that exists."""
         found = [self.container(node) for node in self.nodes]

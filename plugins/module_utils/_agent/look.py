@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Mapping
@@ -25,14 +26,15 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import colle
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import RESTORES, rank_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.model_folder import free_bytes
 
 BANDWIDTH = "/var/lib/gb10-cluster/roce/bandwidth.json"
 IDLE_POWER = "idle_power_w"
 MOST_RECEIPTS, MOST_EVENTS = 20, 200
 #: Of the facts of a boot log, what is reported of a rank.
 FACTS = ("state", "stage", "failure", "kv_cache")
-RESTORES = ("fault", "recovering")  # states of a watch that knows that the group does not serve
+FULL_BYTES = 1 << 24  # free, of a file system that counts as full
 
 
 def key_files(folder: str, release: str = "current") -> list[str]:
@@ -63,6 +65,14 @@ def health_of(folder: str) -> dict[str, Any]:
 def brief_log(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the account of a group uses of the facts of a boot log."""
     return {key: facts[key] for key in FACTS if key in facts}
+
+
+def full(folder: str, engine: str) -> list[str]:
+    """Return which of the folder of a group and the data of the Docker Engine are on a full file system."""
+    paths = [folder]
+    with contextlib.suppress(client.DockerError):
+        paths.append(str(client.parsed(client.get("/info", socket_path=engine), engine)["DockerRootDir"]))
+    return [path for path in paths if os.path.isdir(path) and free_bytes(path) < FULL_BYTES]
 
 
 def alive(folder: str, ask: Mapping[str, Any], keep: bool = True) -> dict[str, Any]:

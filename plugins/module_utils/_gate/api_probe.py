@@ -34,11 +34,6 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104  compared with, never bound
 _SAMPLE = "".join(f" {number}" for number in range(1, 257))
 
 
-def cache_config(metrics: str) -> list[dict[str, str]]:
-    """Return the labels of every `vllm:cache_config_info` line of a /metrics page."""
-    return [dict(_LABEL.findall(match.group(1))) for match in _CACHE_INFO.finditer(metrics)]
-
-
 def api_url(api: Mapping[str, Any]) -> str:
     """Return the URL at which the head reaches its own API. `api` has `port` and may have `host`, the address that the API binds."""
     host = str(api.get("host") or "").strip().strip("[]")
@@ -222,7 +217,8 @@ def ask(
     if status == 200:
         page = server.page()
     return {
-        "models": models, "error": fault, "http_status": status, "version": version, "metrics": cache_config(page), "replies": replies,
+        "models": models, "error": fault, "http_status": status, "version": version, "replies": replies,
+        "metrics": [dict(_LABEL.findall(each[1])) for each in _CACHE_INFO.finditer(page)],
         "speculation": speculation.growth(before, speculation.counters(page)),
     }  # fmt: skip
 
