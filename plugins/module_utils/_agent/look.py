@@ -82,7 +82,10 @@ def alive(folder: str, ask: Mapping[str, Any], keep: bool = True) -> dict[str, A
     except OSError as error:
         return {"outcome": "", "text": api_probe.sentence(error)}
     given = {name: value for name, value in ask.items() if value is not None}
-    return liveness.Watch(liveness.Ask(**{"key": key, "idle_power_file": os.path.join(folder, IDLE_POWER), "keep": keep, **given})).check()
+    found = liveness.Watch(liveness.Ask(**{"key": key, "idle_power_file": os.path.join(folder, IDLE_POWER), "keep": keep, **given})).check()
+    if found["http_status"] == 401:
+        found["text"] += f": {'the container has another API key than the files on the head' if key else 'the file of the API key is missing on the head'}"
+    return found
 
 
 def records(folder: str) -> dict[str, Any]:

@@ -122,14 +122,12 @@ def group_status(infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[
         state, sentence = "absent", f"{name} has never served: no release is current. Run site.yml."
     elif faults:
         state, sentence = "down", f"{name} does not serve: {'; '.join(faults)}. {REMEDY}"
-    elif outcome:
+    elif outcome and liveness.get("http_status") != 401:
         problem = "refuses the request of this check" if outcome == "refused" else "does not answer"
-        remedy = "Nothing shows that a restart helps, so site.yml does not restart it."
-        if liveness.get("http_status") == 401:
-            remedy = "The files on the head lack the API key of the container, or have another one. Clients with that key go on. Run site.yml."
-        state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. {remedy}"
+        state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. Nothing shows that a restart helps, so site.yml does not restart it."
     else:
         state, sentence = "unknown", f"It is not known whether {name} serves" + (f": {text.rstrip('.')}." if text else ".")
+        sentence += " Clients with the key of the container go on. Run site.yml." if outcome else ""
     sentence += "".join(f" {each[0].upper()}{each[1:].rstrip('.')}." for each in unknown)
     sentence += "".join(_way_back(host, info) for host, info in zip(hosts, infos))
     should_serve = deployed and not mark

@@ -48,6 +48,13 @@ def test_full_file_systems_are_those_of_the_group_and_of_the_data_of_the_docker_
     assert look.full(str(tmp_path), str(tmp_path / "none.sock")) == [], "without an engine too"
 
 
+def test_an_api_that_refuses_the_key_names_the_file_that_is_missing_or_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look.liveness.Watch, "check", lambda _watch: {"http_status": 401, "text": "HTTP 401"})
+    assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"] == "HTTP 401: the file of the API key is missing on the head"
+    (tmp_path / "api_key").write_text("VLLM_API_KEY=other\n", encoding="utf-8")
+    assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"].endswith("the container has another API key than the files on the head")
+
+
 def test_node_without_anything_returns_empty_records(tmp_path: Path) -> None:
     found = read(tmp_path / "none")
     assert (found["receipts"], found["events"], found["bandwidth"]) == ([], [], {})
