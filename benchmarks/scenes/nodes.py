@@ -33,9 +33,8 @@ def one_node_off(scene: Scene) -> None:
     off(pair)
     try:
         row.must(pair.noticed(since, "lab-2", 60), "the agent does not notice it")
-        whats = ("status", "doctor", "bring up")
-        for what, screen in zip(whats, pair.at_once(*(pair.begin(what) for what in whats))):
-            row.ran(screen, None)
+        for what in ("status", "doctor", "bring up"):
+            screen = row.ran(pair.run(what), None)
             row.shows(screen, "lab-2", r"(?i)ssh|unreachable|no reply|does not answer|no route|timed out")
             row.must(screen.seconds < 60, f"{what} took {screen.seconds:.0f} s")
             row.hides(screen, "preflight .*lab-2 ok", "without a message")
