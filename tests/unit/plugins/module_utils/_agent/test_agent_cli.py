@@ -115,6 +115,18 @@ def test_status_of_a_group_that_does_not_serve_is_code_2_with_its_cause(group: G
     assert document["faults"] == ["rank 1 on lab-2: no container exists"], "no completion is requested, which would hang"
 
 
+def test_status_while_the_agent_restarts_the_group_is_code_2_with_full_disks_and_no_gate_of_an_earlier_boot(group: Group, alive: dict[str, Any]) -> None:
+    good = {**LOOK, "releases": [{"id": "abc", "good": True, "time": 0}]}
+    group.answers("look", good, {**good, "full": ["/var/lib/docker"]})
+    assert group.gb10("status").out.count("  passed  ") == 2
+    group.actor.desired["auto"] = True
+    alive.update(outcome="dead", text="refused", starting=True)
+    out = group.gb10("status", code=2).out
+    assert out.splitlines()[1].startswith("DOES NOT SERVE  pair1 does not serve: rank 0 on lab-1: refused. Its agent restores service.")
+    assert (out.count("  passed  "), out.count("  not judged yet  ")) == (0, 2)
+    assert "pair1 rank 1 on lab-2: no space is left on the file system of /var/lib/docker. Free space there (df -h, docker system df)" in out.splitlines()
+
+
 @pytest.mark.usefixtures("alive")
 def test_status_is_code_3_if_a_rank_does_not_answer(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SSH_MODE", "Permission denied (publickey).")
