@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import copy
+import importlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -24,6 +27,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import log_slice
+from ansible_collections.gb10.cluster.plugins.modules import gb10
 from shared_samples import needs_shared, samples
 from unit.fixtures import node_facts
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, fake_ssh
@@ -721,6 +725,19 @@ def test_a_wrong_call_is_one_sentence(group: Group, words: list[str], sentence: 
     err = group.gb10(*words, code=1).err
     assert err.startswith(sentence)
     assert err.count("\n") == 1
+
+
+def test_each_subcommand_exists_and_is_sent_by_the_module() -> None:
+    sent = {each.name for node in ast.walk(ast.parse(Path(gb10.__file__).read_text())) if isinstance(node, ast.ImportFrom) for each in node.names}
+    for module, function in (where.split(".") for where, _text, _arguments in commands.COMMANDS.values()):
+        assert module in sent
+        assert callable(getattr(importlib.import_module(f"{commands.__package__}.{module}"), function))
+
+
+def test_what_a_run_calls_often_imports_little() -> None:
+    program = f"import sys, {commands.__name__} as it; it.run(['hold', 'a', '--reason', 'b'], path='none'); print(sum('utils._' in n for n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20
 
 
 def test_a_missing_agent_is_one_sentence(group: Group) -> None:
