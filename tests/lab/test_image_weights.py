@@ -337,18 +337,19 @@ def test_mods_are_a_layer_over_a_built_image_and_the_same_on_all_ranks(buildkit:
     (tmp_path / "own/a/run.sh").write_text("echo no such function >&2\nexit 3\n", encoding="utf-8")
     failed = play(lab, "image", **wanted)
     assert failed.rc != 0
-    assert "exit code: 3; its last output: no such function): correct the Dockerfile of image.build, or the mod" in " ".join(output(failed).split())
+    shown = " ".join(output(failed).split())
+    assert all(words in shown for words in ("no such function", "exit code: 3", "correct the Dockerfile of image.build, or the mod"))
 
 
 @pytest.mark.long
-def test_each_other_failure_of_a_build_is_one_sentence(lab: Lab, tmp_path: Path) -> None:
+def test_each_other_failure_of_a_build_shows_its_last_lines(lab: Lab, tmp_path: Path) -> None:
     copy.clean(lab)
     try:
         for number, (lines, words) in enumerate((
-            ("COPY gone /gone\n", "the build context lacks a file that the Dockerfile copies"),
-            ("ADD https://127.0.0.1:1/o/r.tar.gz /x\n", "the node does not reach a server"),
-            ("FROM registry.invalid/nowhere:1\n", "the node does not reach a server"),
-            ("RUN --mount=type=cache,target=/x true\n", "docker-buildx-plugin"),
+            ("COPY gone /gone\n", "COPY gone /gone"),
+            ("ADD https://127.0.0.1:1/o/r.tar.gz /x\n", "connection refused"),
+            ("FROM registry.invalid/nowhere:1\n", "no such host"),
+            ("RUN --mount=type=cache,target=/x true\n", "requires BuildKit"),
         )):  # fmt: skip
             failed = play(lab, "image", **image_variables(build=folder(tmp_path / str(number), lines)))
             assert failed.rc != 0

@@ -104,9 +104,6 @@ def wifi(rank: Rank, _group: Group) -> Iterator[Event]:
         yield found(f"the connection to the node uses Wi-Fi ({path['interface']}, {path['reason'] or 'default route'})")
 
 
-# --- memory ------------------------------------------------------------------------------------------------------------------------
-
-
 @check(
     "kho_leak", "memory", ERROR, "the engine lacks this memory, and RDMA registration fails", command=SYSCTL, physical=True,
     looks="more free CMA than there is CMA")  # fmt: skip
@@ -130,9 +127,6 @@ def memory(rank: Rank, _group: Group) -> Iterator[Event]:
     figures = rank.info.get("memory") or {}
     if figures.get("available_kib"):
         yield f"{rank.host}: {figures['available_kib'] / GIB_KB:.0f} GiB available, {figures['free_kib'] / GIB_KB:.0f} GiB free"
-
-
-# --- disks and clocks --------------------------------------------------------------------------------------------------------------
 
 
 class Need(NamedTuple):
