@@ -149,7 +149,7 @@ def test_the_key_of_a_copy_reads_the_model_and_nothing_else(head_only: Lab) -> N
     known = f"echo 'gb10-copy {offer['host_key']}' >/tmp/known"
     ssh = f"ssh -F none -i /run/gb10-cluster/copy-probe-fetch/key -p {offer['listen'][0]['port']} -o HostKeyAlias=gb10-copy -o UserKnownHostsFile=/tmp/known"
     at = f"root@{fabric[0]}"
-    copy_ = f"rsync -L -e '{ssh}'"
+    copy_ = f"rsync -e '{ssh}'"
     try:
         shown = head_only.on(
             2,

@@ -57,9 +57,9 @@ class Copy:
                 (self.sources / way / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.sources / way / name).write_bytes(data)
 
-    def run(self, streams: int = 2, **env: str) -> tuple[int, str]:
+    def run(self, **env: str) -> tuple[int, str]:
         items = [{"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in NAMES.items()]
-        parts = rail_copy.shares(items, streams)
+        parts = rail_copy.shares(items, 2)
         rail_copy.prepare(str(self.folder), rail_copy.client_files(str(self.folder), parts, PLACES, ["192.168.200.12", "fd00::12"]))
         script = rail_copy.client_script(str(self.folder), str(self.staging), parts, PLACES).replace("sleep 1", ":")
         done = subprocess.run(
