@@ -34,9 +34,7 @@ class Lab:
     def __init__(self, inventory: Path, folder: Path) -> None:
         self.inventory = inventory
         self.folder = folder
-        self.stub = inventory.name == STUB.name
-        self.model = "lab-stub" if self.stub else "lab-tiny"
-        self.image = "gb10-lab/stub:1" if self.stub else "gb10-lab/vllm-cpu:0.32.0"
+        self.model = "lab-stub" if inventory.name == STUB.name else "lab-tiny"
 
     @staticmethod
     def on(node: int, command: str, check: bool = True, timeout: float = 60) -> str:

@@ -1,4 +1,4 @@
-"""Faults on a served pair that comes back by itself, as data: what is done, how soon it must be noticed. Used by the tests and by benchmarks/recovery.py."""
+"""Faults on a served pair that comes back by itself, as data: what is done, how soon it must be noticed. Used by benchmarks/recovery.py."""
 
 from __future__ import annotations
 

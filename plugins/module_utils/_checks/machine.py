@@ -74,6 +74,15 @@ def machine_id(rank: Rank, group: Group) -> Iterator[Event]:
 
 
 @check(
+    "copy_missing", "nodes", ERROR, "the weights and the image get to the other rank with rsync over SSH", "install the packages rsync and openssh-server",
+    "{on} sudo apt install rsync openssh-server")  # fmt: skip
+def copy_missing(rank: Rank, _group: Group) -> Iterator[Event]:
+    """a program that copies need: `rsync`, `rrsync`, or one of OpenSSH"""
+    if rank.facts["copy_missing"]:
+        yield found(f"{', '.join(rank.facts['copy_missing'])} is not installed")
+
+
+@check(
     "may_suspend", "nodes", WARNING, "a node that suspends ends the service of all ranks, and a request over the network does not wake it",
     f"run `{MASK_SLEEP}` on the node", f"{{on}} {MASK_SLEEP}", physical=True)  # fmt: skip
 def may_suspend(rank: Rank, _group: Group) -> Iterator[Event]:

@@ -72,12 +72,6 @@ def test_receipts_of_releases_and_of_a_failed_start_are_returned_without_their_f
     assert read(tmp_path)["receipts"] == [BRIEF], "the receipt of the current release is not listed twice"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"verdict": []}', '{"verdict": {"receipt": 5}}'])
-def test_damaged_outcome_counts_as_missing(tmp_path: Path, text: str) -> None:
-    put(tmp_path, "agent/outcome.json", text)
-    assert read(tmp_path)["receipts"] == []
-
-
 def test_newest_events_are_returned(tmp_path: Path) -> None:
     put(tmp_path, "agent/events.jsonl", "".join(json.dumps({"n": n, "kind": "step", "text": str(n)}) + "\n" for n in range(300)))
     assert [each["n"] for each in read(tmp_path)["events"]] == list(range(100, 300))
