@@ -197,7 +197,7 @@ def test_a_connection_that_does_not_come_up_is_reported_and_set_directly(make: A
     node = make()
     node.answers.insert(0, (f"connection up netplan-{RAIL1}", (4, "", "Error: Connection activation failed\n")))
     result = present(node)
-    assert result["notes"] == [
+    assert result["shown"] == [
         f"NetworkManager did not bring up {RAIL1}: Error: Connection activation failed",
         f"{RAIL1} stayed incomplete for 3 s; address and MTU were set directly.",
     ]
@@ -268,7 +268,7 @@ def test_an_adopted_file_that_gives_something_else(make: Any) -> None:
     result = present(node, foreign="adopt")
     assert f"/etc/netplan/40-cx7.yaml gives {RAIL0} 10.0.9.1/24, expected 192.168.100.10/24" in result["msg"]
     good = node.call(check=True, addresses=["10.0.9.1/24", ADDRESSES[1]], foreign="adopt")
-    assert f"{RAIL0} does not have what its adopted file configures (10.0.9.1/24, MTU 9000)." in good["notes"]
+    assert f"{RAIL0} does not have what its adopted file configures (10.0.9.1/24, MTU 9000)." in good["shown"]
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------------------
@@ -380,8 +380,18 @@ def test_a_container_is_left_alone(make: Any, monkeypatch: pytest.MonkeyPatch, s
     monkeypatch.setattr(roce_netplan, "in_container", lambda: "/.dockerenv")
     result = present(node, state=state)
     assert (result["managed"], result["changed"], result["pending"], node.commands) == (False, False, False, [])
-    assert result["notes"] == ["This is a container (/.dockerenv): its rails belong to the host, so nothing is written here."]
+    assert result["shown"] == ["This is a container (/.dockerenv): its rails belong to the host, so nothing is written here."]
     assert {key: result[key] for key in extra} == extra
+
+
+def test_the_unit_of_the_firewall_is_reported(make: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    unit = tmp_path / "gb10-firewall.service"
+    monkeypatch.setattr(roce_netplan, "FIREWALL", str(unit))
+    node = make()
+    assert present(node)["firewall"] is False
+    unit.touch()
+    monkeypatch.setattr(roce_netplan, "in_container", lambda: "/.dockerenv")
+    assert present(node, state="confirmed")["firewall"] is True
 
 
 # --- the way back ----------------------------------------------------------------------------------------------------------------

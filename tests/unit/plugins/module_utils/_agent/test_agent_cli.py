@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import copy
+import importlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -24,6 +27,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import log_slice
+from ansible_collections.gb10.cluster.plugins.modules import gb10
 from shared_samples import needs_shared, samples
 from unit.fixtures import node_facts
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, fake_ssh
@@ -113,6 +117,18 @@ def test_status_of_a_group_that_does_not_serve_is_code_2_with_its_cause(group: G
     group.answers("look", LOOK, {**IDLE, "current": "abc"})
     document = json.loads(group.gb10("status", "--json", code=2).out)
     assert document["faults"] == ["rank 1 on lab-2: no container exists"], "no completion is requested, which would hang"
+
+
+def test_status_while_the_agent_restarts_the_group_is_code_2_with_full_disks_and_no_gate_of_an_earlier_boot(group: Group, alive: dict[str, Any]) -> None:
+    good = {**LOOK, "releases": [{"id": "abc", "good": True, "time": 0}]}
+    group.answers("look", good, {**good, "full": ["/var/lib/docker"]})
+    assert group.gb10("status").out.count("  passed  ") == 2
+    group.actor.desired["auto"] = True
+    alive.update(outcome="dead", text="refused", starting=True)
+    out = group.gb10("status", code=2).out
+    assert out.splitlines()[1].startswith("DOES NOT SERVE  pair1 does not serve: rank 0 on lab-1: refused. Its agent restores service.")
+    assert (out.count("  passed  "), out.count("  not judged yet  ")) == (0, 2)
+    assert "pair1 rank 1 on lab-2: no space is left on the file system of /var/lib/docker. Free space there (df -h, docker system df)" in out.splitlines()
 
 
 @pytest.mark.usefixtures("alive")
@@ -709,6 +725,19 @@ def test_a_wrong_call_is_one_sentence(group: Group, words: list[str], sentence: 
     err = group.gb10(*words, code=1).err
     assert err.startswith(sentence)
     assert err.count("\n") == 1
+
+
+def test_each_subcommand_exists_and_is_sent_by_the_module() -> None:
+    sent = {each.name for node in ast.walk(ast.parse(Path(gb10.__file__).read_text())) if isinstance(node, ast.ImportFrom) for each in node.names}
+    for module, function in (where.split(".") for where, _text, _arguments in commands.COMMANDS.values()):
+        assert module in sent
+        assert callable(getattr(importlib.import_module(f"{commands.__package__}.{module}"), function))
+
+
+def test_what_a_run_calls_often_imports_little() -> None:
+    program = f"import sys, {commands.__name__} as it; it.run(['hold', 'a', '--reason', 'b'], path='none'); print(sum('utils._' in n for n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20
 
 
 def test_a_missing_agent_is_one_sentence(group: Group) -> None:

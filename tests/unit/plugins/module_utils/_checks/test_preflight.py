@@ -364,6 +364,17 @@ def test_two_nodes_of_one_disk_image_are_named_once(pair: Pair) -> None:
     assert pair.judge().findings == []
 
 
+def test_a_missing_program_of_the_copies_is_named(pair: Pair) -> None:
+    for name in ("bin/rsync", "bin/ssh", "bin/ssh-keygen", "sbin/sshd"):
+        pair.trees[0].file(f"usr/{name}", "")
+    [entry] = pair.judge().findings
+    assert (entry.id, entry.severity, list(entry.hosts)) == ("copy_missing", "error", ["spark-1"])
+    assert "rrsync is not installed" in entry.found
+    assert "install the packages rsync and openssh-server" in entry.remedy
+    pair.trees[0].file("usr/bin/rrsync", "")
+    assert pair.judge().findings == []
+
+
 @pytest.mark.parametrize("text", ["", "uninitialized\n"])
 def test_nodes_without_a_machine_id_are_not_copies(pair: Pair, text: str) -> None:
     for tree in pair.trees:
