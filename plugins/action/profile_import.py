@@ -23,9 +23,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.words import 
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import MINE
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import convert
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import Around, RecipeError, Text, env_values
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.ranks import Around
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, inventory_writer, own_playbooks
@@ -34,7 +35,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
-LISTS = ("decided", "unmapped")
 EXPECTED = "expected a recipe of sparkrun or eugr/spark-vllm-docker, a Docker Compose file, or a script with docker run"
 
 
@@ -52,30 +52,19 @@ def read(path: Path, what: str, remedy: str) -> str:
 
 
 class RecipeLoader(SafeLoader):
-    """Reads each scalar as its text, because Compose (YAML 1.2) and PyYAML (1.1) differ in numbers, and refuses a key that is given twice."""
+    """Reads each scalar as its text, because Compose (YAML 1.2) and PyYAML (1.1) differ in numbers."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.seen: set[int] = set()
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        if not isinstance(node, yaml.ScalarNode):
-            return super().construct_object(node, deep)
-        plain = not node.style
-        if plain and node.value in ("", "~", "null", "Null", "NULL"):
-            return None
-        out = Text(node.value.replace("_", "") if plain and re.fullmatch(r"[1-9]\d*(?:_\d+)+", node.value) else node.value)
-        out.line, out.plain = node.start_mark.line + 1, plain
-        return out
+    yaml_implicit_resolvers = {
+        first: [each for each in found if each[0] in ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")]
+        for first, found in SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def flatten_mapping(self, node: Any) -> None:
-        if id(node) not in self.seen:
-            self.seen.add(id(node))
-            before: dict[str, Any] = {}
-            for key, value in node.value:
-                if before.get(key.value, value.value) != value.value:
-                    raise RecipeError(f"line {key.start_mark.line + 1}: the key {key.value} is given twice with different values. Remove one")
-                before[str(key.value)] = value.value
+        """Refuse a key that is given twice, as Compose does."""
+        before: dict[str, Any] = {}
+        for key, value in node.value:
+            if before.setdefault(str(key.value), value.value) != value.value and key.value != "<<":
+                raise RecipeError(f"line {key.start_mark.line + 1}: the key {key.value} is given twice with different values. Remove one")
         super().flatten_mapping(node)
 
 
@@ -199,7 +188,7 @@ class ActionModule(ActionBase):
         name = args["name"] or (Path(args["dest"]).stem if args["dest"] else found.name)
         found.profile["sources"] = [f"Imported from {one_line(recipe.name)}, a {found.kind}"]
         head = [f"Profile {name}, made by playbooks/import.yml of {one_line(recipe.name)}, a {found.kind}.", "The notes have what is not mapped."]
-        head += [f"Set by the collection:{'' if found.decided else ' nothing'}", *(f"{field}: {text}" for field, text in found.decided)]
+        head += [f"Set by the collection: {each}" for each in found.decided]
         found.profile["notes"] += [one_line(f"Not mapped: {field}: {text}") for field, text in found.unmapped]
         text = "---\n" + "".join(f"# {one_line(line)}\n" for line in head) + compose_yaml(found.profile)
         dest = Path(args["dest"]) if args["dest"] else Path(args["directory"]) / f"{name}.yml"
@@ -211,8 +200,7 @@ class ActionModule(ActionBase):
         state = "unchanged" if not changed else "would be written" if self._task.check_mode else "written"
         document = {
             "schema": "gb10.cluster/import/1", "profile": name, "path": str(dest), "state": state, "recipe": str(recipe), "kind": found.kind,
-            "mapped": [{"field": one_line(field), "key": one_line(key)} for field, key in found.mapped],
-            **{each: [{"field": one_line(field), "reason": one_line(reason)} for field, reason in getattr(found, each)] for each in LISTS},
+            "decided": found.decided, "unmapped": [{"field": field, "reason": reason} for field, reason in found.unmapped],
             "next": "" if state == "would be written" else next_command(dest),
         }  # fmt: skip
         return {

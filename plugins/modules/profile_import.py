@@ -12,7 +12,7 @@ short_description: Make a profile of a recipe of another tool
 description:
   - Converts a recipe of sparkrun, a recipe of eugr/spark-vllm-docker, a Docker Compose file with its C(.env), or the C(docker run) commands of a
     script into a profile of your own.
-  - Each field is mapped to a key of the profile, set by the collection, or listed as not mapped. The result has the lists. The notes of the profile
+  - A field that the profile does not have is set by the collection, or listed as not mapped. The result has the lists. The notes of the profile
     have what is not mapped, the comments of the file what the collection sets.
   - A command that decides or computes something is refused.
   - The profile is checked as C(validate.yml) checks one. Nothing is written if it is not valid.
@@ -97,15 +97,10 @@ document:
       description: The kind of the recipe.
       type: str
       returned: success
-    mapped:
-      description: The fields that are mapped, each with C(field) and C(key), the key of the profile.
-      type: list
-      elements: dict
-      returned: success
     decided:
-      description: The fields that the collection sets, each with C(field) and C(reason).
+      description: The fields that the collection sets.
       type: list
-      elements: dict
+      elements: str
       returned: success
     unmapped:
       description: The fields that are not mapped, each with C(field) and C(reason).

@@ -21,10 +21,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.values impor
 from ansible_collections.gb10.cluster.plugins.plugin_utils.image_folders import PROFILES_DIR
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
-# The profile's key that decides such an argument. The inventory decides the others.
-DECIDED_BY = {"host": "engine.api.host", "port": "engine.api.port", "served-model-name": "model.served_names", "master-port": "engine.master_port"}
-# Of these a literal value is also allowed: a group of four may run TP 2 x PP 2.
-LITERAL_ALLOWED = ("tensor-parallel-size", "distributed-executor-backend")
 SCHEMA: dict[str, Any] = yaml.load((PROFILES_DIR / "schema/profile.yml").read_text(encoding="utf-8"), Loader=SafeLoader)  # noqa: S506  a safe loader
 _TYPES = {"string": "a string", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list", "object": "a mapping"}
 _FORMATS = {"image": IMAGE, "size": SIZE}

@@ -25,8 +25,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.env_file impo
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import speculation
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.metrics import figures
 
-_CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 NO_REPLY = "no reply within"
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104  compared with, never bound
@@ -36,7 +36,7 @@ _SAMPLE = "".join(f" {number}" for number in range(1, 257))
 
 def cache_config(metrics: str) -> list[dict[str, str]]:
     """Return the labels of every `vllm:cache_config_info` line of a /metrics page."""
-    return [dict(_LABEL.findall(match.group(1))) for match in _CACHE_INFO.finditer(metrics)]
+    return [dict(_LABEL.findall(labels)) for _name, labels, _figure in figures(metrics, ("vllm:cache_config_info",))]
 
 
 def api_url(api: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import re
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import bounde
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError, inspect, logs
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import Server
 
 POLL_SECONDS = 0.25
 LOG_SECONDS = 60.0  # for one read of the log; a backlog of 150 MB takes 1 s
@@ -26,15 +26,7 @@ _DECISIVE = re.compile(rb"(?i)error|exception|traceback|startup complete|uvicorn
 
 def http_status(url: str) -> int:
     """Return the HTTP status of a URL on this node; 0 without a reply within two seconds."""
-    parts = urlsplit(url)
-    connection = bounded.Connection(parts.hostname or "127.0.0.1", parts.port or 80, 2.0)
-    try:
-        connection.request("GET", parts.path or "/")
-        return connection.getresponse().status
-    except (OSError, http.client.HTTPException):
-        return 0
-    finally:
-        connection.close()
+    return Server(url, "", 2.0).call("GET", urlsplit(url).path or "/")[0]
 
 
 def read_text(path: str) -> str:

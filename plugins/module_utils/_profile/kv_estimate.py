@@ -232,24 +232,13 @@ def _rank_plan(memory: dict[str, Any], figures: _Figures) -> dict[str, Any]:
     }
 
 
-def _round_down(value: float) -> float:
-    return math.floor(value * 100 + 1e-9) / 100
-
-
-def _round_up(value: float) -> float:
-    return math.ceil(value * 100 - 1e-9) / 100
-
-
-def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], figures: _Figures, needed: float | None) -> str:
-    """Return the one change that lets the start check pass."""
-    fits = _round_down(min(r["start_check_gib"] / r["total_gib"] for r in ranks if r["start_check_gib"] is not None))
-    if figures.pinned is None and needed is not None and figures.bytes and figures.weights is not None and figures.reserve is not None:
-        fits = min(fits, figures.limit)
-        pool = min(fits * r["total_gib"] - figures.weights - figures.reserve for r in ranks) * GIB / figures.bytes
-        if pool >= needed:
-            return f"set gpu-memory-utilization to {fits:.2f}"
-    elif fits >= 0.5 and (figures.weights is None or all(fits * r["total_gib"] > figures.weights for r in ranks)):
-        return f"set gpu-memory-utilization to {fits:.2f} or less"
+def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], figures: _Figures, needed: int | None) -> str:
+    """Return what lets the start check pass: a utilization that every rank has free and that holds the weights and the pool, or free memory."""
+    fits = math.floor(min(figures.limit, *(row["start_check_gib"] / row["total_gib"] for row in ranks if row["start_check_gib"] is not None)) * 100) / 100
+    pool = (needed or 0) * (figures.bytes or 0.0) / GIB if figures.pinned is None else 0.0
+    holds = all(fits * row["total_gib"] > (figures.weights or 0.0) + (figures.reserve or 0.0) + pool for row in ranks)
+    if fits >= 0.5 and holds:
+        return f"set gpu-memory-utilization to {fits:.2f}{' or less' if figures.missing or figures.pinned is not None else ''}"
     what = "stop the processes that use it, drop the page cache, and reboot the node if the driver keeps it"
     if short["memory"] == GPU_MEMORY:
         what = "stop the processes that `nvidia-smi` lists there"
@@ -262,34 +251,24 @@ def _room(rank: Mapping[str, Any], figures: _Figures) -> float:
     return float(rank["total_gib"] if free is None or figures.check_skipped or rank["engine_running"] else free)
 
 
-def _smaller(tokens: float, gate: Mapping[str, Any]) -> str:
-    """Return the context or bounds that a pool of `tokens` can serve, as a remedy."""
-    context, figure = gate["context"], int(tokens) // 1000 * 1000
-    if figure < 1000:
-        return "use a smaller model, a smaller quantization or more nodes"
-    lower = []
-    if gate["effective_tokens"]["min"] is not None and gate["effective_tokens"]["min"] > figure:
-        lower.append(f"gate.effective_tokens.min to {figure}")
-    if context is not None and tokens < context:
-        return f"set max-model-len to {figure} or less" + "".join(f" and lower {bound}" for bound in lower)
-    if gate["concurrency"]["min"] is not None and context and gate["concurrency"]["min"] * context > figure:
-        lower.append(f"gate.concurrency.min to {math.floor(figure / context * 100) / 100:.2f}")
-    return f"lower {' and '.join(lower)} if that pool is enough, or use fewer sequences and batched tokens"
-
-
 def _pool_remedy(result: Mapping[str, Any], figures: _Figures, gate: Mapping[str, Any]) -> str:
-    """Return the one change that makes the pool fit. A bound is lowered to what the lower end of the error can serve."""
-    ranks, needed = result["ranks"], result["needed_tokens"]
-    reserve, weights = figures.reserve or 0.0, figures.weights or 0.0
-    pool = needed * (figures.bytes or 0.0) / GIB
-    if figures.pinned is not None:
-        if figures.weights is None or all(weights + reserve + pool <= _room(r, figures) for r in ranks):
-            return f"raise kv-cache-memory-bytes to {math.ceil(needed * (figures.bytes or 0.0))}"
-    else:
-        utilization = _round_up((weights + reserve + pool) / min(r["total_gib"] for r in ranks))
-        if utilization <= figures.limit and all(utilization * r["total_gib"] <= _room(r, figures) for r in ranks):
-            return f"set gpu-memory-utilization to {utilization:.2f}"
-    return _smaller(result["low_tokens"], gate)
+    """Return what makes the pool fit: more memory for it if the ranks have that, or else the lower end of the error as the context or the gate's bound."""
+    ranks, lowest = result["ranks"], int(result["low_tokens"]) // 1000 * 1000
+    pool = result["needed_tokens"] * (figures.bytes or 0.0)
+    taken = (figures.weights or 0.0) + (figures.reserve or 0.0) + pool / GIB
+    utilization = math.ceil(taken / min(row["total_gib"] for row in ranks) * 100 - 1e-9) / 100
+    if figures.pinned is not None and (figures.weights is None or all(taken <= _room(row, figures) for row in ranks)):
+        return f"raise kv-cache-memory-bytes to {math.ceil(pool)}"
+    if figures.pinned is None and utilization <= figures.limit and all(utilization * row["total_gib"] <= _room(row, figures) for row in ranks):
+        return f"set gpu-memory-utilization to {utilization:.2f}"
+    if lowest < 1000:
+        return "use a smaller model, a smaller quantization or more nodes"
+    context = gate["context"]
+    bounds = {"gate.effective_tokens.min": gate["effective_tokens"]["min"], "gate.concurrency.min": gate["concurrency"]["min"]}
+    limits = {"gate.effective_tokens.min": f"{lowest}", "gate.concurrency.min": f"{math.floor(lowest / context * 100) / 100:.2f}" if context else ""}
+    lower = [f"{key} to {limits[key]}" for key, bound in bounds.items() if bound is not None and limits[key] and bound > float(limits[key])]
+    change = [f"set max-model-len to {lowest} or less"] if context is not None and lowest < context else []
+    return " and ".join([*change, *([f"lower {' and '.join(lower)}"] if lower else [])])
 
 
 def check_profile(profile: Mapping[str, Any]) -> None:

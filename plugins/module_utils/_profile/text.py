@@ -244,6 +244,5 @@ def imported_lines(document: Mapping[str, Any]) -> list[str]:
     out = ["", f"{document['path']} {'' if state == 'would be written' else 'is '}{state}: profile {document['profile']}, made of a {document['kind']}.", ""]
     unmapped = [(each["field"], each["reason"]) for each in document["unmapped"]]
     out += columns(("not mapped", "why"), unmapped) if unmapped else ["Nothing is left out: each field is mapped, or set by the collection."]
-    if decided:
-        out += ["", *columns(("set by the collection", "why"), [(each["field"], each["reason"]) for each in decided])]
+    out += ["", f"Set by the collection: {', '.join(decided)}"] if decided else []
     return [*out, "", f"Next: {document['next']}" if document["next"] else "To write the file, run the command without --check."]

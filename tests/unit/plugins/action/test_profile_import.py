@@ -54,7 +54,7 @@ def test_each_kind_is_written_with_what_is_not_mapped(name: str, tmp_path: Path)
     text = (tmp_path / "own/mine.yml").read_text()
     assert yaml.safe_load(text)["engine"]["args"]["tensor-parallel-size"] == "{ranks}"
     assert out["unmapped"]
-    assert [each for each in out["decided"] if "\n# {field}: {reason}\n".format(**each) not in text] == []
+    assert [each for each in out["decided"] if f"\n# Set by the collection: {each}\n" not in text] == []
     notes = yaml.safe_load(text)["notes"]
     assert [each for each in out["unmapped"] if "Not mapped: {field}: {reason}".format(**each) not in notes] == []
     assert "hf_abcdefghijklmnopqrstuvwx" not in text + str(out)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.action.profile_import import load
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import render_rank
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.imported import Imported, leaves, text_of
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import convert
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.script import Around, RecipeError, env_values
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.ranks import Around
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import Imported, text_of
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import SHIPPED
 
@@ -43,7 +45,7 @@ def argv(found: Imported, rank: int = 0) -> list[str]:
 
 
 def reasons(found: Imported) -> dict[str, str]:
-    return dict([*found.decided, *found.unmapped])
+    return {**dict.fromkeys(found.decided, ""), **dict(found.unmapped)}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -51,7 +53,7 @@ def test_the_profile_is_valid_has_no_secret_and_cannot_change_the_weights(name: 
     found = imported(name)
     profile = resolve("mine", SHIPPED, {"mine": found.profile})
     assert (profile["gate"]["transport"], profile["ranks"]["min"], writable_weights(profile, "/srv/models")) == ("rdma", 2, [])
-    everything = json.dumps([found.profile, found.mapped, found.decided, found.unmapped])
+    everything = json.dumps([found.profile, found.decided, found.unmapped])
     assert [secret for secret in SECRETS if secret in everything] == []
 
 
@@ -183,7 +185,7 @@ docker run -d --name v --gpus all --ipc=host -v ~/.cache/huggingface:/root/.cach
     text = "It's simple:\n\n    docker run --rm vllm/vllm-openai:v1 \\\n      --model org/m -tp 2\n\nThen wait.\n"
     assert "2 other lines of the text" in reasons(made(text))
     pair = "docker run o/vllm vllm serve a/m -tp 2 --node-rank 0\nssh b 'docker run o/vllm vllm serve a/m -tp 2 --node-rank 1'\n"
-    assert dict(made(pair).mapped)["services.container2"] == "another rank: ranks.min"
+    assert made(pair).profile["ranks"] == {"min": 2}
 
 
 @pytest.mark.parametrize(
@@ -215,15 +217,15 @@ def test_a_drafter_a_folder_of_models_and_files_that_are_missing() -> None:
     assert {"file unsloth.jinja (--chat-template)", "file org/tok (--tokenizer)", "file /workspace/p.json (env.X)"} <= set(reasons(found))
 
 
-def test_a_drafter_by_dotted_arguments_and_its_revision() -> None:
+def test_a_drafter_by_dotted_arguments_and_what_a_recipe_distributes() -> None:
     text = (
         "model: a/m\ncontainer: o/vllm:1\ncommand: vllm serve a/m -tp 2 --speculative_config.method dspark --speculative_config.model b/d\n"
-        "distribution_config: {models: {entries: [{name: '{model}'}, {name: b/d, revision: abc}, c/other]}}\n"
+        "distribution_config: {models: {entries: [{name: b/d, revision: abc}]}}\n"
     )
     found = made(text)
-    assert found.profile["drafter"] == {"id": "b/d", "path": "b/d", "revision": "abc"}
+    assert found.profile["drafter"] == {"id": "b/d", "path": "b/d"}
     assert found.profile["engine"]["args"]["speculative-config"] == {"method": "dspark", "model": "b/d"}
-    assert "distribution_config.models.entries[2]" in reasons(found)
+    assert "set model.revision and drafter.revision" in reasons(found)["distribution_config"]
 
 
 def test_a_mod_next_to_the_recipe_is_taken_and_another_has_the_lines_to_add() -> None:
@@ -253,26 +255,30 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
         (RECIPE + "command: vllm serve a/b --port {port}", r"placeholder \{port\}, and defaults has no value for it"),
         (RECIPE + "command: vllm serve a/b --runner pooling", "--runner pooling is for pooling"),
         (RECIPE + "command: vllm serve a/b --task embed", "--task embed is for pooling"),
-        ("model: Q/Qwen3-Embedding-8B\ncontainer: c\ncommand: vllm serve {model}", "the model Q/Qwen3-Embedding-8B is for pooling"),
+        ("model: Q/Qwen3-Embedding-8B\ncontainer: c\ncommand: vllm serve {model}", "Q/Qwen3-Embedding-8B is for pooling"),
         (RECIPE + "command: vllm serve a/b -dp 2", "--data-parallel-size is 2, expected 1"),
         (RECIPE + "command: vllm serve a/b -O3", "the argument -O3 is short"),
         (RECIPE + "command: vllm serve a/b stray", "has the word stray that belongs to no argument"),
         (RECIPE + "command: vllm serve a/b --config x.yaml", "has arguments in another file"),
         (RECIPE + "command: |\n  vllm serve a/b &\n  vllm serve c/d", r"starts several engines \(vllm serve a/b, vllm serve c/d\)"),
-        (RECIPE + "command: |\n  # if\n  X=1\n  if a; then vllm serve a/b; fi", r"line 6: the command has a condition \(if\), .*`set -x`"),
+        (
+            RECIPE + "command: |\n  # if\n  X=1\n  if a; then vllm serve a/b; fi",
+            r"line 6: the command has a condition \(if\)\. .*`set -x`",
+        ),
         ("model: a/b", "container is missing"),
         (RECIPE + "env: [A=b]", "env is not a mapping"),
         (RECIPE + "defaults: {port: x}", "expected a port"),
         (RECIPE + "env: {A: 1, A: 2}", "line 3: the key A is given twice with different values"),
-        ("services: {}", "no service runs vLLM: none"),
+        (RECIPE + "command: |\n  vllm serve a/b &\n  trtllm-serve c/d", r"starts several engines \(vllm serve a/b, TensorRT-LLM\)"),
+        ("services: {}", "no service runs vLLM, .* It has: none"),
         ("services: {db: {image: postgres, command: run}}", "does not start vLLM, it starts run"),
         (
             "services:\n  a: {image: trt/tensorrt-llm, command: trtllm-serve serve x}\n  b: {image: redis}",
-            r"no service runs vLLM: a \(TensorRT-LLM\), b \(not an",
+            r"no service runs vLLM, .* It has: a \(TensorRT-LLM\), b",
         ),
         ("services:\n  nim: {image: nvcr.io/nim/meta/llama:1}", "the service nim runs NVIDIA NIM"),
         ("services:\n  vllm: {build: ../x}\n  db: {image: postgres}", "the service vllm has no command"),
-        ("services:\n  v: {image: o/vllm, entrypoint: [bash, /entrypoint.sh]}", "the service v runs bash /entrypoint.sh, a script or a shell"),
+        ("services:\n  v: {image: o/vllm, entrypoint: [bash, /entrypoint.sh]}", "the service v runs bash /entrypoint.sh, a script that is not in the recipe"),
         ("services:\n  v: {image: o/vllm, entrypoint: [bash, -c], command: vllm serve a/b}", "a shell runs the first"),
         ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b --seed ${S}'}", "--seed takes the variable S, which has no value. Add S=VALUE to .env"),
         ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b && x'}", "the command has && without a shell"),
@@ -284,7 +290,7 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
         ),
         ("#!/bin/sh\nvllm serve a/b", "it starts vLLM without a container"),
         ("#!/bin/sh\ndocker run --unknown x o/vllm vllm serve a/b", "has the option --unknown, which is not known here"),
-        ("#!/bin/sh\nA=(1)\ndocker run o/vllm vllm serve a/b", r"line 2: the command has an array \(A=\("),
+        ("#!/bin/sh\nA=(1)\ndocker run o/vllm vllm serve a/b", r"line 2: the command has an array \(\("),
         ("just text: [", "has no docker run"),
         (RECIPE + f"list: {[1] * 6000}", "more than 5000 entries"),
     ],
@@ -341,8 +347,8 @@ KEYS = {
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_each_leaf_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: int) -> None:
-    """Each argument, variable, volume and key: its name is listed, and what is mapped has its value in the profile."""
+def test_each_field_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: int) -> None:
+    """Each argument, variable, volume and key: the profile has it, or its name is listed."""
     rng = random.Random(seed)
     flags, env = rng.sample(FLAGS, 6), {key: VARIABLES[key] for key in rng.sample(sorted(VARIABLES), 5)}
     keys = {key: KEYS[key] for key in rng.sample(sorted(KEYS), 6)}
@@ -351,18 +357,17 @@ def test_each_leaf_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: i
         text = f"services:\n  vllm:\n{IMAGE}    command: {command}\n    environment: {table}\n" + "".join(
             f"    {key}: {value}\n" for key, value in keys.items()
         )
-        data: Any = load(Path("x"), text)["services"]["vllm"]
     else:
         text = f"model: a/m\ncontainer: o/vllm\ncommand: {command}\nenv: {table}\n" + "".join(f"{key}: {value}\n" for key, value in keys.items())
-        data = load(Path("x"), text)
     found = made(text)
-    names = [name.split(" ")[0] for each in (found.mapped, found.decided, found.unmapped) for name, _text in each]
-    lost = [leaf for leaf in leaves(data) if not any(leaf == name or leaf.startswith((f"{name}.", f"{name}[")) for name in names)]
-    # An empty value is not a leaf, but a variable that is set to nothing is.
-    lost += [key for key in env if not any(name.endswith(f".{key}") for name in names)]
-    lost += [flag for flag in flags if flag.split()[0].split("=")[0].replace("-pp", "--pipeline-parallel-size") not in names]
-    assert lost == []
-    profile = json.dumps(found.profile)
-    mapped = {name.rpartition(".")[2] for name, target in found.mapped if target.startswith("env.")}
-    assert [key for key in mapped if json.dumps(text_of(env[key])) not in profile] == []
-    assert "s3cr3tw0rd99" not in profile + json.dumps([found.mapped, found.decided, found.unmapped])
+    names = {name.split(" ")[0].rstrip(":") for name in (*found.decided, *(name for name, _text in found.unmapped))}
+    engine, env_of, box = found.profile["engine"], found.profile["env"], json.dumps(found.profile["container"])
+    assert [key for key in env if not any(name.endswith(f".{key}") for name in names) and env_of.get(key) != text_of(env[key])] == []
+    flags_of = [flag.split()[0].split("=")[0].replace("-pp", "--pipeline-parallel-size") for flag in flags]
+    assert [flag for flag in flags_of if flag not in names and flag[2:] not in engine["args"]] == []
+    taken = {"shm_size", "ulimits", "volumes"} if seed % 2 else set()
+    assert [key for key in keys if key not in taken and not any(re.match(rf"{key}(?:$|[.\[])", name) for name in names)] == []
+    assert not (seed % 2 and "shm_size" in keys) or '"shm_size": "1g"' in box
+    assert not (seed % 2 and "volumes" in keys) or {"volumes[1]", "volumes[2]", "volumes[3]"} <= names
+    assert not (seed % 2 and "ulimits" in keys) or ('"nofile": 9' in box and "ulimits.cpu" in names)
+    assert "s3cr3tw0rd99" not in json.dumps([found.profile, found.decided, found.unmapped])

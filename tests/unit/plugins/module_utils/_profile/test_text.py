@@ -149,7 +149,7 @@ def test_sheet_names_the_defaults_of_the_collection() -> None:
 def test_an_import_prints_the_file_what_is_not_mapped_and_the_next_command() -> None:
     document: dict[str, Any] = {
         "path": "own-profiles/mine.yml", "state": "written", "profile": "mine", "kind": "Docker Compose file",
-        "decided": [{"field": "restart", "reason": "the role sets it"}],
+        "decided": ["ipc", "restart"],
         "unmapped": [{"field": "privileged", "reason": "the role drops it"}], "next": "ansible-playbook playbooks/validate.yml",
     }  # fmt: skip
     assert t.imported_lines(document) == [
@@ -159,8 +159,7 @@ def test_an_import_prints_the_file_what_is_not_mapped_and_the_next_command() -> 
         "not mapped  why",
         "privileged  the role drops it",
         "",
-        "set by the collection  why",
-        "restart                the role sets it",
+        "Set by the collection: ipc, restart",
         "",
         "Next: ansible-playbook playbooks/validate.yml",
     ]
