@@ -153,7 +153,7 @@ class Script:
     def refuse(self, what: str, at: int) -> None:
         """Raise RecipeError for a construct, with its line in the file."""
         begin = max(self.text.rfind(char, 0, at) for char in " \t\n;") + 1
-        pattern = r"\s+".join(re.escape(word).replace(r"\$", r"\$+") for word in self.text[begin:].split()[:2])
+        pattern = r"\s+".join(re.escape(word).replace(r"\$", r"\$+") for word in self.text[begin:].split("\n", 1)[0].split()[:2])
         lines = enumerate(self.source.splitlines(), 1)
         number = next((number for number, line in lines if not line.lstrip().startswith("#") and re.search(pattern, line)), 0)
         raise RecipeError(
